@@ -1,0 +1,78 @@
+"""Reading YAML and `key=value` settings, with errors that name file, line and key."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from placebench.errors import UsageError
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds one mapping.
+
+    Raises:
+        UsageError: the file cannot be read, is not YAML (with the line), or holds something else.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"{path}: cannot read it: {reason}") from None
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise UsageError(f"{path}{where}: {problem}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: must hold keys and values, found {type(content).__name__}")
+    return content
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
+    """Turn `a.b=1` settings into a nested mapping; values are read as YAML (`true`, `1e-3`, `[1, 2]`).
+
+    Raises:
+        UsageError: a setting has no `=`, an unreadable value, or a key that is a section elsewhere.
+    """
+    content: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--set {setting!r}: write key=value, for example --set batch.size=32")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise UsageError(f"--set {setting!r}: cannot read the value {text!r}") from None
+        if isinstance(value, str):
+            value = _number(value)
+        content = merge(content, _nest(key.strip().split("."), value))
+    return content
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay `over` on `base`, section by section; values of `over` win."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _nest(keys: list[str], value: Any) -> dict[str, Any]:
+    for key in reversed(keys):
+        value = {key: value}
+    return dict(value)
+
+
+def _number(text: str) -> str | float:
+    """YAML 1.1 reads `1e-3` as text; a user means the number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,38 @@
+"""The one exception family: every error a user can cause carries its exit code."""
+
+
+class PlacebenchError(Exception):
+    """An error that ends a command with one line for the user and `exit_code`."""
+
+    exit_code = 3
+
+
+class UsageError(PlacebenchError):
+    """The user's input is wrong: an option, a file, a placement, a workload that cannot be."""
+
+    exit_code = 2
+
+
+class MissingExtraError(UsageError):
+    """A command needs packages of an extra that is not installed."""
+
+    def __init__(self, command: str, extra: str, module: str) -> None:
+        super().__init__(f"{command} needs {module}: pip install 'placebench[{extra}]'")
+
+
+class LaunchError(PlacebenchError):
+    """Launches failed, or too few of them are done to compare."""
+
+    exit_code = 3
+
+
+class TimeLimitError(PlacebenchError):
+    """A time limit that the user set has passed."""
+
+    exit_code = 124
+
+
+class InterruptedRunError(PlacebenchError):
+    """The user stopped the run; what is done is kept."""
+
+    exit_code = 130

@@ -1,0 +1,127 @@
+"""Shapes of decoder-only language models: presets, `config.json` files, and what follows by arithmetic.
+
+The presets have the true shapes of public models and random weights, so nothing is downloaded. Sources:
+the `config.json` of Qwen/Qwen2.5-0.5B, -1.5B and -7B and of meta-llama/Llama-3.1-8B.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from placebench.errors import UsageError
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a Llama-like transformer (grouped-query attention, gated MLP, RMSNorm).
+
+    The field names are those of a transformers config.
+    """
+
+    model_type: str
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    vocab_size: int
+    tie_word_embeddings: bool
+    rope_theta: float = 10_000.0
+    rms_norm_eps: float = 1e-6
+    max_position_embeddings: int = 32_768
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def attention_bias(self) -> bool:
+        """Whether query, key and value have a bias (Qwen2 does, Llama does not)."""
+        return self.model_type == "qwen2"
+
+    @property
+    def backbone_parameters(self) -> int:
+        """Parameters of the transformer without the output head."""
+        kv_width = self.num_key_value_heads * self.head_dim
+        attention = 2 * self.hidden_size * (self.hidden_size + kv_width)
+        if self.attention_bias:
+            attention += self.hidden_size + 2 * kv_width
+        mlp = 3 * self.hidden_size * self.intermediate_size
+        norms = 2 * self.hidden_size
+        embedding = self.vocab_size * self.hidden_size
+        return self.num_hidden_layers * (attention + mlp + norms) + self.hidden_size + embedding
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the causal language model."""
+        return self.backbone_parameters + (0 if self.tie_word_embeddings else self.vocab_size * self.hidden_size)
+
+    @property
+    def critic_parameters(self) -> int:
+        """Parameters of a critic: the backbone and a value head of one output without bias."""
+        return self.backbone_parameters + self.hidden_size
+
+    def config(self) -> dict[str, Any]:
+        """The keyword arguments of the transformers config with this shape."""
+        content = asdict(self)
+        content.pop("model_type")
+        content["rope_parameters"] = {"rope_type": "default", "rope_theta": content.pop("rope_theta")}
+        return content
+
+
+PRESETS: Mapping[str, ModelShape] = {
+    "tiny": ModelShape("qwen2", 128, 512, 4, 4, 4, 64, False),
+    "qwen2.5-0.5b": ModelShape("qwen2", 896, 4864, 24, 14, 2, 151_936, True, 1e6),
+    "qwen2.5-1.5b": ModelShape("qwen2", 1536, 8960, 28, 12, 2, 151_936, True, 1e6),
+    "qwen2.5-7b": ModelShape("qwen2", 3584, 18_944, 28, 28, 4, 152_064, False, 1e6),
+    "llama-3.1-8b": ModelShape("llama", 4096, 14_336, 32, 32, 8, 128_256, False, 5e5, 1e-5),
+}
+
+
+def model_shape(model: str) -> ModelShape | None:
+    """The shape of a preset or of a folder with a `config.json`; None for a hub id, known only after its download.
+
+    Raises:
+        UsageError: neither a preset nor a folder nor the form of a hub id (`owner/name`), or an unreadable config.
+    """
+    if model in PRESETS:
+        return PRESETS[model]
+    path = Path(model)
+    if path.is_dir():
+        return _read_shape(path / "config.json")
+    owner, slash, name = model.partition("/")
+    if slash and owner not in ("", ".", "..", "~") and name and "/" not in name and not path.exists():
+        return None
+    raise UsageError(
+        f"unknown model {model!r}: use {', '.join(PRESETS)}, a folder with config.json, or a hub id (owner/name)"
+    )
+
+
+def _read_shape(path: Path) -> ModelShape:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path.parent}: no config.json there; --model takes the folder of a saved model") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot read it as JSON: {error}") from None
+    try:
+        heads = int(content["num_attention_heads"])
+        rope = content.get("rope_parameters") or content
+        return ModelShape(
+            model_type=str(content["model_type"]),
+            hidden_size=int(content["hidden_size"]),
+            intermediate_size=int(content["intermediate_size"]),
+            num_hidden_layers=int(content["num_hidden_layers"]),
+            num_attention_heads=heads,
+            num_key_value_heads=int(content.get("num_key_value_heads") or heads),
+            vocab_size=int(content["vocab_size"]),
+            tie_word_embeddings=bool(content.get("tie_word_embeddings", False)),
+            rope_theta=float(rope.get("rope_theta", 10_000.0)),
+            rms_norm_eps=float(content.get("rms_norm_eps", 1e-6)),
+            max_position_embeddings=int(content.get("max_position_embeddings", 32_768)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path}: not the config of a decoder-only language model: {error}") from None

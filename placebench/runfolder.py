@@ -1,0 +1,153 @@
+"""The files of a run: where they lie and how they are written and read.
+
+Everything right of the trial folder works from these files alone, so this module needs nothing but the
+standard library. JSONL files are appended one whole line at a time and flushed; a reader of a file whose
+writer was killed drops the unfinished last line.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TextIO
+
+SCHEMA_VERSION = 1
+
+
+class Status(StrEnum):
+    """State of a launch, the one word in its `status` file."""
+
+    PLANNED = "planned"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    OOM = "oom"
+    TIMEOUT = "timeout"
+    DEVICE_LOST = "device_lost"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The folder of one launch."""
+
+    path: Path
+
+    @property
+    def launch_file(self) -> Path:
+        """What the launch was told: workload, placement, devices."""
+        return self.path / "launch.json"
+
+    @property
+    def log(self) -> Path:
+        """What the job printed."""
+        return self.path / "train.log"
+
+    @property
+    def steps(self) -> Path:
+        """One object a step."""
+        return self.path / "steps.jsonl"
+
+    @property
+    def spans(self) -> Path:
+        """Phase spans per device."""
+        return self.path / "spans.jsonl"
+
+    @property
+    def device_samples(self) -> Path:
+        """Samples of every device."""
+        return self.path / "devices.jsonl"
+
+    @property
+    def processes(self) -> Path:
+        """Which process of the job works on which device."""
+        return self.path / "processes.jsonl"
+
+    @property
+    def progress(self) -> Path:
+        """What the job is doing now, replaced at every change of phase."""
+        return self.path / "progress.json"
+
+    @property
+    def error(self) -> Path:
+        """Traceback and advice of a launch that failed."""
+        return self.path / "error.txt"
+
+    @property
+    def round(self) -> int:
+        """Round from the folder's name, counted from 1."""
+        return int(self.path.name.split("-", 1)[0])
+
+    @property
+    def status(self) -> Status:
+        """The launch's state; a folder without the file is planned."""
+        try:
+            return Status((self.path / "status").read_text().strip())
+        except FileNotFoundError:
+            return Status.PLANNED
+
+    @status.setter
+    def status(self, status: Status) -> None:
+        write_atomically(self.path / "status", f"{status}\n")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run."""
+
+    path: Path
+
+    @property
+    def run_file(self) -> Path:
+        """Command line, workload, placements, host, versions, status."""
+        return self.path / "run.json"
+
+    @property
+    def summary_file(self) -> Path:
+        """Every number of the report."""
+        return self.path / "summary.json"
+
+    def trial(self, round_number: int, placement: str) -> Trial:
+        """The folder of a placement's launch in a round (counted from 1)."""
+        return Trial(self.path / "trials" / f"{round_number:02d}-{slug(placement)}")
+
+    def trials(self) -> tuple[Trial, ...]:
+        """All trial folders there are, by round and name."""
+        return tuple(Trial(path) for path in sorted(self.path.glob("trials/*-*")))
+
+
+def slug(text: str) -> str:
+    """A placement's name as part of a file name: `split:3+1/overlap=none` → `split-3+1-overlap=none`."""
+    return "".join(char if char.isalnum() or char in "+=._@" else "-" for char in text)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file so that a reader, or a crash, sees the old or the new text and nothing between."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write an object atomically; NaN and infinity are refused, a missing number is null."""
+    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def append_jsonl(stream: TextIO, content: Mapping[str, Any]) -> None:
+    """Append one object as one line and flush it to the kernel."""
+    stream.write(json.dumps(content) + "\n")
+    stream.flush()
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """Objects of a JSONL file; an unfinished last line (no newline) is dropped, a missing file is empty."""
+    try:
+        stream = path.open(encoding="utf-8")
+    except FileNotFoundError:
+        return
+    with stream:
+        for line in stream:
+            if line.endswith("\n"):
+                yield json.loads(line)

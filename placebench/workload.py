@@ -1,0 +1,165 @@
+"""The workload: everything that must be equal for a comparison of placements to be fair.
+
+Values come from the defaults here (the preset), then a YAML file, then options and `--set key=value`.
+Every field validates beside its definition, so that a message names the full key.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from placebench.errors import UsageError
+
+Positive = Annotated[int, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Coefficient = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Data(_Section):
+    """Where prompts come from and how a response is scored."""
+
+    source: str = Field("arithmetic", description="'arithmetic' (generated from the seed), a .jsonl or a .parquet file")
+    prompt_key: str = Field("prompt", description="field of the file that holds the prompt")
+    answer_key: str = Field("answer", description="field of the file that holds the answer handed to the reward")
+    reward: str = Field("prefix_match", description="a built-in reward's name, or module:function")
+    operand_max: Positive = Field(4, description="largest operand of the arithmetic task")
+
+
+class Batch(_Section):
+    """How much work one step is, summed over all devices."""
+
+    size: Positive = Field(64, description="sequences per step")
+    mini_batch_size: Positive = Field(32, description="sequences per optimizer step")
+    micro_batch_tokens: Positive = Field(16384, description="most tokens (padded) in one forward pass of one device")
+    max_prompt_length: Positive = Field(16, description="tokens; longer prompts are refused")
+    max_response_length: Positive = Field(16, description="tokens; generation stops there")
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.size % self.mini_batch_size:
+            raise ValueError(f"size {self.size} is not a multiple of mini_batch_size {self.mini_batch_size}")
+        if self.micro_batch_tokens < self.max_prompt_length + self.max_response_length:
+            raise ValueError(
+                f"micro_batch_tokens {self.micro_batch_tokens} cannot hold one sequence of"
+                f" {self.max_prompt_length + self.max_response_length} tokens"
+            )
+        return self
+
+
+class Rollout(_Section):
+    """How responses are generated."""
+
+    backend: Literal["torch", "vllm"] = "torch"
+    temperature: Rate = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    ignore_eos: bool = Field(False, description="every response has max_response_length tokens: equal work")
+
+
+class Algorithm(_Section):
+    """PPO's settings; defaults follow verl's names and, where they fit a small model, its values."""
+
+    gamma: Fraction = 1.0
+    lam: Fraction = 0.95
+    clip_ratio: Rate = 0.2
+    clip_value: Rate = 0.5
+    entropy_coeff: Coefficient = 0.0
+    epochs: Positive = 1
+    kl_in_reward: bool = True
+    kl_loss: bool = False
+    kl_estimator: Literal["k1", "k3"] = "k1"
+    kl_coef: Coefficient = 0.001
+    kl_control: Literal["fixed", "adaptive"] = "fixed"
+    kl_target: Rate = 0.1
+    kl_horizon: Positive = 10_000
+    whiten_advantages: bool = True
+    whiten_rewards: bool = False
+
+
+class Optimizer(_Section):
+    """Adam and gradient clipping, for actor and critic."""
+
+    actor_lr: Rate = 1e-6
+    critic_lr: Rate = 1e-5
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    eps: Rate = 1e-8
+    weight_decay: Coefficient = 0.0
+    grad_clip: Rate = 1.0
+
+
+class Workload(_Section):
+    """One training job, the same under every placement.
+
+    `steps` counts every step of a launch; the first `warmup_steps` of them are kept in the files and
+    left out of the numbers.
+    """
+
+    model: str = Field("tiny", description="a preset, a folder, or a hub id")
+    critic_model: str | None = Field(None, description="the critic's model; the actor's when not given")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    steps: Positive = 10
+    warmup_steps: Annotated[int, Field(ge=0)] = 2
+    precision: Literal["float32", "bfloat16"] = "float32"
+    sharding: Literal["replicate", "shard"] = "replicate"
+    activation_checkpointing: bool = False
+    data: Data = Data()
+    batch: Batch = Batch()
+    rollout: Rollout = Rollout()
+    algorithm: Algorithm = Algorithm()
+    optimizer: Optimizer = Optimizer()
+
+    @model_validator(mode="after")
+    def _measures_something(self) -> Self:
+        if self.warmup_steps >= self.steps:
+            raise ValueError(f"warmup_steps {self.warmup_steps} leaves none of {self.steps} steps to measure")
+        return self
+
+
+def build_workload(content: Mapping[str, Any], origin: str = "workload") -> Workload:
+    """Validate a nested mapping.
+
+    Args:
+        content: sections and values as in the YAML file.
+        origin: what to call the source in an error message.
+
+    Raises:
+        UsageError: one line that names the first wrong key, what is wrong and the value found.
+    """
+    try:
+        return Workload.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "workload"
+        if first["type"] == "extra_forbidden":
+            raise UsageError(f"{origin}: unknown key {key!r}{_suggestion(first['loc'])}") from None
+        value = first["input"] if not isinstance(first["input"], Mapping) else None
+        found = f" (got {value!r})" if value is not None else ""
+        message = first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{origin}: {key}: {message[0].lower() + message[1:]}{found}") from None
+
+
+def workload_keys() -> tuple[str, ...]:
+    """Every dotted key that `--set` and the YAML file know, in order."""
+    keys: list[str] = []
+    for name, info in Workload.model_fields.items():
+        section = info.default
+        if isinstance(section, _Section):
+            keys += [f"{name}.{key}" for key in type(section).model_fields]
+        else:
+            keys.append(name)
+    return tuple(keys)
+
+
+def _suggestion(location: tuple[int | str, ...]) -> str:
+    import difflib
+
+    wanted = ".".join(str(part) for part in location)
+    near = difflib.get_close_matches(wanted, workload_keys(), n=1)
+    last = [key for key in workload_keys() if key.rsplit(".", 1)[-1] == str(location[-1])]
+    best = (near or last)[:1]
+    return f"; did you mean {best[0]!r}?" if best else f"; the keys are {', '.join(workload_keys())}"
