@@ -1,0 +1,71 @@
+"""Rewards, advantages and the KL coefficient: the arithmetic of the `adv` phase, in float64.
+
+Arrays are [sequences, longest response] with a mask that is True on response tokens.
+Sources: GAE is equation 16 of Schulman et al. 2016 (arXiv:1506.02438); the adaptive coefficient is section 2.2
+of Ziegler et al. 2019 (arXiv:1909.08593); k1 and k3 are named after Schulman's "Approximating KL divergence".
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placebench.workload import Algorithm
+
+Table = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+def estimate_kl(log_probs: Table, ref_log_probs: Table, estimator: str) -> Table:
+    """KL of the policy to the reference per token, in nats, from samples of the policy.
+
+    k1 is log p − log q; k3 is q/p − 1 − log(q/p), never negative.
+    """
+    log_ratio = ref_log_probs - log_probs
+    return -log_ratio if estimator == "k1" else np.expm1(log_ratio) - log_ratio
+
+
+def token_rewards(scores: NDArray[np.float64], kl: Table, mask: Mask, kl_coef: float) -> Table:
+    """The score on each response's last token, and −kl_coef · KL on every token."""
+    rewards = np.where(mask, -kl_coef * kl, 0.0)
+    last = mask.sum(axis=1) - 1
+    rewards[np.arange(len(rewards)), last] += scores
+    return rewards
+
+
+def generalized_advantages(rewards: Table, values: Table, mask: Mask, gamma: float, lam: float) -> tuple[Table, Table]:
+    """Advantages and returns (advantage + value) by generalised advantage estimation.
+
+    The value behind the last token of a response is 0: the episode ends there.
+    """
+    advantages = np.zeros_like(rewards)
+    next_value = np.zeros(len(rewards))
+    running = np.zeros(len(rewards))
+    for position in reversed(range(rewards.shape[1])):
+        here = mask[:, position]
+        delta = rewards[:, position] + gamma * next_value - values[:, position]
+        running = np.where(here, delta + gamma * lam * running, 0.0)
+        next_value = np.where(here, values[:, position], 0.0)
+        advantages[:, position] = running
+    return advantages, np.where(mask, advantages + values, 0.0)
+
+
+def whiten(table: Table, mask: Mask, *, shift_mean: bool = True) -> Table:
+    """Scale to unit variance over the masked entries of the whole batch, and to mean 0 unless told to keep it."""
+    mean = table[mask].mean()
+    scaled = (table - mean) / np.sqrt(table[mask].var() + 1e-8)
+    return np.where(mask, scaled if shift_mean else scaled + mean, 0.0)
+
+
+@dataclass
+class KLController:
+    """The KL coefficient, fixed or moved towards a target KL after every step."""
+
+    algorithm: Algorithm
+    coefficient: float
+
+    def update(self, kl: float, sequences: int) -> None:
+        """Move the coefficient: raise it when the KL (nats per token, batch mean) is above the target."""
+        if self.algorithm.kl_control == "adaptive":
+            error = float(np.clip(kl / self.algorithm.kl_target - 1, -0.2, 0.2))
+            self.coefficient *= 1 + error * sequences / self.algorithm.kl_horizon

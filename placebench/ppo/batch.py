@@ -1,0 +1,151 @@
+"""Sequences of one step as flat arrays without padding, and how they are dealt to ranks and micro-batches.
+
+Pure numpy: the controller uses it and stays light.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class SequenceBatch:
+    """Prompts with their responses, back to back.
+
+    Attributes:
+        tokens: int32 [sum of prompt and response lengths], each prompt followed by its response.
+        prompt_lengths: int32 [sequences].
+        response_lengths: int32 [sequences], each at least 1 (the end-of-sequence token counts).
+        per_token: named arrays [sum of response lengths], one value per response token.
+        per_sequence: named arrays [sequences].
+    """
+
+    tokens: NDArray[np.int32]
+    prompt_lengths: NDArray[np.int32]
+    response_lengths: NDArray[np.int32]
+    per_token: Mapping[str, Array] = field(default_factory=dict)
+    per_sequence: Mapping[str, Array] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.prompt_lengths)
+
+    @classmethod
+    def build(
+        cls, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], **per_token: Sequence[float]
+    ) -> Self:
+        """Lay prompts and responses back to back; `per_token` values follow the responses."""
+        flat = [token for pair in zip(prompts, responses, strict=True) for part in pair for token in part]
+        return cls(
+            np.asarray(flat, np.int32),
+            np.asarray([len(prompt) for prompt in prompts], np.int32),
+            np.asarray([len(response) for response in responses], np.int32),
+            {name: np.asarray(values, np.float32) for name, values in per_token.items()},
+        )
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Prompt plus response length of each sequence, int32 [sequences]."""
+        return self.prompt_lengths + self.response_lengths
+
+    @property
+    def response_tokens(self) -> int:
+        """Response tokens of all sequences."""
+        return int(self.response_lengths.sum())
+
+    def sequence_tokens(self) -> list[NDArray[np.int32]]:
+        """The tokens of each sequence, as views."""
+        return np.split(self.tokens, np.cumsum(self.lengths)[:-1])
+
+    def with_fields(
+        self, per_token: Mapping[str, Array] | None = None, per_sequence: Mapping[str, Array] | None = None
+    ) -> "SequenceBatch":
+        """A batch with further named arrays; the rest is shared."""
+        return SequenceBatch(
+            self.tokens,
+            self.prompt_lengths,
+            self.response_lengths,
+            {**self.per_token, **(per_token or {})},
+            {**self.per_sequence, **(per_sequence or {})},
+        )
+
+    def select(self, indices: Iterable[int], fields: Iterable[str] | None = None) -> "SequenceBatch":
+        """The sequences at `indices`, in that order.
+
+        Args:
+            indices: positions in this batch.
+            fields: names of the `per_token` arrays to keep; all when None.
+        """
+        chosen = np.fromiter(indices, np.intp)
+        names = self.per_token if fields is None else tuple(fields)
+        return SequenceBatch(
+            _take(self.tokens, self.lengths, chosen),
+            self.prompt_lengths[chosen],
+            self.response_lengths[chosen],
+            {name: _take(self.per_token[name], self.response_lengths, chosen) for name in names},
+            {name: values[chosen] for name, values in self.per_sequence.items()},
+        )
+
+    def padded(self, values: Array) -> Array:
+        """Lay per-token values out as [sequences, longest response], zeros behind each response."""
+        table = np.zeros(self.response_mask().shape, values.dtype)
+        table[self.response_mask()] = values
+        return table
+
+    def response_mask(self) -> NDArray[np.bool_]:
+        """True where a response token is, bool [sequences, longest response]."""
+        mask: NDArray[np.bool_] = np.arange(self.response_lengths.max()) < self.response_lengths[:, None]
+        return mask
+
+
+def _take(values: NDArray[np.generic], lengths: NDArray[np.int32], chosen: NDArray[np.intp]) -> NDArray[np.generic]:
+    parts = np.split(values, np.cumsum(lengths)[:-1])
+    return np.concatenate([parts[index] for index in chosen]) if len(chosen) else values[:0]
+
+
+def rank_indices(size: int, ranks: int) -> list[NDArray[np.intp]]:
+    """Deal `size` sequences to ranks in turn, so that every rank has its share of every mini-batch."""
+    return [np.arange(rank, size, ranks) for rank in range(ranks)]
+
+
+def merge_ranks(shards: Sequence[SequenceBatch]) -> SequenceBatch:
+    """Undo `rank_indices`: the whole batch in its own order from one shard per rank."""
+    size = sum(len(shard) for shard in shards)
+    joined = SequenceBatch(
+        np.concatenate([shard.tokens for shard in shards]),
+        np.concatenate([shard.prompt_lengths for shard in shards]),
+        np.concatenate([shard.response_lengths for shard in shards]),
+        {name: np.concatenate([shard.per_token[name] for shard in shards]) for name in shards[0].per_token},
+        {name: np.concatenate([shard.per_sequence[name] for shard in shards]) for name in shards[0].per_sequence},
+    )
+    return joined.select(np.argsort(np.concatenate(rank_indices(size, len(shards)))))
+
+
+def micro_batches(lengths: NDArray[np.int32], token_budget: int, at_least: int = 1) -> list[NDArray[np.intp]]:
+    """Group sequences of similar length so that no group, padded to its longest, exceeds a token budget.
+
+    Args:
+        lengths: tokens of each sequence, int32 [sequences].
+        token_budget: most tokens of a padded group; a longer single sequence stands alone.
+        at_least: number of groups wanted at least (ranks of a sharded model must agree on it); fewer come
+            back only when there are fewer sequences.
+
+    Returns:
+        Indices of each group, longest sequences first.
+    """
+    groups: list[list[int]] = []
+    for index in np.argsort(-lengths, kind="stable"):
+        group = groups[-1] if groups else []
+        if group and (len(group) + 1) * lengths[group[0]] <= token_budget:
+            group.append(int(index))
+        else:
+            groups.append([int(index)])
+    while len(groups) < min(at_least, len(lengths)):
+        largest = max(range(len(groups)), key=lambda number: len(groups[number]))
+        group = groups[largest]
+        groups[largest : largest + 1] = [group[: len(group) // 2], group[len(group) // 2 :]]
+    return [np.asarray(group, np.intp) for group in groups]

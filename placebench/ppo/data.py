@@ -1,0 +1,120 @@
+"""Prompts: generated from the seed, or read from a file; every step's prompts follow from seed and step."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from placebench.errors import UsageError
+from placebench.workload import Data
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt's text and the answer that the reward compares with."""
+
+    text: str
+    answer: str
+
+
+class PromptSource(Protocol):
+    """Where a step's prompts come from."""
+
+    def step_prompts(self, step: int, count: int) -> list[Prompt]:
+        """The prompts of a step (counted from 1): the same for the same seed, whatever ran before."""
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Sums of two small numbers: `3+4=` with the answer `7`."""
+
+    seed: int
+    operand_max: int
+
+    def step_prompts(self, step: int, count: int) -> list[Prompt]:
+        """Draw operands uniformly from 0 to `operand_max`."""
+        draw = np.random.default_rng([self.seed, step]).integers(0, self.operand_max + 1, (count, 2))
+        return [Prompt(f"{left}+{right}=", str(left + right)) for left, right in draw]
+
+
+@dataclass(frozen=True)
+class FilePrompts:
+    """Prompts of a file, shuffled anew by the seed on every pass."""
+
+    seed: int
+    prompts: tuple[Prompt, ...]
+
+    def step_prompts(self, step: int, count: int) -> list[Prompt]:
+        """The next `count` prompts; passes follow each other without a gap."""
+        first = (step - 1) * count
+        return [self._at(position) for position in range(first, first + count)]
+
+    def _at(self, position: int) -> Prompt:
+        epoch, offset = divmod(position, len(self.prompts))
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.prompts))
+        return self.prompts[order[offset]]
+
+
+def open_prompts(data: Data, seed: int) -> PromptSource:
+    """The prompt source that the workload names.
+
+    Raises:
+        UsageError: the file cannot be read, is empty, or lacks the prompt field (with the line or row).
+    """
+    if data.source == "arithmetic":
+        return Arithmetic(seed, data.operand_max)
+    path = Path(data.source)
+    readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
+    if path.suffix not in readers:
+        raise UsageError(f"data.source {data.source!r}: use arithmetic, a .jsonl or a .parquet file")
+    prompts = tuple(_prompt(row, data, where) for where, row in readers[path.suffix](path))
+    if not prompts:
+        raise UsageError(f"{path}: has no prompts")
+    return FilePrompts(seed, prompts)
+
+
+def _read_jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot read it: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UsageError(f"{path}, line {number}: not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise UsageError(f"{path}, line {number}: must be an object with fields, found {type(row).__name__}")
+        yield f"{path}, line {number}", row
+
+
+def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UsageError(f"{path}: cannot read it as parquet: {str(error).splitlines()[0]}") from None
+    for number, row in enumerate(table.to_pylist()):
+        yield f"{path}, row {number}", row
+
+
+def _prompt(row: Mapping[str, Any], data: Data, where: str) -> Prompt:
+    """Take prompt and answer of a row; verl keeps chat messages in `prompt` and the answer in `reward_model`."""
+    if data.prompt_key not in row:
+        raise UsageError(f"{where}: no field {data.prompt_key!r} (data.prompt_key); it has {', '.join(row)}")
+    content = row[data.prompt_key]
+    if isinstance(content, list):
+        content = "\n".join(str(message["content"]) for message in content if isinstance(message, Mapping))
+    if not isinstance(content, str) or not content:
+        raise UsageError(f"{where}: {data.prompt_key!r} must be text or a list of chat messages")
+    answer = row.get(data.answer_key)
+    if answer is None and isinstance(reward_model := row.get("reward_model"), Mapping):
+        answer = reward_model.get("ground_truth")
+    return Prompt(content, "" if answer is None else str(answer))

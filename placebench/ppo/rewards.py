@@ -1,0 +1,57 @@
+"""Reward functions: a response's score from its text and the expected answer."""
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+
+from placebench.errors import UsageError
+
+RewardFunction = Callable[[str, str, str], float]
+"""Takes prompt, response and answer; returns the score."""
+
+
+def exact_match(prompt: str, response: str, answer: str) -> float:
+    """1 when the response is the answer, white space around it aside; else 0."""
+    return float(response.strip() == answer.strip())
+
+
+def prefix_match(prompt: str, response: str, answer: str) -> float:
+    """Share of the longer of response and answer up to the first difference: 1 only when they are equal."""
+    longest = max(len(response), len(answer))
+    return len(os.path.commonprefix([response, answer])) / longest if longest else 1.0
+
+
+def last_number(prompt: str, response: str, answer: str) -> float:
+    """1 when the last number in the response equals the answer's last number (GSM8K style); else 0."""
+    numbers = [re.findall(r"-?\d+(?:\.\d+)?", text.replace(",", "")) for text in (response, answer)]
+    return float(all(numbers) and float(numbers[0][-1]) == float(numbers[1][-1]))
+
+
+REWARDS: Mapping[str, RewardFunction] = {
+    function.__name__: function for function in (exact_match, prefix_match, last_number)
+}
+
+
+def load_reward(name: str) -> RewardFunction:
+    """A built-in reward by name, or a user's `module:function`, looked up from the current directory too.
+
+    Raises:
+        UsageError: unknown name, or a module or function that cannot be imported.
+    """
+    if name in REWARDS:
+        return REWARDS[name]
+    module_name, colon, function_name = name.partition(":")
+    if not colon:
+        raise UsageError(f"data.reward {name!r}: use {', '.join(REWARDS)}, or module:function")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"data.reward {name!r}: cannot import it: {error}") from None
+    if not callable(function):
+        raise UsageError(f"data.reward {name!r}: {function_name} is not a function")
+    loaded: RewardFunction = function
+    return loaded

@@ -1,0 +1,54 @@
+"""What every rollout backend offers."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """How tokens are drawn.
+
+    Attributes:
+        max_response_length: tokens after which a response is cut.
+        temperature: divides the logits; above 0.
+        top_p: mass of the most likely tokens to draw from.
+        ignore_eos: whether a response goes on behind an end-of-sequence token.
+        eos_token_id: the token that ends a response; it is part of the response.
+    """
+
+    max_response_length: int
+    temperature: float
+    top_p: float
+    ignore_eos: bool
+    eos_token_id: int
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One response.
+
+    Attributes:
+        tokens: response tokens, the end-of-sequence token included where one was drawn.
+        log_probs: of those tokens under the temperature-scaled distribution before top-p, in nats.
+    """
+
+    tokens: list[int]
+    log_probs: list[float]
+
+
+class Rollout(Protocol):
+    """Generates responses with the policy's current weights."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], settings: SamplingSettings, seeds: Sequence[int]
+    ) -> list[Generated]:
+        """Generate one response per prompt; a prompt's seed alone decides its draws, not its neighbours."""
+
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]]) -> int:
+        """Take over the policy's weights, named as in transformers, in place; returns the bytes written."""
+
+    def close(self) -> None:
+        """Free what the backend holds."""
