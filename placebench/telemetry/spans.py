@@ -1,0 +1,140 @@
+"""Phase spans: when which device worked on which phase, as timed in the process that did the work.
+
+A span's ends are read from the monotonic clock, which all processes of a node share, after the device has
+finished what was queued on it. Wall time is derived from it by one offset per process, so that an interval
+has the same length on both clocks even when the wall clock is set in between.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+CONTROLLER = "controller"
+
+
+class SpanClock:
+    """The monotonic clock with wall time at a fixed offset.
+
+    Attributes:
+        offset: seconds to add to `time.monotonic()` to get `time.time()`, as of the clock's creation.
+    """
+
+    def __init__(self) -> None:
+        before = time.monotonic()
+        wall = time.time()
+        self.offset = wall - (before + time.monotonic()) / 2
+
+    def mono(self) -> float:
+        """Seconds of the monotonic clock."""
+        return time.monotonic()
+
+    def wall(self, mono: float) -> float:
+        """Wall time, seconds since the epoch, of a monotonic time."""
+        return mono + self.offset
+
+
+@dataclass(frozen=True)
+class Span:
+    """One phase on one device; times in seconds.
+
+    Attributes:
+        step: step of the launch, counted from 1; 0 is start-up.
+        phase: the step graph's name of the phase.
+        role: the role that worked; None for work of no role.
+        pool: the pool it lives in; None for work of no pool.
+        device: the device's id, or `controller` for the controller's view from submission to result.
+        start_wall: start, seconds since the epoch.
+        end_wall: end, seconds since the epoch.
+        start_mono: start on the node's monotonic clock.
+        end_mono: end on the node's monotonic clock.
+    """
+
+    step: int
+    phase: str
+    role: str | None
+    pool: str | None
+    device: str
+    start_wall: float
+    end_wall: float
+    start_mono: float
+    end_mono: float
+
+    @property
+    def seconds(self) -> float:
+        """Length of the span."""
+        return self.end_mono - self.start_mono
+
+    def to_dict(self) -> dict[str, Any]:
+        """The span as one object of `spans.jsonl`."""
+        return asdict(self)
+
+
+class SpanRecorder:
+    """Collects the spans of one process.
+
+    Args:
+        device: the id of the device the process works on, or `CONTROLLER`.
+        pool: the pool of the process; None where it has none.
+        synchronize: waits until the device has done all work queued so far; called before each reading of
+            the clock. None where work is done when its call returns, as on CPU devices.
+        clock: the clock to read; one of its own when not given.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        pool: str | None = None,
+        synchronize: Callable[[], object] | None = None,
+        clock: SpanClock | None = None,
+    ) -> None:
+        self.device = device
+        self.pool = pool
+        self.clock = clock or SpanClock()
+        self._synchronize = synchronize
+        self._spans: list[Span] = []
+
+    def now(self) -> float:
+        """Monotonic time at which the device has done all work queued so far."""
+        if self._synchronize is not None:
+            self._synchronize()
+        return self.clock.mono()
+
+    @contextmanager
+    def span(self, step: int, phase: str, role: str | None = None, pool: str | None = None) -> Iterator[None]:
+        """Record the body as one span; a body that raises leaves none.
+
+        Args:
+            step: step of the launch, 0 for start-up.
+            phase: the step graph's name of the phase.
+            role: the role that works.
+            pool: the phase's pool where it is not the process's own, as in the controller.
+        """
+        start = self.now()
+        yield
+        self.add(step, phase, start, self.now(), role, pool)
+
+    def add(
+        self, step: int, phase: str, start: float, end: float, role: str | None = None, pool: str | None = None
+    ) -> Span:
+        """Record a span whose ends were read with `now`, for work that no one block of code encloses.
+
+        Args:
+            step: step of the launch, 0 for start-up.
+            phase: the step graph's name of the phase.
+            start: monotonic start, seconds.
+            end: monotonic end, seconds.
+            role: the role that works.
+            pool: the phase's pool where it is not the process's own.
+        """
+        span = Span(
+            step, phase, role, pool or self.pool, self.device, self.clock.wall(start), self.clock.wall(end), start, end
+        )
+        self._spans.append(span)
+        return span
+
+    def drain(self) -> list[dict[str, Any]]:
+        """The spans since the last call, in the order in which they ended, as objects of `spans.jsonl`."""
+        drained, self._spans = self._spans, []
+        return [span.to_dict() for span in drained]

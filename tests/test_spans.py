@@ -1,0 +1,87 @@
+import json
+import sys
+import time
+from subprocess import run
+
+import pytest
+
+from placebench.telemetry.spans import CONTROLLER, SpanClock, SpanRecorder
+
+
+def test_span_has_the_files_keys_and_one_offset_between_its_clocks() -> None:
+    recorder = SpanRecorder(device="cpu:0", pool="global_pool")
+    before = time.time()
+    with recorder.span(step=3, phase="gen", role="rollout"):
+        time.sleep(0.02)
+    (span,) = recorder.drain()
+    assert list(span) == [
+        "step", "phase", "role", "pool", "device", "start_wall", "end_wall", "start_mono", "end_mono",
+    ]  # fmt: skip
+    assert (span["step"], span["phase"], span["role"]) == (3, "gen", "rollout")
+    assert (span["pool"], span["device"]) == ("global_pool", "cpu:0")
+    assert span["end_mono"] - span["start_mono"] >= 0.02
+    assert span["end_wall"] - span["start_wall"] == pytest.approx(span["end_mono"] - span["start_mono"], abs=1e-6)
+    assert before - 0.01 <= span["start_wall"] <= span["end_wall"] <= time.time() + 0.01
+    assert json.loads(json.dumps(span)) == span
+
+
+def test_both_ends_are_read_after_the_device_has_finished() -> None:
+    queue: list[float] = [0.03]
+
+    def synchronize() -> None:
+        while queue:
+            time.sleep(queue.pop())
+
+    recorder = SpanRecorder("cpu:0", synchronize=synchronize)
+    entered = time.monotonic()
+    with recorder.span(1, "update_actor"):
+        assert not queue, "work of the phase before must not count"
+        queue.append(0.02)
+    (span,) = recorder.drain()
+    assert span["start_mono"] >= entered + 0.03
+    assert span["end_mono"] - span["start_mono"] >= 0.02
+
+
+def test_drain_hands_each_span_over_once() -> None:
+    recorder = SpanRecorder("cpu:1")
+    for phase in ("values", "update_critic"):
+        with recorder.span(1, phase):
+            pass
+    assert [span["phase"] for span in recorder.drain()] == ["values", "update_critic"]
+    assert recorder.drain() == []
+
+
+def test_a_body_that_raises_leaves_no_span() -> None:
+    recorder = SpanRecorder("cpu:0")
+    with pytest.raises(ZeroDivisionError), recorder.span(1, "gen"):
+        _ = 1 / 0
+    assert recorder.drain() == []
+
+
+def test_controller_spans_may_overlap_and_name_the_phases_pool() -> None:
+    recorder = SpanRecorder(CONTROLLER)
+    critic, actor = recorder.now(), recorder.now()
+    recorder.add(2, "update_critic", critic, recorder.now(), role="critic", pool="critic_pool")
+    recorder.add(2, "update_actor", actor, recorder.now(), role="actor", pool="actor_pool")
+    first, second = recorder.drain()
+    assert (first["pool"], second["pool"]) == ("critic_pool", "actor_pool")
+    assert first["start_mono"] <= second["start_mono"] <= first["end_mono"] <= second["end_mono"]
+
+
+def test_setting_the_wall_clock_does_not_stretch_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SpanClock()
+    recorder = SpanRecorder("cpu:0", clock=clock)
+    start = recorder.now()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    span = recorder.add(1, "gen", start, recorder.now())
+    assert span.end_wall - span.start_wall == pytest.approx(span.seconds, abs=1e-6)
+    assert span.seconds < 60
+
+
+def test_recording_needs_no_heavy_package() -> None:
+    code = (
+        "import sys, placebench.telemetry.spans;"
+        "print(sorted({'torch', 'ray', 'pandas', 'numpy', 'psutil', 'pynvml'} & set(sys.modules)))"
+    )
+    assert run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
