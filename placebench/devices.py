@@ -1,0 +1,191 @@
+"""The devices of this host: GPUs by NVML, otherwise CPU devices, each a process with its share of the cores."""
+
+import os
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from placebench.errors import UsageError
+from placebench.gpus import Gpu, GpuInventory, describe_gpus, list_gpus, visible_gpus
+from placebench.host import cpu_model, total_memory, usable_cores
+
+Kind = Literal["cpu", "gpu"]
+
+MAX_CPU_DEVICES = 64
+_DEFAULT_CPU_DEVICES = (2, 8)
+_SPEC = re.compile(r"(?P<kind>cpu|gpu)(:(?P<count>[1-9][0-9]{0,5}))?")
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU, or one CPU device.
+
+    Attributes:
+        id: UUID of a GPU, `cpu:N` of a CPU device; unique on its node.
+        kind: `gpu` or `cpu`.
+        index: NVML's index of a GPU, N of a CPU device.
+        node: hostname.
+        name: product name of GPU or processor.
+        memory_bytes: memory of a GPU; of a CPU device its equal share of the memory this process may use.
+        cores: ids of the cores a CPU device's process is pinned to; empty for a GPU.
+    """
+
+    id: str
+    kind: Kind
+    index: int
+    node: str
+    name: str
+    memory_bytes: int
+    cores: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """What `--devices` asks for; `count` None takes what is there."""
+
+    kind: Kind
+    count: int | None = None
+
+    def __str__(self) -> str:
+        return self.kind if self.count is None else f"{self.kind}:{self.count}"
+
+
+def parse_devices(text: str) -> DeviceSpec:
+    """Read `cpu:N`, `gpu:N`, `cpu` or `gpu`.
+
+    Raises:
+        UsageError: it is something else, or more CPU devices than make sense.
+    """
+    match = _SPEC.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--devices {text!r}: write cpu:N or gpu:N with N above 0, or cpu or gpu for all there are")
+    count = match["count"]
+    spec = DeviceSpec("cpu" if match["kind"] == "cpu" else "gpu", None if count is None else int(count))
+    if spec.kind == "cpu" and (spec.count or 0) > MAX_CPU_DEVICES:
+        raise UsageError(f"--devices {text.strip()}: at most {MAX_CPU_DEVICES} CPU devices; write a smaller number")
+    return spec
+
+
+def discover(spec: DeviceSpec | None = None) -> tuple[Device, ...]:
+    """The devices of this host that a run may use.
+
+    Args:
+        spec: what the user asked for. When not given: all GPUs that `CUDA_VISIBLE_DEVICES` leaves, and on a
+            host without any as many CPU devices as cores, at least 2 (so that `split` can be), at most 8.
+
+    Raises:
+        UsageError: there are not as many GPUs, or the driver does not answer; with what was found.
+    """
+    if spec is not None and spec.kind == "cpu":
+        return _cpu_devices(spec.count)
+    inventory = list_gpus()
+    if inventory.fault is not None:
+        raise UsageError(
+            f"the NVIDIA driver does not answer ({inventory.fault}): repair it, or run on the CPU with --devices cpu"
+        )
+    gpus = visible_gpus(inventory)
+    if spec is None and not gpus:
+        return _cpu_devices(None)
+    wanted = spec.count if spec is not None and spec.count is not None else max(1, len(gpus))
+    if wanted > len(gpus):
+        fewer = f"--devices gpu:{len(gpus)} or " if gpus else ""
+        raise UsageError(f"--devices {spec}: found {_found(inventory, gpus)}; use {fewer}--devices cpu")
+    node = platform.node()
+    return tuple(Device(gpu.uuid, "gpu", gpu.index, node, gpu.name, gpu.memory_bytes) for gpu in gpus[:wanted])
+
+
+def _found(inventory: GpuInventory, visible: Sequence[Gpu]) -> str:
+    if inventory.driver is None:
+        return "no NVIDIA driver on this host"
+    hidden = len(inventory.gpus) - len(visible)
+    note = f", {hidden} more hidden by CUDA_VISIBLE_DEVICES" if hidden else ""
+    return describe_gpus(visible) + note
+
+
+def _cpu_devices(count: int | None) -> tuple[Device, ...]:
+    cores = usable_cores()
+    if count is None:
+        least, most = _DEFAULT_CPU_DEVICES
+        count = min(max(len(cores), least), most)
+    node, name, memory = platform.node(), cpu_model(), total_memory() // count
+    return tuple(
+        Device(f"cpu:{index}", "cpu", index, node, name, memory, share)
+        for index, share in enumerate(split_cores(cores, count))
+    )
+
+
+def split_cores(cores: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
+    """Give each of `count` devices its cores.
+
+    Enough cores: neighbouring cores, disjoint, the same number for each, because unequal devices would show as
+    rank imbalance; a remainder stays free. Too few: one core each, in turn.
+    """
+    each = len(cores) // count
+    if each:
+        return tuple(tuple(cores[index * each : (index + 1) * each]) for index in range(count))
+    return tuple((cores[index % len(cores)],) for index in range(count))
+
+
+def sharing_note(devices: Sequence[Device]) -> str | None:
+    """One line for the user where CPU devices share cores, so that overlap cannot gain anything; otherwise None."""
+    shares = [core for device in devices for core in device.cores]
+    if len(shares) == len(set(shares)):
+        return None
+    plural = "s" if len(set(shares)) > 1 else ""
+    return (
+        f"{len(devices)} CPU devices share {len(set(shares))} core{plural}:"
+        " phases that overlap slow each other down, so times do not carry over"
+    )
+
+
+def device_to_dict(device: Device) -> dict[str, Any]:
+    """The device as an object of `launch.json` and `run.json`."""
+    return asdict(device) | {"cores": list(device.cores)}
+
+
+def device_from_dict(content: Mapping[str, Any]) -> Device:
+    """The device of an object that `device_to_dict` made; unknown keys are left out.
+
+    Raises:
+        UsageError: a key is missing or its value cannot be.
+    """
+    try:
+        kind = content["kind"]
+        if kind not in get_args(Kind):
+            raise ValueError(f"kind {kind!r} is not one of cpu, gpu")
+        return Device(
+            id=str(content["id"]),
+            kind=kind,
+            index=int(content["index"]),
+            node=str(content["node"]),
+            name=str(content["name"]),
+            memory_bytes=int(content["memory_bytes"]),
+            cores=tuple(int(core) for core in content["cores"]),
+        )
+    except KeyError as error:
+        raise UsageError(f"device {content.get('id', content)!r}: key {error} is missing") from None
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"device {content!r}: {error}") from None
+
+
+def host_record() -> dict[str, Any]:
+    """What `run.json` keeps of the host: names, sizes, driver, every GPU and how they are linked.
+
+    Sizes in bytes. `driver` is null without one, `gpu_fault` says why an installed one does not answer.
+    """
+    inventory = list_gpus()
+    return {
+        "hostname": platform.node(),
+        "kernel": platform.release(),
+        "cpu_model": cpu_model(),
+        "cpu_count": os.cpu_count(),
+        "usable_cores": list(usable_cores()),
+        "memory_bytes": total_memory(),
+        "driver": inventory.driver,
+        "gpus": [asdict(gpu) for gpu in inventory.gpus],
+        "gpu_links": [list(row) for row in inventory.links],
+        "gpu_fault": inventory.fault,
+        "unreadable_gpus": {str(index): reason for index, reason in inventory.unreadable.items()},
+    }

@@ -1,0 +1,192 @@
+"""GPUs as NVML lists them: identity, memory, driver and how they are linked.
+
+NVML's index order is PCI order. A GPU is known by its UUID everywhere else, because indices change with
+`CUDA_VISIBLE_DEVICES` and with CUDA's own ordering.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pynvml
+
+from placebench.errors import UsageError
+
+NO_DRIVER_CODES = (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+"""Errors of a host that simply has no GPUs: not a fault."""
+
+_ANCESTOR_NAMES = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: "INT",
+    pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
+    pynvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+    pynvml.NVML_TOPOLOGY_NODE: "NODE",
+    pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU.
+
+    Attributes:
+        index: NVML's index.
+        uuid: `GPU-…`, the identity.
+        name: product name.
+        memory_bytes: memory of the board.
+        pci: PCI bus id.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    memory_bytes: int
+    pci: str
+
+
+@dataclass(frozen=True)
+class GpuInventory:
+    """What NVML answered.
+
+    Attributes:
+        driver: version of the driver; None without one.
+        gpus: GPUs that answer, in index order.
+        unreadable: index and reason of each GPU that does not.
+        links: per pair of `gpus`, as `nvidia-smi topo -m` names it: `NV18` for 18 NVLinks, otherwise the nearest
+            common part of the PCI tree (`PIX`, `PXB`, `PHB`, `NODE`, `SYS`); None where unknown and on the diagonal.
+        fault: why NVML does not answer although a driver is installed; None where it does, or where there is none.
+    """
+
+    driver: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+    unreadable: Mapping[int, str] = field(default_factory=dict)
+    links: tuple[tuple[str | None, ...], ...] = ()
+    fault: str | None = None
+
+
+def list_gpus() -> GpuInventory:
+    """Ask NVML; a host without a driver has an empty inventory."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return GpuInventory(fault=None if error.value in NO_DRIVER_CODES else str(error))
+    try:
+        return _list_gpus()
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _list_gpus() -> GpuInventory:
+    gpus: list[Gpu] = []
+    handles: list[Any] = []
+    unreadable: dict[int, str] = {}
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            gpu = Gpu(
+                index,
+                pynvml.nvmlDeviceGetUUID(handle),
+                pynvml.nvmlDeviceGetName(handle),
+                pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+                pynvml.nvmlDeviceGetPciInfo(handle).busId,
+            )
+        except pynvml.NVMLError as error:
+            unreadable[index] = str(error)
+        else:
+            gpus.append(gpu)
+            handles.append(handle)
+    links = tuple(
+        tuple(None if a == b else _link((gpus[a], handles[a]), (gpus[b], handles[b])) for b in range(len(gpus)))
+        for a in range(len(gpus))
+    )
+    return GpuInventory(pynvml.nvmlSystemGetDriverVersion(), tuple(gpus), unreadable, links)
+
+
+def _link(first: tuple[Gpu, Any], second: tuple[Gpu, Any]) -> str | None:
+    """Name of the connection of two GPUs; see `GpuInventory.links`."""
+    peers, back = _nvlink_peers(first[1]), _nvlink_peers(second[1])
+    direct = peers.count(second[0].pci)
+    try:
+        if direct:
+            return f"NV{direct}"
+        over_nvlink = pynvml.nvmlDeviceGetP2PStatus(first[1], second[1], pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+        if over_nvlink == pynvml.NVML_P2P_STATUS_OK and peers and back:
+            return f"NV{min(len(peers), len(back))}"  # through a switch, which every link of both GPUs reaches
+        return _ANCESTOR_NAMES.get(pynvml.nvmlDeviceGetTopologyCommonAncestor(first[1], second[1]))
+    except pynvml.NVMLError:
+        return None
+
+
+def _nvlink_peers(handle: Any) -> list[str | None]:
+    """PCI bus id of what is at the other end of each active NVLink; None where it is not told."""
+    peers: list[str | None] = []
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if not pynvml.nvmlDeviceGetNvLinkState(handle, link):
+                continue
+        except pynvml.NVMLError:  # this GPU has no such link, or no NVLink at all
+            break
+        try:
+            peers.append(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
+        except pynvml.NVMLError:
+            peers.append(None)
+    return peers
+
+
+def visible_gpus(inventory: GpuInventory, visible: str | None = None) -> tuple[Gpu, ...]:
+    """GPUs left by `CUDA_VISIBLE_DEVICES`, in NVML's order.
+
+    Args:
+        inventory: all GPUs.
+        visible: the variable's value, taken from the environment when not given: a list of indices as
+            `nvidia-smi` counts them, or of UUIDs, which may be abbreviated; empty or `-1` hides all.
+
+    Raises:
+        UsageError: the value names something that is not there, twice the same, or a MIG instance; or a GPU
+            that is wanted does not answer.
+    """
+    if visible is None:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        if inventory.unreadable:
+            index, reason = next(iter(inventory.unreadable.items()))
+            raise UsageError(
+                f"GPU {index} does not answer ({reason}): reset it, or leave it out with CUDA_VISIBLE_DEVICES"
+            )
+        return inventory.gpus
+    words = [word.strip() for word in visible.split(",")]
+    if words[0] in ("", "-1"):
+        return ()
+    chosen = [_named_gpu(inventory, word, visible) for word in words]
+    for gpu in chosen:
+        if chosen.count(gpu) > 1:
+            raise UsageError(f"CUDA_VISIBLE_DEVICES={visible}: GPU {gpu.index} is named twice")
+    return tuple(sorted(chosen, key=lambda gpu: gpu.index))
+
+
+def _named_gpu(inventory: GpuInventory, word: str, visible: str) -> Gpu:
+    if word.startswith("MIG-"):
+        raise UsageError(f"CUDA_VISIBLE_DEVICES={visible}: MIG instances cannot be devices; name whole GPUs")
+    if word.isascii() and word.isdigit():
+        if len(word) < 10 and int(word) in inventory.unreadable:
+            raise UsageError(
+                f"CUDA_VISIBLE_DEVICES={visible}: GPU {word} does not answer ({inventory.unreadable[int(word)]})"
+            )
+        matches = [gpu for gpu in inventory.gpus if str(gpu.index) == word]
+    else:
+        matches = [gpu for gpu in inventory.gpus if word.startswith("GPU-") and gpu.uuid.startswith(word)]
+    if len(matches) != 1:
+        raise UsageError(
+            f"CUDA_VISIBLE_DEVICES={visible}: {word!r} names {len(matches) or 'no'} GPUs; there are"
+            f" {describe_gpus(inventory.gpus)}"
+        )
+    return matches[0]
+
+
+def describe_gpus(gpus: Sequence[Gpu]) -> str:
+    """The GPUs in a few words, for messages."""
+    if not gpus:
+        return "no GPUs"
+    names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
+    return f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} ({names})"
