@@ -1,0 +1,375 @@
+"""The figures of the project: phases over steps, mean per phase, share of the step.
+
+Each function takes a tidy frame and returns a matplotlib `Figure` that belongs to no window and no pyplot
+state. A phase has the same colour in every figure. Phases that overlap are drawn beside each other, never
+stacked into a bar that would look like the whole step.
+"""
+
+import io
+import textwrap
+import warnings
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import matplotlib as mpl
+import matplotlib.colors
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from placebench.logs.timing import STEP, UNATTRIBUTED, Kind, phase_order
+
+# Paul Tol's 'muted' scheme for the phases of the step graph: told apart with every common colour vision.
+PHASE_COLORS: Mapping[str, str] = {
+    "gen": "#332288",
+    "reward": "#ddcc77",
+    "old_log_prob": "#88ccee",
+    "ref": "#44aa99",
+    "values": "#aa4499",
+    "adv": "#999933",
+    "update_critic": "#882255",
+    "update_actor": "#117733",
+    "update_weights": "#cc6677",
+    "testing": "#ee7733",
+    "save_checkpoint": "#0077bb",
+    STEP: "#000000",
+    UNATTRIBUTED: "#bbbbbb",
+}
+# His 'vibrant' and 'high-contrast' schemes for every other phase.
+SPARE_COLORS = ("#ee3377", "#ddaa33", "#004488", "#bb5566", "#009988", "#997700")
+HATCHES = ("", "////", "....", "xx", "\\\\\\\\", "++", "oo", "--")
+LineStyle: TypeAlias = Literal["-"] | tuple[float, Sequence[float]]
+LINE_STYLES: tuple[LineStyle, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
+
+PANEL_COLUMNS = 3
+# Panels whose highest values differ by more than this do not share a scale.
+SCALE_RATIO = 5
+LABEL_WIDTH = 40
+# Height of a lane of overlapping phases and of the gap between blocks, where a stacked bar is 1 high.
+LANE = 0.42
+BLOCK_GAP = 0.7
+
+
+@dataclass(frozen=True)
+class _ShareBlock:
+    """The bars of one launch or placement in the share figure."""
+
+    name: str
+    shares: "pd.Series[float]"
+    stacked: bool
+
+    @property
+    def height(self) -> float:
+        return 1.0 if self.stacked else max(1.0, LANE * len(self.shares))
+
+    @property
+    def reach(self) -> float:
+        """Where the longest bar ends, in percent, with room for the numbers beside the lanes."""
+        longest = float(self.shares.sum() if self.stacked else self.shares.max()) if len(self.shares) else 0.0
+        return max(100.0, longest if self.stacked else longest + 8)
+
+
+def phase_colors(phases: Iterable[str]) -> dict[str, str]:
+    """A colour for each phase; unknown phases get a spare one by their name, the same in every figure.
+
+    Two unknown phases whose names fall on the same spare colour are moved apart while spare colours last.
+    """
+    colors: dict[str, str] = {}
+    used: set[int] = set()
+    for phase in phase_order(phases):
+        if phase in PHASE_COLORS:
+            colors[phase] = PHASE_COLORS[phase]
+            continue
+        slot = zlib.crc32(phase.encode()) % len(SPARE_COLORS)
+        while slot in used and len(used) < len(SPARE_COLORS):
+            slot = (slot + 1) % len(SPARE_COLORS)
+        used.add(slot)
+        colors[phase] = SPARE_COLORS[slot]
+    return colors
+
+
+def phases_over_steps(timing: pd.DataFrame, *, by: str = "launch", smooth: int = 1) -> Figure:
+    """Seconds of every phase over the steps, one panel per value of `by`.
+
+    The panels share one scale, unless one of them would be unreadable on it; the axis label then says so.
+
+    Args:
+        timing: columns `by`, step, phase, seconds, kind, as `timing_frame` gives them. Details are left out.
+        by: the column whose values get a panel each: launch, or placement.
+        smooth: width in steps of the centred moving average drawn as the line; the steps themselves stay as
+            faint points.
+    """
+    drawn = timing[timing["kind"] != Kind.DETAIL]
+    phases = phase_order(drawn["phase"])
+    colors = phase_colors(phases)
+    groups = list(drawn[by].unique())
+    columns = min(len(groups), PANEL_COLUMNS)
+    rows = -(-len(groups) // columns)
+    highest = drawn.groupby(by)["seconds"].max()
+    same_scale = bool(highest.max() <= SCALE_RATIO * highest.min())
+    figure = Figure(figsize=(max(7.5, 4.2 * columns) + 1.8, max(4.2, 3.4 * rows)), layout="constrained")
+    panels: list[Axes] = list(figure.subplots(rows, columns, sharey=same_scale, squeeze=False).flat)
+    for panel, group in zip(panels, groups, strict=False):
+        rows_of_group = drawn[drawn[by] == group]
+        steps = rows_of_group["step"].nunique()
+        for phase in phases:
+            series = rows_of_group[rows_of_group["phase"] == phase].set_index("step")["seconds"].sort_index()
+            if not series.empty:
+                _draw_series(panel, series, colors[phase], _line_style(phase, phases), steps, smooth)
+        _title(panel, str(group))
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for panel in panels[: len(groups)]:
+        panel.set_ylim(bottom=0)
+    for panel in panels[len(groups) :]:
+        panel.set_visible(False)
+    _finish(panels[: len(groups)])
+    average = f", moving average of {smooth} steps" if smooth > 1 else ""
+    figure.supxlabel("training step", fontsize="medium")
+    figure.supylabel(f"seconds per step{average}{'' if same_scale else ' (scales differ)'}", fontsize="medium")
+    handles = [
+        Line2D([], [], color=colors[phase], linestyle=_line_style(phase, phases), linewidth=2, label=_legend(phase))
+        for phase in phases
+    ]
+    figure.legend(handles=handles, loc="outside right upper", frameon=False, title="phase")
+    return figure
+
+
+def mean_table(timing: pd.DataFrame, *, by: str = "launch") -> pd.DataFrame:
+    """Mean seconds of every phase with the 10th and 90th percentile of its steps.
+
+    Returns:
+        Columns `by`, phase, mean, low, high (seconds) and steps (how many have the phase).
+    """
+    drawn = timing[timing["kind"] != Kind.DETAIL]
+    seconds = drawn.groupby([by, "phase"], sort=False)["seconds"]
+    table = pd.DataFrame(
+        {"mean": seconds.mean(), "low": seconds.quantile(0.1), "high": seconds.quantile(0.9), "steps": seconds.size()}
+    )
+    return table.reset_index()
+
+
+def mean_per_phase(
+    means: pd.DataFrame, *, by: str = "launch", interval: str | None = "10th to 90th percentile of the steps"
+) -> Figure:
+    """Mean seconds of every phase as bars, those of the values of `by` beside each other.
+
+    Args:
+        means: columns `by`, phase, mean, and where there is an interval low and high, all in seconds; NaN bounds
+            are not drawn.
+        by: the column whose values stand beside each other, told apart by hatch.
+        interval: what low and high are, for the axis label; None draws no whiskers.
+    """
+    phases = phase_order(means["phase"])
+    colors = phase_colors(phases)
+    groups = list(means[by].unique())
+    height = 0.84 / len(groups)
+    figure = Figure(figsize=(8.5, 1.5 + len(phases) * max(0.4, 0.2 * len(groups))), layout="constrained")
+    axes = figure.subplots()
+    for index, group in enumerate(groups):
+        rows = means[means[by] == group].set_index("phase").reindex(phases)
+        positions = [place + (index + 0.5) * height - 0.42 for place in range(len(phases))]
+        axes.barh(
+            positions,
+            rows["mean"],
+            height=height * 0.92,
+            color=[colors[phase] for phase in phases],
+            hatch=_hatch(index),
+            edgecolor="white",
+            linewidth=0,
+        )
+        ends = rows["mean"]
+        if interval is not None:
+            _draw_whiskers(axes, rows, positions)
+            ends = ends.combine(rows["high"].fillna(0), max)
+        for place, mean, end in zip(positions, rows["mean"], ends, strict=True):
+            if mean == mean:
+                axes.annotate(
+                    f"{mean:.3g}", (end, place), (4, 0), textcoords="offset points", va="center", fontsize="x-small"
+                )
+    axes.set_yticks(range(len(phases)), phases, parse_math=False)
+    axes.set_ylim(len(phases) - 0.45, -0.55)
+    axes.margins(x=0.1)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("mean seconds of the steps that have the phase" + (f"\nwhiskers: {interval}" if interval else ""))
+    _finish([axes], grid="x")
+    if len(groups) > 1:
+        _group_legend(figure, [str(group) for group in groups])
+    else:
+        _title(axes, str(groups[0]))
+    return figure
+
+
+def share_of_step(timing: pd.DataFrame, *, by: str = "launch") -> Figure:
+    """The share of the step that each phase takes: sum of its seconds over the sum of the step's seconds.
+
+    Where phases run one after the other they are stacked and fill the step together with `unattributed`. Where
+    they overlap each has a bar of its own from zero, and the sum of the shares stands beside the name. A log
+    without step times shows shares of the timed phases, and says so.
+
+    Args:
+        timing: columns `by`, launch, step, phase, seconds, kind, as `timing_frame` gives them.
+        by: the column whose values get a block of bars each.
+    """
+    blocks = [_share_block(str(group), timing[timing[by] == group]) for group in timing[by].unique()]
+    phases = phase_order(phase for block in blocks for phase in block.shares.index)
+    colors = phase_colors(phases)
+    height = sum(block.height + BLOCK_GAP for block in blocks)
+    figure = Figure(figsize=(10.5, max(3.0, 1.4 + 0.7 * height)), layout="constrained")
+    axes = figure.subplots()
+    top, middles = 0.0, []
+    for block in blocks:
+        _draw_shares(axes, block, colors, top)
+        middles.append(top + block.height / 2)
+        top += block.height + BLOCK_GAP
+    axes.set_yticks(middles, [block.name for block in blocks], parse_math=False)
+    axes.set_ylim(top - BLOCK_GAP / 2, -BLOCK_GAP / 2)
+    axes.set_xlim(0, max(block.reach for block in blocks))
+    axes.set_xlabel("share of the step time, %")
+    _finish([axes], grid="x")
+    handles = [Patch(facecolor=colors[phase], label=_legend(phase)) for phase in phases]
+    figure.legend(handles=handles, loc="outside right upper", frameon=False, title="phase")
+    return figure
+
+
+def share_table(timing: pd.DataFrame) -> "pd.Series[float]":
+    """Percent of the step time per phase, over the steps of `timing` that have a step time.
+
+    Without step times the whole is the sum of the timed phases. Phases that overlap add up to more than 100.
+
+    Args:
+        timing: columns launch, step, phase, seconds, kind, of one launch or of all launches of a placement.
+    """
+    inside = timing[timing["kind"].isin([Kind.PHASE, Kind.OVERLAP, Kind.UNATTRIBUTED])]
+    steps = timing[timing["kind"] == Kind.STEP]
+    if not steps.empty:
+        inside = inside.merge(steps[["launch", "step"]], on=["launch", "step"])
+    whole = float((inside if steps.empty else steps)["seconds"].sum())
+    shares = 100 * inside.groupby("phase")["seconds"].sum() / (whole or float("nan"))
+    return shares.reindex(phase_order(shares.index)).dropna()
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure in the format of the path's suffix (png, svg, pdf); the same figure gives the same bytes."""
+    _save(figure, path, path.suffix.lstrip("."))
+
+
+def svg_text(figure: Figure) -> str:
+    """A figure as an `<svg>` element to embed in HTML: no XML header, text kept as text."""
+    stream = io.StringIO()
+    _save(figure, stream, "svg")
+    text = stream.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _save(figure: Figure, target: Path | io.StringIO, file_format: str) -> None:
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(file_format)
+    with mpl.rc_context({"svg.hashsalt": "placebench", "svg.fonttype": "none"}), warnings.catch_warnings():
+        # A log's name may hold letters that the font lacks: boxes in the picture, no reason to warn.
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
+        figure.savefig(target, format=file_format, dpi=150, metadata=undated)
+
+
+def _draw_series(axes: Axes, series: "pd.Series[float]", color: str, style: LineStyle, steps: int, smooth: int) -> None:
+    """Draw one phase: a line, or points alone where only some of the steps have it."""
+    if len(series) < 2 or 2 * len(series) < steps:
+        axes.plot(series.index, series, color=color, linestyle="none", marker="D", markersize=4)
+        return
+    line = series
+    if smooth > 1:
+        axes.plot(series.index, series, color=color, linestyle="none", marker=".", markersize=3, alpha=0.25)
+        line = series.rolling(smooth, center=True, min_periods=1).mean()
+    marker = "o" if len(series) <= 30 and smooth == 1 else None
+    axes.plot(line.index, line, color=color, linestyle=style, linewidth=1.5, marker=marker, markersize=3)
+
+
+def _draw_whiskers(axes: Axes, rows: pd.DataFrame, positions: Sequence[float]) -> None:
+    """Grey with a white rim: to be seen on the black bar of the step as well as on the paper."""
+    below = (rows["mean"] - rows["low"]).clip(lower=0)
+    above = (rows["high"] - rows["mean"]).clip(lower=0)
+    for color, width in (("white", 3.0), ("#555555", 1.2)):
+        axes.errorbar(rows["mean"], positions, xerr=[below, above], fmt="none", ecolor=color, elinewidth=width)
+
+
+def _line_style(phase: str, phases: Sequence[str]) -> LineStyle:
+    if phase == STEP:
+        return "-"
+    known = list(PHASE_COLORS)
+    return LINE_STYLES[(known if phase in known else phases).index(phase) % len(LINE_STYLES)]
+
+
+def _share_block(name: str, timing: pd.DataFrame) -> _ShareBlock:
+    shares = share_table(timing)
+    kinds = set(timing["kind"])
+    label = _wrap(name)
+    if shares.empty:
+        return _ShareBlock(f"{label}\n(no phases inside the step)", shares, stacked=True)
+    if Kind.STEP not in kinds:
+        label += "\n(no step time: shares of the timed phases)"
+    if Kind.OVERLAP in kinds:
+        label += f"\n(phases overlap: shares sum to {shares.sum():.0f} %)"
+    return _ShareBlock(label, shares, stacked=Kind.OVERLAP not in kinds)
+
+
+def _draw_shares(axes: Axes, block: _ShareBlock, colors: Mapping[str, str], top: float) -> None:
+    left = 0.0
+    for lane, (phase, share) in enumerate(block.shares.items()):
+        color = colors[str(phase)]
+        if block.stacked:
+            axes.barh(top + 0.5, share, left=left, height=1.0, color=color, edgecolor="white", linewidth=0.8)
+            if share >= 4:
+                axes.text(left + share / 2, top + 0.5, f"{share:.0f}", color=_ink(color), ha="center", va="center")
+            left += share
+        else:
+            place = top + (lane + 0.5) * LANE
+            axes.barh(place, share, height=LANE * 0.9, color=color)
+            axes.text(share + 0.8, place, f"{share:.1f}", ha="left", va="center", fontsize="small")
+
+
+def _ink(color: str) -> str:
+    """Black or white, whichever is read better on a colour."""
+    red, green, blue = mpl.colors.to_rgb(color)
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "white"
+
+
+def _group_legend(figure: Figure, groups: Sequence[str]) -> None:
+    handles = [
+        Patch(
+            facecolor="#888888",
+            edgecolor="white",
+            hatch=_hatch(index),
+            label=_legend(_wrap(group)),
+        )
+        for index, group in enumerate(groups)
+    ]
+    figure.legend(handles=handles, loc="outside upper left", ncols=2, frameon=False)
+
+
+def _wrap(text: str) -> str:
+    return textwrap.fill(text, LABEL_WIDTH, break_on_hyphens=False)
+
+
+def _hatch(index: int) -> str:
+    return HATCHES[index % len(HATCHES)]
+
+
+def _legend(label: str) -> str:
+    """A label that matplotlib shows as it is: a leading underscore would hide it, a dollar would start a formula."""
+    return (f" {label}" if label.startswith("_") else label).replace("$", r"\$")
+
+
+def _title(axes: Axes, text: str) -> None:
+    axes.set_title(_wrap(text), fontsize="medium", loc="left", parse_math=False)
+
+
+def _finish(panels: Iterable[Axes], grid: Literal["x", "y"] = "y") -> None:
+    """The look that all figures share."""
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis=grid, color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
