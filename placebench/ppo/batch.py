@@ -5,12 +5,13 @@ Pure numpy: the controller uses it and stays light.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.generic]
+Kind = TypeVar("Kind", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class SequenceBatch:
         return mask
 
 
-def _take(values: NDArray[np.generic], lengths: NDArray[np.int32], chosen: NDArray[np.intp]) -> NDArray[np.generic]:
+def _take(values: NDArray[Kind], lengths: NDArray[np.int32], chosen: NDArray[np.intp]) -> NDArray[Kind]:
     parts = np.split(values, np.cumsum(lengths)[:-1])
     return np.concatenate([parts[index] for index in chosen]) if len(chosen) else values[:0]
 

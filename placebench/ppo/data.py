@@ -55,7 +55,7 @@ class FilePrompts:
     def _at(self, position: int) -> Prompt:
         epoch, offset = divmod(position, len(self.prompts))
         order = np.random.default_rng([self.seed, epoch]).permutation(len(self.prompts))
-        return self.prompts[order[offset]]
+        return self.prompts[int(order[offset])]
 
 
 def open_prompts(data: Data, seed: int) -> PromptSource:

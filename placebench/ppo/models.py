@@ -1,6 +1,5 @@
 """Policy and value models on top of transformers' decoders."""
 
-from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -31,13 +30,14 @@ def model_config(model: str) -> Any:
 
 def load_language_model(model: str, seed: int, dtype: torch.dtype) -> Any:
     """A causal language model: random weights from the seed for a preset, the saved ones otherwise."""
-    from transformers import AutoModelForCausalLM
+    import transformers
 
+    auto_model: Any = transformers.AutoModelForCausalLM
     config = model_config(model)
     if model not in PRESETS:
-        return AutoModelForCausalLM.from_pretrained(model, config=config, dtype=dtype)
+        return auto_model.from_pretrained(model, config=config, dtype=dtype)
     torch.manual_seed(seed)
-    return AutoModelForCausalLM.from_config(config, dtype=dtype)
+    return auto_model.from_config(config, dtype=dtype)
 
 
 class PolicyModel(nn.Module):
@@ -102,8 +102,3 @@ def build_critic(model: str, seed: int, dtype: torch.dtype) -> ValueModel:
     language_model = load_language_model(model, seed, dtype)
     torch.manual_seed(seed)
     return ValueModel(language_model.model, language_model.config.hidden_size)
-
-
-def module_inputs(batch: Mapping[str, Any], device: torch.device) -> dict[str, Tensor]:
-    """Move a micro-batch's arrays to the device."""
-    return {name: torch.as_tensor(values).to(device, non_blocking=True) for name, values in batch.items()}

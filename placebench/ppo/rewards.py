@@ -1,6 +1,7 @@
 """Reward functions: a response's score from its text and the expected answer."""
 
 import importlib
+import itertools
 import os
 import re
 import sys
@@ -20,7 +21,8 @@ def exact_match(prompt: str, response: str, answer: str) -> float:
 def prefix_match(prompt: str, response: str, answer: str) -> float:
     """Share of the longer of response and answer up to the first difference: 1 only when they are equal."""
     longest = max(len(response), len(answer))
-    return len(os.path.commonprefix([response, answer])) / longest if longest else 1.0
+    common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(response, answer, strict=False)))
+    return common / longest if longest else 1.0
 
 
 def last_number(prompt: str, response: str, answer: str) -> float:

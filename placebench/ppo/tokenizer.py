@@ -1,7 +1,7 @@
 """Text to tokens: characters for models with random weights, the model's own tokenizer for real ones."""
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from placebench.errors import UsageError
 from placebench.models import PRESETS
@@ -56,10 +56,10 @@ class ModelTokenizer:
     """The tokenizer saved with a real model, through transformers."""
 
     def __init__(self, model: str) -> None:
-        from transformers import AutoTokenizer
+        import transformers
 
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(model)
+            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(model)
         except (OSError, ValueError) as error:
             raise UsageError(f"--model {model}: no tokenizer can be loaded: {str(error).splitlines()[0]}") from None
         if self._tokenizer.eos_token_id is None:

@@ -1,11 +1,12 @@
 """Batched generation with a key-value cache on the policy's own weights."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from placebench.ppo.rollout.base import Generated, SamplingSettings
 
@@ -43,6 +44,26 @@ class TorchRollout:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+@contextmanager
+def unsharded(module: nn.Module) -> Iterator[None]:
+    """Hold a sharded model's whole weights on every rank meanwhile; other models are left as they are.
+
+    Ranks generate for different numbers of tokens, so that no forward pass inside may gather weights.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
+    for part in parts:
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.set_reshard_after_forward(True, recurse=False)
+            part.reshard()
 
 
 def _uniform_draws(seeds: Sequence[int], count: int) -> Tensor:

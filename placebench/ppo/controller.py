@@ -1,0 +1,239 @@
+"""The single controller: walks the step graph and submits each phase as soon as its inputs are there.
+
+It imports numpy and ray, never torch. A pool works on one phase at a time; phases of different pools overlap as
+far as the placement lets them.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import ray
+
+from placebench.errors import UsageError
+from placebench.placement import Placement
+from placebench.ppo.advantages import KLController, estimate_kl, generalized_advantages, token_rewards, whiten
+from placebench.ppo.batch import SequenceBatch, merge_ranks, rank_indices
+from placebench.ppo.data import Prompt, PromptSource
+from placebench.ppo.metrics import StepMetrics
+from placebench.ppo.tokenizer import Tokenizer
+from placebench.stepgraph import PPO_STEP, Phase, ready_phases
+from placebench.telemetry.spans import SpanRecorder
+from placebench.workload import Workload
+
+# Per-token fields that each phase reads; nothing else is sent.
+READS: Mapping[str, tuple[str, ...]] = {
+    "update_actor": ("old_log_probs", "ref_log_probs", "advantages"),
+    "update_critic": ("values", "returns"),
+}
+# Per-token field that each phase's result becomes.
+WRITES: Mapping[str, str] = {"old_log_prob": "old_log_probs", "ref": "ref_log_probs", "values": "values"}
+
+
+@dataclass
+class _StepState:
+    """What one step knows so far."""
+
+    step: int
+    prompts: list[Prompt]
+    batch: SequenceBatch | None = None
+    metrics: StepMetrics = field(default_factory=StepMetrics)
+
+    @property
+    def sequences(self) -> SequenceBatch:
+        assert self.batch is not None, "the graph runs gen before every phase that reads its sequences"
+        return self.batch
+
+
+class Controller:
+    """Runs training steps over pools of workers.
+
+    Args:
+        workload: the job.
+        placement: where phases run and what may overlap.
+        pools: the worker handles of each pool, by rank.
+        prompts: where prompts come from.
+        tokenizer: the actor's.
+        on_progress: called with the step and the names of the phases running, at every change.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        placement: Placement,
+        pools: Mapping[str, Sequence[Any]],
+        prompts: PromptSource,
+        tokenizer: Tokenizer,
+        on_progress: Callable[[int, tuple[str, ...]], None],
+    ) -> None:
+        self._workload, self._placement, self._pools = workload, placement, pools
+        self._prompts, self._tokenizer = prompts, tokenizer
+        self._on_progress = on_progress
+        self._kl = KLController(workload.algorithm, workload.algorithm.kl_coef)
+        self._recorder = SpanRecorder("controller")
+        self._worker_spans: list[dict[str, Any]] = []
+
+    def run_step(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Run one step; returns its metrics under verl's names and the spans of all devices."""
+        start = time.monotonic()
+        state = _StepState(step, self._prompts.step_prompts(step, self._workload.batch.size))
+        done: frozenset[str] = frozenset()
+        running: dict[Any, _Running] = {}
+        while len(done) < len(PPO_STEP):
+            for phase in self._submittable(done, running.values()):
+                if phase.role is None:
+                    self._compute_advantages(state, phase)
+                    done |= {phase.name}
+                else:
+                    submitted = self._submit(state, phase)
+                    running.update(dict.fromkeys(submitted.pending, submitted))
+            if not self._submittable(done, running.values()):
+                self._on_progress(step, tuple(dict.fromkeys(one.phase.name for one in running.values())))
+                done |= self._wait(state, running)
+        end = self._recorder.now()
+        self._recorder.add(step, "step", start, end)
+        metrics = state.metrics.finish(state.sequences, end - start, self._placement.size, self._workload)
+        spans, self._worker_spans = self._worker_spans + self._recorder.drain(), []
+        return metrics, spans
+
+    def _submittable(self, done: frozenset[str], running: Any) -> tuple[Phase, ...]:
+        """Ready phases whose pool is free, at most one a pool."""
+        busy = {one.pool for one in running}
+        chosen: list[Phase] = []
+        if len(done) == len(PPO_STEP):
+            return ()
+        for phase in ready_phases(
+            PPO_STEP, done, frozenset(one.phase.name for one in running), self._placement.overlap
+        ):
+            pool = self._placement.roles[phase.role] if phase.role else None
+            if pool not in busy:
+                chosen.append(phase)
+                busy |= {pool} if pool else set()
+        return tuple(chosen)
+
+    def _submit(self, state: _StepState, phase: Phase) -> "_Running":
+        assert phase.role is not None
+        pool = self._placement.roles[phase.role]
+        workers = self._pools[pool]
+        start = self._recorder.now()
+        shares = rank_indices(self._workload.batch.size, len(workers))
+        pending = [
+            worker.run.remote(state.step, phase.name, phase.role.value, self._arguments(state, phase.name, share))
+            for worker, share in zip(workers, shares, strict=True)
+        ]
+        return _Running(phase, pool, start, pending)
+
+    def _wait(self, state: _StepState, running: dict[Any, "_Running"]) -> frozenset[str]:
+        """Wait until a phase is done on all its ranks; a rank's error is raised at once."""
+        finished: set[str] = set()
+        while not finished:
+            ready, _ = ray.wait(list(running), num_returns=1)
+            for reference in ready:
+                one = running.pop(reference)
+                one.results[one.pending.index(reference)] = ray.get(reference)
+                if len(one.results) == len(one.pending):
+                    self._collect(state, one)
+                    finished.add(one.phase.name)
+        return frozenset(finished)
+
+    def _collect(self, state: _StepState, one: "_Running") -> None:
+        ordered = [one.results[rank] for rank in range(len(one.pending))]
+        for _, spans in ordered:
+            self._worker_spans += spans
+        self._absorb(state, one.phase.name, [result for result, _ in ordered])
+        end = self._recorder.now()
+        self._recorder.add(state.step, one.phase.name, one.start, end, one.phase.role, one.pool)
+        state.metrics.timing(one.phase.name, end - one.start)
+
+    def _arguments(self, state: _StepState, phase: str, share: np.ndarray[Any, Any]) -> dict[str, Any]:
+        """What one rank needs for a phase: its share of the sequences, and the fields the phase reads."""
+        if phase == "update_weights":
+            return {}
+        if phase == "gen":
+            seeds = [
+                int(np.random.SeedSequence([self._workload.seed, state.step, int(index)]).generate_state(1)[0])
+                for index in share
+            ]
+            return {"prompts": [self._encode(state.prompts[index].text) for index in share], "seeds": seeds}
+        arguments: dict[str, Any] = {"batch": state.sequences.select(share, READS.get(phase, ()))}
+        if phase == "reward":
+            arguments["prompts"] = [state.prompts[index].text for index in share]
+            arguments["answers"] = [state.prompts[index].answer for index in share]
+        if phase in READS:
+            lengths = state.sequences.response_lengths.reshape(-1, self._workload.batch.mini_batch_size)
+            arguments["mini_batch_tokens"] = lengths.sum(axis=1).tolist()
+        if phase == "update_actor":
+            arguments["kl_coef"] = self._kl.coefficient
+        return arguments
+
+    def _encode(self, text: str) -> list[int]:
+        tokens, limit = self._tokenizer.encode(text), self._workload.batch.max_prompt_length
+        if not 0 < len(tokens) <= limit:
+            raise UsageError(
+                f"a prompt has {len(tokens)} tokens, batch.max_prompt_length allows 1 to {limit}: {text[:60]!r};"
+                " raise it with --set batch.max_prompt_length=N"
+            )
+        return tokens
+
+    def _absorb(self, state: _StepState, phase: str, results: list[Any]) -> None:
+        """Take a phase's results, one per rank, into the step's batch and metrics."""
+        if phase == "gen":
+            state.batch = merge_ranks(results)
+        elif phase == "reward":
+            state.batch = state.sequences.with_fields(per_sequence={"scores": _interleave(results)})
+        elif phase in WRITES:
+            state.batch = self._with_token_field(state, WRITES[phase], results)
+        elif phase in READS:
+            state.metrics.update(phase, results, self._workload)
+
+    def _with_token_field(self, state: _StepState, name: str, results: list[Any]) -> SequenceBatch:
+        shares = rank_indices(len(state.sequences), len(results))
+        shards = [
+            state.sequences.select(share, ()).with_fields({name: values})
+            for share, values in zip(shares, results, strict=True)
+        ]
+        return state.sequences.with_fields({name: merge_ranks(shards).per_token[name]})
+
+    def _compute_advantages(self, state: _StepState, phase: Phase) -> None:
+        """The `adv` phase: rewards with KL, whitening, GAE; in float64 on the controller."""
+        start = self._recorder.now()
+        algorithm, batch = self._workload.algorithm, state.sequences
+        mask = batch.response_mask()
+        old, ref, values = (
+            batch.padded(batch.per_token[name].astype(np.float64))
+            for name in ("old_log_probs", "ref_log_probs", "values")
+        )
+        kl = np.where(mask, estimate_kl(old, ref, algorithm.kl_estimator), 0.0)
+        scores = batch.per_sequence["scores"].astype(np.float64)
+        rewards = token_rewards(scores, kl, mask, self._kl.coefficient if algorithm.kl_in_reward else 0.0)
+        if algorithm.whiten_rewards:
+            rewards = whiten(rewards, mask, shift_mean=False)
+        raw, returns = generalized_advantages(rewards, values, mask, algorithm.gamma, algorithm.lam)
+        advantages = whiten(raw, mask) if algorithm.whiten_advantages else raw
+        state.batch = batch.with_fields(
+            {"advantages": advantages[mask].astype(np.float32), "returns": returns[mask].astype(np.float32)}
+        )
+        state.metrics.rewards(scores, rewards, kl, mask, self._kl.coefficient)
+        self._kl.update(float(kl[mask].mean()), len(batch))
+        end = self._recorder.now()
+        self._recorder.add(state.step, phase.name, start, end)
+        state.metrics.timing(phase.name, end - start)
+
+
+@dataclass
+class _Running:
+    """A submitted phase: its ranks' pending results, and those that are in, by rank."""
+
+    phase: Phase
+    pool: str
+    start: float
+    pending: list[Any]
+    results: dict[int, Any] = field(default_factory=dict)
+
+
+def _interleave(shards: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """Per-sequence values of all ranks in the batch's own order."""
+    order = np.concatenate(rank_indices(sum(len(shard) for shard in shards), len(shards)))
+    return np.concatenate(shards)[np.argsort(order)]

@@ -1,0 +1,228 @@
+"""One launch: `python -m placebench.ppo.launch TRIAL_DIR`, started fresh by the runner for every trial.
+
+Starts a Ray of its own, the workers of each pool, and runs the steps; all it knows comes from the trial's
+launch.json and all it leaves lies in the trial's folder. Exit codes: see `Outcome`.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from placebench.errors import UsageError
+from placebench.placement import Overlap, Placement, Pool, Role
+from placebench.runfolder import Trial, append_jsonl, write_atomically
+from placebench.telemetry.spans import SpanRecorder
+from placebench.workload import Workload
+
+
+class Outcome(IntEnum):
+    """Exit codes of the job process."""
+
+    DONE = 0
+    USAGE = 2
+    FAILED = 10
+    OOM = 11
+    DEVICE_LOST = 12
+
+
+class Launch:
+    """One start of a placement's job.
+
+    Args:
+        trial: the folder with launch.json.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        content = json.loads(trial.launch_file.read_text(encoding="utf-8"))
+        self._trial = trial
+        self._ray_folder = str(content["ray_temp_dir"])
+        self._workload = Workload.model_validate(content["workload"])
+        self._devices = {device["id"]: device for device in content["devices"]}
+        self._pools: Mapping[str, list[str]] = content["placement"]["pools"]
+        self._placement = Placement(
+            content["placement"]["name"],
+            tuple(Pool(name, (len(devices),)) for name, devices in self._pools.items()),
+            {Role(role): pool for role, pool in content["placement"]["roles"].items()},
+            Overlap(content["placement"]["overlap"]),
+        )
+        self._recorder = SpanRecorder("controller")
+
+    def run(self) -> None:
+        """Start Ray and the workers, run every step, and stop them again whatever happens."""
+        self._progress("start ray")
+        self._register(os.getpid(), "controller", None, None)
+        import ray
+
+        with self._recorder.span(0, "start_ray"):
+            self._start_ray()
+        try:
+            with self._recorder.span(0, "start_workers"):
+                workers = self._start_workers()
+            self._progress("build models")
+            with self._recorder.span(0, "build_models"):
+                spans = self._build(workers)
+            self._write_spans(spans + self._recorder.drain())
+            self._train(workers)
+            self._progress("stop", step=self._workload.steps)
+            with self._recorder.span(0, "stop"):
+                spans = [span for batch in ray.get(_call(workers, "stop")) for span in batch]
+            self._write_spans(spans + self._recorder.drain())
+        finally:
+            ray.shutdown()
+
+    def _start_ray(self) -> None:
+        import ray
+
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+        os.environ.setdefault("RAY_COLOR_PREFIX", "0")
+        ray.init(
+            address="local",
+            num_cpus=self._placement.size,
+            num_gpus=0,  # workers bind to their device themselves, by UUID
+            include_dashboard=False,
+            logging_level="WARNING",
+            _temp_dir=self._ray_folder,
+            object_store_memory=1 << 29,
+        )
+
+    def _start_workers(self) -> dict[str, list[Any]]:
+        import ray
+
+        from placebench.ppo.worker import Worker
+
+        self._progress("start workers")
+        remote_worker = ray.remote(num_cpus=1, max_restarts=0)(Worker)
+        workers = {
+            pool: [
+                remote_worker.remote(
+                    self._workload.model_dump(mode="json"),
+                    self._placement.roles_in(pool),
+                    pool,
+                    self._devices[device],
+                    rank,
+                    len(devices),
+                )
+                for rank, device in enumerate(devices)
+            ]
+            for pool, devices in self._pools.items()
+        }
+        process_ids = iter(ray.get(_call(workers, "start")))
+        for pool, devices in self._pools.items():
+            for rank, device in enumerate(devices):
+                self._register(next(process_ids), device, pool, rank)
+        return workers
+
+    def _build(self, workers: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+        import ray
+
+        addresses = ray.get([ranks[0].open_store.remote() for ranks in workers.values()])
+        pending = [
+            worker.build.remote(address)
+            for ranks, address in zip(workers.values(), addresses, strict=True)
+            for worker in ranks
+        ]
+        return [span for spans in ray.get(pending) for span in spans]
+
+    def _train(self, workers: Mapping[str, list[Any]]) -> None:
+        from placebench.ppo.controller import Controller
+        from placebench.ppo.data import open_prompts
+        from placebench.ppo.metrics import format_step
+        from placebench.ppo.tokenizer import load_tokenizer
+
+        controller = Controller(
+            self._workload,
+            self._placement,
+            workers,
+            open_prompts(self._workload.data, self._workload.seed),
+            load_tokenizer(self._workload.model),
+            lambda step, running: self._progress("step", step, running),
+        )
+        with self._trial.steps.open("a", encoding="utf-8") as steps:
+            for step in range(1, self._workload.steps + 1):
+                metrics, spans = controller.run_step(step)
+                print(format_step(step, metrics), flush=True)
+                append_jsonl(steps, {"step": step, "wall": time.time(), "metrics": metrics})
+                self._write_spans(spans)
+
+    def _progress(self, stage: str, step: int = 0, running: tuple[str, ...] = ()) -> None:
+        content = {"stage": stage, "step": step, "steps": self._workload.steps, "running": running, "wall": time.time()}
+        write_atomically(self._trial.progress, json.dumps(content))
+
+    def _register(self, pid: int, device: str, pool: str | None, rank: int | None) -> None:
+        with self._trial.processes.open("a", encoding="utf-8") as stream:
+            append_jsonl(stream, {"pid": pid, "device": device, "pool": pool, "rank": rank})
+
+    def _write_spans(self, spans: list[dict[str, Any]]) -> None:
+        with self._trial.spans.open("a", encoding="utf-8") as stream:
+            for span in spans:
+                append_jsonl(stream, span)
+
+
+def _call(workers: Mapping[str, list[Any]], method: str) -> list[Any]:
+    return [getattr(worker, method).remote() for ranks in workers.values() for worker in ranks]
+
+
+ADVICE: Mapping[Outcome, str] = {
+    Outcome.FAILED: "Read the last lines of train.log in this folder.",
+    Outcome.OOM: (
+        "A device ran out of memory. Lower batch.micro_batch_tokens, switch activation_checkpointing on,"
+        " set sharding=shard, or give the pool more devices."
+    ),
+    Outcome.DEVICE_LOST: "A device stopped answering. Look at the kernel log (dmesg, Xid) and reset or leave out that device.",
+}
+
+
+def classify(error: BaseException) -> Outcome:
+    """What ended a launch, from the chain of causes of its exception."""
+    texts = " ".join(f"{type(cause).__name__}: {cause}" for cause in _causes(error))
+    if any(word in texts for word in ("OutOfMemoryError", "MemoryError", "can't allocate memory", "out of memory")):
+        return Outcome.OOM
+    if any(word in texts for word in ("GPU is lost", "device unavailable", "uncorrectable ECC")):
+        return Outcome.DEVICE_LOST
+    return Outcome.USAGE if any(isinstance(cause, UsageError) for cause in _causes(error)) else Outcome.FAILED
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = getattr(error, "cause", None) or error.__cause__
+
+
+@contextmanager
+def _stop_on_signals() -> Iterator[None]:
+    """End by exception on SIGTERM, so that Ray is shut down in order."""
+
+    def stop(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    yield
+
+
+def main(folder: str) -> int:
+    """Run the launch of a trial folder; returns the exit code."""
+    trial = Trial(Path(folder))
+    with _stop_on_signals():
+        try:
+            Launch(trial).run()
+        except KeyboardInterrupt:
+            return 128 + signal.SIGINT
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this launch and is written down
+            outcome = classify(error)
+            write_atomically(trial.error, f"{traceback.format_exc()}\n{ADVICE.get(outcome, '')}\n")
+            traceback.print_exc()
+            return outcome
+    return Outcome.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,90 @@
+"""A step's metrics, under verl's names."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placebench.ppo.batch import SequenceBatch
+from placebench.workload import Workload
+
+
+class StepMetrics:
+    """Collects what the phases of one step report."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, float] = {}
+
+    def timing(self, phase: str, seconds: float) -> None:
+        """Seconds of a phase as the controller sees it, from submission to result."""
+        self._values[f"timing_s/{phase}"] = seconds
+
+    def update(self, phase: str, results: Sequence[dict[str, float]], workload: Workload) -> None:
+        """Losses of an update phase from its ranks' sums; gradient norms are equal in all ranks."""
+        role = phase.removeprefix("update_")
+        rate = workload.optimizer.actor_lr if role == "actor" else workload.optimizer.critic_lr
+        self._values[f"{role}/grad_norm"] = results[0]["grad_norm"]
+        self._values[f"{role}/lr"] = rate
+        for name in results[0]:
+            if name != "grad_norm":
+                self._values[name] = sum(result[name] for result in results)
+
+    def rewards(
+        self,
+        scores: NDArray[np.float64],
+        rewards: NDArray[np.float64],
+        kl: NDArray[np.float64],
+        mask: NDArray[np.bool_],
+        kl_coef: float,
+    ) -> None:
+        """Scores per sequence, rewards summed over each sequence, KL per token in nats."""
+        self._spread("critic/score", scores)
+        self._spread("critic/rewards", np.where(mask, rewards, 0.0).sum(axis=1))
+        self._values["actor/reward_kl_penalty"] = float(kl[mask].mean())
+        self._values["actor/reward_kl_penalty_coeff"] = kl_coef
+
+    def finish(self, batch: SequenceBatch, seconds: float, devices: int, workload: Workload) -> dict[str, float]:
+        """All metrics of the step.
+
+        Args:
+            batch: the step's sequences with every field.
+            seconds: wall time of the step.
+            devices: devices of the placement; throughput is tokens/s/device.
+            workload: the job.
+        """
+        loss_tokens = batch.response_tokens * workload.algorithm.epochs
+        for name in self._values:
+            if name.startswith(
+                ("actor/pg", "actor/ppo", "actor/entropy", "actor/kl_loss", "critic/vf", "critic/vpred")
+            ):
+                self._values[name] /= loss_tokens
+        for name in ("advantages", "returns", "values"):
+            self._spread(f"critic/{name}", batch.per_token[name])
+        self._probability_difference(batch)
+        self._spread("response_length", batch.response_lengths)
+        cut = batch.response_lengths == workload.batch.max_response_length
+        self._values["response_length/clip_ratio"] = float(cut.mean())
+        self._spread("prompt_length", batch.prompt_lengths)
+        tokens = int(batch.lengths.sum())
+        self._values["perf/total_num_tokens"] = tokens
+        self._values["perf/time_per_step"] = seconds
+        self._values["perf/throughput"] = tokens / seconds / devices
+        self._values["timing_s/step"] = seconds
+        return self._values
+
+    def _probability_difference(self, batch: SequenceBatch) -> None:
+        """How far the rollout's probabilities of its tokens are from the policy's recomputed ones."""
+        rollout, policy = (np.exp(batch.per_token[name]) for name in ("rollout_log_probs", "old_log_probs"))
+        difference = np.abs(rollout - policy)
+        self._values["training/rollout_probs_diff_mean"] = float(difference.mean())
+        self._values["training/rollout_probs_diff_max"] = float(difference.max())
+
+    def _spread(self, name: str, values: NDArray[Any]) -> None:
+        for word, reduce in (("mean", np.mean), ("max", np.max), ("min", np.min)):
+            self._values[f"{name}/{word}"] = float(reduce(values))
+
+
+def format_step(step: int, metrics: dict[str, float]) -> str:
+    """Verl's console line of a step: `step:3 - timing_s/gen:1.234 - ...`."""
+    return " - ".join([f"step:{step}", *(f"{name}:{value!r}" for name, value in metrics.items())])

@@ -1,0 +1,240 @@
+"""One process of a pool on one device: hosts the pool's roles and runs their phases.
+
+Only the standard library and numpy are imported with this module; torch comes in `start`, after the process is
+bound to its device.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placebench.placement import Role
+from placebench.ppo.batch import SequenceBatch
+from placebench.telemetry.spans import SpanRecorder
+from placebench.workload import Workload
+
+if TYPE_CHECKING:
+    import torch
+
+    from placebench.ppo.rollout.base import Rollout
+
+# Added to the workload's seed, so that the critic does not start with the actor's weights.
+CRITIC_SEED = 1
+
+
+class Worker:
+    """A rank of a pool.
+
+    Args:
+        workload: the job.
+        roles: the roles that live in the pool.
+        pool: the pool's name.
+        device: the device's record in launch.json.
+        rank: this process's rank in the pool.
+        ranks: size of the pool.
+    """
+
+    def __init__(
+        self,
+        workload: Mapping[str, Any],
+        roles: Sequence[str],
+        pool: str,
+        device: Mapping[str, Any],
+        rank: int,
+        ranks: int,
+    ) -> None:
+        self._workload = Workload.model_validate(workload)
+        self._roles = tuple(Role(role) for role in roles)
+        self._pool, self._device_record = pool, device
+        self._rank, self._ranks = rank, ranks
+        self._spans = SpanRecorder(device["id"], pool)
+
+    def start(self) -> int:
+        """Bind the process to its device and import what the job needs; returns the process id."""
+        with self._spans.span(0, "imports"):
+            if self._device_record["kind"] == "gpu":
+                os.environ["CUDA_VISIBLE_DEVICES"] = self._device_record["id"]
+            else:
+                # Threads made from here on inherit the cores, torch's among them.
+                os.sched_setaffinity(0, self._device_record["cores"])
+            import torch
+            import transformers
+
+            if self._device_record["kind"] == "cpu":
+                torch.set_num_threads(len(self._device_record["cores"]))
+            transformers.logging.set_verbosity_error()
+        if self._device_record["kind"] == "gpu":
+            self._spans = SpanRecorder(self._device_record["id"], self._pool, torch.cuda.synchronize, self._spans.clock)
+        return os.getpid()
+
+    def open_store(self) -> tuple[str, int]:
+        """Open the pool's rendezvous on a free port, in rank 0; returns host and port."""
+        from torch.distributed import TCPStore
+
+        host = socket.gethostbyname(socket.gethostname()) if self._device_record.get("remote") else "127.0.0.1"
+        self._store = TCPStore(host, 0, self._ranks, is_master=True, wait_for_workers=False)
+        return host, self._store.port
+
+    def build(self, address: tuple[str, int]) -> list[dict[str, Any]]:
+        """Join the pool's process group and build the roles' models; returns the start-up's spans."""
+        import torch
+        import torch.distributed as dist
+
+        with self._spans.span(0, "build_models"):
+            store = self._store if self._rank == 0 else dist.TCPStore(address[0], address[1], self._ranks)
+            backend = "nccl" if self._device_record["kind"] == "gpu" else "gloo"
+            dist.init_process_group(backend, store=store, rank=self._rank, world_size=self._ranks)
+            self._torch_device = torch.device("cuda" if backend == "nccl" else "cpu")
+            self._build_roles()
+        return self._spans.drain()
+
+    def _build_roles(self) -> None:
+        import torch
+
+        from placebench.ppo.models import build_critic, build_policy
+        from placebench.ppo.rewards import load_reward
+        from placebench.ppo.tokenizer import load_tokenizer
+        from placebench.ppo.training import SequenceModel, TrainedModel
+
+        job, device = self._workload, self._torch_device
+        dtype = getattr(torch, job.precision)
+        temperature = job.rollout.temperature
+        self._tokenizer = load_tokenizer(job.model)
+        if Role.ACTOR in self._roles:
+            policy = build_policy(job.model, job.seed, dtype, temperature)
+            self._actor: TrainedModel = TrainedModel(policy, job, device, job.optimizer.actor_lr)
+            self._actor.module.eval()
+            self._policy = policy
+        if Role.REF in self._roles:
+            reference = build_policy(job.model, job.seed, dtype, temperature).requires_grad_(False).eval()
+            self._ref: SequenceModel = SequenceModel(reference, job, device)
+        if Role.CRITIC in self._roles:
+            critic = build_critic(job.critic_model or job.model, job.seed + CRITIC_SEED, dtype)
+            self._critic: TrainedModel = TrainedModel(critic, job, device, job.optimizer.critic_lr)
+            self._critic.module.eval()
+        if Role.REWARD in self._roles:
+            self._reward = load_reward(job.data.reward)
+        if Role.ROLLOUT in self._roles:
+            self._rollout = self._build_rollout(device)
+
+    def _build_rollout(self, device: "torch.device") -> "Rollout":
+        if self._workload.rollout.backend == "torch":
+            from placebench.ppo.rollout.torch import TorchRollout
+
+            return TorchRollout(self._policy.language_model)
+        from placebench.ppo.rollout.vllm import VllmRollout
+
+        batch = self._workload.batch
+        rollout = VllmRollout(
+            self._policy.language_model.config,
+            device.type,
+            self._workload.precision,
+            max_model_len=batch.max_prompt_length + batch.max_response_length,
+            seed=self._workload.seed,
+        )
+        rollout.update_weights(self._policy_weights())
+        return rollout
+
+    def run(self, step: int, phase: str, role: str, arguments: Mapping[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
+        """Run one phase of a step; returns its result and its spans."""
+        phases: dict[str, Callable[..., Any]] = {
+            "gen": self._gen,
+            "reward": self._score,
+            "old_log_prob": self._old_log_prob,
+            "ref": self._ref_log_prob,
+            "values": self._values,
+            "update_actor": self._update_actor,
+            "update_critic": self._update_critic,
+            "update_weights": self._update_weights,
+        }
+        with self._spans.span(step, phase, role):
+            result = phases[phase](**arguments)
+        return result, self._spans.drain()
+
+    def _gen(self, prompts: list[list[int]], seeds: list[int]) -> SequenceBatch:
+        from placebench.ppo.rollout.base import SamplingSettings
+
+        rollout = self._workload.rollout
+        settings = SamplingSettings(
+            self._workload.batch.max_response_length,
+            rollout.temperature,
+            rollout.top_p,
+            rollout.ignore_eos,
+            self._tokenizer.eos_token_id,
+        )
+        with self._whole_policy():
+            responses = self._rollout.generate(prompts, settings, seeds)
+        log_probs = [value for response in responses for value in response.log_probs]
+        return SequenceBatch.build(prompts, [response.tokens for response in responses], rollout_log_probs=log_probs)
+
+    def _whole_policy(self) -> Any:
+        from placebench.ppo.rollout.torch import unsharded
+
+        return unsharded(self._actor.module)
+
+    def _score(self, batch: SequenceBatch, prompts: list[str], answers: list[str]) -> np.ndarray[Any, Any]:
+        texts = [
+            self._tokenizer.decode(tokens[length:].tolist())
+            for tokens, length in zip(batch.sequence_tokens(), batch.prompt_lengths, strict=True)
+        ]
+        scores = [float(self._reward(*case)) for case in zip(prompts, texts, answers, strict=True)]
+        return np.asarray(scores, np.float64)
+
+    def _old_log_prob(self, batch: SequenceBatch) -> np.ndarray[Any, Any]:
+        return self._actor.per_token(batch, _log_probs)
+
+    def _ref_log_prob(self, batch: SequenceBatch) -> np.ndarray[Any, Any]:
+        return self._ref.per_token(batch, _log_probs)
+
+    def _values(self, batch: SequenceBatch) -> np.ndarray[Any, Any]:
+        return self._critic.per_token(batch, lambda module, inputs: module(inputs["input_ids"], inputs["predicts"]))
+
+    def _update_actor(self, batch: SequenceBatch, mini_batch_tokens: list[int], kl_coef: float) -> dict[str, float]:
+        from placebench.ppo.losses import policy_loss
+
+        algorithm = self._workload.algorithm
+
+        def loss(module: Any, inputs: Any) -> Any:
+            log_probs, entropy = module(inputs["input_ids"], inputs["predicts"], inputs["targets"])
+            old, ref, advantages = inputs["old_log_probs"], inputs["ref_log_probs"], inputs["advantages"]
+            return policy_loss(log_probs, entropy, old, ref, advantages, algorithm, kl_coef)
+
+        metrics: dict[str, float] = self._actor.update(batch, mini_batch_tokens, algorithm.epochs, loss)
+        return metrics
+
+    def _update_critic(self, batch: SequenceBatch, mini_batch_tokens: list[int]) -> dict[str, float]:
+        from placebench.ppo.losses import value_loss
+
+        algorithm = self._workload.algorithm
+
+        def loss(module: Any, inputs: Any) -> Any:
+            values = module(inputs["input_ids"], inputs["predicts"])
+            return value_loss(values, inputs["values"], inputs["returns"], algorithm.clip_value)
+
+        metrics: dict[str, float] = self._critic.update(batch, mini_batch_tokens, algorithm.epochs, loss)
+        return metrics
+
+    def _update_weights(self) -> int:
+        return self._rollout.update_weights(self._policy_weights())
+
+    def _policy_weights(self) -> Any:
+        for name, parameter in self._policy.language_model.named_parameters():
+            whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+            yield name, whole.detach()
+
+    def stop(self) -> list[dict[str, Any]]:
+        """Free the rollout backend and leave the process group; returns the remaining spans."""
+        import torch.distributed as dist
+
+        with self._spans.span(0, "stop"):
+            if Role.ROLLOUT in self._roles:
+                self._rollout.close()
+            dist.destroy_process_group()
+        return self._spans.drain()
+
+
+def _log_probs(module: Any, inputs: Mapping[str, Any]) -> Any:
+    return module(inputs["input_ids"], inputs["predicts"], inputs["targets"])[0]
