@@ -91,10 +91,11 @@ class SequenceBatch:
             {name: values[chosen] for name, values in self.per_sequence.items()},
         )
 
-    def padded(self, values: Array) -> Array:
+    def padded(self, values: Array) -> NDArray[np.float64]:
         """Lay per-token values out as [sequences, longest response], zeros behind each response."""
-        table = np.zeros(self.response_mask().shape, values.dtype)
-        table[self.response_mask()] = values
+        mask = self.response_mask()
+        table = np.zeros(mask.shape)
+        table[mask] = values
         return table
 
     def response_mask(self) -> NDArray[np.bool_]:

@@ -101,12 +101,9 @@ class Controller:
     def _submittable(self, done: frozenset[str], running: Any) -> tuple[Phase, ...]:
         """Ready phases whose pool is free, at most one a pool."""
         busy = {one.pool for one in running}
+        names = frozenset(one.phase.name for one in running)
         chosen: list[Phase] = []
-        if len(done) == len(PPO_STEP):
-            return ()
-        for phase in ready_phases(
-            PPO_STEP, done, frozenset(one.phase.name for one in running), self._placement.overlap
-        ):
+        for phase in ready_phases(PPO_STEP, done, names, self._placement.overlap):
             pool = self._placement.roles[phase.role] if phase.role else None
             if pool not in busy:
                 chosen.append(phase)

@@ -5,6 +5,7 @@ launch.json and all it leaves lies in the trial's folder. Exit codes: see `Outco
 """
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -89,7 +90,7 @@ class Launch:
             num_cpus=self._placement.size,
             num_gpus=0,  # workers bind to their device themselves, by UUID
             include_dashboard=False,
-            logging_level="WARNING",
+            logging_level=logging.WARNING,
             _temp_dir=self._ray_folder,
             object_store_memory=1 << 29,
         )
@@ -177,7 +178,9 @@ ADVICE: Mapping[Outcome, str] = {
         "A device ran out of memory. Lower batch.micro_batch_tokens, switch activation_checkpointing on,"
         " set sharding=shard, or give the pool more devices."
     ),
-    Outcome.DEVICE_LOST: "A device stopped answering. Look at the kernel log (dmesg, Xid) and reset or leave out that device.",
+    Outcome.DEVICE_LOST: (
+        "A device stopped answering. Look at the kernel log (dmesg, Xid) and reset that device or leave it out."
+    ),
 }
 
 
@@ -216,7 +219,7 @@ def main(folder: str) -> int:
             Launch(trial).run()
         except KeyboardInterrupt:
             return 128 + signal.SIGINT
-        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this launch and is written down
+        except Exception as error:
             outcome = classify(error)
             write_atomically(trial.error, f"{traceback.format_exc()}\n{ADVICE.get(outcome, '')}\n")
             traceback.print_exc()

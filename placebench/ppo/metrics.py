@@ -15,6 +15,7 @@ class StepMetrics:
 
     def __init__(self) -> None:
         self._values: dict[str, float] = {}
+        self._loss_sums: dict[str, float] = {}
 
     def timing(self, phase: str, seconds: float) -> None:
         """Seconds of a phase as the controller sees it, from submission to result."""
@@ -28,7 +29,7 @@ class StepMetrics:
         self._values[f"{role}/lr"] = rate
         for name in results[0]:
             if name != "grad_norm":
-                self._values[name] = sum(result[name] for result in results)
+                self._loss_sums[name] = sum(result[name] for result in results)
 
     def rewards(
         self,

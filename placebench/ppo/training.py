@@ -31,7 +31,8 @@ def spread_over_ranks(module: nn.Module, workload: Workload) -> nn.Module:
 
     for layer in module.layers:  # type: ignore[union-attr]
         fully_shard(layer)
-    return fully_shard(module)
+    fully_shard(module)
+    return module
 
 
 class SequenceModel:
@@ -134,7 +135,7 @@ class TrainedModel(SequenceModel):
         for number, group in enumerate(groups):
             self._synchronize_gradients(number == len(groups) - 1)
             result = loss(self.module, self.inputs(share.select(group)))
-            (result.loss * scale).backward()
+            torch.autograd.backward(result.loss * scale)
             for name, value in result.metrics.items():
                 sums[name] = sums[name] + value if name in sums else value
         return {name: float(value) for name, value in sums.items()}
