@@ -219,7 +219,7 @@ def main(folder: str) -> int:
             Launch(trial).run()
         except KeyboardInterrupt:
             return 128 + signal.SIGINT
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this launch and is written down
             outcome = classify(error)
             write_atomically(trial.error, f"{traceback.format_exc()}\n{ADVICE.get(outcome, '')}\n")
             traceback.print_exc()

@@ -55,11 +55,8 @@ class StepMetrics:
             workload: the job.
         """
         loss_tokens = batch.response_tokens * workload.algorithm.epochs
-        for name in self._values:
-            if name.startswith(
-                ("actor/pg", "actor/ppo", "actor/entropy", "actor/kl_loss", "critic/vf", "critic/vpred")
-            ):
-                self._values[name] /= loss_tokens
+        for name, total in self._loss_sums.items():
+            self._values[name] = total / loss_tokens
         for name in ("advantages", "returns", "values"):
             self._spread(f"critic/{name}", batch.per_token[name])
         self._probability_difference(batch)

@@ -70,7 +70,7 @@ class Worker:
 
     def open_store(self) -> tuple[str, int]:
         """Open the pool's rendezvous on a free port, in rank 0; returns host and port."""
-        from torch.distributed.distributed_c10d import TCPStore
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not in __all__
 
         host = "127.0.0.1"  # all pools are on one node
         self._store = TCPStore(host, 0, self._ranks, is_master=True, wait_for_workers=False)
@@ -80,7 +80,7 @@ class Worker:
         """Join the pool's process group and build the roles' models; returns the start-up's spans."""
         import torch
         import torch.distributed as dist
-        from torch.distributed.distributed_c10d import TCPStore
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not in __all__
 
         with self._spans.span(0, "build_models"):
             store = self._store if self._rank == 0 else TCPStore(address[0], address[1], self._ranks)
@@ -123,7 +123,8 @@ class Worker:
         if self._workload.rollout.backend == "torch":
             from placebench.ppo.rollout.torch import TorchRollout
 
-            return TorchRollout(self._policy.language_model)
+            shared: Rollout = TorchRollout(self._policy.language_model)
+            return shared
         from placebench.ppo.rollout.vllm import VllmRollout
 
         batch = self._workload.batch
