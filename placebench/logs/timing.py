@@ -6,7 +6,8 @@ Every total and every share of the project is built on the kinds given here.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
 
@@ -16,18 +17,8 @@ import pandas as pd
 from placebench.errors import UsageError
 from placebench.stepgraph import PHASE_ORDER
 
-TIMING_PREFIXES = ("timing_s/", "timing/")
 STEP = "step"
 UNATTRIBUTED = "unattributed"
-
-# verl: parts of `gen`, and the profiler's switches.
-DETAILS = frozenset({"generate_sequences", "reshard", "start_profile", "stop_profile"})
-# verl: runs beside the step by construction, whatever the sums say.
-BESIDE = frozenset({"generate_async"})
-# verl: inside the step in some versions and outside in others; the log itself shows which.
-MOVABLE = ("testing", "save_checkpoint")
-# Counts and ratios that stand under the timing prefix.
-NOT_SECONDS = re.compile(r"(?:^|/)(?:num_preempted|prompt_length|response_length|topk_ratio)(?:/|$)")
 
 # Three decimals are printed by old versions; timers start and stop a little apart.
 ROUNDING_S = 0.0005
@@ -51,20 +42,62 @@ class Kind(StrEnum):
     """The step's time that no phase explains."""
 
 
-def is_timing(metric: str) -> bool:
-    """Whether a metric is a timing; the filter to read a log with when only timings are wanted."""
-    return metric.startswith(TIMING_PREFIXES)
+@dataclass(frozen=True)
+class TimingRules:
+    """What the timing metrics of a log format mean.
+
+    Attributes:
+        prefixes: what a timing metric's name begins with; where a step has a phase under two, the first counts.
+        details: names that are part of a phase, or no phase. So is every name with a slash, which tells about
+            something inside another timing: `agent_loop/slowest/…`, `generation_timing/max`.
+        beside: names that run beside the step by construction, whatever the sums say.
+        movable: names that lie inside the step in some versions and outside in others; the log shows which.
+        overlapping: phases may run side by side without a sum that shows it, so step - sum(phases) means nothing.
+        not_seconds: counts and ratios that stand under the prefix.
+    """
+
+    prefixes: tuple[str, ...]
+    details: frozenset[str] = frozenset()
+    beside: frozenset[str] = frozenset()
+    movable: tuple[str, ...] = ()
+    overlapping: bool = False
+    not_seconds: re.Pattern[str] | None = None
+
+    def is_timing(self, metric: str) -> bool:
+        """Whether a metric is a timing; the filter to read a log with when only timings are wanted."""
+        return metric.startswith(self.prefixes) and not (self.not_seconds and self.not_seconds.search(metric))
+
+    def kind(self, phase: str) -> Kind:
+        """What a name alone says about a phase."""
+        if phase == STEP:
+            return Kind.STEP
+        if phase == UNATTRIBUTED:
+            return Kind.UNATTRIBUTED
+        if phase in self.beside:
+            return Kind.OVERLAP
+        return Kind.DETAIL if phase in self.details or "/" in phase else Kind.PHASE
 
 
-def timing_frame(frame: pd.DataFrame) -> pd.DataFrame:
+VERL_TIMING = TimingRules(
+    prefixes=("timing_s/", "timing/"),
+    details=frozenset({"generate_sequences", "reshard", "start_profile", "stop_profile"}),
+    beside=frozenset({"generate_async"}),
+    movable=("testing", "save_checkpoint"),
+    not_seconds=re.compile(r"/(?:num_preempted|prompt_length|response_length|topk_ratio)(?:/|$)"),
+)
+PLACEBENCH_TIMING = TimingRules(prefixes=("timing_s/",), overlapping=True)
+
+
+def timing_frame(frame: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> pd.DataFrame:
     """Timings of a tidy log frame under phase names, each with what it is to the step.
 
-    `timing/x` (verl before 0.2) and `timing_s/x` both become phase `x`; where a step has both, `timing_s/x` counts.
-    `unattributed` is the log's own `timing_s/unattributed` if it has one, else step - sum of the serial
-    phases; it is left out where the phases overlap or the log has no step time.
+    `timing/x` (verl before 0.2) and `timing_s/x` both become phase `x`. `unattributed` is the log's own
+    `timing_s/unattributed` if it has one, else step - sum of the serial phases; it is left out where phases
+    overlap or the log has no step time.
 
     Args:
-        frame: columns launch, step, metric, value, as `read_logs` gives them.
+        frame: columns launch, step, metric, value, as `read_log` gives them.
+        rules: what the names mean in the log's format.
 
     Returns:
         Columns launch (str), step (int), phase (str), seconds (float64) and kind (a `Kind` word), by launch in
@@ -73,25 +106,37 @@ def timing_frame(frame: pd.DataFrame) -> pd.DataFrame:
     Raises:
         UsageError: the frame has no timings.
     """
-    metric = frame["metric"].astype(str)
-    wanted = metric.str.startswith(TIMING_PREFIXES) & ~metric.str.contains(NOT_SECONDS) & np.isfinite(frame["value"])
-    timings = frame[wanted]
-    if timings.empty:
-        raise UsageError(f"no timing metrics (timing_s/… or timing/…): {_found(frame)}")
-    current = timings["metric"].astype(str).str.startswith("timing_s/")
+    metrics = pd.Series(frame["metric"].unique())
+    timings = [name for name in metrics if rules.is_timing(name)]
+    # The first prefix is sorted last and so is the one that is kept.
+    timings.sort(key=lambda name: [name.startswith(prefix) for prefix in rules.prefixes])
+    phases = {name: name.removeprefix(next(filter(name.startswith, rules.prefixes))) for name in timings}
+    chosen = frame[frame["metric"].isin(timings) & np.isfinite(frame["value"])]
+    if chosen.empty:
+        raise UsageError(
+            f"no timing metrics ({'…, '.join(rules.prefixes)}…): {found_instead(frame['step'].nunique(), metrics)}"
+        )
+    ranks = chosen["metric"].map({name: rank for rank, name in enumerate(timings)})
     tidy = pd.DataFrame(
         {
-            "launch": timings["launch"].astype(str),
-            "step": timings["step"],
-            "phase": timings["metric"].astype(str).str.replace(r"^timing(?:_s)?/", "", regex=True),
-            "seconds": timings["value"],
-            "current": current,
+            "launch": chosen["launch"],
+            "step": chosen["step"],
+            "phase": chosen["metric"].map(phases),
+            "seconds": chosen["value"],
         }
+    ).loc[ranks.sort_values(kind="stable").index]
+    tidy = tidy.drop_duplicates(["launch", "step", "phase"], keep="last")
+    return pd.concat(
+        [_classify(tidy[tidy["launch"] == launch], rules) for launch in chosen["launch"].unique()], ignore_index=True
     )
-    tidy = tidy.sort_values("current", kind="stable").drop_duplicates(["launch", "step", "phase"], keep="last")
-    tidy = tidy.drop(columns="current")
-    launches = [_classify(tidy[tidy["launch"] == launch]) for launch in tidy["launch"].sort_index().unique()]
-    return pd.concat(launches, ignore_index=True)
+
+
+def found_instead(steps: int, metrics: Iterable[str]) -> str:
+    """What a log without timings holds, as a phrase for its error."""
+    names = sorted(metrics)
+    if not names:
+        return "found no metrics"
+    return f"found {steps:,} step{'s' * (steps != 1)} with {len(names)} other metrics, such as {names[0]}"
 
 
 def phase_order(phases: Iterable[str]) -> list[str]:
@@ -101,68 +146,48 @@ def phase_order(phases: Iterable[str]) -> list[str]:
     return sorted(set(phases), key=lambda phase: (known.get(phase, last.get(phase, len(known))), phase))
 
 
-def _found(frame: pd.DataFrame) -> str:
-    names = sorted(frame["metric"].astype(str).unique())
-    if not names:
-        return "no metrics at all"
-    steps = frame["step"].nunique()
-    return f"found {steps} step{'s' * (steps != 1)} with {len(names)} other metrics, such as {names[0]}"
-
-
-def _classify(launch: pd.DataFrame) -> pd.DataFrame:
+def _classify(launch: pd.DataFrame, rules: TimingRules) -> pd.DataFrame:
     """Give the timings of one launch their kinds and add `unattributed`."""
     seconds = launch.pivot(index="step", columns="phase", values="seconds")
-    kinds = {str(phase): _kind_by_name(str(phase)) for phase in seconds.columns}
-    serial = [phase for phase, kind in kinds.items() if kind is Kind.PHASE]
-    if STEP in seconds:
-        outside = _outside_step(seconds, serial)
-        kinds |= dict.fromkeys(outside, Kind.OUTSIDE)
-        serial = [phase for phase in serial if phase not in outside]
+    kinds = {str(phase): rules.kind(str(phase)) for phase in seconds.columns}
+    overlapping = rules.overlapping and UNATTRIBUTED not in kinds
+    if STEP in kinds:
+        kinds |= dict.fromkeys(_outside_step(seconds, kinds, rules), Kind.OUTSIDE)
+        serial = [phase for phase, kind in kinds.items() if kind is Kind.PHASE]
         rest = seconds[STEP] - seconds[serial].sum(axis=1)
-        explained = rest - seconds[UNATTRIBUTED] if UNATTRIBUTED in seconds else rest
+        unexplained = rest - seconds[UNATTRIBUTED] if UNATTRIBUTED in kinds else rest
         slack = TIMER_SLACK * seconds[STEP] + ROUNDING_S * (len(serial) + 1)
-        if bool((explained < -slack).any()):
-            kinds |= dict.fromkeys(serial, Kind.OVERLAP)
-        elif UNATTRIBUTED not in seconds:
-            seconds[UNATTRIBUTED] = rest.clip(lower=0)
+        overlapping = overlapping or bool((unexplained < -slack).any())
+        if not overlapping and UNATTRIBUTED not in kinds:
             kinds[UNATTRIBUTED] = Kind.UNATTRIBUTED
-    order = phase_order(kinds)
-    tidy = seconds[order].melt(ignore_index=False, var_name="phase", value_name="seconds").reset_index()
-    tidy = tidy.dropna(subset="seconds").sort_values("step", kind="stable")
-    tidy.insert(0, "launch", launch["launch"].iloc[0])
-    tidy["kind"] = tidy["phase"].map({phase: kind.value for phase, kind in kinds.items()})
-    return tidy[["launch", "step", "phase", "seconds", "kind"]]
+            added = rest.clip(lower=0).dropna().rename("seconds").reset_index()
+            launch = pd.concat([launch, added.assign(launch=launch["launch"].iloc[0], phase=UNATTRIBUTED)])
+    if overlapping:
+        kinds = {phase: Kind.OVERLAP if kind is Kind.PHASE else kind for phase, kind in kinds.items()}
+    ranks = {phase: rank for rank, phase in enumerate(phase_order(kinds))}
+    launch = launch.assign(
+        kind=launch["phase"].map({phase: kind.value for phase, kind in kinds.items()}), rank=launch["phase"].map(ranks)
+    )
+    return launch.sort_values(["step", "rank"])[["launch", "step", "phase", "seconds", "kind"]]
 
 
-def _kind_by_name(phase: str) -> Kind:
-    if phase == STEP:
-        return Kind.STEP
-    if phase == UNATTRIBUTED:
-        return Kind.UNATTRIBUTED
-    if phase in BESIDE:
-        return Kind.OVERLAP
-    # A name with a slash tells about something else: agent_loop/slowest/…, generation_timing/max, rollouter/….
-    if phase in DETAILS or "/" in phase:
-        return Kind.DETAIL
-    return Kind.PHASE
-
-
-def _outside_step(seconds: pd.DataFrame, serial: Sequence[str]) -> frozenset[str]:
+def _outside_step(seconds: pd.DataFrame, kinds: Mapping[str, Kind], rules: TimingRules) -> frozenset[str]:
     """Which movable phases lie outside the step's own time, by what the log itself shows.
 
     On the steps that have such a phase, the rest step - sum(other phases) grows by the phase's time where the
     step contains it, and stays as on all other steps where it does not.
     """
-    movable = [phase for phase in MOVABLE if phase in serial]
-    has_any = seconds[movable].notna().any(axis=1) & seconds[STEP].notna()
-    if not has_any.any():
+    movable = [phase for phase in rules.movable if phase in kinds]
+    steps_with = seconds[movable].notna().any(axis=1) & seconds[STEP].notna()
+    if not steps_with.any():
         return frozenset(movable)
-    rest = seconds[STEP] - seconds[[phase for phase in serial if phase not in movable]].sum(axis=1)
-    usual = rest[~has_any].median()
-    extra = rest[has_any] - (0.0 if np.isnan(usual) else usual)
+    fixed = [phase for phase, kind in kinds.items() if kind is Kind.PHASE and phase not in movable]
+    rest = seconds[STEP] - seconds[fixed].sum(axis=1)
+    usual = rest[~steps_with].median()
+    extra = rest[steps_with] - (0.0 if np.isnan(usual) else usual)
 
     def mismatch(inside: tuple[str, ...]) -> float:
-        return float((extra - seconds.loc[has_any, list(inside)].sum(axis=1)).abs().median())
+        return float((extra - seconds.loc[steps_with, list(inside)].sum(axis=1)).abs().median())
 
     choices: list[tuple[str, ...]] = [
         inside for size in range(len(movable) + 1) for inside in combinations(movable, size)

@@ -1,0 +1,66 @@
+"""Step objects of a JSONL file; shared by the formats that write one object a step."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from placebench.logs.formats import DamagedLogError
+from placebench.logs.table import StepTable
+
+MAX_STEP = 2**63
+
+
+def step_begins(field: str) -> Callable[[bytes], bool]:
+    """A test for lines such as `{"step": 1, …, "<field>": {…`."""
+    start = re.compile(rb'^[ \t]*\{\s*"step"\s*:\s*[0-9]+\s*,[^{\n]*"' + field.encode() + rb'"\s*:\s*\{', re.MULTILINE)
+    return lambda block: start.search(block) is not None
+
+
+def read_steps(blocks: Iterator[bytes], table: StepTable, field: str) -> None:
+    """Read the objects that have a step and metrics under `field`; null is a missing number, NaN.
+
+    A damaged last line is what a killed writer leaves and is dropped.
+
+    Raises:
+        DamagedLogError: a line that is not the last is not JSON.
+    """
+    number = 0
+    damaged = 0
+    for block in blocks:
+        for line in block.split(b"\n"):
+            number += 1
+            if not line.strip():
+                continue
+            if damaged:
+                raise DamagedLogError(f"line {damaged} is not JSON")
+            try:
+                content = json.loads(line)
+            except (ValueError, RecursionError):
+                damaged = number
+                continue
+            _add_step(content, table, field)
+        number -= 1
+
+
+def _add_step(content: Any, table: StepTable, field: str) -> None:
+    if not isinstance(content, dict):
+        return
+    step, metrics = content.get("step"), content.get(field)
+    if type(step) is not int or not 0 <= step < MAX_STEP or not isinstance(metrics, dict):
+        return
+    numbers = {name: _number(value) for name, value in metrics.items()}
+    table.add(step, {name: value for name, value in numbers.items() if value is not None})
+
+
+def _number(value: Any) -> float | None:
+    """A JSON value as a number, None where it is text or a container."""
+    if value is None:
+        return math.nan
+    if not isinstance(value, (bool, int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)

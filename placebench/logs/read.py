@@ -1,0 +1,120 @@
+"""Reading logs: from a path to a tidy frame, the format told by the content or forced by its name."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import pandas as pd
+
+from placebench.errors import UsageError
+from placebench.logs.formats import DamagedLogError, LogFormat
+from placebench.logs.registry import FORMATS, format_named, format_of
+from placebench.logs.source import Survey, whole_lines
+from placebench.logs.table import StepTable
+from placebench.logs.timing import found_instead, timing_frame
+
+
+@dataclass(frozen=True)
+class Log:
+    """What was read from one file.
+
+    Attributes:
+        path: the file.
+        format: its format.
+        table: its steps and metrics.
+    """
+
+    path: Path
+    format: LogFormat
+    table: StepTable
+
+
+def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str], bool] | None = None) -> Log:
+    """Read a log into a `StepTable`, in one pass and in the memory of what is kept.
+
+    Args:
+        path: a log, plain or gzip.
+        log_format: name of the format; None tells it by the content.
+        keep: which metrics to keep, by name; None keeps all.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no steps; the message says what it holds.
+    """
+    found = None if log_format is None else format_named(log_format)
+    survey = Survey()
+    blocks = survey.watch(whole_lines(path))
+    first: tuple[bytes, ...] = ()
+    if found is None:
+        for block in blocks:
+            found = format_of(block)
+            if found:
+                first = (block,)
+                break
+    table = StepTable(keep)
+    if found:
+        try:
+            found.read(chain(first, blocks), table)
+        except DamagedLogError as error:
+            raise UsageError(f"{path}: {found.title}: {error}") from None
+    if found is None or not table.lines:
+        wanted = found.title if found and log_format else ", ".join(known.title for known in FORMATS)
+        raise UsageError(f"{path}: no training steps (looked for: {wanted}): {survey}")
+    return Log(path, found, table)
+
+
+def read_log(
+    path: Path,
+    *,
+    launch: str | None = None,
+    log_format: str | None = None,
+    keep: Callable[[str], bool] | None = None,
+) -> pd.DataFrame:
+    """Read a log into a tidy frame; see `scan_log`. Per step and metric the last value printed wins.
+
+    Args:
+        path: a log, plain or gzip.
+        launch: what to call it in the frame; the file's name without its suffix by default.
+        log_format: name of the format; None tells it by the content.
+        keep: which metrics to keep, by name; None keeps all.
+
+    Returns:
+        Columns launch (str), step (int64), metric (str) and value (float64), by step.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no steps; the message says what it holds.
+    """
+    log = scan_log(path, log_format=log_format, keep=keep)
+    return log.table.frame(launch_names([path])[0] if launch is None else launch)
+
+
+def read_timings(path: Path, *, launch: str | None = None, log_format: str | None = None) -> pd.DataFrame:
+    """Read the timings of a log as `timing_frame` gives them, by the rules of the log's format.
+
+    Raises:
+        UsageError: the file cannot be read or has no timings; the message says what it holds.
+    """
+    log = scan_log(path, log_format=log_format, keep=_is_timing)
+    frame = log.table.frame(launch_names([path])[0] if launch is None else launch)
+    if frame.empty:
+        raise UsageError(f"{path}: no timing lines: {found_instead(log.table.lines, log.table.names)}")
+    try:
+        return timing_frame(frame, log.format.timing)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def launch_names(paths: Sequence[Path]) -> tuple[str, ...]:
+    """A short name for each log: the file's name, with as many folders, or its suffix, as tell them apart."""
+    stems = [(*path.parent.parts, path.name.removesuffix(".gz").rsplit(".", 1)[0] or path.name) for path in paths]
+    for parts in (stems, [path.parts for path in paths]):
+        for depth in range(1, max(map(len, parts), default=0) + 1):
+            names = tuple("/".join(part[-depth:]) for part in parts)
+            if len(set(names)) == len(set(paths)):
+                return names
+    return tuple(map(str, paths))
+
+
+def _is_timing(metric: str) -> bool:
+    """Whether a metric is a timing in any format: the format is not known before the log is read."""
+    return any(known.timing.is_timing(metric) for known in FORMATS)

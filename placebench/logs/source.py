@@ -1,0 +1,93 @@
+"""A log file as blocks of whole lines, and words for what a file holds that is not a log."""
+
+import gzip
+import stat
+import zlib
+from collections.abc import Iterator
+from io import BufferedIOBase
+from pathlib import Path
+
+from placebench.errors import UsageError
+
+BLOCK_BYTES = 1 << 20
+# A 'line' longer than this is no step line; it is passed on in pieces, so memory stays bounded.
+MAX_LINE_BYTES = 1 << 24
+GZIP_MAGIC = b"\x1f\x8b"
+SAMPLE_CHARS = 60
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    r"""Read a file, gzip or plain, as blocks that begin and end at a line boundary.
+
+    The last block ends in `\n` even where the file does not.
+
+    Raises:
+        UsageError: the path is missing, a directory or a device, cannot be read, or its gzip data is damaged.
+    """
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise UsageError(f"{path}: is a directory: name a log file in it")
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            raise UsageError(f"{path}: is a device, not a log file")
+        with path.open("rb") as raw:
+            # A log need not be seekable: it may come from a pipe.
+            zipped = raw.peek(2)[:2] == GZIP_MAGIC
+            yield from _blocks(gzip.GzipFile(fileobj=raw) if zipped else raw)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UsageError(f"{path}: the gzip data is damaged or cut off ({error})") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UsageError(f"{path}: cannot be read: {reason}") from None
+
+
+def _blocks(stream: BufferedIOBase) -> Iterator[bytes]:
+    parts: list[bytes] = []
+    waiting = 0
+    while chunk := stream.read(BLOCK_BYTES):
+        cut = chunk.rfind(b"\n") + 1
+        if cut:
+            yield b"".join([*parts, chunk[:cut]])
+            parts, waiting = [chunk[cut:]], len(chunk) - cut
+        else:
+            parts.append(chunk)
+            waiting += len(chunk)
+            if waiting > MAX_LINE_BYTES:
+                yield b"".join([*parts, b"\n"])
+                parts, waiting = [], 0
+    if waiting:
+        yield b"".join([*parts, b"\n"])
+
+
+class Survey:
+    """Counts what passes by, to say in one phrase what a file holds."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.binary = False
+        self.sample = ""
+
+    def watch(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """Pass blocks on and look at each."""
+        for block in blocks:
+            self.lines += block.count(b"\n")
+            self.binary = self.binary or b"\0" in block
+            if not self.sample:
+                self.sample = _first_text(block)
+            yield block
+
+    def __str__(self) -> str:
+        if not self.lines:
+            return "the file is empty"
+        if self.binary:
+            return "the file is binary"
+        lines = f"{self.lines:,} line{'s' * (self.lines != 1)}"
+        return f"found {lines} of text that begin with {self.sample!r}" if self.sample else f"found {lines} of blanks"
+
+
+def _first_text(block: bytes) -> str:
+    line = next((line.strip() for line in block[:4096].splitlines() if line.strip()), b"")
+    text = "".join(char if char.isprintable() else "?" for char in line.decode("utf-8", "replace"))
+    return text if len(text) <= SAMPLE_CHARS else text[:SAMPLE_CHARS].rstrip() + "…"

@@ -1,0 +1,163 @@
+r"""verl's console log, every version: `step:3 - timing_s/gen:1.234 - critic/kl:np.float64(0.1) - …`.
+
+The step line may stand anywhere in a line: behind a Ray prefix with or without colours, and before whatever
+another process wrote at its end. Versions print numbers with three decimals, as Python repr or as numpy
+scalars. Almost all lines of a log have the same metrics, so each such layout is compiled once into one regular
+expression that takes a whole line apart; a line that fits none is taken apart piece by piece.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from placebench.logs.formats import LogFormat
+from placebench.logs.table import Layout, StepTable
+from placebench.logs.timing import VERL_TIMING
+
+MARK = b"step:"
+SEPARATOR = b" - "
+STEP = re.compile(rb"step:([0-9]{1,18}) - ")
+# What may stand before a step line: the line's start, blanks, a bracket that closes a prefix, a colour code.
+BEFORE_STEP = re.compile(rb"(?:^|[\s)]|\x1b\[[0-9;]*[A-Za-z])\Z")
+BEFORE_STEP_BYTES = 16
+
+NUMBER = rb"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|nan|[-+]?inf|True|False"
+VALUE = rb":(?P<numpy>np\.\w+\()?(?P<number>" + NUMBER + rb")(?(numpy)\))"
+# The key ends at the last colon: names of data sources may hold colons and blanks.
+METRIC = re.compile(rb"(?P<key>\S.*)" + VALUE, re.DOTALL)
+# The key ends at the first colon that has a number behind it, whatever follows the number.
+METRIC_AND_MORE = re.compile(rb"(?P<key>[^\s:].*?)" + VALUE + rb"(?![.0-9])", re.DOTALL)
+# Text of another process at the end of a step line: a colour code, a progress bar, a Ray prefix or Ray's count.
+GLUED = re.compile(rb"\x1b|\r|\([\w.:]+ pid=[0-9]+|\s\[repeated [0-9]+x ")
+
+FAST_LAYOUTS = 16
+FAST_NUMBER = rb"(?:[-+.0-9eE]+|nan|-?inf)"
+
+
+@dataclass(frozen=True)
+class _Metric:
+    """One `key:value` of a step line; `numpy` is the wrapper before the number, such as `np.float64(`."""
+
+    key: bytes
+    numpy: bytes
+    number: bytes
+
+
+def step_begins(block: bytes) -> bool:
+    """Whether a step line begins in a block."""
+    return _next_step(block, 0, len(block)) is not None
+
+
+def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
+    """Put the step lines of blocks of whole lines into a table."""
+    reader = _Reader(table)
+    for block in blocks:
+        position = 0
+        while (found := _next_step(block, position, len(block))) is not None:
+            position = reader.take(block, found)
+
+
+def _next_step(block: bytes, position: int, end: int) -> re.Match[bytes] | None:
+    """The next place where a step line begins; `timing_s/step:1.2` and `global_step:9 - ` are none."""
+    while (position := block.find(MARK, position, end)) >= 0:
+        found = STEP.match(block, position, end)
+        if found and BEFORE_STEP.search(block[max(0, position - BEFORE_STEP_BYTES) : position]):
+            return found
+        position += len(MARK)
+    return None
+
+
+class _Reader:
+    """Takes step lines apart; knows the layouts that it has met."""
+
+    def __init__(self, table: StepTable) -> None:
+        self._table = table
+        self._met: set[tuple[tuple[bytes, bytes], ...]] = set()
+        self._fast: list[tuple[re.Pattern[bytes], Layout]] = []
+
+    def take(self, block: bytes, found: re.Match[bytes]) -> int:
+        """Store the step line that begins at `found`; returns where to look for the next."""
+        start = found.end()
+        for place, (pattern, layout) in enumerate(self._fast):
+            line = pattern.match(block, start)
+            if line is None:
+                continue
+            try:
+                values = list(map(float, line.groups()))
+            except ValueError:
+                break
+            self._table.add_row(layout, int(found[1]), values)
+            if place:
+                self._fast.insert(0, self._fast.pop(place))
+            return line.end()
+        return self._take_slowly(block, found)
+
+    def _take_slowly(self, block: bytes, found: re.Match[bytes]) -> int:
+        start, end = found.end(), block.find(b"\n", found.end())
+        following = _next_step(block, start, end)
+        if following is not None:
+            end = following.start()
+        metrics, whole = _metrics(block[start:end])
+        if metrics:
+            layout = self._table.layout([metric.key.decode("utf-8", "replace") for metric in metrics])
+            values = [_number(metrics[place].number) for place in layout.kept]
+            self._table.add_row(layout, int(found[1]), values)
+            if whole and following is None:
+                self._learn(metrics, layout)
+        return end
+
+    def _learn(self, metrics: list[_Metric], layout: Layout) -> None:
+        """Compile a layout when it is met for the second time."""
+        shape = tuple((metric.key, metric.numpy) for metric in metrics)
+        if shape not in self._met:
+            self._met.add(shape)
+        elif len(self._fast) < FAST_LAYOUTS:
+            kept = set(layout.kept)
+            pieces = [
+                re.escape(key + b":" + numpy)
+                + (b"(" + FAST_NUMBER + b")" if place in kept else FAST_NUMBER)
+                + (rb"\)" if numpy else b"")
+                for place, (key, numpy) in enumerate(shape)
+            ]
+            self._fast.insert(0, (re.compile(SEPARATOR.join(pieces) + rb"(?=\s*\n)"), layout))
+
+
+def _metrics(line: bytes) -> tuple[list[_Metric], bool]:
+    """The metrics of a step line after its `step:N - `, and whether the line is nothing else.
+
+    A piece without a number is passed over. The line ends at the first piece that can only be, or goes over into,
+    another process's text. A line whose first piece is no metric is not a step line.
+    """
+    metrics: list[_Metric] = []
+    pieces = line.rstrip().split(SEPARATOR)
+    all_clean = True
+    for place, piece in enumerate(pieces):
+        metric, clean = _metric(piece, last=place == len(pieces) - 1)
+        if not metrics and (metric is None or not (clean or b"/" in metric.key)):
+            return [], False
+        if metric is not None:
+            metrics.append(metric)
+        all_clean = all_clean and clean
+        if not clean and (metric is not None or b" " in piece):
+            break
+    return metrics, all_clean
+
+
+def _metric(piece: bytes, *, last: bool) -> tuple[_Metric | None, bool]:
+    """The metric at the start of a piece of a line, and whether the piece is nothing else."""
+    glued = GLUED.search(piece)
+    text = piece[: glued.start()].rstrip() if glued else piece
+    found = METRIC.fullmatch(text)
+    if found is None or (last and b" " in found["key"]):
+        # `a/min:0.25INFO at 127.0.0.1:80`: the last colon is another process's.
+        found = METRIC_AND_MORE.match(text) or found
+    if found is None:
+        return None, False
+    return _Metric(found["key"], found["numpy"] or b"", found["number"]), found.end() == len(piece)
+
+
+def _number(text: bytes) -> float:
+    return float({b"True": 1, b"False": 0}.get(text, text))
+
+
+VERL = LogFormat("verl", "console log of verl", step_begins, read_steps, VERL_TIMING)
