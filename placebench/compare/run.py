@@ -1,0 +1,271 @@
+"""Reading a run folder, finished or not, into frames."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from placebench.errors import UsageError
+from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status, Trial, read_jsonl
+
+SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end")
+SAMPLE_COLUMNS = ("mono", "device", "util", "memory_bytes", "power_w", "energy_j")
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device of the run, with the name people see.
+
+    Attributes:
+        id: `cpu:0`, or a GPU's UUID.
+        label: `cpu:0`, `gpu:0`; with the node in front where the run has several.
+        name: the model.
+        memory_bytes: its memory; None where unknown.
+    """
+
+    id: str
+    label: str
+    name: str
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class RunPlacement:
+    """A placement as the run resolved it.
+
+    Attributes:
+        name: the word the user gave.
+        pools: device ids of each pool.
+        roles: the pool of each role.
+        overlap: what could run side by side.
+    """
+
+    name: str
+    pools: Mapping[str, tuple[str, ...]]
+    roles: Mapping[str, str]
+    overlap: str
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Every device allocated, pool by pool."""
+        return tuple(device for devices in self.pools.values() for device in devices)
+
+    def pool_of(self, device: str) -> str | None:
+        """The pool of a device; None for the controller."""
+        return next((pool for pool, devices in self.pools.items() if device in devices), None)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What the sampler said of itself.
+
+    Attributes:
+        source: `nvml` or `cpu`; None when no sampler wrote.
+        gpm: whether SM, tensor and memory activity were read.
+        ticks: sampling times that were due; None when the sampler did not end in order.
+        missed: how many of them it missed; None as above.
+        errors: what it reported of devices.
+    """
+
+    source: str | None
+    gpm: bool
+    ticks: int | None
+    missed: int | None
+    errors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch, whether or not it has started; its frames are read when first used.
+
+    Attributes:
+        trial: its folder, which need not exist.
+        round: its round, counted from 1.
+        placement: the placement's name.
+        status: how far it came.
+    """
+
+    trial: Trial
+    round: int
+    placement: str
+    status: Status
+
+    @property
+    def label(self) -> str:
+        """How messages name it."""
+        return f"round {self.round} {self.placement}"
+
+    @property
+    def error(self) -> str | None:
+        """First line of what went wrong; None when nothing is on record."""
+        try:
+            lines = self.trial.error.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return None
+        return next((line.strip() for line in lines if line.strip()), None)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """Metrics by step: one row a step, indexed by `step`, one column a metric."""
+        rows = [{"step": row["step"], **row["metrics"]} for row in _read(self.trial.steps, "step", "metrics")]
+        frame = pd.DataFrame(rows, columns=None if rows else ["step"])
+        return frame.drop_duplicates("step", keep="last").set_index("step")
+
+    @cached_property
+    def spans(self) -> pd.DataFrame:
+        """Phase spans, columns `SPAN_COLUMNS`; start and end in seconds of the monotonic clock."""
+        rows = [
+            (row["step"], row["phase"], row["role"], row["pool"], row["device"], row["start_mono"], row["end_mono"])
+            for row in _read(self.trial.spans, *SPAN_COLUMNS[:5], "start_mono", "end_mono")
+        ]
+        return pd.DataFrame(rows, columns=list(SPAN_COLUMNS))
+
+    @cached_property
+    def samples(self) -> pd.DataFrame:
+        """Device samples in order of time, columns `SAMPLE_COLUMNS` and what else the source has; missing is NaN."""
+        rows = [row for row in self._device_lines if row["kind"] == "sample"]
+        frame = pd.DataFrame(rows, columns=None if rows else list(SAMPLE_COLUMNS))
+        numbers = frame.columns.difference(["kind", "device"])
+        frame[numbers] = frame[numbers].apply(pd.to_numeric, errors="coerce").astype(float)
+        return frame.sort_values("mono", kind="stable", ignore_index=True)
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        """How the device samples came about."""
+        lines = {row["kind"]: row for row in self._device_lines if row["kind"] in ("header", "footer")}
+        header, footer = lines.get("header", {}), lines.get("footer", {})
+        errors = [row for row in self._device_lines if row["kind"] == "device_error"]
+        return Sampling(
+            header.get("source"),
+            bool(header.get("gpm")),
+            footer.get("ticks"),
+            footer.get("missed"),
+            tuple(f"{row.get('device')}: {row.get('message')}" for row in errors),
+        )
+
+    @cached_property
+    def _device_lines(self) -> list[dict[str, Any]]:
+        return list(_read(self.trial.device_samples, "kind"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder.
+
+    Attributes:
+        folder: where it lies.
+        manifest: `run.json`.
+        placements: in the order in which they were given; the others are compared with the first.
+        devices: every device by id.
+        launches: all that the run was to have, by round and placement.
+        warmup_steps: first steps of a launch that are left out of the numbers.
+    """
+
+    folder: RunFolder
+    manifest: Mapping[str, Any]
+    placements: tuple[RunPlacement, ...]
+    devices: Mapping[str, Device]
+    launches: tuple[Launch, ...]
+    warmup_steps: int
+
+    @property
+    def name(self) -> str:
+        """The run's name, or its folder's where it has none."""
+        return str(self.manifest.get("name") or self.folder.path.name)
+
+    def done(self, placement: str) -> tuple[Launch, ...]:
+        """The finished launches of a placement, by round: the ones in the numbers."""
+        return tuple(
+            launch for launch in self.launches if launch.placement == placement and launch.status is Status.DONE
+        )
+
+    @property
+    def missing(self) -> tuple[Launch, ...]:
+        """The launches that are not in the numbers."""
+        return tuple(launch for launch in self.launches if launch.status is not Status.DONE)
+
+
+def load_run(path: Path) -> Run:
+    """Read the folder of a finished or half-finished run.
+
+    Raises:
+        UsageError: there is no such folder, it is not a run's, its schema is newer, or `run.json` is damaged.
+    """
+    folder = RunFolder(path)
+    manifest = _read_manifest(folder)
+    try:
+        placements = tuple(
+            RunPlacement(
+                entry["name"],
+                {pool: tuple(devices) for pool, devices in entry["pools"].items()},
+                dict(entry["roles"]),
+                entry["overlap"],
+            )
+            for entry in manifest["placements"]
+        )
+        launches = []
+        for round_number in range(1, int(manifest["rounds"]) + 1):
+            for placement in placements:
+                trial = folder.trial(round_number, placement.name)
+                launches.append(Launch(trial, round_number, placement.name, trial.status))
+        return Run(
+            folder, manifest, placements, _devices(manifest["devices"]), tuple(launches), int(manifest["warmup_steps"])
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise UsageError(f"{folder.run_file}: not as placebench writes it: {what}") from None
+
+
+def _read_manifest(folder: RunFolder) -> dict[str, Any]:
+    try:
+        content = json.loads(folder.run_file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        what = "there is no run.json in it" if folder.path.is_dir() else "there is no such folder"
+        raise UsageError(f"{folder.path}: {what}; name the folder of a run, such as runs/<time>-<name>") from None
+    except NotADirectoryError:
+        raise UsageError(f"{folder.path} is a file; name the folder of a run, such as runs/<time>-<name>") from None
+    except OSError as error:
+        raise UsageError(f"{folder.run_file}: cannot read it: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{folder.run_file}: cannot read it as JSON: {error}") from None
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if not isinstance(version, int):
+        raise UsageError(f"{folder.run_file}: it has no schema_version, so it is not a run of placebench")
+    if version > SCHEMA_VERSION:
+        raise UsageError(
+            f"{folder.run_file}: written by a newer placebench (schema {version}, this one reads {SCHEMA_VERSION}):"
+            " upgrade placebench"
+        )
+    return dict(content)
+
+
+def _devices(entries: list[dict[str, Any]]) -> dict[str, Device]:
+    nodes = {entry.get("node") for entry in entries}
+    devices = {}
+    for entry in entries:
+        label = f"{entry['kind']}:{entry['index']}"
+        if len(nodes) > 1:
+            label = f"{entry['node']}/{label}"
+        devices[entry["id"]] = Device(entry["id"], label, entry.get("name") or "", entry.get("memory_bytes"))
+    return devices
+
+
+def _read(path: Path, *keys: str) -> Iterator[dict[str, Any]]:
+    """Objects with these keys of a JSONL file of a launch; a damaged line is an error that names it."""
+    rows = read_jsonl(path)
+    number = 0
+    while True:
+        number += 1
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except ValueError as error:
+            raise UsageError(f"{path}, line {number}: not one JSON object: {error}") from None
+        if not isinstance(row, dict) or not row.keys() >= set(keys):
+            raise UsageError(f"{path}, line {number}: must be an object with {', '.join(keys)}")
+        yield row
