@@ -5,7 +5,7 @@ module with a `LogFormat` and list it in `registry.FORMATS`.
 """
 
 from placebench.logs.formats import LogFormat
-from placebench.logs.read import Log, launch_names, read_log, read_timings, scan_log
+from placebench.logs.read import Log, is_timing, launch_names, read_log, read_timings, scan_log
 from placebench.logs.registry import FORMATS, format_named
 from placebench.logs.timing import PLACEBENCH_TIMING, VERL_TIMING, Kind, TimingRules, phase_order, timing_frame
 
@@ -18,6 +18,7 @@ __all__ = [
     "LogFormat",
     "TimingRules",
     "format_named",
+    "is_timing",
     "launch_names",
     "phase_order",
     "read_log",

@@ -29,6 +29,23 @@ class Log:
     format: LogFormat
     table: StepTable
 
+    def timings(self, launch: str | None = None) -> pd.DataFrame:
+        """The timings as `timing_frame` gives them, by the rules of the log's format.
+
+        Args:
+            launch: what to call the log in the frame; the file's name without its suffix by default.
+
+        Raises:
+            UsageError: there are no timings; the message says what there is.
+        """
+        frame = self.table.frame(launch_names([self.path])[0] if launch is None else launch)
+        if frame.empty:
+            raise UsageError(f"{self.path}: no timing lines: {found_instead(self.table.lines, self.table.names)}")
+        try:
+            return timing_frame(frame, self.format.timing)
+        except UsageError as error:
+            raise UsageError(f"{self.path}: {error}") from None
+
 
 def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str], bool] | None = None) -> Log:
     """Read a log into a `StepTable`, in one pass and in the memory of what is kept.
@@ -89,19 +106,12 @@ def read_log(
 
 
 def read_timings(path: Path, *, launch: str | None = None, log_format: str | None = None) -> pd.DataFrame:
-    """Read the timings of a log as `timing_frame` gives them, by the rules of the log's format.
+    """Read the timings of a log and nothing else; see `Log.timings`.
 
     Raises:
         UsageError: the file cannot be read or has no timings; the message says what it holds.
     """
-    log = scan_log(path, log_format=log_format, keep=_is_timing)
-    frame = log.table.frame(launch_names([path])[0] if launch is None else launch)
-    if frame.empty:
-        raise UsageError(f"{path}: no timing lines: {found_instead(log.table.lines, log.table.names)}")
-    try:
-        return timing_frame(frame, log.format.timing)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+    return scan_log(path, log_format=log_format, keep=is_timing).timings(launch)
 
 
 def launch_names(paths: Sequence[Path]) -> tuple[str, ...]:
@@ -115,6 +125,6 @@ def launch_names(paths: Sequence[Path]) -> tuple[str, ...]:
     return tuple(map(str, paths))
 
 
-def _is_timing(metric: str) -> bool:
+def is_timing(metric: str) -> bool:
     """Whether a metric is a timing in any format: the format is not known before the log is read."""
     return any(known.timing.is_timing(metric) for known in FORMATS)

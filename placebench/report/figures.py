@@ -115,29 +115,42 @@ def phases_over_steps(timing: pd.DataFrame, *, by: str = "launch", smooth: int =
     same_scale = bool(highest.max() <= SCALE_RATIO * highest.min())
     figure = Figure(figsize=(max(7.5, 4.2 * columns) + 1.8, max(4.2, 3.4 * rows)), layout="constrained")
     panels: list[Axes] = list(figure.subplots(rows, columns, sharey=same_scale, squeeze=False).flat)
+    drawn = drawn.assign(average=moving_average(drawn, smooth, by=by))
     for panel, group in zip(panels, groups, strict=False):
-        rows_of_group = drawn[drawn[by] == group]
-        steps = rows_of_group["step"].nunique()
+        rows_of_group = drawn[drawn[by] == group].sort_values("step")
         for phase in phases:
-            series = rows_of_group[rows_of_group["phase"] == phase].set_index("step")["seconds"].sort_index()
+            series = rows_of_group[rows_of_group["phase"] == phase]
             if not series.empty:
-                _draw_series(panel, series, colors[phase], _line_style(phase, phases), steps, smooth)
+                _draw_series(panel, series, colors[phase], _line_style(phase, phases), smoothed=smooth > 1)
         _title(panel, str(group))
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     for panel in panels[: len(groups)]:
         panel.set_ylim(bottom=0)
     for panel in panels[len(groups) :]:
         panel.set_visible(False)
     _finish(panels[: len(groups)])
-    average = f", moving average of {smooth} steps" if smooth > 1 else ""
+    notes = [f"moving average of {smooth} steps"] * (smooth > 1) + ["scales differ"] * (not same_scale)
     figure.supxlabel("training step", fontsize="medium")
-    figure.supylabel(f"seconds per step{average}{'' if same_scale else ' (scales differ)'}", fontsize="medium")
+    figure.supylabel("\n".join(["seconds per step", *notes]), fontsize="medium")
     handles = [
         Line2D([], [], color=colors[phase], linestyle=_line_style(phase, phases), linewidth=2, label=_legend(phase))
         for phase in phases
     ]
     figure.legend(handles=handles, loc="outside right upper", frameon=False, title="phase")
     return figure
+
+
+def moving_average(timing: pd.DataFrame, width: int, *, by: str = "launch") -> "pd.Series[float]":
+    """The centred moving average over `width` steps that `phases_over_steps` draws as a line.
+
+    Returns:
+        Seconds, aligned with `timing`; NaN for phases that fewer than half of the steps have, which have no line.
+    """
+    ordered = timing.sort_values("step", kind="stable")
+    steps = ordered.groupby(by)["step"].transform("nunique")
+    series = ordered.groupby([by, "phase"])["seconds"]
+    average = series.transform(lambda seconds: seconds.rolling(width, center=True, min_periods=1).mean())
+    return average.where(2 * series.transform("size") >= steps).reindex(timing.index)
 
 
 def mean_table(timing: pd.DataFrame, *, by: str = "launch") -> pd.DataFrame:
@@ -190,7 +203,12 @@ def mean_per_phase(
         for place, mean, end in zip(positions, rows["mean"], ends, strict=True):
             if mean == mean:
                 axes.annotate(
-                    f"{mean:.3g}", (end, place), (4, 0), textcoords="offset points", va="center", fontsize="x-small"
+                    _three_digits(mean),
+                    (end, place),
+                    (4, 0),
+                    textcoords="offset points",
+                    va="center",
+                    fontsize="x-small",
                 )
     axes.set_yticks(range(len(phases)), phases, parse_math=False)
     axes.set_ylim(len(phases) - 0.45, -0.55)
@@ -275,17 +293,16 @@ def _save(figure: Figure, target: Path | io.StringIO, file_format: str) -> None:
         figure.savefig(target, format=file_format, dpi=150, metadata=undated)
 
 
-def _draw_series(axes: Axes, series: "pd.Series[float]", color: str, style: LineStyle, steps: int, smooth: int) -> None:
+def _draw_series(axes: Axes, series: pd.DataFrame, color: str, style: LineStyle, *, smoothed: bool) -> None:
     """Draw one phase: a line, or points alone where only some of the steps have it."""
-    if len(series) < 2 or 2 * len(series) < steps:
-        axes.plot(series.index, series, color=color, linestyle="none", marker="D", markersize=4)
+    steps, seconds, average = series["step"], series["seconds"], series["average"]
+    if len(series) < 2 or average.isna().all():
+        axes.plot(steps, seconds, color=color, linestyle="none", marker="D", markersize=4)
         return
-    line = series
-    if smooth > 1:
-        axes.plot(series.index, series, color=color, linestyle="none", marker=".", markersize=3, alpha=0.25)
-        line = series.rolling(smooth, center=True, min_periods=1).mean()
-    marker = "o" if len(series) <= 30 and smooth == 1 else None
-    axes.plot(line.index, line, color=color, linestyle=style, linewidth=1.5, marker=marker, markersize=3)
+    if smoothed:
+        axes.plot(steps, seconds, color=color, linestyle="none", marker=".", markersize=3, alpha=0.25)
+    marker = "o" if len(series) <= 30 and not smoothed else None
+    axes.plot(steps, average, color=color, linestyle=style, linewidth=1.5, marker=marker, markersize=3)
 
 
 def _draw_whiskers(axes: Axes, rows: pd.DataFrame, positions: Sequence[float]) -> None:
@@ -329,6 +346,10 @@ def _draw_shares(axes: Axes, block: _ShareBlock, colors: Mapping[str, str], top:
             place = top + (lane + 0.5) * LANE
             axes.barh(place, share, height=LANE * 0.9, color=color)
             axes.text(share + 0.8, place, f"{share:.1f}", ha="left", va="center", fontsize="small")
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 def _ink(color: str) -> str:

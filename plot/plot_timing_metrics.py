@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Draw where the time of training steps goes, from one log or several side by side."""
+
+import os
+import sys
+from pathlib import Path
+
+try:
+    import click
+    import pandas as pd
+
+    from placebench.errors import PlacebenchError, UsageError
+    from placebench.logs import FORMATS, Kind, is_timing, launch_names, scan_log
+    from placebench.report import figures
+except ModuleNotFoundError as missing:
+    # Called with a Python that lacks the package: the one that `make demo` has set up has it.
+    venv = Path(__file__).resolve().parents[1] / ".venv"
+    if (venv / "bin" / "python").exists() and Path(sys.prefix).resolve() != venv:
+        os.execv(venv / "bin" / "python", [str(venv / "bin" / "python"), *sys.argv])
+    sys.exit(f"Error: {missing.name} is not installed in this Python: run make demo, or pip install -e .")
+
+CSV_NAME = "timing_s.csv"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("logs", metavar="LOG [LOG …]", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--output-dir", type=click.Path(path_type=Path), default=Path("plots"), show_default=True, help="Where to write."
+)
+@click.option(
+    "--format",
+    "suffix",
+    type=click.Choice(["png", "svg", "pdf"]),
+    default="png",
+    show_default=True,
+    help="Of the figures.",
+)
+@click.option(
+    "--skip-first",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Leave out the first N steps of each log: warm-up.",
+)
+@click.option(
+    "--smooth",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Draw the moving average of N steps.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice([known.name for known in FORMATS]),
+    help="Read the logs as this format; told by their content otherwise.",
+)
+def plot_timing_metrics(
+    logs: tuple[Path, ...], output_dir: Path, suffix: str, skip_first: int, smooth: int, log_format: str | None
+) -> None:
+    r"""Draw every phase over the steps, the mean per phase and the share of the step.
+
+    \b
+    Example:
+      python plot/plot_timing_metrics.py runs/demo.log runs/demo_split.log --output-dir out --skip-first 1
+    """
+    timing = pd.concat(
+        [_read(path, name, log_format, skip_first) for path, name in zip(logs, launch_names(logs), strict=True)],
+        ignore_index=True,
+    )
+    drawn = {
+        "phases_over_steps": figures.phases_over_steps(timing, smooth=smooth),
+        "mean_per_phase": figures.mean_per_phase(figures.mean_table(timing)),
+        "share_of_step": figures.share_of_step(timing),
+    }
+    table = timing[timing["kind"] != Kind.DETAIL]
+    if smooth > 1:
+        table = table.assign(moving_average=figures.moving_average(table, smooth))
+    try:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        for name, figure in drawn.items():
+            figures.save_figure(figure, output_dir / f"{name}.{suffix}")
+            click.echo(output_dir / f"{name}.{suffix}")
+        table.to_csv(output_dir / CSV_NAME, index=False)
+        click.echo(output_dir / CSV_NAME)
+    except OSError as error:
+        raise UsageError(f"--output-dir {output_dir}: cannot write there: {error.strerror}") from None
+
+
+def _read(path: Path, name: str, log_format: str | None, skip_first: int) -> pd.DataFrame:
+    """The timings of a log without its first steps."""
+    log = scan_log(path, log_format=log_format, keep=is_timing)
+    timing = log.timings(name)
+    if log.table.replaced:
+        click.echo(f"{path}: {log.table.replaced} step lines replace earlier ones of the same step", err=True)
+    steps = timing["step"].drop_duplicates().sort_values().tolist()
+    if skip_first >= len(steps):
+        raise UsageError(f"--skip-first {skip_first} leaves nothing of {path}, which has timings of {len(steps)} steps")
+    kept: pd.DataFrame = timing[timing["step"] >= steps[skip_first]]
+    return kept
+
+
+def main() -> None:
+    """Run the command; what the user got wrong ends in one line and its exit code."""
+    try:
+        plot_timing_metrics.main(standalone_mode=False)
+    except PlacebenchError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(f"Error: {error.format_message()}", err=True)
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
