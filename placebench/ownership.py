@@ -1,0 +1,197 @@
+"""What a run has started on this host, kept where the next command finds it when the run could not clean up.
+
+    <temporary folder>/placebench-<uid>/
+      lock                      held for moments, while a record is made or swept
+      <run folder's name>-<pid>/
+        lock                    held by the run as long as it lives; the kernel lets go of it, whatever ends the run
+        owner.json              the run's folder and, while a launch runs, by what its processes are known
+
+A sweep ends only what a record names: see `placebench.processes`. Somebody else's Ray is not in any record.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from placebench.errors import PlacebenchError
+from placebench.runfolder import RunFolder, Status, write_json
+
+if TYPE_CHECKING:
+    from placebench.processes import LaunchMark
+
+_RAY_TEMP_NAME = re.compile(r"pb-[0-9a-f]{8}")
+# A Ray socket's path is its temporary folder and about 62 characters; the kernel takes 107.
+_LONGEST_RAY_PARENT = 30
+
+
+def ray_temp_dir(token: str) -> Path:
+    """Where a launch's Ray keeps its session: short, because Unix socket paths are limited to 107 characters."""
+    parent = tempfile.gettempdir()
+    return Path(parent if len(parent) <= _LONGEST_RAY_PARENT else "/tmp") / f"pb-{token[:8]}"
+
+
+def remove_ray_temp_dir(path: Path) -> None:
+    """Remove a launch's Ray folder; anything that is not one is left alone."""
+    if _RAY_TEMP_NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class RunRecord:
+    """The record of a live run; removed by `close`, swept by the next command when the run is killed."""
+
+    def __init__(self, folder: Path, run: Path, lock: IO[bytes]) -> None:
+        self._folder = folder
+        self._run = run
+        self._lock = lock
+        self.write(None)
+
+    def write(self, launch: "LaunchMark | None") -> None:
+        """Record by what the processes of the launch that runs now are known, or that none runs."""
+        content: dict[str, Any] = {"schema_version": 1, "pid": os.getpid(), "run": str(self._run), "launch": None}
+        if launch is not None:
+            content["launch"] = {
+                "token": launch.token,
+                "ray_temp_dir": str(launch.ray_temp_dir),
+                "processes": [[process.pid, process.create_time] for process in launch.recorded],
+            }
+        write_json(self._folder / "owner.json", content)
+
+    def close(self) -> None:
+        """Remove the record: nothing of the run is left."""
+        with _locked(self._folder.parent):
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._lock.close()
+
+
+@contextlib.contextmanager
+def own_run(run: Path) -> Iterator[RunRecord]:
+    """Keep a record of this process's run for as long as the body runs.
+
+    Raises:
+        PlacebenchError: the record cannot be made.
+    """
+    state = _state_folder()
+    with _locked(state):
+        folder = state / f"{run.name}-{os.getpid()}"
+        folder.mkdir()
+        lock = (folder / "lock").open("wb")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        record = RunRecord(folder, run.resolve(), lock)
+    try:
+        yield record
+    finally:
+        record.close()
+
+
+def live_runs() -> list[Path]:
+    """Folders of the user's runs that go on now on this host."""
+    live: list[Path] = []
+    if _records():
+        with _locked(_state_folder()):
+            for folder in _records():
+                with _try_lock(folder) as dead:
+                    if not dead and (content := _read_record(folder)):
+                        live.append(Path(content["run"]))
+    return live
+
+
+def sweep() -> list[Path]:
+    """End what killed runs have left: processes, Ray folders, launches and runs marked as running.
+
+    Returns:
+        Folders of the runs swept.
+    """
+    swept: list[Path] = []
+    if _records():
+        with _locked(_state_folder()):
+            for folder in _records():
+                with _try_lock(folder) as dead:
+                    if dead and (content := _read_record(folder)):
+                        _sweep_run(content)
+                        swept.append(Path(content["run"]))
+                    if dead:
+                        shutil.rmtree(folder, ignore_errors=True)
+    return swept
+
+
+def mark_interrupted(run: Path) -> None:
+    """Correct the files of a run that ended without a word: what says running is interrupted."""
+    folder = RunFolder(run)
+    for trial in folder.trials():
+        if trial.status is Status.RUNNING:
+            trial.status = Status.INTERRUPTED
+    with contextlib.suppress(FileNotFoundError):
+        content = json.loads(folder.run_file.read_text(encoding="utf-8"))
+        if content["status"] == Status.RUNNING:
+            write_json(folder.run_file, content | {"status": str(Status.INTERRUPTED)})
+
+
+def _sweep_run(content: dict[str, Any]) -> None:
+    from placebench.processes import LaunchMark, ProcessId, kill_processes, launch_processes
+
+    if launch := content["launch"]:
+        mark = LaunchMark(
+            launch["token"],
+            Path(launch["ray_temp_dir"]),
+            tuple(ProcessId(int(pid), float(created)) for pid, created in launch["processes"]),
+        )
+        kill_processes(lambda: launch_processes(mark))
+        remove_ray_temp_dir(mark.ray_temp_dir)
+    if Path(content["run"]).is_dir():
+        mark_interrupted(Path(content["run"]))
+
+
+def _state_path() -> Path:
+    return Path(tempfile.gettempdir()) / f"placebench-{os.getuid()}"
+
+
+def _state_folder() -> Path:
+    path = _state_path()
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise PlacebenchError(f"{path}: cannot keep the record of a run there: {error.strerror}; set TMPDIR") from None
+    # The folder lies where every user may write: one that somebody else has put there is not to be trusted.
+    if path.is_symlink() or path.stat().st_uid != os.getuid():
+        raise PlacebenchError(f"{path}: belongs to another user; remove it or set TMPDIR to a folder of your own")
+    return path
+
+
+def _records() -> list[Path]:
+    path = _state_path()
+    return sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []
+
+
+def _read_record(folder: Path) -> dict[str, Any] | None:
+    """The content of a record; None when its run was killed before it could write one."""
+    try:
+        content: dict[str, Any] = json.loads((folder / "owner.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return content
+
+
+@contextlib.contextmanager
+def _locked(state: Path) -> Iterator[None]:
+    with (state / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _try_lock(folder: Path) -> Iterator[bool]:
+    """Whether the record's run is dead: nobody holds its lock."""
+    with (folder / "lock").open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True

@@ -1,0 +1,165 @@
+"""Starting the processes of a launch, finding every one of them again, and ending them.
+
+Whatever a launch starts carries `PLACEBENCH_LAUNCH=<token>` in its environment, also when it has left the
+session, lost its parent or changed its title. A process is ended only when it carries that token, names the
+launch's own Ray folder, or is one that was recorded by pid and start time.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from placebench import child
+
+TOKEN_VARIABLE = "PLACEBENCH_LAUNCH"
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process that no later one with the same pid is taken for.
+
+    Attributes:
+        pid: process id.
+        create_time: start, seconds since the epoch, as psutil reads it.
+    """
+
+    pid: int
+    create_time: float
+
+    @classmethod
+    def of(cls, pid: int) -> "ProcessId | None":
+        """The identity of a process that is there; None when it is not."""
+        try:
+            return cls(pid, psutil.Process(pid).create_time())
+        except psutil.NoSuchProcess:
+            return None
+
+
+@dataclass(frozen=True)
+class LaunchMark:
+    """By what the processes of one launch are known.
+
+    Attributes:
+        token: random word in their environment.
+        ray_temp_dir: folder of the launch's own Ray, named on the command lines of its daemons.
+        recorded: processes known by pid, for the case that one has cleaned its environment.
+    """
+
+    token: str
+    ray_temp_dir: Path
+    recorded: tuple[ProcessId, ...] = ()
+
+
+def start_process(command: Sequence[str], token: str, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own, to be killed by the kernel when this process dies.
+
+    Args:
+        command: program and arguments.
+        token: value of `PLACEBENCH_LAUNCH` for it and its children.
+        output: where its stdout and stderr go.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env={**os.environ, TOKEN_VARIABLE: token},
+    )
+
+
+def launch_processes(mark: LaunchMark) -> list[psutil.Process]:
+    """Every live process of a launch, this process aside; zombies do not count."""
+    found = {process for process in psutil.process_iter() if _belongs(process, mark)}
+    for process in tuple(found):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.update(process.children(recursive=True))
+    return [process for process in found if process.pid != os.getpid() and _is_live(process)]
+
+
+def stop_process(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Ask a process started here to end (SIGTERM) and give it `grace_s` seconds for it."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(grace_s)
+
+
+def kill_processes(find: Callable[[], list[psutil.Process]], patience_s: float = 5.0) -> list[psutil.Process]:
+    """Kill processes until none is found any more, so that those started meanwhile are caught too.
+
+    Args:
+        find: looks for the processes to kill.
+        patience_s: seconds after which to give up on processes that the kernel does not let die.
+
+    Returns:
+        What is left, as a rule nothing.
+    """
+    deadline = time.monotonic() + patience_s
+    while left := find():
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                process.kill()
+        if time.monotonic() > deadline:
+            return left
+        time.sleep(_POLL_S)
+    return []
+
+
+def oom_kills(files: Iterable[Path] | None = None) -> int:
+    """How often the kernel has killed a process for want of memory, on the host and in this control group.
+
+    Args:
+        files: files with an `oom_kill N` line; those of this process when not given. What cannot be read
+            counts nothing: only the difference of two calls means something.
+    """
+    return sum(_oom_count(path) for path in (_oom_files() if files is None else files))
+
+
+def _oom_files() -> list[Path]:
+    files = [Path("/proc/vmstat")]
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                files.append(Path(f"/sys/fs/cgroup{group}/memory.events"))
+            elif "memory" in controllers.split(","):
+                files.append(Path(f"/sys/fs/cgroup/memory{group}/memory.oom_control"))
+    return files
+
+
+def _oom_count(path: Path) -> int:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+
+
+def _belongs(process: psutil.Process, mark: LaunchMark) -> bool:
+    try:
+        if process.uids().real != os.getuid():
+            return False
+        if ProcessId(process.pid, process.create_time()) in mark.recorded:
+            return True
+        if process.environ().get(TOKEN_VARIABLE) == mark.token:
+            return True
+        prefix = f"{mark.ray_temp_dir}/"
+        return any(prefix in argument for argument in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _is_live(process: psutil.Process) -> bool:
+    try:
+        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
