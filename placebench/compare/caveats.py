@@ -1,0 +1,109 @@
+"""What a reader must know before trusting the numbers: launches that are missing, unequal work, gaps in the samples."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from placebench.compare.comparison import GPM_LOAD, Comparison, PlacementResult
+from placebench.compare.metrics import LOAD
+from placebench.compare.run import Launch
+from placebench.compare.text import number, plural
+from placebench.runfolder import Status
+
+MISSED_TICKS = 0.01
+UNEQUAL_WORK = 0.01
+
+_NOT_DONE = {
+    Status.PLANNED: "not started",
+    Status.RUNNING: "still running, or stopped without a word",
+    Status.OOM: "out of memory",
+    Status.DEVICE_LOST: "lost a device",
+}
+
+
+def caveats(comparison: Comparison) -> tuple[str, ...]:
+    """Warnings in order of weight, one line each; none when there is nothing to say."""
+    return (
+        *(_missing(launch) for launch in comparison.run.missing),
+        *_few_launches(comparison),
+        *_unequal_work(comparison),
+        *_unequal_devices(comparison),
+        *(line for result in comparison.results for launch in result.launches for line in _launch(comparison, launch)),
+        *_load(comparison),
+    )
+
+
+def load_meaning(comparison: Comparison) -> str:
+    """What 'device load' is in this run."""
+    if comparison.load_signal == GPM_LOAD:
+        return "share of the SMs with work (GPM)"
+    if any(launch.sampling.source == "nvml" for result in comparison.results for launch in result.launches):
+        return "share of time in which any kernel ran (NVML), kernels that only wait included"
+    return "busy share of the device's cores"
+
+
+def _missing(launch: Launch) -> str:
+    what = _NOT_DONE.get(launch.status, launch.status.value)
+    return f"{launch.label}: {what}{f': {launch.error}' if launch.error else ''}"
+
+
+def _few_launches(comparison: Comparison) -> Iterator[str]:
+    launches = [len(result.launches) for result in comparison.results]
+    if len(launches) > 1 and min(launches) == 1:
+        yield "With 1 launch of a placement there is no interval and no verdict: use --rounds 3 or more."
+
+
+def _unequal_work(comparison: Comparison) -> Iterator[str]:
+    first = comparison.first
+    for other in comparison.results[1:]:
+        tokens = [_tokens(result) for result in (first, other)]
+        more = tokens[1] / tokens[0] - 1 if tokens[0] else float("nan")
+        if abs(more) > UNEQUAL_WORK:
+            yield (
+                f"Unequal work: {other.name} had {number(tokens[1])} tokens a step, {first.name} {number(tokens[0])}"
+                f" ({more:+.1%}); compare tokens/s, or run with --ignore-eos."
+            )
+
+
+def _tokens(result: PlacementResult) -> float:
+    return float(result.steps["tokens"].mean()) if len(result.steps) else float("nan")
+
+
+def _unequal_devices(comparison: Comparison) -> Iterator[str]:
+    first = comparison.first.placement
+    for other in (result.placement for result in comparison.results[1:]):
+        if len(other.devices) != len(first.devices):
+            yield (
+                f"{other.name} uses {plural(len(other.devices), 'device')}, {first.name} {len(first.devices)}:"
+                " compare tokens/s/device."
+            )
+
+
+def _launch(comparison: Comparison, launch: Launch) -> Iterator[str]:
+    planned = int(comparison.run.manifest["steps"]) - comparison.run.warmup_steps
+    measured = _measured_steps(launch, comparison.run.warmup_steps)
+    if measured < planned:
+        yield f"{launch.label}: {measured} of {planned} measured steps on record"
+    sampling = launch.sampling
+    if sampling.source is None:
+        yield f"{launch.label}: no device samples"
+    elif sampling.ticks is None or sampling.missed is None:
+        yield f"{launch.label}: the sampler ended before the launch; its samples are incomplete"
+    elif sampling.missed > MISSED_TICKS * (sampling.ticks + sampling.missed):
+        due = sampling.ticks + sampling.missed
+        yield f"{launch.label}: the sampler missed {sampling.missed} of {due} samples"
+    yield from (f"{launch.label}: {error}" for error in sampling.errors)
+
+
+def _measured_steps(launch: Launch, warmup_steps: int) -> int:
+    steps: pd.Series[int] = launch.spans.loc[launch.spans["phase"] == "step", "step"]
+    return int((steps > warmup_steps).sum())
+
+
+def _load(comparison: Comparison) -> Iterator[str]:
+    for result in comparison.results:
+        sampled = any(launch.sampling.source for launch in result.launches)
+        if sampled and not result.estimate(LOAD.key).n:
+            yield f"{result.name}: the samples have no device load"
+    if comparison.load_signal != GPM_LOAD and "any kernel" in load_meaning(comparison):
+        yield "Device load is NVML's: a device that spins in a waiting kernel reads 100 %."

@@ -1,0 +1,209 @@
+"""The comparison of a run's placements: measured numbers of every launch, estimates, ratios to the first placement."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from placebench.compare.attribution import RATES, attribute, peak_memory
+from placebench.compare.metrics import Metric, controller_metric, device_metrics, placement_metrics
+from placebench.compare.run import Launch, Run, RunPlacement, load_run
+from placebench.compare.statistics import MIN_EFFECT, Estimate, Ratio, compare, estimate
+from placebench.compare.steps import STEP_PHASE, measure_steps
+
+GPM_LOAD = "sm_activity"
+PLAIN_LOAD = "util"
+
+
+@dataclass(frozen=True)
+class PlacementResult:
+    """What the finished launches of one placement measured.
+
+    Attributes:
+        placement: the placement.
+        launches: its finished launches, by round.
+        steps: one row a measured step, columns `round`, `step` and the numbers of `measure_steps`.
+        samples: one row a round, phase and device: see `attribution.attribute`; `load` is the signal in use.
+        launch_values: one row a launch, indexed by round: the median of its steps, and its device numbers.
+        ratios: each number against the first placement; None where a ratio has no meaning. Empty for the first.
+    """
+
+    placement: RunPlacement
+    launches: tuple[Launch, ...]
+    steps: pd.DataFrame
+    samples: pd.DataFrame
+    launch_values: pd.DataFrame
+    ratios: Mapping[str, Ratio | None]
+
+    @property
+    def name(self) -> str:
+        """The placement's name."""
+        return self.placement.name
+
+    def estimate(self, key: str) -> Estimate:
+        """A number over the launches; n is 0 where no launch has it."""
+        if key not in self.launch_values:
+            return estimate([])
+        return estimate(self.launch_values[key].tolist())
+
+    def value(self, key: str) -> float:
+        """The number itself; NaN where no launch has it."""
+        return self.estimate(key).value
+
+    def keys(self, prefix: str) -> list[str]:
+        """What follows `prefix` in the names of numbers, for instance the phases of `phase/`."""
+        return [str(key).removeprefix(prefix) for key in self.launch_values.columns if str(key).startswith(prefix)]
+
+    def role_pool(self, phase: str) -> str | None:
+        """The pool that works on a phase; None for the controller's own."""
+        for launch in self.launches:
+            pools = launch.spans.loc[launch.spans["phase"] == phase, "pool"].dropna()
+            if len(pools):
+                return str(pools.iloc[0])
+        return None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run's placements, each against the first.
+
+    Attributes:
+        run: the run.
+        results: one a placement, in the run's order; without launches where none has finished.
+        load_signal: which of the sampler's quantities is the device load.
+        min_effect: smallest effect of interest, as a fraction.
+    """
+
+    run: Run
+    results: tuple[PlacementResult, ...]
+    load_signal: str
+    min_effect: float
+
+    @property
+    def first(self) -> PlacementResult:
+        """The placement that the others are compared with."""
+        return self.results[0]
+
+    @cached_property
+    def phases(self) -> tuple[str, ...]:
+        """Every phase of any placement."""
+        return tuple(dict.fromkeys(phase for result in self.results for phase in result.keys("phase/")))
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The numbers that stand side by side and that any placement has."""
+        return tuple(
+            metric
+            for metric in placement_metrics(self.phases)
+            if any(result.estimate(metric.key).n for result in self.results)
+        )
+
+
+def compare_run(path: Path, min_effect: float = MIN_EFFECT) -> Comparison:
+    """Read a run folder, finished or not, and compare its placements.
+
+    Args:
+        path: the run's folder.
+        min_effect: smallest effect of interest, as a fraction.
+
+    Raises:
+        UsageError: the folder is not a run's, or a file in it is damaged.
+    """
+    run = load_run(path)
+    done = [launch for placement in run.placements for launch in run.done(placement.name)]
+    load_signal = GPM_LOAD if any(_has(launch, GPM_LOAD) for launch in done) else PLAIN_LOAD
+    results: list[PlacementResult] = []
+    for placement in run.placements:
+        measured = _measure(run, placement, load_signal)
+        if results:
+            measured = replace(measured, ratios=_ratios(results[0], measured, run, min_effect))
+        results.append(measured)
+    return Comparison(run, tuple(results), load_signal, min_effect)
+
+
+def _has(launch: Launch, signal: str) -> bool:
+    return signal in launch.samples and bool(launch.samples[signal].notna().any())
+
+
+def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementResult:
+    launches = run.done(placement.name)
+    steps, samples, values = [], [], {}
+    for launch in launches:
+        measured = measure_steps(launch, placement, run.warmup_steps)
+        attributed = attribute(launch, placement, run.warmup_steps)
+        attributed["load"] = attributed[load_signal]
+        steps.append(measured.reset_index().assign(round=launch.round))
+        samples.append(attributed.assign(round=launch.round))
+        values[launch.round] = measured.median().to_dict() | _device_values(
+            launch, placement, attributed, len(measured)
+        )
+    launch_values = pd.DataFrame.from_dict(values, orient="index")
+    rare = [str(key) for key in launch_values.columns if str(key).startswith(("overlap/", "wait/"))]
+    launch_values[rare] = launch_values[rare].fillna(0.0)
+    return PlacementResult(
+        placement,
+        launches,
+        pd.concat(steps, ignore_index=True) if steps else pd.DataFrame(),
+        pd.concat(samples, ignore_index=True) if samples else pd.DataFrame(),
+        launch_values,
+        {},
+    )
+
+
+def _device_values(launch: Launch, placement: RunPlacement, attributed: pd.DataFrame, steps: int) -> dict[str, float]:
+    """Load, peak memory and energy of every device of a launch, and those of all devices."""
+    whole = attributed[attributed["phase"] == STEP_PHASE].set_index("device")
+    memory = pd.Series({device: peak_memory(launch, device) for device in placement.devices})
+    energy = whole["energy_j"] / (steps or np.nan)
+    numbers = {f"load/{device}": float(load) for device, load in whole["load"].items()}
+    numbers |= {f"peak_memory/{device}": float(peak) for device, peak in memory.items()}
+    numbers |= {f"energy/{device}": float(joules) for device, joules in energy.items()}
+    numbers["load"] = float(whole["load"].mean(skipna=False))
+    numbers["peak_memory"] = float(memory.max())
+    numbers["energy"] = float(energy.sum(skipna=False))
+    return numbers
+
+
+def _ratios(first: PlacementResult, other: PlacementResult, run: Run, min_effect: float) -> dict[str, Ratio | None]:
+    phases = dict.fromkeys([*first.keys("phase/"), *other.keys("phase/")])
+    metrics = [*placement_metrics(phases), *(controller_metric(phase) for phase in phases)]
+    metrics += [metric for device in run.devices for metric in device_metrics(device)]
+    return {
+        metric.key: compare(_by_round(first, metric.key), _by_round(other, metric.key), metric.better, min_effect)
+        for metric in metrics
+    }
+
+
+def _by_round(result: PlacementResult, key: str) -> dict[int, float]:
+    if key not in result.launch_values:
+        return {}
+    return {int(str(round_)): float(value) for round_, value in result.launch_values[key].items()}
+
+
+def phase_devices(result: PlacementResult) -> pd.DataFrame:
+    """What the samples of all launches of a placement say of each phase on each device.
+
+    Returns:
+        One row a phase and device, in order of appearance: the rates of `attribution.RATES` and `load` as means over
+        the seconds sampled, `seconds` and `samples` summed, `peak_memory_bytes` the highest, `energy_j` per step,
+        `launches` how many have samples of the phase.
+    """
+    rows = []
+    steps_per_round = result.steps.groupby("round").size() if len(result.steps) else pd.Series(dtype=int)
+    groups = result.samples.groupby(["phase", "device"], sort=False) if len(result.samples) else ()
+    for (phase, device), group in groups:
+        row: dict[str, object] = {"phase": phase, "device": device}
+        for rate in ("load", *RATES):
+            known = group[rate].notna() & (group["seconds"] > 0)
+            weights = group.loc[known, "seconds"]
+            row[rate] = float(np.average(group.loc[known, rate], weights=weights)) if known.any() else np.nan
+        row["seconds"] = float(group["seconds"].sum())
+        row["samples"] = int(group["samples"].sum())
+        row["launches"] = int((group["samples"] > 0).sum())
+        row["peak_memory_bytes"] = float(group["peak_memory_bytes"].max())
+        row["energy_j"] = float((group["energy_j"] / group["round"].map(steps_per_round)).mean())
+        rows.append(row)
+    return pd.DataFrame(rows)

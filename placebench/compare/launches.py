@@ -1,0 +1,35 @@
+"""Where the time of one launch went: starting up, steps, stopping."""
+
+import math
+from dataclasses import dataclass
+
+from placebench.compare.run import Launch
+from placebench.compare.steps import STEP_PHASE
+from placebench.telemetry.spans import CONTROLLER
+
+
+@dataclass(frozen=True)
+class LaunchTimes:
+    """Seconds of a launch by what it did; NaN where the spans do not say.
+
+    Attributes:
+        startup_s: from the first span to the first step.
+        steps_s: from the start of the first step to the end of the last, warm-up included.
+        stop_s: from there to the end of the last span.
+        steps: steps done.
+    """
+
+    startup_s: float
+    steps_s: float
+    stop_s: float
+    steps: int
+
+
+def launch_times(launch: Launch) -> LaunchTimes:
+    """Divide a launch's time; spans of its processes before the first and after the last are not seen."""
+    spans = launch.spans
+    steps = spans[(spans["phase"] == STEP_PHASE) & (spans["device"] == CONTROLLER)]
+    if steps.empty:
+        return LaunchTimes(math.nan, math.nan, math.nan, 0)
+    first, last = float(steps["start"].min()), float(steps["end"].max())
+    return LaunchTimes(first - float(spans["start"].min()), last - first, float(spans["end"].max()) - last, len(steps))

@@ -1,0 +1,63 @@
+"""Numbers as people read them: three significant digits and a unit, the same in tables and sentences."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+MISSING = "–"
+MAX_DECIMALS = 4
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number with its unit; a missing one is a dash.
+
+    Args:
+        value: the number; NaN is missing.
+        unit: `s`, `tokens/s`, `1` (a share, shown in percent), `B`, `J` or `W`. Tokens per second stand without
+            their unit, which is in the row's name.
+    """
+    if math.isnan(value):
+        return MISSING
+    if unit == "1":
+        return f"{100 * value:.0f} %"
+    if unit == "B":
+        return f"{number(value / 2**30)} GiB" if value >= 2**30 else f"{number(value / 2**20)} MiB"
+    return number(value) if unit == "tokens/s" else f"{number(value)} {unit}"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A few significant digits, at most four decimals, thousands set apart."""
+    if not value:
+        return "0"
+    decimals = digits - 1 - math.floor(math.log10(abs(float(f"{value:.{digits}g}"))))
+    return f"{value:,.{min(max(decimals, 0), MAX_DECIMALS)}f}"
+
+
+def ratio(value: float, low: float, high: float) -> str:
+    """A ratio with as many decimals, two to four, as its interval makes sensible."""
+    return f"{value:.{_ratio_decimals(low, high)}f}"
+
+
+def interval(low: float, high: float) -> str:
+    """The ends of a ratio's interval, for instance `1.27–1.35`; a dash where there is none."""
+    if math.isnan(low):
+        return MISSING
+    decimals = _ratio_decimals(low, high)
+    return f"{low:.{decimals}f}–{high:.{decimals}f}"
+
+
+def plural(count: int, noun: str, plural_noun: str | None = None) -> str:
+    """`1 launch`, `2 launches`."""
+    return f"{count} {noun if count == 1 else plural_noun or noun + 's'}"
+
+
+def listing(parts: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    words: Sequence[str] = list(parts)
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def _ratio_decimals(low: float, high: float) -> int:
+    width = high - low
+    if math.isnan(width) or width >= 0.02:
+        return 2
+    return 3

@@ -1,0 +1,252 @@
+"""Run folders with known truths, written as the runner, the job and the sampler write them."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from placebench.runfolder import RunFolder, Status, Trial, append_jsonl, write_json
+
+ROLES = {
+    "gen": "rollout",
+    "reward": "reward",
+    "old_log_prob": "actor",
+    "ref": "ref",
+    "values": "critic",
+    "adv": None,
+    "update_critic": "critic",
+    "update_actor": "actor",
+    "update_weights": "rollout",
+}
+GIB = 2**30
+STARTUP_S = 3.0
+STOP_S = 0.5
+PERIOD_S = 0.2
+
+Times = Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A placement and when its phases run in a step.
+
+    Attributes:
+        pools: device ids of each pool.
+        roles: the pool of each role.
+        times: start and end of each phase in seconds from the start of the step.
+        step_s: length of the step.
+    """
+
+    pools: Mapping[str, tuple[str, ...]]
+    roles: Mapping[str, str]
+    times: Times
+    step_s: float
+
+
+STANDARD = Layout(
+    {"global_pool": ("cpu:0", "cpu:1")},
+    dict.fromkeys(("actor", "rollout", "ref", "critic", "reward"), "global_pool"),
+    {
+        "gen": (0.01, 0.51),
+        "reward": (0.51, 0.52),
+        "old_log_prob": (0.52, 0.62),
+        "ref": (0.62, 0.72),
+        "values": (0.72, 0.82),
+        "adv": (0.82, 0.83),
+        "update_critic": (0.83, 1.03),
+        "update_actor": (1.03, 1.27),
+        "update_weights": (1.27, 1.28),
+    },
+    1.30,
+)
+SPLIT = Layout(
+    {"actor_pool": ("cpu:0",), "critic_pool": ("cpu:1",)},
+    dict.fromkeys(("actor", "rollout", "ref"), "actor_pool") | dict.fromkeys(("critic", "reward"), "critic_pool"),
+    {
+        "gen": (0.01, 0.91),
+        "reward": (0.91, 0.92),
+        "old_log_prob": (0.91, 1.11),
+        "ref": (1.11, 1.31),
+        "values": (0.92, 1.12),
+        "adv": (1.31, 1.32),
+        "update_critic": (1.32, 1.72),
+        "update_actor": (1.32, 1.80),
+        "update_weights": (1.80, 1.81),
+    },
+    1.83,
+)
+
+
+@dataclass
+class SyntheticRun:
+    """What to write.
+
+    Attributes:
+        layouts: placements by name, in order.
+        rounds: launches of each.
+        steps: steps of a launch.
+        warmup_steps: the first of them, which are twice as slow.
+        pace: factor on every time of a launch, by round and placement.
+        statuses: launches that are not done, by round and placement; they have no files but `status` and `error.txt`.
+        tokens: real tokens of a step, by placement.
+        samples: further keys of every sample, or replacements (`util` is computed).
+        source: `cpu` or `nvml`.
+    """
+
+    layouts: Mapping[str, Layout] = field(default_factory=lambda: {"standard": STANDARD, "split": SPLIT})
+    rounds: int = 3
+    steps: int = 6
+    warmup_steps: int = 2
+    pace: Callable[[int, str], float] = lambda round_, placement: 1.0 + 0.004 * round_
+    statuses: Mapping[tuple[int, str], Status] = field(default_factory=dict)
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    samples: Mapping[str, Any] = field(default_factory=dict)
+    source: str = "cpu"
+    missed: int = 0
+
+    def write(self, path: Path) -> Path:
+        """Write the run folder and return it."""
+        folder = RunFolder(path)
+        path.mkdir(parents=True)
+        write_json(folder.run_file, self.manifest())
+        for round_ in range(1, self.rounds + 1):
+            for name, layout in self.layouts.items():
+                trial = folder.trial(round_, name)
+                status = self.statuses.get((round_, name), Status.DONE)
+                if status is not Status.PLANNED:
+                    trial.path.mkdir(parents=True)
+                    (trial.path / "status").write_text(f"{status}\n")
+                if status is Status.DONE:
+                    self._write_launch(trial, round_, name, layout)
+                elif status is not Status.PLANNED:
+                    trial.error.write_text(f"worker on cpu:1 ended: {status}\nTraceback follows\n")
+        return path
+
+    def manifest(self) -> dict[str, Any]:
+        """The content of run.json."""
+        names = list(self.layouts)
+        return {
+            "schema_version": 1,
+            "name": "demo",
+            "status": "running" if self.statuses else "done",
+            "command": ["placebench", "run", "--placements", ",".join(names)],
+            "started": "2026-03-01T10:00:00Z",
+            "ended": "2026-03-01T10:02:00Z",
+            "rounds": self.rounds,
+            "steps": self.steps,
+            "warmup_steps": self.warmup_steps,
+            "workload": {"model": "tiny", "seed": 0, "batch": {"size": 64}, "precision": "float32"},
+            "placements": [self._placement(name) for name in names],
+            "devices": self._devices(),
+            "host": {
+                "hostname": "bench",
+                "cpu_model": "Example CPU",
+                "cpu_count": 2,
+                "memory_bytes": 8 * GIB,
+                "gpus": [],
+            },
+            "versions": {"placebench": "0.1.0", "python": "3.11.7", "torch": "2.13.0"},
+            "git": {"commit": "0123456789abcdef", "dirty": False},
+            "order": [names if round_ % 2 == 0 else names[::-1] for round_ in range(self.rounds)],
+            "wall": {},
+        }
+
+    def _placement(self, name: str) -> dict[str, Any]:
+        layout = self.layouts[name]
+        pools = {pool: list(devices) for pool, devices in layout.pools.items()}
+        return {"name": name, "pools": pools, "roles": dict(layout.roles), "overlap": "all"}
+
+    def _devices(self) -> list[dict[str, Any]]:
+        ids = sorted({device for layout in self.layouts.values() for pool in layout.pools.values() for device in pool})
+        return [
+            {
+                "id": device,
+                "kind": "gpu" if self.source == "nvml" else "cpu",
+                "index": index,
+                "node": "bench",
+                "name": "Example device",
+                "memory_bytes": 8 * GIB,
+                "cores": [] if self.source == "nvml" else [index],
+            }
+            for index, device in enumerate(ids)
+        ]
+
+    def _write_launch(self, trial: Trial, round_: int, name: str, layout: Layout) -> None:
+        pace = self.pace(round_, name)
+        start = 1000.0 * round_
+        spans = [_span(0, "start_ray", None, None, "controller", start, start + STARTUP_S)]
+        now = start + STARTUP_S
+        with trial.steps.open("w") as steps:
+            for step in range(1, self.steps + 1):
+                scale = pace * (2.0 if step <= self.warmup_steps else 1.0)
+                spans += step_spans(layout, step, now, scale)
+                seconds = layout.step_s * scale
+                tokens = self.tokens.get(name, 1300)
+                metrics = {
+                    "timing_s/step": seconds,
+                    "perf/total_num_tokens": tokens,
+                    "perf/throughput": tokens / seconds / 2,
+                    **{f"timing_s/{phase}": (end - begin) * scale for phase, (begin, end) in layout.times.items()},
+                }
+                append_jsonl(steps, {"step": step, "wall": now + seconds, "metrics": metrics})
+                now += seconds
+        spans.append(_span(0, "stop", None, None, "controller", now, now + STOP_S))
+        with trial.spans.open("w") as stream:
+            for span in spans:
+                append_jsonl(stream, span)
+        with trial.device_samples.open("w") as stream:
+            for line in self._samples(layout, spans, start, now + STOP_S):
+                append_jsonl(stream, line)
+        write_json(trial.launch_file, {"schema_version": 1, "round": round_, "placement": self._placement(name)})
+
+    def _samples(self, layout: Layout, spans: list[dict[str, Any]], start: float, end: float) -> list[dict[str, Any]]:
+        """Samples every 0.2 s: a device's load is exactly the share of the period that its spans cover."""
+        lines: list[dict[str, Any]] = [
+            {"kind": "header", "schema_version": 1, "hz": 5, "source": self.source, "node": "bench", "gpm": False}
+        ]
+        ticks = int((end - start) / PERIOD_S) + 1
+        for device in (device for devices in layout.pools.values() for device in devices):
+            mine = [(span["start_mono"], span["end_mono"]) for span in spans if span["device"] == device]
+            for tick in range(ticks):
+                now = start + tick * PERIOD_S
+                busy = sum(max(0.0, min(now, stop) - max(now - PERIOD_S, begin)) for begin, stop in mine)
+                lines.append(
+                    {
+                        "kind": "sample",
+                        "wall": now,
+                        "mono": now,
+                        "device": device,
+                        "util": busy / PERIOD_S if tick else None,
+                        "memory_bytes": int((0.5 + 0.25 * int(device[-1])) * GIB),
+                        "power_w": None,
+                        "energy_j": None,
+                        **self.samples,
+                    }
+                )
+        lines.append({"kind": "footer", "ticks": ticks, "missed": self.missed, "achieved_hz": 5.0, "cpu_s": 0.1})
+        return lines
+
+
+def step_spans(layout: Layout, step: int, start: float, scale: float = 1.0) -> list[dict[str, Any]]:
+    """The spans of one step on its devices and in the controller."""
+    spans = []
+    for phase, (begin, end) in layout.times.items():
+        role = ROLES[phase]
+        pool = layout.roles[role] if role else None
+        devices = layout.pools[pool] if pool else ()
+        for device in ("controller", *devices):
+            spans.append(_span(step, phase, role, pool, device, start + begin * scale, start + end * scale))
+    return [*spans, _span(step, "step", None, None, "controller", start, start + layout.step_s * scale)]
+
+
+def _span(
+    step: int, phase: str, role: str | None, pool: str | None, device: str, start: float, end: float
+) -> dict[str, Any]:
+    times = {"start_wall": start, "end_wall": end, "start_mono": start, "end_mono": end}
+    return {"step": step, "phase": phase, "role": role, "pool": pool, "device": device, **times}
+
+
+def read_json(path: Path) -> Any:
+    """Content of a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
