@@ -107,6 +107,9 @@ class Worker:
             self._actor: TrainedModel = TrainedModel(policy, job, device, job.optimizer.actor_lr)
             self._actor.module.eval()
             self._policy = policy
+            if job.sharding == "shard":
+                # FSDP fixes its units at the first pass through the root; generation enters below it.
+                self._actor.per_token(SequenceBatch.build([[0]], [[0]]), _log_probs)
         if Role.REF in self._roles:
             reference = build_policy(job.model, job.seed, dtype, temperature).requires_grad_(False).eval()
             self._ref: SequenceModel = SequenceModel(reference, job, device)

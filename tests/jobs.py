@@ -1,0 +1,85 @@
+"""Runs the real training job of one launch, small, for tests."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from placebench.config import parse_settings
+from placebench.placement import parse_placement
+from placebench.runfolder import Trial, read_jsonl
+from placebench.workload import build_workload
+
+
+@dataclass(frozen=True)
+class Job:
+    """A finished launch."""
+
+    trial: Trial
+    exit_code: int
+    output: str
+
+    @property
+    def steps(self) -> list[dict[str, float]]:
+        return [row["metrics"] for row in read_jsonl(self.trial.steps)]
+
+    @property
+    def spans(self) -> list[dict[str, Any]]:
+        return list(read_jsonl(self.trial.spans))
+
+
+def run_job(folder: Path, placement: str, devices: int, *settings: str, program: str | None = None) -> Job:
+    """Run one launch on CPU devices; `program` replaces the command's module by Python source."""
+    trial = Trial(folder)
+    folder.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix="pb-") as ray_folder:
+        content = _launch_file(placement, devices, ray_folder, settings)
+        trial.launch_file.write_text(json.dumps(content))
+        command = ["-c", program] if program else ["-m", "placebench.ppo.launch"]
+        done = subprocess.run(
+            [sys.executable, *command, str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=240,
+            check=False,
+            cwd=folder,
+        )
+    return Job(trial, done.returncode, done.stdout)
+
+
+def _launch_file(word: str, devices: int, ray_folder: str, settings: tuple[str, ...]) -> dict[str, Any]:
+    placement = parse_placement(word, [devices])
+    cores = sorted(os.sched_getaffinity(0))
+    names = iter(range(devices))
+    pools = {pool.name: [f"cpu:{next(names)}" for _ in range(pool.size)] for pool in placement.pools}
+    records = [
+        {
+            "id": f"cpu:{index}",
+            "kind": "cpu",
+            "index": index,
+            "node": "here",
+            "name": "test",
+            "memory_bytes": 1 << 30,
+            "cores": [cores[index % len(cores)]],
+        }
+        for index in range(devices)
+    ]
+    return {
+        "schema_version": 1,
+        "round": 1,
+        "placement": {
+            "name": word,
+            "pools": pools,
+            "roles": dict(placement.roles),
+            "overlap": placement.overlap,
+        },
+        "devices": records,
+        "workload": build_workload(parse_settings(settings)).model_dump(mode="json"),
+        "ray_temp_dir": ray_folder,
+        "step_timeout_s": 600,
+    }

@@ -1,0 +1,147 @@
+"""The real job: equal under every placement, overlapping where it may, learning, and failing in order."""
+
+import itertools
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+import pytest
+from jobs import Job, run_job
+
+SMALL = ("steps=4", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8", "algorithm.kl_loss=true")
+RESULTS = ("critic/score/mean", "actor/pg_loss", "actor/entropy", "critic/vf_loss", "actor/grad_norm", "actor/kl_loss")
+
+
+@pytest.fixture(scope="module")
+def standard(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return run_job(tmp_path_factory.mktemp("job") / "standard", "standard", 2, *SMALL)
+
+
+def assert_same_training(job: Job, reference: Job) -> None:
+    assert job.exit_code == 0, job.output[-3000:]
+    assert len(job.steps) == len(reference.steps) == 4
+    for step, expected in zip(job.steps, reference.steps, strict=True):
+        for name in (*RESULTS, "response_length/mean"):
+            # A loss that whitening centres on 0 has no scale of its own: rtol applies to its largest terms, about 1.
+            np.testing.assert_allclose(step[name], expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("placement", "devices", "settings"),
+    [
+        ("split", 2, ()),
+        ("split/overlap=none", 2, ()),
+        ("standard", 1, ()),
+        ("standard", 4, ()),
+        ("split:3+1", 4, ("batch.size=24", "batch.mini_batch_size=12")),
+        ("standard", 2, ("sharding=shard", "activation_checkpointing=true")),
+    ],
+)
+def test_a_placement_changes_where_not_what(
+    tmp_path: Path, standard: Job, placement: str, devices: int, settings: tuple[str, ...]
+) -> None:
+    reference = standard
+    if "batch.size=24" in settings:
+        reference = run_job(tmp_path / "reference", "standard", 1, *SMALL, *settings)
+    assert_same_training(run_job(tmp_path / "job", placement, devices, *SMALL, *settings), reference)
+
+
+def overlap_seconds(job: Job, phase: str, other: str) -> float:
+    """Seconds in which both phases ran, on devices of different pools, over all steps."""
+
+    def spans(name: str) -> list[tuple[int, float, float]]:
+        return [
+            (span["step"], span["start_mono"], span["end_mono"])
+            for span in job.spans
+            if span["phase"] == name and span["device"] != "controller"
+        ]
+
+    return sum(
+        max(0.0, min(end, other_end) - max(start, other_start))
+        for step, start, end in spans(phase)
+        for other_step, other_start, other_end in spans(other)
+        if step == other_step
+    )
+
+
+def test_phases_of_different_pools_overlap(tmp_path: Path) -> None:
+    split = run_job(tmp_path / "split", "split", 2, *SMALL)
+    blocking = run_job(tmp_path / "blocking", "split/overlap=none", 2, *SMALL)
+    updates = run_job(tmp_path / "updates", "split/overlap=updates", 2, *SMALL)
+    shorter = min(sum(step[f"timing_s/{phase}"] for step in split.steps) for phase in ("update_actor", "update_critic"))
+    assert overlap_seconds(split, "update_actor", "update_critic") > 0.5 * shorter
+    assert overlap_seconds(split, "values", "old_log_prob") > 0
+    assert overlap_seconds(blocking, "update_actor", "update_critic") == 0
+    assert overlap_seconds(updates, "update_actor", "update_critic") > 0.5 * shorter
+    assert overlap_seconds(updates, "values", "old_log_prob") == 0
+
+
+def test_phases_of_one_pool_never_overlap(standard: Job) -> None:
+    device = sorted(
+        (span["start_mono"], span["end_mono"])
+        for span in standard.spans
+        if span["device"] == "cpu:0" and span["step"] > 0
+    )
+    assert len(device) == 4 * 8
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(device))
+
+
+def test_fixed_lengths_are_equal_work(tmp_path: Path) -> None:
+    job = run_job(tmp_path / "job", "standard", 2, *SMALL, "steps=2", "rollout.ignore_eos=true", "rollout.top_p=0.9")
+    assert {step["response_length/min"] for step in job.steps} == {8}
+    assert {step["training/rollout_probs_diff_max"] < 1e-5 for step in job.steps} == {True}
+
+
+ZERO_ADVANTAGE = """
+import sys
+import numpy as np
+from placebench.ppo import controller, launch
+controller.whiten = lambda table, mask, shift_mean=True: np.zeros_like(table)
+sys.exit(launch.main(sys.argv[1]))
+"""
+
+
+def gain(job: Job) -> float:
+    """Mean reward of the last 10 steps over that of the first 10."""
+    assert job.exit_code == 0, job.output[-3000:]
+    scores = [step["critic/score/mean"] for step in job.steps]
+    assert len(scores) == 60
+    return mean(scores[-10:]) - mean(scores[:10])
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    assert gain(run_job(tmp_path / "job", "standard", 2, "steps=60", "seed=0")) > 0.2
+
+
+def test_it_does_not_learn_without_advantages(tmp_path: Path) -> None:
+    job = run_job(tmp_path / "job", "standard", 2, "steps=60", "seed=0", program=ZERO_ADVANTAGE)
+    assert abs(gain(job)) < 0.05
+
+
+REWARDS = """
+import os
+
+def die(prompt, response, answer):
+    os._exit(1)
+
+def exhaust(prompt, response, answer):
+    raise MemoryError("no more memory")
+
+def fail(prompt, response, answer):
+    raise ValueError("this reward is broken")
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "exit_code", "words"),
+    [("fail", 10, "this reward is broken"), ("die", 10, "ActorDiedError"), ("exhaust", 11, "micro_batch_tokens")],
+)
+def test_a_launch_that_fails_says_why(tmp_path: Path, function: str, exit_code: int, words: str) -> None:
+    (tmp_path / "broken_rewards.py").write_text(REWARDS)
+    program = (
+        f"import os, sys; sys.path.insert(0, {str(tmp_path)!r}); os.environ['PYTHONPATH'] = {str(tmp_path)!r}\n"
+        "from placebench.ppo import launch; sys.exit(launch.main(sys.argv[1]))"
+    )
+    job = run_job(tmp_path / "job", "split", 2, *SMALL, f"data.reward=broken_rewards:{function}", program=program)
+    assert job.exit_code == exit_code, job.output[-3000:]
+    assert words in job.trial.error.read_text()

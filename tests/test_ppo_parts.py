@@ -1,0 +1,235 @@
+"""Batches, prompts, rewards, tokenizers and the torch rollout, in this process."""
+
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placebench.errors import UsageError
+from placebench.models import PRESETS, ModelShape, model_shape
+from placebench.ppo.batch import SequenceBatch, merge_ranks, micro_batches, rank_indices
+from placebench.ppo.data import open_prompts
+from placebench.ppo.models import build_critic, build_policy
+from placebench.ppo.rewards import exact_match, last_number, load_reward, prefix_match
+from placebench.ppo.rollout.base import SamplingSettings
+from placebench.ppo.rollout.torch import TorchRollout
+from placebench.ppo.tokenizer import CharacterTokenizer
+from placebench.ppo.training import SequenceModel
+from placebench.workload import Data, build_workload
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 6)), min_size=1, max_size=12)
+
+
+def batch_of(lengths: list[tuple[int, int]]) -> SequenceBatch:
+    """Every token is its position in the batch, so that any mix-up shows."""
+    counter = iter(range(10_000))
+    prompts = [[next(counter) for _ in range(prompt)] for prompt, _ in lengths]
+    responses = [[next(counter) for _ in range(response)] for _, response in lengths]
+    return SequenceBatch.build(prompts, responses, mark=[float(token) for part in responses for token in part])
+
+
+@given(LENGTHS, st.integers(1, 4))
+def test_ranks_get_everything_once_and_merge_back(lengths: list[tuple[int, int]], ranks: int) -> None:
+    lengths = lengths * ranks
+    batch = batch_of(lengths)
+    shards = [batch.select(share) for share in rank_indices(len(batch), ranks)]
+    assert len({len(shard) for shard in shards}) == 1
+    merged = merge_ranks(shards)
+    for name in ("tokens", "prompt_lengths", "response_lengths"):
+        np.testing.assert_array_equal(getattr(merged, name), getattr(batch, name))
+    np.testing.assert_array_equal(merged.per_token["mark"], batch.per_token["mark"])
+
+
+@given(LENGTHS)
+def test_padding_keeps_every_value(lengths: list[tuple[int, int]]) -> None:
+    batch = batch_of(lengths)
+    np.testing.assert_array_equal(batch.padded(batch.per_token["mark"])[batch.response_mask()], batch.per_token["mark"])
+    assert batch.response_mask().sum() == batch.response_tokens
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 100), st.integers(1, 40))
+def test_micro_batches_respect_the_budget(lengths: list[int], budget: int, at_least: int) -> None:
+    array = np.asarray(lengths, np.int32)
+    groups = micro_batches(array, budget, at_least)
+    assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
+    assert len(groups) >= min(at_least, len(lengths))
+    for group in groups:
+        assert len(group) == 1 or len(group) * array[group].max() <= budget
+
+
+def test_arithmetic_follows_seed_and_step() -> None:
+    source = open_prompts(Data(operand_max=9), seed=3)
+    prompts = source.step_prompts(2, 50)
+    assert prompts == open_prompts(Data(operand_max=9), seed=3).step_prompts(2, 50)
+    assert prompts != source.step_prompts(1, 50)
+    for prompt in prompts:
+        left, right = prompt.text.removesuffix("=").split("+")
+        assert int(left) + int(right) == int(prompt.answer)
+
+
+def test_prompts_from_files(tmp_path: Path) -> None:
+    lines = tmp_path / "prompts.jsonl"
+    lines.write_text("\n".join(json.dumps({"prompt": f"{n}+0=", "answer": n}) for n in range(3)) + "\n")
+    source = open_prompts(Data(source=str(lines)), seed=0)
+    passes = [Counter(prompt.answer for prompt in source.step_prompts(step, 3)) for step in (1, 2)]
+    assert passes == [Counter("012")] * 2
+    table = tmp_path / "prompts.parquet"
+    rows = [{"prompt": [{"role": "user", "content": "1+1="}], "reward_model": {"style": "rule", "ground_truth": "2"}}]
+    pd.DataFrame(rows).to_parquet(table)
+    (prompt,) = open_prompts(Data(source=str(table)), seed=0).step_prompts(1, 1)
+    assert (prompt.text, prompt.answer) == ("1+1=", "2")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.jsonl", "{", "line 1: not JSON"),
+        ("a.jsonl", "[1]", "line 1: must be an object"),
+        ("a.jsonl", '{"prompt": "a"}\n{"question": "b"}', "line 2: no field 'prompt'"),
+        ("a.jsonl", '{"prompt": 3}', "must be text"),
+        ("a.jsonl", "", "has no prompts"),
+        ("a.parquet", "no table", "cannot read it as parquet"),
+        ("a.txt", "", "use arithmetic, a .jsonl or a .parquet file"),
+    ],
+)
+def test_unusable_prompt_files(tmp_path: Path, name: str, text: str, words: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=words):
+        open_prompts(Data(source=str(tmp_path / name)), seed=0)
+
+
+def test_missing_prompt_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        open_prompts(Data(source=str(tmp_path / "none.jsonl")), seed=0)
+
+
+def test_rewards() -> None:
+    assert exact_match("", " 12\n", "12") == 1
+    assert exact_match("", "1", "12") == 0
+    assert prefix_match("", "12", "12") == 1
+    assert prefix_match("", "1", "12") == 0.5
+    assert prefix_match("", "1299", "12") == 0.5
+    assert prefix_match("", "", "") == 1
+    assert last_number("", "so 3 apples, or 1,200", "#### 1200") == 1
+    assert last_number("", "none", "3") == 0
+    assert load_reward("math:hypot").__name__ == "hypot"
+
+
+@pytest.mark.parametrize("name", ["nothing", "math:nothing", "no_such_module:f", "math:pi"])
+def test_unknown_rewards(name: str) -> None:
+    with pytest.raises(UsageError, match=r"data\.reward"):
+        load_reward(name)
+
+
+@given(st.text("0123456789+-= abcxyz", max_size=20))
+def test_characters_come_back(text: str) -> None:
+    tokenizer = CharacterTokenizer()
+    assert tokenizer.decode([*tokenizer.encode(text), tokenizer.eos_token_id]) == text
+
+
+def test_a_character_without_token() -> None:
+    with pytest.raises(UsageError, match="'ß' has no token"):
+        CharacterTokenizer().encode("ß")
+
+
+@pytest.fixture(scope="module")
+def rollout() -> TorchRollout:
+    return TorchRollout(build_policy("tiny", 0, torch.float32, 1.0).eval().language_model)
+
+
+PROMPTS = [[1, 11, 2, 17], [3, 11, 4, 17, 5, 6], [9], [8, 8]]
+
+
+def sampling(**changes: Any) -> SamplingSettings:
+    return replace(SamplingSettings(6, 0.7, 1.0, ignore_eos=False, eos_token_id=0), **changes)
+
+
+def test_a_response_does_not_depend_on_its_neighbours(rollout: TorchRollout) -> None:
+    together = rollout.generate(PROMPTS, sampling(), [1, 2, 3, 4])
+    alone = [rollout.generate([p], sampling(), [s])[0] for p, s in zip(PROMPTS, [1, 2, 3, 4], strict=True)]
+    assert [one.tokens for one in together] == [one.tokens for one in alone]
+    for left, right in zip(together, alone, strict=True):
+        np.testing.assert_allclose(left.log_probs, right.log_probs, atol=1e-5)
+
+
+def test_log_probs_are_the_policys(rollout: TorchRollout) -> None:
+    policy = build_policy("tiny", 0, torch.float32, 0.7).eval()
+    generated = rollout.generate(PROMPTS, sampling(top_p=0.9), [1, 2, 3, 4])
+    batch = SequenceBatch.build(PROMPTS, [one.tokens for one in generated])
+    model = SequenceModel(policy.requires_grad_(False), build_workload({}), torch.device("cpu"))
+    recomputed = model.per_token(batch, lambda module, x: module(x["input_ids"], x["predicts"], x["targets"])[0])
+    np.testing.assert_allclose(recomputed, [v for one in generated for v in one.log_probs], atol=1e-5)
+
+
+def test_nearly_no_mass_is_greedy(rollout: TorchRollout) -> None:
+    (narrow,) = rollout.generate([PROMPTS[0]], sampling(top_p=1e-6), [5])
+    tokens = list(PROMPTS[0])
+    for token in narrow.tokens:
+        logits = rollout._model(torch.tensor([tokens])).logits[0, -1]
+        assert token == int(logits.argmax())
+        tokens.append(token)
+
+
+def test_draws_follow_the_distribution(rollout: TorchRollout) -> None:
+    count = 4000
+    responses = rollout.generate([[1]] * count, sampling(max_response_length=1, temperature=1.0), list(range(count)))
+    with torch.no_grad():
+        expected = torch.softmax(rollout._model(torch.tensor([[1]])).logits[0, -1], -1).numpy()
+    observed = np.bincount([one.tokens[0] for one in responses], minlength=len(expected))
+    chi_square = float(((observed - count * expected) ** 2 / (count * expected)).sum())
+    assert chi_square < 63 + 6 * math.sqrt(2 * 63)
+
+
+def test_ends_at_eos_unless_told_not_to(rollout: TorchRollout) -> None:
+    free = rollout.generate([[1]] * 200, sampling(temperature=5.0), list(range(200)))
+    assert {len(one.tokens) for one in free} > {1, 6}
+    assert all(0 not in one.tokens[:-1] for one in free)
+    assert all(len(one.tokens) == 6 or one.tokens[-1] == 0 for one in free)
+    fixed = rollout.generate([[1]] * 200, sampling(temperature=5.0, ignore_eos=True), list(range(200)))
+    assert {len(one.tokens) for one in fixed} == {6}
+
+
+def test_parameter_counts_are_the_models() -> None:
+    policy, critic = build_policy("tiny", 0, torch.float32, 1.0), build_critic("tiny", 1, torch.float32)
+    assert sum(part.numel() for part in policy.parameters()) == PRESETS["tiny"].parameters
+    assert sum(part.numel() for part in critic.parameters()) == PRESETS["tiny"].critic_parameters
+
+
+@settings(deadline=None, max_examples=5)
+@given(st.sampled_from(["qwen2", "llama"]), st.booleans(), st.sampled_from([1, 2, 4]))
+def test_parameter_counts_of_any_shape(kind: str, tied: bool, kv_heads: int) -> None:
+    import transformers
+
+    shape = ModelShape(kind, 32, 48, 2, 4, kv_heads, 40, tied)
+    config = transformers.AutoConfig.for_model(kind, **shape.config())
+    model = transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    assert sum(part.numel() for part in model.parameters()) == shape.parameters
+
+
+def test_public_parameter_counts() -> None:
+    # As the models' cards give them: 0.49 B, 1.54 B, 7.61 B and 8.03 B.
+    billions = [round(PRESETS[name].parameters / 1e9, 2) for name in list(PRESETS)[1:]]
+    assert billions == [0.49, 1.54, 7.62, 8.03]
+
+
+def test_model_shapes(tmp_path: Path) -> None:
+    build_policy("tiny", 0, torch.float32, 1.0).language_model.save_pretrained(tmp_path)
+    saved = model_shape(str(tmp_path))
+    assert saved is not None
+    assert saved.parameters == PRESETS["tiny"].parameters
+    assert model_shape("owner/name") is None
+    for wrong in ("tinny", str(tmp_path / "none"), "a/b/c"):
+        with pytest.raises(UsageError, match="unknown model"):
+            model_shape(wrong)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match="not the config of"):
+        model_shape(str(tmp_path))
