@@ -100,10 +100,10 @@ def test_policy_loss_and_gradient(seed: int, estimator: str, kl_coef: float, cli
     draw = random.Random(seed)
     count = draw.randint(1, 8)
     new, old, ref, advantages, entropy = ([draw.gauss(0, 1) for _ in range(count)] for _ in range(5))
-    algorithm = Algorithm(clip_ratio=clip, entropy_coeff=0.3, kl_loss=True, kl_estimator=estimator)  # type: ignore[arg-type]
-    log_probs, entropies = tensors(new, entropy)
+    algorithm = Algorithm(clip_ratio=clip, entropy_coeff=0.3, kl_loss=True, kl_estimator=estimator)
+    log_probs, entropies, *constants = tensors(new, entropy, old, ref, advantages)
     log_probs.requires_grad_()
-    result = policy_loss(log_probs, entropies, *tensors(old, ref, advantages), algorithm, kl_coef)
+    result = policy_loss(log_probs, entropies, constants[0], constants[1], constants[2], algorithm, kl_coef)
 
     def reference(values: list[float]) -> float:
         total = 0.0
@@ -115,7 +115,7 @@ def test_policy_loss_and_gradient(seed: int, estimator: str, kl_coef: float, cli
         return total
 
     assert result.loss.item() == pytest.approx(reference(new), rel=1e-10, abs=1e-10)
-    result.loss.backward()
+    torch.autograd.backward(result.loss)
     assert log_probs.grad is not None
     for index in range(count):
         ratio = math.exp(new[index] - old[index])
@@ -140,10 +140,11 @@ def test_policy_loss_by_hand() -> None:
 
 def test_value_loss_by_hand() -> None:
     # Prediction 2 from old 0, clip 0.5, target 1: plain error 1, clipped prediction 0.5 gives 0.25; the worse counts.
-    result = value_loss(*tensors([2.0], [0.0], [1.0]), 0.5)
+    prediction, old, near, far = tensors([2.0], [0.0], [1.0], [2.0])
+    result = value_loss(prediction, old, near, 0.5)
     assert result.loss.item() == pytest.approx(0.5)
     assert result.metrics["critic/vf_clipfrac"].item() == 0
     # Target 2: the plain error is 0, the clipped one (0.5 - 2)^2 = 2.25.
-    result = value_loss(*tensors([2.0], [0.0], [2.0]), 0.5)
+    result = value_loss(prediction, old, far, 0.5)
     assert result.loss.item() == pytest.approx(1.125)
     assert result.metrics["critic/vf_clipfrac"].item() == 1
