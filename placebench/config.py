@@ -34,6 +34,18 @@ def load_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
+def find_line(path: Path, key: str) -> int | None:
+    """The line, counted from 1, on which a YAML file sets a dotted key; None when it does not."""
+    node: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8"))
+    line = None
+    for part in key.split("."):
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        line, node = next(
+            ((name.start_mark.line + 1, value) for name, value in pairs if name.value == part), (None, None)
+        )
+    return line
+
+
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     """Turn `a.b=1` settings into a nested mapping; values are read as YAML (`true`, `1e-3`, `[1, 2]`).
 

@@ -5,7 +5,7 @@ The defaults here are a small job that learns within a minute on two cores; any 
 its definition, so that a message names the full key.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -138,12 +138,12 @@ REAL_MODEL: Mapping[str, Any] = {
 }
 
 
-def build_workload(content: Mapping[str, Any], origin: str = "workload") -> Workload:
+def build_workload(content: Mapping[str, Any], origin: str | Callable[[str], str] = "workload") -> Workload:
     """Lay a nested mapping on the preset of its model and validate the result.
 
     Args:
         content: sections and values as in the YAML file.
-        origin: what to call the source in an error message.
+        origin: what to call the source in an error message, or what tells it for a dotted key.
 
     Raises:
         UsageError: one line that names the first wrong key, what is wrong and the value found.
@@ -155,6 +155,7 @@ def build_workload(content: Mapping[str, Any], origin: str = "workload") -> Work
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "workload"
+        origin = origin if isinstance(origin, str) else origin(key)
         if first["type"] == "extra_forbidden":
             raise UsageError(f"{origin}: unknown key {key!r}{_suggestion(first['loc'])}") from None
         value = first["input"] if not isinstance(first["input"], Mapping) else None
