@@ -1,0 +1,167 @@
+"""Samples of CPU devices, and of the controller on any host: CPU time and resident memory of processes."""
+
+import ctypes
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+from placebench.telemetry.processes import ProcessFile
+from placebench.telemetry.samples import Line, keys_of
+from placebench.telemetry.spans import CONTROLLER, SpanClock
+
+_CHILDREN_EVERY_S = 1.0
+_CHILDREN_SHARE = 0.005
+
+_libc = ctypes.CDLL(None)
+
+
+class CpuSource:
+    """Samples devices by the processes that work on them.
+
+    A worker counts with its children, which are looked up once a second, more rarely where that would take over
+    0.5 % of a core. The controller counts alone: Ray's daemons, and the workers through them, are its children.
+
+    Args:
+        cores: number of cores of each device to sample; the controller is sampled in any case.
+        file: the launch's processes.
+        clock: clock of the samples.
+    """
+
+    def __init__(self, cores: Mapping[str, int], file: ProcessFile, clock: SpanClock) -> None:
+        self._file = file
+        self._clock = clock
+        self._series = {device: _Series(device, count) for device, count in {**cores, CONTROLLER: 1}.items()}
+        self._children_due = clock.mono()
+
+    def header(self) -> dict[str, Any]:
+        """What the header says of this source."""
+        return {
+            "notes": [
+                "util of a CPU device: CPU time of its processes over wall time and pinned cores",
+                "util of the controller: CPU time over wall time, of one core",
+                "memory_bytes of a CPU device: sum of resident memory; pages shared by processes count in each",
+                f"a worker's children are looked up every {_CHILDREN_EVERY_S:g} s, those of the controller not at all",
+            ]
+        }
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """One sample of every device; load and memory are null while none of its processes is there."""
+        for entry in self._file.poll():
+            if entry.device in self._series:
+                self._series[entry.device].add(entry.pid)
+        self._find_children()
+        for series in self._series.values():
+            yield series.sample(self._clock)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _find_children(self) -> None:
+        start = self._clock.mono()
+        if start < self._children_due:
+            return
+        for series in self._series.values():
+            if series.device != CONTROLLER:
+                series.add_children()
+        took = self._clock.mono() - start
+        self._children_due = start + max(_CHILDREN_EVERY_S, took / _CHILDREN_SHARE)
+
+
+class _Series:
+    """One device and the processes that work on it."""
+
+    def __init__(self, device: str, cores: int) -> None:
+        self.device = device
+        self._cores = cores
+        self._processes: dict[int, _Process] = {}
+
+    def add(self, pid: int) -> None:
+        """Count a process from now on, if it is still there."""
+        with suppress(ProcessLookupError):
+            self._processes[pid] = _Process(pid)
+
+    def add_children(self) -> None:
+        """Count the children of the processes, and their children."""
+        for process in list(self._processes.values()):
+            for pid in process.children():
+                if pid not in self._processes:
+                    self.add(pid)
+
+    def sample(self, clock: SpanClock) -> dict[str, Any]:
+        """Read every process; one that has ended leaves."""
+        busy: list[float] = []
+        memory: list[int] = []
+        for pid, process in list(self._processes.items()):
+            try:
+                rate, resident = process.read()
+            except ProcessLookupError:
+                del self._processes[pid]
+                continue
+            memory.append(resident)
+            if rate is not None:
+                busy.append(rate)
+        mono = clock.mono()
+        return {
+            "kind": Line.SAMPLE,
+            "wall": clock.wall(mono),
+            "mono": mono,
+            "device": self.device,
+            **dict.fromkeys(keys_of("cpu")),
+            "util": sum(busy) / self._cores if busy else None,
+            "memory_bytes": sum(memory) if memory else None,
+            "processes": len(memory),
+        }
+
+
+class _Process:
+    """One process: the rate at which it uses CPU time, and its memory."""
+
+    def __init__(self, pid: int) -> None:
+        self._clock = _cpu_clock(pid)
+        self._last: tuple[float, float] | None = None
+        try:
+            self._process = psutil.Process(pid)
+        except psutil.NoSuchProcess as error:
+            raise ProcessLookupError(str(error)) from None
+
+    def read(self) -> tuple[float | None, int]:
+        """Cores kept busy since the last reading (None at the first), and resident bytes.
+
+        Raises:
+            ProcessLookupError: the process has ended.
+        """
+        try:
+            memory = int(self._process.memory_info().rss)
+            cpu_s, mono = time.clock_gettime(self._clock), time.monotonic()
+        except (psutil.Error, OSError) as error:
+            raise ProcessLookupError(str(error)) from None
+        if not memory:
+            raise ProcessLookupError("it has ended, and its parent has not fetched its exit code")
+        last, self._last = self._last, (cpu_s, mono)
+        return (None if last is None else (cpu_s - last[0]) / (mono - last[1])), memory
+
+    def children(self) -> list[int]:
+        """PIDs of the children there are, and of theirs."""
+        try:
+            return [child.pid for child in self._process.children(recursive=True)]
+        except psutil.Error:
+            return []
+
+
+def _cpu_clock(pid: int) -> int:
+    """The clock of the CPU time of a process and all its threads, ended ones too: clock_getcpuclockid(3).
+
+    `/proc` tells the same in ticks of 10 ms, which at 5 Hz is 5 % of a core.
+
+    Raises:
+        ProcessLookupError: there is no such process.
+    """
+    clock = ctypes.c_int()
+    code = _libc.clock_getcpuclockid(ctypes.c_int(pid), ctypes.byref(clock))
+    if code:
+        raise ProcessLookupError(code, os.strerror(code))
+    return clock.value

@@ -1,0 +1,199 @@
+"""The sampler: a process of its own, one per node, that writes what the devices do while a launch runs.
+
+`python -m placebench.telemetry.sampler TRIAL_DIR [--hz 5]` reads the devices from `launch.json` and the processes from
+`processes.jsonl`, and writes `devices.jsonl` (see `samples`) until SIGTERM or SIGINT, or until its parent is gone.
+"""
+
+import argparse
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from placebench.devices import Device, device_from_dict, device_to_dict
+from placebench.errors import PlacebenchError, UsageError
+from placebench.runfolder import SCHEMA_VERSION, Trial, append_jsonl
+from placebench.telemetry.cpu_source import CpuSource
+from placebench.telemetry.processes import ProcessFile
+from placebench.telemetry.samples import Line
+from placebench.telemetry.spans import SpanClock
+
+DEFAULT_HZ = 5.0
+MAX_HZ = 50.0
+
+
+class Source(Protocol):
+    """What the sampler asks of a source."""
+
+    def header(self) -> dict[str, Any]:
+        """What the header says of it."""
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """The lines of one tick."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+class Ticker:
+    """Ticks at fixed times from the start, so that a late tick does not delay the ones after it.
+
+    Args:
+        hz: ticks a second.
+        clock: monotonic clock.
+    """
+
+    def __init__(self, hz: float, clock: SpanClock) -> None:
+        self._period = 1 / hz
+        self._clock = clock
+        self._start = clock.mono()
+        self._position = 0
+        self._last = self._start
+        self.ticks = 0
+        self.missed = 0
+
+    def begin(self) -> None:
+        """A tick begins now."""
+        self._last = self._clock.mono()
+        self.ticks += 1
+
+    def wait_s(self) -> float:
+        """Seconds from now to the next tick; those whose time has passed already are counted as missed."""
+        now = self._clock.mono()
+        position = max(self._position + 1, math.ceil((now - self._start) / self._period))
+        self.missed += position - self._position - 1
+        self._position = position
+        return max(0.0, self._start + position * self._period - now)
+
+    @property
+    def achieved_hz(self) -> float | None:
+        """Ticks a second between the first and the last; None with fewer than two."""
+        return (self.ticks - 1) / (self._last - self._start) if self.ticks > 1 else None
+
+
+def sample_launch(trial: Trial, hz: float, stop: threading.Event, parent: int) -> None:
+    """Sample the devices of a launch until told to stop.
+
+    Args:
+        trial: the launch's folder.
+        hz: ticks a second.
+        stop: ends the sampling when set.
+        parent: PID of the parent; sampling ends when the process has another.
+
+    Raises:
+        PlacebenchError: `launch.json` cannot be read, NVML does not answer, or the file cannot be written.
+    """
+    devices = read_devices(trial)
+    clock = SpanClock()
+    gpus = [device.id for device in devices if device.kind == "gpu"]
+    cores = {device.id: len(device.cores) for device in devices if device.kind == "cpu"}
+    sources: list[Source] = [CpuSource(cores, ProcessFile(trial.processes), clock)]
+    if gpus:
+        from placebench.telemetry.nvml_source import NvmlSource
+
+        sources.insert(0, NvmlSource(gpus, clock))
+    try:
+        with trial.device_samples.open("w", encoding="utf-8") as stream:
+            append_jsonl(stream, _header(devices, hz, "nvml" if gpus else "cpu", sources, clock))
+            _tick_until_stopped(stream, sources, Ticker(hz, clock), stop, parent)
+    except OSError as error:
+        raise PlacebenchError(f"{error.filename or trial.device_samples}: {error.strerror}") from None
+    finally:
+        for source in sources:
+            source.close()
+
+
+def _tick_until_stopped(
+    stream: TextIO, sources: Sequence[Source], ticker: Ticker, stop: threading.Event, parent: int
+) -> None:
+    while not stop.is_set() and os.getppid() == parent:
+        ticker.begin()
+        for source in sources:
+            for line in source.read():
+                append_jsonl(stream, line)
+        stop.wait(ticker.wait_s())
+    footer = {
+        "kind": Line.FOOTER,
+        "ticks": ticker.ticks,
+        "missed": ticker.missed,
+        "achieved_hz": ticker.achieved_hz,
+        "cpu_s": time.process_time(),
+    }
+    append_jsonl(stream, footer)
+
+
+def _header(
+    devices: Sequence[Device], hz: float, source: str, sources: Sequence[Source], clock: SpanClock
+) -> dict[str, Any]:
+    mono = clock.mono()
+    content: dict[str, Any] = {
+        "kind": Line.HEADER,
+        "schema_version": SCHEMA_VERSION,
+        "hz": hz,
+        "source": source,
+        "node": devices[0].node,
+        "wall": clock.wall(mono),
+        "mono": mono,
+        "devices": [device_to_dict(device) for device in devices],
+        "gpm": False,
+        "notes": [],
+    }
+    for part in sources:
+        header = part.header()
+        content = content | header | {"notes": content["notes"] + header["notes"]}
+    return content
+
+
+def read_devices(trial: Trial) -> tuple[Device, ...]:
+    """The devices of a launch.
+
+    Raises:
+        UsageError: `launch.json` cannot be read or names no devices.
+    """
+    path = trial.launch_file
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))["devices"]
+    except OSError as error:
+        raise UsageError(f"{path}: cannot read it: {error.strerror}") from None
+    except (KeyError, TypeError, ValueError):
+        raise UsageError(f"{path}: not the description of a launch: no object with devices in it") from None
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
+        raise UsageError(f"{path}: devices must be a list of at least one device")
+    try:
+        return tuple(device_from_dict(entry) for entry in entries)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the sampler; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m placebench.telemetry.sampler", description="Write what the devices do while a launch runs."
+    )
+    parser.add_argument("trial", metavar="TRIAL_DIR", type=Path, help="folder of the launch, with launch.json")
+    parser.add_argument("--hz", type=float, default=DEFAULT_HZ, help="samples a second (default: %(default)g)")
+    parser.add_argument(
+        "--parent", type=int, default=os.getppid(), help="PID whose end ends the sampler (default: its parent)"
+    )
+    options = parser.parse_args(arguments)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        if not 0 < options.hz <= MAX_HZ:
+            raise UsageError(f"--hz {options.hz:g}: must be above 0 and at most {MAX_HZ:g}")
+        sample_launch(Trial(options.trial), options.hz, stop, options.parent)
+    except PlacebenchError as error:
+        print(f"sampler: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The schema of `devices.jsonl`: what the sampler writes and readers may rely on.
+
+One object a line, told apart by `kind`:
+
+- `header`, the first line: `schema_version`, `hz` (asked for), `source` of the devices' samples (`nvml` or `cpu`),
+  `node`, `devices` (as in `launch.json`), `wall` and `mono` of the start, and what the source says of itself: for
+  NVML `driver`, `gpm` (true when every device has it) and `gpm_absent` (device → why not); for both `notes`.
+- `sample`: `wall` (seconds since the epoch), `mono` (seconds of the node's monotonic clock), `device` (an id, or
+  `controller`, sampled by the CPU source everywhere) and every quantity of its source, null where it is missing.
+- `reading_error`: a quantity of a device could not be read, with `code` and `message`; once per device, quantity
+  and code. The quantity is null in the samples concerned.
+- `device_error`: the device is lost, with `code` and `message`; its series ends here.
+- `footer`, the last line: `ticks`, `missed` (ticks skipped because the one before took too long), `achieved_hz`,
+  `cpu_s` (CPU seconds of the sampler since its start). A file without it ends where the sampler was killed.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+SourceName = Literal["cpu", "nvml"]
+
+
+class Line(StrEnum):
+    """Kinds of lines."""
+
+    HEADER = "header"
+    SAMPLE = "sample"
+    READING_ERROR = "reading_error"
+    DEVICE_ERROR = "device_error"
+    FOOTER = "footer"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One key of a sample.
+
+    Attributes:
+        key: the key.
+        unit: unit of the value; `1` for a share.
+        sources: the sources that write the key.
+        meaning: what the value says, and which stretch of time it covers.
+    """
+
+    key: str
+    unit: str
+    sources: frozenset[SourceName]
+    meaning: str
+
+
+_BOTH: frozenset[SourceName] = frozenset({"cpu", "nvml"})
+_CPU: frozenset[SourceName] = frozenset({"cpu"})
+_NVML: frozenset[SourceName] = frozenset({"nvml"})
+
+QUANTITIES: tuple[Quantity, ...] = (
+    Quantity(
+        "util", "1", _BOTH,
+        "CPU device: CPU time of its processes, over the time since the previous sample and the cores it is pinned to;"
+        " controller: the same over one core, so threads can take it above 1;"
+        " GPU: share of the driver's last sampling period (about 0.2 s) in which any kernel ran, waiting ones included",
+    ),
+    Quantity(
+        "memory_bytes", "B", _BOTH,
+        "at the sample; CPU: resident memory summed over processes, pages they share counted in each;"
+        " GPU: allocated by all processes, without what the driver reserves",
+    ),
+    Quantity("power_w", "W", _BOTH, "board power; averaged over 1 s on Ampere and newer; null on CPU devices"),
+    Quantity("energy_j", "J", _BOTH, "counter since the driver was loaded, read once a second; null on CPU devices"),
+    Quantity("processes", "1", _CPU, "processes counted: the worker and its children, the controller alone"),
+    Quantity("memory_reserved_bytes", "B", _NVML, "reserved by the driver, at the sample"),
+    Quantity("power_instant_w", "W", _NVML, "board power at the sensor's latest reading"),
+    Quantity("temperature_c", "°C", _NVML, "of the GPU, at the sample"),
+    Quantity("clock_sm_mhz", "MHz", _NVML, "of the SMs, at the sample"),
+    Quantity("clock_memory_mhz", "MHz", _NVML, "of the memory, at the sample"),
+    Quantity("event_reasons", "bits", _NVML, "why the clocks are not higher, at the sample; see EVENT_REASONS"),
+    Quantity("sm_activity", "1", _NVML, "GPM: share of the SMs that had a warp, since the previous GPM sample"),
+    Quantity("tensor_activity", "1", _NVML, "GPM: share of time tensor cores worked, since the previous GPM sample"),
+    Quantity("dram_activity", "1", _NVML, "GPM: share of peak memory bandwidth, since the previous GPM sample"),
+    Quantity("nvlink_rx_bytes_s", "B/s", _NVML, "GPM: received over all NVLinks, since the previous GPM sample"),
+    Quantity("nvlink_tx_bytes_s", "B/s", _NVML, "GPM: sent over all NVLinks, since the previous GPM sample"),
+    Quantity("pcie_rx_bytes_s", "B/s", _NVML, "GPM: received over PCIe, since the previous GPM sample"),
+    Quantity("pcie_tx_bytes_s", "B/s", _NVML, "GPM: sent over PCIe, since the previous GPM sample"),
+)  # fmt: skip
+
+EVENT_REASONS: dict[int, str] = {
+    0x001: "idle",
+    0x002: "application clocks set",
+    0x004: "software power cap",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "software thermal slowdown",
+    0x040: "hardware thermal slowdown",
+    0x080: "hardware power brake",
+    0x100: "display clocks set",
+}
+"""Bits of `event_reasons`, as NVML's clocks event reasons define them."""
+
+
+def keys_of(source: SourceName) -> tuple[str, ...]:
+    """Keys that a sample of a source has beside `kind`, `wall`, `mono` and `device`, in the order they are written."""
+    return tuple(quantity.key for quantity in QUANTITIES if source in quantity.sources)
+
+
+def event_reason_names(bits: int) -> tuple[str, ...]:
+    """Names of the reasons that are set; a bit unknown here is named by its value."""
+    known = [name for bit, name in EVENT_REASONS.items() if bits & bit]
+    rest = bits & ~sum(EVENT_REASONS)
+    return (*known, hex(rest)) if rest else tuple(known)
