@@ -3,6 +3,7 @@
 import itertools
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,6 +85,40 @@ def test_phases_of_one_pool_never_overlap(standard: Job) -> None:
     )
     assert len(device) == 4 * 8
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(device))
+
+
+@pytest.mark.parametrize("sharding", ["replicate", "shard"])
+def test_bfloat16_stays_near_float32(tmp_path: Path, standard: Job, sharding: str) -> None:
+    job = run_job(tmp_path / "job", "standard", 2, *SMALL, "precision=bfloat16", f"sharding={sharding}", "steps=2")
+    assert job.exit_code == 0, job.output[-3000:]
+    np.testing.assert_allclose(job.steps[0]["actor/entropy"], standard.steps[0]["actor/entropy"], rtol=0.02)
+    assert 0 < job.steps[1]["training/rollout_probs_diff_max"] < 0.05
+    assert job.steps[0]["actor/entropy"] != standard.steps[0]["actor/entropy"]
+
+
+def save_model(folder: Path) -> None:
+    """A model and a tokenizer as `save_pretrained` leaves them: words are digits and signs."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from placebench.ppo.models import build_policy
+
+    words = {"</s>": 0} | {character: number for number, character in enumerate("0123456789+=", start=1)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="</s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    make: Any = PreTrainedTokenizerFast
+    make(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(folder)
+    build_policy("tiny", 7, 1.0).language_model.save_pretrained(folder)
+
+
+def test_a_saved_model_and_prompts_of_a_file(tmp_path: Path) -> None:
+    save_model(tmp_path / "model")
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "1+2=", "answer": "3"}\n{"prompt": "2+2=", "answer": "4"}\n')
+    model = (f"model={tmp_path / 'model'}", f"data.source={tmp_path / 'prompts.jsonl'}", "data.reward=exact_match")
+    job = run_job(tmp_path / "job", "split", 2, *SMALL, *model, "steps=2", "batch.max_response_length=8")
+    assert job.exit_code == 0, job.output[-3000:]
+    assert job.steps[0]["prompt_length/mean"] == 4
+    assert job.steps[1]["training/rollout_probs_diff_max"] < 0.01
 
 
 def test_fixed_lengths_are_equal_work(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_character_without_token() -> None:
 
 @pytest.fixture(scope="module")
 def rollout() -> TorchRollout:
-    return TorchRollout(build_policy("tiny", 0, torch.float32, 1.0).eval().language_model)
+    return TorchRollout(build_policy("tiny", 0, 1.0).eval().language_model)
 
 
 PROMPTS = [[1, 11, 2, 17], [3, 11, 4, 17, 5, 6], [9], [8, 8]]
@@ -162,7 +162,7 @@ def test_a_response_does_not_depend_on_its_neighbours(rollout: TorchRollout) -> 
 
 
 def test_log_probs_are_the_policys(rollout: TorchRollout) -> None:
-    policy = build_policy("tiny", 0, torch.float32, 0.7).eval()
+    policy = build_policy("tiny", 0, 0.7).eval()
     generated = rollout.generate(PROMPTS, sampling(top_p=0.9), [1, 2, 3, 4])
     batch = SequenceBatch.build(PROMPTS, [one.tokens for one in generated])
     model = SequenceModel(policy.requires_grad_(False), build_workload({}), torch.device("cpu"))
@@ -199,7 +199,7 @@ def test_ends_at_eos_unless_told_not_to(rollout: TorchRollout) -> None:
 
 
 def test_parameter_counts_are_the_models() -> None:
-    policy, critic = build_policy("tiny", 0, torch.float32, 1.0), build_critic("tiny", 1, torch.float32)
+    policy, critic = build_policy("tiny", 0, 1.0), build_critic("tiny", 1)
     assert sum(part.numel() for part in policy.parameters()) == PRESETS["tiny"].parameters
     assert sum(part.numel() for part in critic.parameters()) == PRESETS["tiny"].critic_parameters
 
@@ -222,7 +222,7 @@ def test_public_parameter_counts() -> None:
 
 
 def test_model_shapes(tmp_path: Path) -> None:
-    build_policy("tiny", 0, torch.float32, 1.0).language_model.save_pretrained(tmp_path)
+    build_policy("tiny", 0, 1.0).language_model.save_pretrained(tmp_path)
     saved = model_shape(str(tmp_path))
     assert saved is not None
     assert saved.parameters == PRESETS["tiny"].parameters

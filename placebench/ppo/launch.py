@@ -7,6 +7,7 @@ launch.json and all it leaves lies in the trial's folder. Exit codes: see `Outco
 import json
 import logging
 import os
+import secrets
 import signal
 import sys
 import time
@@ -60,6 +61,15 @@ class Launch:
         """Start Ray and the workers, run every step, and stop them again whatever happens."""
         self._progress("start ray")
         self._register(os.getpid(), "controller", None, None)
+        # Ray reads its settings when it is imported.
+        os.environ |= {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_DEDUP_LOGS": "0",
+            "RAY_COLOR_PREFIX": "0",
+            # A token of its own keeps others out of this Ray; without one, Ray would leave a file in the user's home.
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        }
         import ray
 
         with self._recorder.span(0, "start_ray"):
@@ -82,9 +92,6 @@ class Launch:
     def _start_ray(self) -> None:
         import ray
 
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-        os.environ.setdefault("RAY_COLOR_PREFIX", "0")
         ray.init(
             address="local",
             num_cpus=self._placement.size,

@@ -28,16 +28,16 @@ def model_config(model: str) -> Any:
         raise UsageError(f"--model {model}: cannot be loaded: {str(error).splitlines()[0]}") from None
 
 
-def load_language_model(model: str, seed: int, dtype: torch.dtype) -> Any:
-    """A causal language model: random weights from the seed for a preset, the saved ones otherwise."""
+def load_language_model(model: str, seed: int) -> Any:
+    """A causal language model in float32: random weights from the seed for a preset, the saved ones otherwise."""
     import transformers
 
     auto_model: Any = transformers.AutoModelForCausalLM
     config = model_config(model)
     if model not in PRESETS:
-        return auto_model.from_pretrained(model, config=config, dtype=dtype)
+        return auto_model.from_pretrained(model, config=config, dtype=torch.float32)
     torch.manual_seed(seed)
-    return auto_model.from_config(config, dtype=dtype)
+    return auto_model.from_config(config, dtype=torch.float32)
 
 
 class PolicyModel(nn.Module):
@@ -92,13 +92,13 @@ class ValueModel(nn.Module):
         return cast(Tensor, self.value_head(hidden)).squeeze(-1).float()
 
 
-def build_policy(model: str, seed: int, dtype: torch.dtype, temperature: float) -> PolicyModel:
+def build_policy(model: str, seed: int, temperature: float) -> PolicyModel:
     """The actor's or the reference's model; equal seeds give equal weights."""
-    return PolicyModel(load_language_model(model, seed, dtype), temperature)
+    return PolicyModel(load_language_model(model, seed), temperature)
 
 
-def build_critic(model: str, seed: int, dtype: torch.dtype) -> ValueModel:
+def build_critic(model: str, seed: int) -> ValueModel:
     """The critic: the decoder of `model` with a new value head."""
-    language_model = load_language_model(model, seed, dtype)
+    language_model = load_language_model(model, seed)
     torch.manual_seed(seed)
     return ValueModel(language_model.model, language_model.config.hidden_size)

@@ -1,6 +1,7 @@
 """One model in one rank: micro-batches, forward passes, and optimizer steps over the pool's ranks."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -27,24 +28,34 @@ def spread_over_ranks(module: nn.Module, workload: Workload) -> nn.Module:
     if workload.sharding == "replicate":
         trains = any(parameter.requires_grad for parameter in module.parameters())
         return DistributedDataParallel(module) if trains else module
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+    casts = workload.precision == "bfloat16"
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if casts else MixedPrecisionPolicy()
     for layer in module.layers:  # type: ignore[union-attr]
-        fully_shard(layer)
-    fully_shard(module)
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(module, mp_policy=policy)
     return module
 
 
 class SequenceModel:
-    """Forward passes of a model over a rank's sequences, in micro-batches without much padding."""
+    """Forward passes of a model over a rank's sequences, in micro-batches without much padding.
+
+    Weights and optimizer states are float32; with `precision: bfloat16` only the computing is in bfloat16.
+    """
 
     def __init__(self, module: nn.Module, workload: Workload, device: torch.device) -> None:
         self.module = spread_over_ranks(module.to(device), workload)
         self._token_budget = workload.batch.micro_batch_tokens
         self._device = device
         self._must_agree = workload.sharding == "shard"
+        # A sharded model's parts cast by themselves.
+        self._casts = workload.precision == "bfloat16" and workload.sharding == "replicate"
 
-    @torch.inference_mode(False)
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context of every forward pass: computing in bfloat16 where the workload says so."""
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._casts)
+
     def per_token(
         self, batch: SequenceBatch, forward: Callable[[nn.Module, dict[str, Tensor]], Tensor]
     ) -> NDArray[np.float32]:
@@ -55,7 +66,7 @@ class SequenceModel:
         """
         groups = self._groups(batch)
         values: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(batch)
-        with torch.no_grad():
+        with torch.no_grad(), self.autocast():
             results = [forward(self.module, self.inputs(batch.select(group))) for group in groups]
         for group, result in zip(groups, results, strict=True):
             parts = np.split(result.float().cpu().numpy(), np.cumsum(batch.response_lengths[group])[:-1])
@@ -134,7 +145,8 @@ class TrainedModel(SequenceModel):
         sums: dict[str, Tensor] = {}
         for number, group in enumerate(groups):
             self._synchronize_gradients(number == len(groups) - 1)
-            result = loss(self.module, self.inputs(share.select(group)))
+            with self.autocast():
+                result = loss(self.module, self.inputs(share.select(group)))
             torch.autograd.backward(result.loss * scale)
             for name, value in result.metrics.items():
                 sums[name] = sums[name] + value if name in sums else value

@@ -91,19 +91,16 @@ class Worker:
         return self._spans.drain()
 
     def _build_roles(self) -> None:
-        import torch
-
         from placebench.ppo.models import build_critic, build_policy
         from placebench.ppo.rewards import load_reward
         from placebench.ppo.tokenizer import load_tokenizer
         from placebench.ppo.training import SequenceModel, TrainedModel
 
         job, device = self._workload, self._torch_device
-        dtype = getattr(torch, job.precision)
         temperature = job.rollout.temperature
         self._tokenizer = load_tokenizer(job.model)
         if Role.ACTOR in self._roles:
-            policy = build_policy(job.model, job.seed, dtype, temperature)
+            policy = build_policy(job.model, job.seed, temperature)
             self._actor: TrainedModel = TrainedModel(policy, job, device, job.optimizer.actor_lr)
             self._actor.module.eval()
             self._policy = policy
@@ -111,10 +108,10 @@ class Worker:
                 # FSDP fixes its units at the first pass through the root; generation enters below it.
                 self._actor.per_token(SequenceBatch.build([[0]], [[0]]), _log_probs)
         if Role.REF in self._roles:
-            reference = build_policy(job.model, job.seed, dtype, temperature).requires_grad_(False).eval()
+            reference = build_policy(job.model, job.seed, temperature).requires_grad_(False).eval()
             self._ref: SequenceModel = SequenceModel(reference, job, device)
         if Role.CRITIC in self._roles:
-            critic = build_critic(job.critic_model or job.model, job.seed + CRITIC_SEED, dtype)
+            critic = build_critic(job.critic_model or job.model, job.seed + CRITIC_SEED)
             self._critic: TrainedModel = TrainedModel(critic, job, device, job.optimizer.critic_lr)
             self._critic.module.eval()
         if Role.REWARD in self._roles:
@@ -159,6 +156,7 @@ class Worker:
 
     def _gen(self, prompts: list[list[int]], seeds: list[int]) -> SequenceBatch:
         from placebench.ppo.rollout.base import SamplingSettings
+        from placebench.ppo.rollout.torch import unsharded
 
         rollout = self._workload.rollout
         settings = SamplingSettings(
@@ -168,15 +166,10 @@ class Worker:
             rollout.ignore_eos,
             self._tokenizer.eos_token_id,
         )
-        with self._whole_policy():
+        with unsharded(self._actor.module), self._actor.autocast():
             responses = self._rollout.generate(prompts, settings, seeds)
         log_probs = [value for response in responses for value in response.log_probs]
         return SequenceBatch.build(prompts, [response.tokens for response in responses], rollout_log_probs=log_probs)
-
-    def _whole_policy(self) -> Any:
-        from placebench.ppo.rollout.torch import unsharded
-
-        return unsharded(self._actor.module)
 
     def _score(self, batch: SequenceBatch, prompts: list[str], answers: list[str]) -> np.ndarray[Any, Any]:
         texts = [
