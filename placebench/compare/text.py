@@ -7,15 +7,15 @@ MISSING = "–"
 MAX_DECIMALS = 4
 
 
-def quantity(value: float, unit: str) -> str:
+def quantity(value: float | None, unit: str) -> str:
     """A number with its unit; a missing one is a dash.
 
     Args:
-        value: the number; NaN is missing.
+        value: the number; None and NaN are missing.
         unit: `s`, `tokens/s`, `1` (a share, shown in percent), `B`, `J` or `W`. Tokens per second stand without
             their unit, which is in the row's name.
     """
-    if math.isnan(value):
+    if value is None or math.isnan(value):
         return MISSING
     if unit == "1":
         return f"{100 * value:.0f} %"
@@ -32,14 +32,14 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:,.{min(max(decimals, 0), MAX_DECIMALS)}f}"
 
 
-def ratio(value: float, low: float, high: float) -> str:
-    """A ratio with as many decimals, two to four, as its interval makes sensible."""
+def ratio(value: float, low: float | None, high: float | None) -> str:
+    """A ratio with as many decimals, two or three, as its interval makes sensible."""
     return f"{value:.{_ratio_decimals(low, high)}f}"
 
 
-def interval(low: float, high: float) -> str:
+def interval(low: float | None, high: float | None) -> str:
     """The ends of a ratio's interval, for instance `1.27–1.35`; a dash where there is none."""
-    if math.isnan(low):
+    if low is None or high is None or math.isnan(low):
         return MISSING
     decimals = _ratio_decimals(low, high)
     return f"{low:.{decimals}f}–{high:.{decimals}f}"
@@ -56,8 +56,5 @@ def listing(parts: Iterable[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
-def _ratio_decimals(low: float, high: float) -> int:
-    width = high - low
-    if math.isnan(width) or width >= 0.02:
-        return 2
-    return 3
+def _ratio_decimals(low: float | None, high: float | None) -> int:
+    return 3 if low is not None and high is not None and high - low < 0.02 else 2

@@ -102,8 +102,8 @@ def phases_over_steps(timing: pd.DataFrame, *, by: str = "launch", smooth: int =
     Args:
         timing: columns `by`, step, phase, seconds, kind, as `timing_frame` gives them. Details are left out.
         by: the column whose values get a panel each: launch, or placement.
-        smooth: width in steps of the centred moving average drawn as the line; the steps themselves stay as
-            faint points.
+        smooth: width in steps of the centred moving average drawn as the line. The steps themselves stay as faint
+            points, and so do the launches where `by` puts several into one panel and the line is their mean.
     """
     drawn = timing[timing["kind"] != Kind.DETAIL]
     phases = phase_order(drawn["phase"])
@@ -115,13 +115,12 @@ def phases_over_steps(timing: pd.DataFrame, *, by: str = "launch", smooth: int =
     same_scale = bool(highest.max() <= SCALE_RATIO * highest.min())
     figure = Figure(figsize=(max(7.5, 4.2 * columns) + 1.8, max(4.2, 3.4 * rows)), layout="constrained")
     panels: list[Axes] = list(figure.subplots(rows, columns, sharey=same_scale, squeeze=False).flat)
-    drawn = drawn.assign(average=moving_average(drawn, smooth, by=by))
+    lines = average_lines(drawn, smooth, by=by)
     for panel, group in zip(panels, groups, strict=False):
-        rows_of_group = drawn[drawn[by] == group].sort_values("step")
+        points_of, lines_of = drawn[drawn[by] == group], lines[lines[by] == group]
         for phase in phases:
-            series = rows_of_group[rows_of_group["phase"] == phase]
-            if not series.empty:
-                _draw_series(panel, series, colors[phase], _line_style(phase, phases), smoothed=smooth > 1)
+            points, line = points_of[points_of["phase"] == phase], lines_of[lines_of["phase"] == phase]
+            _draw_series(panel, points, line, colors[phase], _line_style(phase, phases), smoothed=smooth > 1)
         _title(panel, str(group))
         panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     for panel in panels[: len(groups)]:
@@ -133,24 +132,30 @@ def phases_over_steps(timing: pd.DataFrame, *, by: str = "launch", smooth: int =
     figure.supxlabel("training step", fontsize="medium")
     figure.supylabel("\n".join(["seconds per step", *notes]), fontsize="medium")
     handles = [
-        Line2D([], [], color=colors[phase], linestyle=_line_style(phase, phases), linewidth=2, label=_legend(phase))
+        Line2D(
+            [], [], color=colors[phase], linestyle=_line_style(phase, phases), linewidth=2, label=_legend(_wrap(phase))
+        )
         for phase in phases
     ]
     figure.legend(handles=handles, loc="outside right upper", frameon=False, title="phase")
     return figure
 
 
-def moving_average(timing: pd.DataFrame, width: int, *, by: str = "launch") -> "pd.Series[float]":
-    """The centred moving average over `width` steps that `phases_over_steps` draws as a line.
+def average_lines(timing: pd.DataFrame, width: int, *, by: str = "launch") -> pd.DataFrame:
+    """The lines of `phases_over_steps`: the mean of each step, averaged over `width` steps around it.
+
+    Phases that fewer than half of the steps have are left out: they are drawn as points.
 
     Returns:
-        Seconds, aligned with `timing`; NaN for phases that fewer than half of the steps have, which have no line.
+        Columns `by`, phase, step and average (seconds), by step.
     """
-    ordered = timing.sort_values("step", kind="stable")
-    steps = ordered.groupby(by)["step"].transform("nunique")
-    series = ordered.groupby([by, "phase"])["seconds"]
-    average = series.transform(lambda seconds: seconds.rolling(width, center=True, min_periods=1).mean())
-    return average.where(2 * series.transform("size") >= steps).reindex(timing.index)
+    lines = timing.groupby([by, "phase", "step"])["seconds"].mean().rename("average").reset_index()
+    steps_of_phase = lines.groupby([by, "phase"])["step"].transform("size")
+    lines = lines[2 * steps_of_phase >= lines.groupby(by)["step"].transform("nunique")]
+    average = lines.groupby([by, "phase"])["average"].transform(
+        lambda seconds: seconds.rolling(width, center=True, min_periods=1).mean()
+    )
+    return lines.assign(average=average)
 
 
 def mean_table(timing: pd.DataFrame, *, by: str = "launch") -> pd.DataFrame:
@@ -168,7 +173,11 @@ def mean_table(timing: pd.DataFrame, *, by: str = "launch") -> pd.DataFrame:
 
 
 def mean_per_phase(
-    means: pd.DataFrame, *, by: str = "launch", interval: str | None = "10th to 90th percentile of the steps"
+    means: pd.DataFrame,
+    *,
+    by: str = "launch",
+    interval: str | None = "10th to 90th percentile of the steps",
+    seconds: str = "mean seconds of the steps that have the phase",
 ) -> Figure:
     """Mean seconds of every phase as bars, those of the values of `by` beside each other.
 
@@ -177,6 +186,7 @@ def mean_per_phase(
             are not drawn.
         by: the column whose values stand beside each other, told apart by hatch.
         interval: what low and high are, for the axis label; None draws no whiskers.
+        seconds: what mean is, for the axis label.
     """
     phases = phase_order(means["phase"])
     colors = phase_colors(phases)
@@ -210,11 +220,11 @@ def mean_per_phase(
                     va="center",
                     fontsize="x-small",
                 )
-    axes.set_yticks(range(len(phases)), phases, parse_math=False)
+    axes.set_yticks(range(len(phases)), [_wrap(phase) for phase in phases], parse_math=False)
     axes.set_ylim(len(phases) - 0.45, -0.55)
     axes.margins(x=0.1)
     axes.set_xlim(left=0)
-    axes.set_xlabel("mean seconds of the steps that have the phase" + (f"\nwhiskers: {interval}" if interval else ""))
+    axes.set_xlabel(seconds + (f"\nwhiskers: {interval}" if interval else ""))
     _finish([axes], grid="x")
     if len(groups) > 1:
         _group_legend(figure, [str(group) for group in groups])
@@ -250,7 +260,7 @@ def share_of_step(timing: pd.DataFrame, *, by: str = "launch") -> Figure:
     axes.set_xlim(0, max(block.reach for block in blocks))
     axes.set_xlabel("share of the step time, %")
     _finish([axes], grid="x")
-    handles = [Patch(facecolor=colors[phase], label=_legend(phase)) for phase in phases]
+    handles = [Patch(facecolor=colors[phase], label=_legend(_wrap(phase))) for phase in phases]
     figure.legend(handles=handles, loc="outside right upper", frameon=False, title="phase")
     return figure
 
@@ -293,16 +303,20 @@ def _save(figure: Figure, target: Path | io.StringIO, file_format: str) -> None:
         figure.savefig(target, format=file_format, dpi=150, metadata=undated)
 
 
-def _draw_series(axes: Axes, series: pd.DataFrame, color: str, style: LineStyle, *, smoothed: bool) -> None:
-    """Draw one phase: a line, or points alone where only some of the steps have it."""
-    steps, seconds, average = series["step"], series["seconds"], series["average"]
-    if len(series) < 2 or average.isna().all():
-        axes.plot(steps, seconds, color=color, linestyle="none", marker="D", markersize=4)
+def _draw_series(
+    axes: Axes, points: pd.DataFrame, line: pd.DataFrame, color: str, style: LineStyle, *, smoothed: bool
+) -> None:
+    """Draw one phase: a line, and the single steps as faint points where the line is an average of them."""
+    if len(line) < 2:
+        axes.plot(points["step"], points["seconds"], color=color, linestyle="none", marker="D", markersize=4)
         return
-    if smoothed:
-        axes.plot(steps, seconds, color=color, linestyle="none", marker=".", markersize=3, alpha=0.25)
-    marker = "o" if len(series) <= 30 and not smoothed else None
-    axes.plot(steps, average, color=color, linestyle=style, linewidth=1.5, marker=marker, markersize=3)
+    averaged = smoothed or len(points) > len(line)
+    if averaged:
+        axes.plot(
+            points["step"], points["seconds"], color=color, linestyle="none", marker=".", markersize=3, alpha=0.25
+        )
+    marker = "o" if len(line) <= 30 and not averaged else None
+    axes.plot(line["step"], line["average"], color=color, linestyle=style, linewidth=1.5, marker=marker, markersize=3)
 
 
 def _draw_whiskers(axes: Axes, rows: pd.DataFrame, positions: Sequence[float]) -> None:
@@ -340,7 +354,7 @@ def _draw_shares(axes: Axes, block: _ShareBlock, colors: Mapping[str, str], top:
         if block.stacked:
             axes.barh(top + 0.5, share, left=left, height=1.0, color=color, edgecolor="white", linewidth=0.8)
             if share >= 4:
-                axes.text(left + share / 2, top + 0.5, f"{share:.0f}", color=_ink(color), ha="center", va="center")
+                axes.text(left + share / 2, top + 0.5, f"{share:.0f}", color=ink(color), ha="center", va="center")
             left += share
         else:
             place = top + (lane + 0.5) * LANE
@@ -352,7 +366,7 @@ def _three_digits(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
-def _ink(color: str) -> str:
+def ink(color: str) -> str:
     """Black or white, whichever is read better on a colour."""
     red, green, blue = mpl.colors.to_rgb(color)
     return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "white"

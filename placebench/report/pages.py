@@ -1,0 +1,63 @@
+"""The report as Markdown and as one self-contained HTML page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jinja2
+
+from placebench.report import tables
+from placebench.report.schema import Summary
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure as the pages need it.
+
+    Attributes:
+        title: heading.
+        caption: what it shows.
+        path: file, relative to the run folder.
+        svg: the `<svg>` element.
+    """
+
+    title: str
+    caption: str
+    path: str
+    svg: str
+
+
+def markdown(summary: Summary, pictures: Sequence[Picture], trace: str | None) -> str:
+    """`report.md`: headline, tables and links to the figures; text is escaped."""
+    environment = _environment(autoescape=False)
+    environment.filters["plain"] = _markdown_text
+    return _render(environment, "report.md.j2", summary, pictures, trace)
+
+
+def html(summary: Summary, pictures: Sequence[Picture], trace: str | None) -> str:
+    """`report.html`: one page with its figures inside that loads nothing."""
+    return _render(_environment(autoescape=True), "report.html.j2", summary, pictures, trace)
+
+
+def _environment(*, autoescape: bool) -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("placebench.report"),
+        autoescape=autoescape,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+
+
+def _render(
+    environment: jinja2.Environment, template: str, summary: Summary, pictures: Sequence[Picture], trace: str | None
+) -> str:
+    return environment.get_template(template).render(
+        summary=summary, first=summary.placements[0], tables=tables, pictures=pictures, trace=trace
+    )
+
+
+def _markdown_text(text: str) -> str:
+    for mark in "\\`*|<[":
+        text = text.replace(mark, f"\\{mark}")
+    return text.replace("\n", " ")

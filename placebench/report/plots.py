@@ -1,0 +1,179 @@
+"""The figures of a run's report, drawn from a comparison."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.statistics import Better, Ratio
+from placebench.compare.text import interval, ratio
+from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
+from placebench.report.figures import mean_per_phase, phase_colors, phases_over_steps
+from placebench.report.timeline import timeline
+
+WIDTH = 7.2
+TIMING = "timing_s/"
+# An interval that reaches beyond this factor of the outermost ratio leaves the picture; its ends stand in the text.
+REACH = 1.5
+TICKS = (0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)
+MOST_TICKS = 9
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One figure of the report.
+
+    Attributes:
+        name: the file's name without its suffix.
+        title: its heading.
+        caption: what it shows, for those who see it and those who do not.
+        figure: the figure.
+    """
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+def draw_plots(comparison: Comparison) -> Iterator[Plot]:
+    """The figures for which there are measurements, most important first."""
+    drawn: tuple[tuple[str, str, str, Callable[[Comparison], Figure | None]], ...] = (
+        (
+            "timeline",
+            "One typical step",
+            "The measured step of each placement whose time is nearest to the mean, all to one scale: bars are phases"
+            " on their device, grey is waiting.",
+            timeline,
+        ),
+        (
+            "ratios",
+            "Ratios",
+            "Each time and throughput over the first placement's, with its 95 % interval; the grey band is the smallest"
+            " effect of interest.",
+            ratios,
+        ),
+        (
+            "phases",
+            "Mean of each phase",
+            "Seconds a step of each phase on its slowest device. Phases of different pools overlap, so they do not"
+            " add up to the step.",
+            phases,
+        ),
+        (
+            "steps",
+            "Phases over the steps",
+            "Seconds of each phase from submission to result, mean of the launches, warm-up included.",
+            steps,
+        ),
+    )
+    for name, title, caption, draw in drawn:
+        figure = draw(comparison)
+        if figure is not None:
+            yield Plot(name, title, caption, figure)
+
+
+def ratios(comparison: Comparison) -> Figure | None:
+    """Times and throughput of every placement against the first, with intervals; None where there is no ratio."""
+    metrics = [metric for metric in comparison.metrics if metric.better is not Better.NEITHER]
+    groups = [
+        (result, [(metric, found) for metric in metrics if (found := result.ratios.get(metric.key))])
+        for result in comparison.results[1:]
+    ]
+    groups = [(result, rows) for result, rows in groups if rows]
+    if not groups:
+        return None
+    colors = phase_colors([*comparison.phases, STEP])
+    lines = sum(len(rows) for _, rows in groups)
+    figure = Figure(figsize=(WIDTH, 1.0 + 0.27 * lines + 0.5 * len(groups)), layout="constrained")
+    counts = [len(rows) for _, rows in groups]
+    panels = list(figure.subplots(len(groups), 1, sharex=True, squeeze=False, height_ratios=counts).flat)
+    values = [found.value for _, rows in groups for _, found in rows] + [1.0]
+    ends = [end for _, rows in groups for _, found in rows for end in (found.low, found.high) if not math.isnan(end)]
+    low = max(min([*values, *ends]), min(values) / REACH) / 1.05
+    high = min(max([*values, *ends]), max(values) * REACH) * 1.05
+    for axes, (result, rows) in zip(panels, groups, strict=True):
+        bound = 1 + comparison.min_effect
+        axes.axvspan(1 / bound, bound, color="#dddddd", linewidth=0)
+        axes.axvline(1, color="#555555", linewidth=0.8)
+        for place, (metric, found) in enumerate(rows):
+            color = colors.get(metric.key.removeprefix("phase/"), colors[STEP])
+            _draw_ratio(axes, place, found, color)
+        axes.set_yticks(range(len(rows)), [metric.label for metric, _ in rows], fontsize="small", parse_math=False)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        title = f"{result.name} / {comparison.first.name}"
+        axes.set_title(title, loc="left", fontsize="medium", fontweight="bold", parse_math=False)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", color="#eeeeee", linewidth=0.6)
+        axes.set_axisbelow(True)
+    panels[-1].set_xscale("log")
+    panels[-1].set_xlim(low, high)
+    ticks = _ticks(low, high)
+    panels[-1].set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    panels[-1].xaxis.set_minor_locator(NullLocator())
+    panels[-1].set_xlabel("ratio (log scale); times: below 1 is faster, tokens/s: above 1 is faster")
+    return figure
+
+
+def phases(comparison: Comparison) -> Figure | None:
+    """Every phase of every placement in its device view, with the interval over launches."""
+    rows = []
+    for result in comparison.results:
+        keys = {"step_time": STEP, "unattributed": UNATTRIBUTED}
+        keys |= {f"phase/{phase}": phase for phase in comparison.phases}
+        for key, phase in keys.items():
+            found = result.estimate(key)
+            if found.n:
+                row = {"placement": result.name, "phase": phase, "mean": found.value}
+                rows.append(row | {"low": max(found.low, 0.0), "high": found.high})
+    if not rows:
+        return None
+    return mean_per_phase(
+        pd.DataFrame(rows),
+        by="placement",
+        interval="95 % interval over launches",
+        seconds="seconds a step, mean of the launches' medians",
+    )
+
+
+def steps(comparison: Comparison) -> Figure | None:
+    """Phases over the steps, one panel a placement."""
+    frames = [frame for result in comparison.results if (frame := _step_timings(result)) is not None]
+    return phases_over_steps(pd.concat(frames, ignore_index=True), by="placement") if frames else None
+
+
+def _step_timings(result: PlacementResult) -> pd.DataFrame | None:
+    """Mean over the launches of every step's timings, in the columns that the figure takes."""
+    launches = [launch.steps.filter(like=TIMING) for launch in result.launches]
+    launches = [timings for timings in launches if not timings.empty]
+    if not launches:
+        return None
+    means = pd.concat(launches).groupby(level="step").mean()
+    tidy = means.rename(columns=lambda name: str(name).removeprefix(TIMING)).melt(
+        var_name="phase", value_name="seconds", ignore_index=False
+    )
+    kinds = tidy["phase"].map(lambda phase: Kind.STEP if phase == STEP else Kind.OVERLAP)
+    return tidy.reset_index().assign(placement=result.name, kind=kinds.to_numpy()).dropna(subset="seconds")
+
+
+def _draw_ratio(axes: Axes, place: int, found: Ratio, color: str) -> None:
+    if not math.isnan(found.low):
+        axes.plot([found.low, found.high], [place, place], color=color, linewidth=2.2, solid_capstyle="butt")
+    axes.plot(found.value, place, marker="o", markersize=5.5, color=color, markeredgecolor="white", markeredgewidth=0.8)
+    text = f"{ratio(found.value, found.low, found.high)} ({interval(found.low, found.high)}) {found.verdict}"
+    axes.annotate(
+        text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=7.5, annotation_clip=False
+    )
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    inside = [tick for tick in TICKS if low <= tick <= high]
+    while len(inside) > MOST_TICKS:
+        inside = [tick for tick in inside if tick == 1 or inside.index(tick) % 2]
+    return inside

@@ -1,0 +1,145 @@
+"""`summary.json`: every number of the report with its unit, its interval and its n, under a versioned schema.
+
+The terminal, Markdown and HTML reports are rendered from the same object, so they show nothing that is not in the file.
+The models below are the schema; `Summary.model_json_schema()` gives it as JSON Schema. A missing number is null.
+"""
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from placebench.compare.statistics import Better, Verdict
+from placebench.runfolder import Status
+
+
+def _null_if_missing(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Number = Annotated[float | None, BeforeValidator(_null_if_missing)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Ratio(_Part):
+    """A number over the same number of the first placement."""
+
+    value: float
+    low: Number = Field(description="lower end of the interval; null with fewer than two pairs")
+    high: Number = Field(description="upper end of the interval")
+    pairs: int = Field(description="rounds that both placements finished")
+    verdict: Verdict
+
+
+class Quantity(_Part):
+    """One number of a placement over its launches."""
+
+    key: str
+    label: str
+    unit: Literal["s", "tokens/s", "1", "B", "J", "W"] = Field(description="1 is a share")
+    better: Better
+    value: Number = Field(description="mean of the launches, geometric where all are above 0")
+    low: Number = Field(description="lower end of the interval; null with fewer than two launches")
+    high: Number = Field(description="upper end of the interval")
+    n: int = Field(description="launches that have the number")
+    ratio: Ratio | None = Field(description="null for the first placement and where a ratio has no meaning")
+
+
+class DeviceSummary(_Part):
+    """One device in one placement."""
+
+    id: str
+    label: str
+    pool: str
+    quantities: tuple[Quantity, ...]
+
+
+class PhaseOnDevice(_Part):
+    """What the samples say of one phase on one device; besides the phases there are `idle` and `step`."""
+
+    phase: str
+    device: str
+    load: Number = Field(description="share, mean over the time sampled")
+    peak_memory_bytes: Number = Field(description="highest sample")
+    power_w: Number = Field(description="mean over the time sampled")
+    energy_j: Number = Field(description="per step")
+    seconds: float = Field(description="time of the phase that samples cover, all launches")
+    samples: int = Field(description="samples that share time with the phase")
+    n: int = Field(description="launches that have samples of the phase")
+
+
+class PlacementSummary(_Part):
+    """One placement."""
+
+    name: str
+    pools: dict[str, tuple[str, ...]] = Field(description="device ids of each pool")
+    roles: dict[str, str] = Field(description="the pool of each role")
+    overlap: str
+    launches: int = Field(description="finished launches: the ones in the numbers")
+    headline: str | None = Field(description="the verdict; null for the first of several placements")
+    reasons: tuple[str, ...]
+    quantities: tuple[Quantity, ...] = Field(description="phases are in their device view")
+    controller_view: tuple[Quantity, ...] = Field(description="phases from submission to result")
+    overlaps: tuple[Quantity, ...] = Field(description="time in which two phases ran side by side, per step")
+    waits: tuple[Quantity, ...] = Field(description="idle time per step by pool and cause, mean of the pool's devices")
+    devices: tuple[DeviceSummary, ...]
+    phases_on_devices: tuple[PhaseOnDevice, ...]
+
+
+class LaunchSummary(_Part):
+    """One launch; times are null unless it is done."""
+
+    round: int
+    placement: str
+    status: Status
+    error: str | None
+    steps: int
+    startup_s: Number
+    steps_s: Number
+    stop_s: Number
+
+
+class Method(_Part):
+    """How the numbers came about."""
+
+    confidence: float
+    min_effect: float = Field(description="smallest effect of interest, a fraction")
+    warmup_steps: int = Field(description="first steps of each launch that are left out")
+    load: str = Field(description="what device load means here")
+    steps: str = "median of the measured steps of a launch"
+    interval: str = "t interval over launches; of a ratio, over the log ratios of launches of the same round"
+
+
+class Summary(_Part):
+    """The content of `summary.json`."""
+
+    schema_version: Literal[1] = 1
+    placebench: str
+    name: str
+    status: str
+    started: str | None
+    ended: str | None
+    command: tuple[str, ...]
+    done: int = Field(description="launches that are done")
+    planned: int = Field(description="launches that the run was to have")
+    method: Method
+    workload: dict[str, Any]
+    host: dict[str, Any]
+    versions: dict[str, Any]
+    git: dict[str, Any] | None
+    warnings: tuple[str, ...]
+    placements: tuple[PlacementSummary, ...]
+    launches: tuple[LaunchSummary, ...]
+
+    @property
+    def headlines(self) -> tuple[str, ...]:
+        """The verdicts, one sentence each."""
+        return tuple(placement.headline for placement in self.placements if placement.headline)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reasons of all placements in order."""
+        return tuple(sentence for placement in self.placements for sentence in placement.reasons)

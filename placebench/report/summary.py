@@ -1,0 +1,159 @@
+"""From a comparison to the content of `summary.json`."""
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from placebench import __version__
+from placebench.compare.caveats import caveats, load_meaning
+from placebench.compare.comparison import Comparison, PlacementResult, phase_devices
+from placebench.compare.launches import launch_times
+from placebench.compare.metrics import Metric, controller_metric, device_metrics
+from placebench.compare.reasons import alone, headline, reasons, waiting
+from placebench.compare.run import Launch
+from placebench.compare.statistics import CONFIDENCE, Better
+from placebench.compare.statistics import Ratio as MeasuredRatio
+from placebench.report.schema import (
+    DeviceSummary,
+    LaunchSummary,
+    Method,
+    PhaseOnDevice,
+    PlacementSummary,
+    Quantity,
+    Ratio,
+    Summary,
+)
+from placebench.runfolder import Status
+
+
+def summarize(comparison: Comparison) -> Summary:
+    """Put a comparison into the form of `summary.json`."""
+    run = comparison.run
+    manifest = run.manifest
+    return Summary(
+        placebench=__version__,
+        name=run.name,
+        status=str(manifest.get("status", "")),
+        started=manifest.get("started"),
+        ended=manifest.get("ended"),
+        command=tuple(manifest.get("command", ())),
+        done=len(run.launches) - len(run.missing),
+        planned=len(run.launches),
+        method=Method(
+            confidence=CONFIDENCE,
+            min_effect=comparison.min_effect,
+            warmup_steps=run.warmup_steps,
+            load=load_meaning(comparison),
+        ),
+        workload=manifest.get("workload", {}),
+        host=manifest.get("host", {}),
+        versions=manifest.get("versions", {}),
+        git=manifest.get("git"),
+        warnings=caveats(comparison),
+        placements=tuple(_placement(comparison, result) for result in comparison.results),
+        launches=tuple(_launch(launch) for launch in run.launches),
+    )
+
+
+def _placement(comparison: Comparison, result: PlacementResult) -> PlacementSummary:
+    verdict, why = _verdict(comparison, result)
+    return PlacementSummary(
+        name=result.name,
+        pools=dict(result.placement.pools),
+        roles=dict(result.placement.roles),
+        overlap=result.placement.overlap,
+        launches=len(result.launches),
+        headline=verdict,
+        reasons=why,
+        quantities=_quantities(result, comparison.metrics),
+        controller_view=_quantities(result, (controller_metric(phase) for phase in comparison.phases)),
+        overlaps=_times(result, "overlap/"),
+        waits=_times(result, "wait/"),
+        devices=tuple(_device(comparison, result, device) for device in result.placement.devices),
+        phases_on_devices=_phases_on_devices(result),
+    )
+
+
+def _verdict(comparison: Comparison, result: PlacementResult) -> tuple[str | None, tuple[str, ...]]:
+    """Headline and reasons: of every placement against the first, or of the only one by itself."""
+    if result is not comparison.first:
+        return headline(comparison, result), reasons(comparison, result)
+    if len(comparison.results) > 1:
+        return None, ()
+    waits = waiting(comparison, result)
+    return alone(result), (waits,) if waits else ()
+
+
+def _quantities(result: PlacementResult, metrics: Iterable[Metric]) -> tuple[Quantity, ...]:
+    return tuple(_quantity(result, metric) for metric in metrics)
+
+
+def _quantity(result: PlacementResult, metric: Metric) -> Quantity:
+    found = result.estimate(metric.key)
+    # A share has no values above 1, so its interval has none either.
+    high = min(found.high, 1.0) if metric.unit == "1" and found.value <= 1 else found.high
+    return Quantity(
+        key=metric.key,
+        label=metric.label,
+        unit=metric.unit,
+        better=metric.better,
+        value=found.value,
+        low=found.low,
+        high=high,
+        n=found.n,
+        ratio=_ratio(result.ratios.get(metric.key)),
+    )
+
+
+def _ratio(found: MeasuredRatio | None) -> Ratio | None:
+    if found is None:
+        return None
+    return Ratio(value=found.value, low=found.low, high=found.high, pairs=found.pairs, verdict=found.verdict)
+
+
+def _times(result: PlacementResult, prefix: str) -> tuple[Quantity, ...]:
+    """Numbers that a placement has for itself, largest first: overlaps and waits."""
+    keys = sorted(result.keys(prefix), key=lambda key: -result.value(prefix + key))
+    return _quantities(result, (Metric(prefix + key, key, "s", Better.NEITHER, "") for key in keys))
+
+
+def _device(comparison: Comparison, result: PlacementResult, device: str) -> DeviceSummary:
+    return DeviceSummary(
+        id=device,
+        label=comparison.run.devices[device].label,
+        pool=str(result.placement.pool_of(device)),
+        quantities=tuple(quantity for quantity in _quantities(result, device_metrics(device)) if quantity.n),
+    )
+
+
+def _phases_on_devices(result: PlacementResult) -> tuple[PhaseOnDevice, ...]:
+    frame: pd.DataFrame = phase_devices(result)
+    return tuple(
+        PhaseOnDevice(
+            phase=row.phase,
+            device=row.device,
+            load=row.load,
+            peak_memory_bytes=row.peak_memory_bytes,
+            power_w=row.power_w,
+            energy_j=row.energy_j,
+            seconds=row.seconds,
+            samples=row.samples,
+            n=row.launches,
+        )
+        for row in frame.itertuples()
+    )
+
+
+def _launch(launch: Launch) -> LaunchSummary:
+    done = launch.status is Status.DONE
+    times = launch_times(launch) if done else None
+    return LaunchSummary(
+        round=launch.round,
+        placement=launch.placement,
+        status=launch.status,
+        error=None if done else launch.error,
+        steps=times.steps if times else len(launch.steps),
+        startup_s=times.startup_s if times else None,
+        steps_s=times.steps_s if times else None,
+        stop_s=times.stop_s if times else None,
+    )

@@ -1,0 +1,205 @@
+"""The tables of the report as plain text cells, the same on the terminal, in Markdown and in HTML."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from placebench.compare.metrics import placement_metrics
+from placebench.compare.text import MISSING, interval, quantity, ratio
+from placebench.report.schema import PlacementSummary, Quantity, Summary
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of the placements side by side.
+
+    Attributes:
+        label: its name; phases are set off from the step that they are part of.
+        is_phase: whether it is a part of the step.
+        first: the first placement's value.
+        other: the other placement's.
+        ratio: other / first.
+        interval: the ratio's 95 % interval.
+        verdict: the word; empty where there is no ratio.
+    """
+
+    label: str
+    is_phase: bool
+    first: str
+    other: str
+    ratio: str
+    interval: str
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of plain cells."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def comparison_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
+    """The numbers of a placement beside the first's."""
+    return tuple(_row(*pair) for pair in zip(first.quantities, other.quantities, strict=True))
+
+
+def controller_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
+    """The same for the phases as the controller saw them."""
+    return tuple(_row(*pair) for pair in zip(first.controller_view, other.controller_view, strict=True))
+
+
+def single_grid(placement: PlacementSummary) -> Grid:
+    """The numbers of a placement that is compared with nothing."""
+    rows = tuple((found.label, _text(found)) for found in placement.quantities)
+    return Grid(placement.name, ("", "value"), rows)
+
+
+def device_grid(summary: Summary) -> Grid:
+    """Load, peak memory, idle time and energy of every device in every placement."""
+    keys = ("load", "peak_memory", "idle", "energy")
+    cells: list[tuple[str, str, str, dict[str, Quantity]]] = []
+    for placement in summary.placements:
+        if placement.launches:
+            for device in placement.devices:
+                found = {found.key.partition("/")[0]: found for found in device.quantities}
+                cells.append((placement.name, device.label, device.pool, found))
+    shown = [key for key in keys if any(key in found for *_, found in cells)]
+    labels = {key: found[key].label for key in shown for *_, found in cells if key in found}
+    rows = tuple(
+        (placement, device, pool, *(_text(found[key]) if key in found else MISSING for key in shown))
+        for placement, device, pool, found in cells
+    )
+    return Grid("Devices", ("placement", "device", "pool", *(labels[key] for key in shown)), rows)
+
+
+def phase_device_grid(summary: Summary) -> Grid:
+    """What the samples say of every phase on every device."""
+    rows = [
+        (
+            placement.name,
+            labels[found.device],
+            found.phase,
+            quantity(found.load, "1"),
+            quantity(found.peak_memory_bytes, "B"),
+            quantity(found.power_w, "W"),
+            quantity(found.energy_j, "J"),
+            f"{quantity(found.seconds, 's')} ({found.samples})",
+        )
+        for placement in summary.placements
+        for labels in [{device.id: device.label for device in placement.devices}]
+        for found in placement.phases_on_devices
+    ]
+    header = ("placement", "device", "phase", "load", "peak memory", "power", "energy per step", "sampled")
+    return Grid("Phases on devices", *_without_empty_columns(header, rows))
+
+
+def wait_grid(summary: Summary) -> Grid:
+    """Idle time by pool and cause."""
+    rows = tuple(
+        (placement.name, *found.label.split("/", 1), _text(found))
+        for placement in summary.placements
+        for found in placement.waits
+        if found.value
+    )
+    return Grid("What devices wait for", ("placement", "pool", "waiting for", "seconds a step"), rows)
+
+
+def overlap_grid(summary: Summary) -> Grid:
+    """Phases that ran side by side."""
+    rows = tuple(
+        (placement.name, found.label.replace("+", " beside "), _text(found))
+        for placement in summary.placements
+        for found in placement.overlaps
+        if found.value
+    )
+    return Grid("What ran side by side", ("placement", "phases", "seconds a step"), rows)
+
+
+def launch_grid(summary: Summary) -> Grid:
+    """Every launch: how far it came and where its time went."""
+    rows = tuple(
+        (
+            str(launch.round),
+            launch.placement,
+            launch.status.value,
+            str(launch.steps),
+            quantity(launch.startup_s, "s"),
+            quantity(launch.steps_s, "s"),
+            quantity(launch.stop_s, "s"),
+        )
+        for launch in summary.launches
+    )
+    return Grid("Launches", ("round", "placement", "status", "steps", "start-up", "in steps", "stopping"), rows)
+
+
+def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
+    """What the numbers are, one line each."""
+    effect = quantity(summary.method.min_effect, "1")
+    lines = (
+        f"Steps: {summary.method.steps}; the first {summary.method.warmup_steps} steps of each launch are warm-up and"
+        " left out. Values are means over launches.",
+        f"Ratio: over {summary.placements[0].name}. Its {summary.method.confidence:.0%} interval is the t interval over"
+        " the log ratios of launches of the same round.",
+        f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"
+        f" within {effect}, else undecided.",
+        *(f"{found.label}: {found.meaning}." for found in placement_metrics(())),
+        "Phase: time of the device that worked longest on it. Phases in different pools overlap and do not add up.",
+        f"Load: {summary.method.load}. A sample counts for a phase by the time they share; 'sampled' is that time and"
+        " the number of samples.",
+    )
+    return (*lines, f"Open {trace} at https://ui.perfetto.dev to see every phase of every launch.") if trace else lines
+
+
+def _text(found: Quantity) -> str:
+    return quantity(found.value, found.unit)
+
+
+def _row(first: Quantity, other: Quantity) -> Row:
+    found = other.ratio
+    return Row(
+        first.label,
+        first.key.startswith(("phase/", "controller/")) or first.key == "unattributed",
+        _text(first),
+        _text(other),
+        MISSING if found is None else ratio(found.value, found.low, found.high),
+        MISSING if found is None else interval(found.low, found.high),
+        "" if found is None else found.verdict.value,
+    )
+
+
+def _without_empty_columns(
+    header: tuple[str, ...], rows: Sequence[tuple[str, ...]]
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Leave out what no source of the run measures."""
+    kept = [index for index in range(len(header)) if any(row[index] != MISSING for row in rows)]
+    return tuple(header[index] for index in kept), tuple(tuple(row[index] for index in kept) for row in rows)
+
+
+def environment_grid(summary: Summary) -> Grid:
+    """What the run ran on and with: host, software, workload, one line a fact."""
+    facts = {"command": " ".join(summary.command)}
+    facts |= {key: _fact(value) for key, value in summary.host.items()}
+    facts |= {f"{package} version": str(version) for package, version in summary.versions.items() if version}
+    if summary.git:
+        facts["git commit"] = f"{summary.git.get('commit')}{' with changes' if summary.git.get('dirty') else ''}"
+    facts |= {f"workload {key}": _fact(value) for key, value in _flat(summary.workload)}
+    return Grid("Host, software and workload", ("", "value"), tuple((key, fact) for key, fact in facts.items() if fact))
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_fact(part) for part in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_fact(part)}" for key, part in value.items())
+    return "" if value is None else str(value)

@@ -1,0 +1,68 @@
+"""The report on the terminal: verdict, reason, tables. Readable in 80 columns and without colours."""
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from placebench.compare.statistics import Verdict
+from placebench.report.schema import PlacementSummary, Summary
+from placebench.report.tables import Grid, comparison_rows, device_grid, single_grid
+
+STYLES = {Verdict.FASTER: "bold green", Verdict.SLOWER: "bold red", Verdict.UNDECIDED: "yellow"}
+
+
+def print_summary(summary: Summary, console: Console) -> None:
+    """Print what the report says; nothing is coloured where the console has no colours."""
+    first, *others = summary.placements
+    for other in others:
+        console.print(_against(first, other))
+    if not others:
+        console.print(_grid(single_grid(first), texts=1))
+    devices = device_grid(summary)
+    if devices.rows:
+        console.print(_grid(devices, texts=3))
+    console.print(
+        f"Steps: {summary.method.steps}, {summary.method.warmup_steps} warm-up steps left out. Device load:"
+        f" {summary.method.load}.",
+        style="dim",
+        markup=False,
+        highlight=False,
+    )
+    for warning in summary.warnings:
+        console.print(Text.assemble(("warning: ", "yellow"), warning))
+    console.print()
+    for headline in summary.headlines:
+        console.print(Text(headline, "bold"))
+    for reason in summary.reasons:
+        console.print(Padding(Text(reason), (0, 0, 0, 2)))
+    console.print(f"{summary.done} of {summary.planned} launches done.", highlight=False)
+
+
+def _against(first: PlacementSummary, other: PlacementSummary) -> Table:
+    table = _table(f"{other.name} against {first.name}")
+    table.add_column("", no_wrap=True)
+    for name in (first.name, other.name):
+        table.add_column(Text(name), justify="right", overflow="fold", min_width=9)
+    table.add_column("ratio", justify="right", no_wrap=True)
+    table.add_column("95 % interval", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for row in comparison_rows(first, other):
+        verdict = Text(row.verdict, STYLES.get(Verdict(row.verdict), "") if row.verdict else "")
+        label = Text(f"  {row.label}" if row.is_phase else row.label)
+        table.add_row(label, row.first, row.other, row.ratio, row.interval, verdict)
+    return table
+
+
+def _grid(grid: Grid, texts: int) -> Table:
+    """A table whose first `texts` columns are text, the others numbers."""
+    table = _table(grid.title)
+    for index, name in enumerate(grid.header):
+        table.add_column(name, justify="left" if index < texts else "right", overflow="fold")
+    for row in grid.rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(title=Text(title), title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1))

@@ -1,0 +1,114 @@
+"""The timeline: one typical step of every placement, devices as rows, phases as bars, to one scale."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.metrics import STEP_TIME
+from placebench.compare.steps import Step, split_steps
+from placebench.compare.text import quantity
+from placebench.logs.timing import phase_order
+from placebench.report.figures import ink, phase_colors
+from placebench.telemetry.spans import CONTROLLER
+
+WIDTH = 7.2
+ROW_HEIGHT = 0.3
+BAR = 0.82
+# Width of a character of a bar's label and of the plotting area, in points: what fits is written into the bar.
+CHARACTER = 4.4
+AREA = 430.0
+IDLE_COLOR = "#ececec"
+
+
+@dataclass(frozen=True)
+class TypicalStep:
+    """The measured step whose time is nearest to the placement's.
+
+    Attributes:
+        round: round of its launch.
+        step: the step.
+    """
+
+    round: int
+    step: Step
+
+
+def typical_step(comparison: Comparison, result: PlacementResult) -> TypicalStep | None:
+    """Choose the step to show; None where no launch has finished."""
+    if "step_time" not in result.steps:
+        return None
+    distance = (result.steps["step_time"] - result.value(STEP_TIME.key)).abs()
+    row = result.steps.iloc[int(distance.argmin())]
+    launch = next(launch for launch in result.launches if launch.round == int(row["round"]))
+    steps = split_steps(launch, comparison.run.warmup_steps)
+    return TypicalStep(launch.round, next(step for step in steps if step.number == int(row["step"])))
+
+
+def timeline(comparison: Comparison) -> Figure | None:
+    """Draw the typical step of every placement that has one; None where none has."""
+    chosen = [(result, typical) for result in comparison.results if (typical := typical_step(comparison, result))]
+    if not chosen:
+        return None
+    colors = phase_colors(phase for _, typical in chosen for phase in typical.step.phases)
+    rows = [len(result.placement.devices) + 1 for result, _ in chosen]
+    height = sum(rows) * ROW_HEIGHT + 0.45 * len(rows) + 1.2
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    panels: list[Axes] = list(figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=rows).flat)
+    longest = max(typical.step.end - typical.step.start for _, typical in chosen)
+    for axes, (result, typical) in zip(panels, chosen, strict=True):
+        _draw(axes, comparison, result, typical, colors, longest)
+    panels[-1].set_xlim(0, longest * 1.01)
+    panels[-1].set_xlabel("seconds from the start of the step")
+    phases = phase_order(colors)
+    handles = [Patch(facecolor=colors[phase], label=phase) for phase in phases]
+    handles.append(Patch(facecolor=IDLE_COLOR, label="waiting"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize="small")
+    return figure
+
+
+def _draw(
+    axes: Axes,
+    comparison: Comparison,
+    result: PlacementResult,
+    typical: TypicalStep,
+    colors: dict[str, str],
+    longest: float,
+) -> None:
+    step = typical.step
+    seconds = step.end - step.start
+    names = [CONTROLLER, *result.placement.devices]
+    axes.barh(range(1, len(names)), seconds, height=BAR, color=IDLE_COLOR)
+    starts = step.start + np.concatenate([[0.0], np.cumsum(step.seconds)[:-1]])
+    for row, device in enumerate(names):
+        for span in np.flatnonzero(step.works & (step.device == device) & step.active.any(axis=1)):
+            phase = str(step.phase[span])
+            start = starts[step.active[span]][0] - step.start
+            width = step.ends[span] - step.start - start
+            axes.barh(row, width, left=start, height=BAR, color=colors[phase], edgecolor="white", linewidth=0.4)
+            _label(axes, row, start, width, phase, colors[phase], longest)
+    axes.axvline(seconds, color="black", linewidth=1)
+    labels = [comparison.run.devices[device].label for device in result.placement.devices]
+    pools = [str(result.placement.pool_of(device)) for device in result.placement.devices]
+    names = [CONTROLLER, *(f"{label} · {pool}" for label, pool in zip(labels, pools, strict=True))]
+    axes.set_yticks(range(len(names)), names, fontsize="small", parse_math=False)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    title = f"{result.name}: step of {quantity(seconds, 's')}"
+    axes.set_title(title, loc="left", fontsize="medium", fontweight="bold", parse_math=False)
+    where = f"round {typical.round}, step {step.number}"
+    axes.set_title(where, loc="right", fontsize="small", color="#555555")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def _label(axes: Axes, row: int, start: float, width: float, phase: str, color: str, longest: float) -> None:
+    """Write the phase's name into its bar, with its seconds where there is room."""
+    room = width / longest * AREA / CHARACTER
+    text = next((text for text in (f"{phase}  {quantity(width, 's')}", phase) if len(text) <= room), None)
+    if text:
+        axes.text(
+            start + width / 2, row, text, color=ink(color), ha="center", va="center", fontsize=7.5, parse_math=False
+        )

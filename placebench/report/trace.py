@@ -1,0 +1,126 @@
+"""`trace.json.gz`: every finished launch in Chrome's trace event format, which Perfetto opens.
+
+A process is a launch, so launches lie under each other, all from 0. It has tracks for the controller's view (whole
+steps; phases from submission to result), one per device with the phases it worked on, and counters of load, memory and
+power. Times are microseconds from the launch's first span. Format: 'Trace Event Format', the Chromium project.
+"""
+
+import gzip
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from placebench.compare.comparison import Comparison
+from placebench.compare.run import Launch, Run, RunPlacement
+from placebench.compare.steps import STEP_PHASE
+from placebench.telemetry.spans import CONTROLLER
+
+GIB = 2**30
+Event = dict[str, Any]
+
+
+def write_trace(comparison: Comparison, path: Path) -> bool:
+    """Write the trace of all finished launches; False, and no file, where none has spans."""
+    launches = [
+        (launch, result.placement)
+        for result in comparison.results
+        for launch in result.launches
+        if not launch.spans.empty
+    ]
+    launches.sort(key=lambda entry: entry[0].round)
+    if not launches:
+        return False
+    events: list[Event] = []
+    for process, (launch, placement) in enumerate(launches, start=1):
+        zero = float(launch.spans["start"].min())
+        events.append(_metadata("process_name", process, 0, name=launch.label))
+        events.append(_metadata("process_sort_index", process, 0, sort_index=process))
+        events += _tracks(comparison.run, launch, placement, process, zero)
+        events += _counters(comparison, launch, placement, process, zero)
+    content = {"displayTimeUnit": "ms", "otherData": {"run": comparison.run.name}, "traceEvents": events}
+    with path.open("wb") as stream, gzip.GzipFile("", "wb", 6, stream, mtime=0) as packed:
+        packed.write(json.dumps(content, separators=(",", ":"), allow_nan=False).encode())
+    return True
+
+
+def _tracks(run: Run, launch: Launch, placement: RunPlacement, process: int, zero: float) -> Iterator[Event]:
+    """A named track for each row of spans, and a slice for each span."""
+    track = 0
+    for name, spans in _rows(run, launch, placement):
+        for lane, chosen in enumerate(_lanes(spans)):
+            track += 1
+            yield _metadata("thread_name", process, track, name=name if lane == 0 else f"{name} ({lane + 1})")
+            yield _metadata("thread_sort_index", process, track, sort_index=track)
+            for span in chosen:
+                start, end = _micros(span.start, zero), _micros(span.end, zero)
+                arguments = {"step": int(span.step), "role": span.role, "pool": span.pool}
+                yield {
+                    "ph": "X",
+                    "name": f"step {span.step}" if span.phase == STEP_PHASE else span.phase,
+                    "cat": "phase",
+                    "pid": process,
+                    "tid": track,
+                    "ts": start,
+                    "dur": round(end - start, 3),
+                    "args": {key: value for key, value in arguments.items() if isinstance(value, int | str)},
+                }
+
+
+def _rows(run: Run, launch: Launch, placement: RunPlacement) -> Iterator[tuple[str, pd.DataFrame]]:
+    spans = launch.spans
+    whole = (spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE)
+    yield "steps", spans[whole]
+    yield "controller, submission to result", spans[(spans["device"] == CONTROLLER) & ~whole]
+    for device in placement.devices:
+        yield f"{run.devices[device].label} ({placement.pool_of(device)})", spans[spans["device"] == device]
+
+
+def _lanes(spans: pd.DataFrame) -> list[list[Any]]:
+    """Divide spans into as few tracks as possible on which none overlaps another, as slices of a track must nest."""
+    lanes: list[list[Any]] = []
+    for span in spans.sort_values("start", kind="stable").itertuples():
+        lane = next((lane for lane in lanes if lane[-1].end <= span.start), None)
+        if lane is None:
+            lanes.append([span])
+        else:
+            lane.append(span)
+    return lanes
+
+
+def _counters(
+    comparison: Comparison, launch: Launch, placement: RunPlacement, process: int, zero: float
+) -> Iterator[Event]:
+    """A counter track for each device and quantity that has readings."""
+    quantities = (
+        (comparison.load_signal, "load", "%", 100.0),
+        ("memory_bytes", "memory", "GiB", 1 / GIB),
+        ("power_w", "power", "W", 1.0),
+    )
+    for device in placement.devices:
+        samples = launch.samples[launch.samples["device"] == device]
+        label = comparison.run.devices[device].label
+        for column, name, unit, factor in quantities:
+            if column not in samples:
+                continue
+            for mono, value in zip(samples["mono"], samples[column], strict=True):
+                if mono >= zero and not math.isnan(value):
+                    yield {
+                        "ph": "C",
+                        "name": f"{label} {name} ({unit})",
+                        "pid": process,
+                        "ts": _micros(mono, zero),
+                        "args": {name: round(value * factor, 4)},
+                    }
+
+
+def _metadata(kind: str, process: int, track: int, **arguments: str | int) -> Event:
+    return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": arguments}
+
+
+def _micros(mono: float, zero: float) -> float:
+    """Microseconds from the launch's start, to the nanosecond: Perfetto's own resolution, so that ends meet starts."""
+    return round((mono - zero) * 1e6, 3)
