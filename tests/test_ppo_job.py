@@ -92,7 +92,7 @@ def test_bfloat16_stays_near_float32(tmp_path: Path, standard: Job, sharding: st
     job = run_job(tmp_path / "job", "standard", 2, *SMALL, "precision=bfloat16", f"sharding={sharding}", "steps=2")
     assert job.exit_code == 0, job.output[-3000:]
     np.testing.assert_allclose(job.steps[0]["actor/entropy"], standard.steps[0]["actor/entropy"], rtol=0.02)
-    assert 0 < job.steps[1]["training/rollout_probs_diff_max"] < 0.05
+    assert all(step["training/rollout_probs_diff_max"] < 0.05 for step in job.steps)
     assert job.steps[0]["actor/entropy"] != standard.steps[0]["actor/entropy"]
 
 
