@@ -65,6 +65,9 @@ def plot_timing_metrics(
     Example:
       python plot/plot_timing_metrics.py runs/demo.log runs/demo_split.log --output-dir out --skip-first 1
     """
+    for path in logs:
+        if logs.count(path) > 1:
+            raise UsageError(f"{path} is given twice: name each log once")
     timing = pd.concat(
         [_read(path, name, log_format, skip_first) for path, name in zip(logs, launch_names(logs), strict=True)],
         ignore_index=True,
@@ -76,7 +79,8 @@ def plot_timing_metrics(
     }
     table = timing[timing["kind"] != Kind.DETAIL]
     if smooth > 1:
-        table = table.assign(moving_average=figures.moving_average(table, smooth))
+        lines = figures.average_lines(table, smooth).rename(columns={"average": "moving_average"})
+        table = table.merge(lines, how="left", on=["launch", "phase", "step"])
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         for name, figure in drawn.items():
@@ -93,7 +97,12 @@ def _read(path: Path, name: str, log_format: str | None, skip_first: int) -> pd.
     log = scan_log(path, log_format=log_format, keep=is_timing)
     timing = log.timings(name)
     if log.table.replaced:
-        click.echo(f"{path}: {log.table.replaced} step lines replace earlier ones of the same step", err=True)
+        lines = (
+            "1 step line replaces an earlier one"
+            if log.table.replaced == 1
+            else f"{log.table.replaced} step lines replace earlier ones"
+        )
+        click.echo(f"{path}: {lines} of the same step", err=True)
     steps = timing["step"].drop_duplicates().sort_values().tolist()
     if skip_first >= len(steps):
         raise UsageError(f"--skip-first {skip_first} leaves nothing of {path}, which has timings of {len(steps)} steps")

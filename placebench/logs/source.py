@@ -84,7 +84,7 @@ class Survey:
         if self.binary:
             return "the file is binary"
         lines = f"{self.lines:,} line{'s' * (self.lines != 1)}"
-        return f"found {lines} of text that begin with {self.sample!r}" if self.sample else f"found {lines} of blanks"
+        return f"found {lines} of text, beginning with {self.sample!r}" if self.sample else f"found {lines} of blanks"
 
 
 def _first_text(block: bytes) -> str:

@@ -62,7 +62,7 @@ class StepTable:
         for name in key:
             self.names.setdefault(name, len(self.names))
         last = {name: place for place, name in enumerate(key)}
-        kept = tuple(place for name, place in last.items() if self._keep is None or self._keep(name))
+        kept = tuple(sorted(place for name, place in last.items() if self._keep is None or self._keep(name)))
         new = Layout(kept, np.array([self.names[key[place]] for place in kept], np.int32))
         self._layouts[key] = new
         return new
@@ -145,6 +145,8 @@ def _last_of_each(
 
 def _text(codes: npt.NDArray[Any], names: Sequence[str]) -> pd.Series[str]:
     """The names that codes stand for, in the string type of the pandas at hand, without a Python object a row."""
+    # Lone surrogates, from a JSON escape or a file name that is no UTF-8, are no text.
+    names = [name.encode("utf-8", "replace").decode() for name in names]
     dtype = pd.Series(["a"]).dtype
     if isinstance(dtype, pd.StringDtype):
         text = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.large_string()))

@@ -136,7 +136,8 @@ def found_instead(steps: int, metrics: Iterable[str]) -> str:
     names = sorted(metrics)
     if not names:
         return "found no metrics"
-    return f"found {steps:,} step{'s' * (steps != 1)} with {len(names)} other metrics, such as {names[0]}"
+    others = f"{len(names)} other metric{'s' * (len(names) != 1)}"
+    return f"found {steps:,} step{'s' * (steps != 1)} with {others}, such as {names[0]}"
 
 
 def phase_order(phases: Iterable[str]) -> list[str]:

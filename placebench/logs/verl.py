@@ -21,12 +21,12 @@ STEP = re.compile(rb"step:([0-9]{1,18}) - ")
 BEFORE_STEP = re.compile(rb"(?:^|[\s)]|\x1b\[[0-9;]*[A-Za-z])\Z")
 BEFORE_STEP_BYTES = 16
 
-NUMBER = rb"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|nan|[-+]?inf|True|False"
+NUMBER = rb"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|(?:nan|[-+]?inf|True|False)(?!\w)"
 VALUE = rb":(?P<numpy>np\.\w+\()?(?P<number>" + NUMBER + rb")(?(numpy)\))"
 # The key ends at the last colon: names of data sources may hold colons and blanks.
 METRIC = re.compile(rb"(?P<key>\S.*)" + VALUE, re.DOTALL)
-# The key ends at the first colon that has a number behind it, whatever follows the number.
-METRIC_AND_MORE = re.compile(rb"(?P<key>[^\s:].*?)" + VALUE + rb"(?![.0-9])", re.DOTALL)
+# The key ends at the first colon that has a number behind it, and more words follow the number.
+METRIC_AND_MORE = re.compile(rb"(?P<key>[^\s:].*?)" + VALUE + rb"(?![.0-9_])(?=.*\s)", re.DOTALL)
 # Text of another process at the end of a step line: a colour code, a progress bar, a Ray prefix or Ray's count.
 GLUED = re.compile(rb"\x1b|\r|\([\w.:]+ pid=[0-9]+|\s\[repeated [0-9]+x ")
 
@@ -126,14 +126,14 @@ def _metrics(line: bytes) -> tuple[list[_Metric], bool]:
     """The metrics of a step line after its `step:N - `, and whether the line is nothing else.
 
     A piece without a number is passed over. The line ends at the first piece that can only be, or goes over into,
-    another process's text. A line whose first piece is no metric is not a step line.
+    another process's text. A line that does not begin like a metric is prose: `step:1 - then add:5 apples`.
     """
     metrics: list[_Metric] = []
     pieces = line.rstrip().split(SEPARATOR)
     all_clean = True
     for place, piece in enumerate(pieces):
         metric, clean = _metric(piece, last=place == len(pieces) - 1)
-        if not metrics and (metric is None or not (clean or b"/" in metric.key)):
+        if not metrics and not (metric and (b"/" in metric.key or (clean and b" " not in metric.key))):
             return [], False
         if metric is not None:
             metrics.append(metric)

@@ -1,0 +1,112 @@
+"""The real script, as a user calls it."""
+
+import csv
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "plot" / "plot_timing_metrics.py"
+LOG = "".join(
+    f"\x1b[36m(TaskRunner pid=7)\x1b[0m step:{step} - timing_s/gen:{step}.5 - timing_s/generate_sequences:0.5"
+    f" - timing_s/adv:1.0 - timing_s/step:{step + 2}.0 - critic/kl:np.float64(0.1)\n"
+    for step in range(1, 5)
+)
+
+
+def plot(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(SCRIPT), *arguments]
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        command, cwd=folder, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "demo.log").write_text(LOG)
+    (tmp_path / "demo_split.log").write_text(LOG.replace("step:4 - ", "step:3 - "))
+    return tmp_path
+
+
+def test_figures_and_table_of_two_logs(folder: Path) -> None:
+    done = plot(
+        folder,
+        "demo.log",
+        "demo_split.log",
+        *("--output-dir", "out/new", "--format", "svg"),
+        *("--skip-first", "1", "--smooth", "2"),
+    )
+    assert (done.returncode, done.stderr) == (
+        0,
+        "demo_split.log: 1 step line replaces an earlier one of the same step\n",
+    )
+    written = ["phases_over_steps.svg", "mean_per_phase.svg", "share_of_step.svg", "timing_s.csv"]
+    assert done.stdout.splitlines() == [str(Path("out/new") / name) for name in written]
+    assert {path.name for path in (folder / "out" / "new").iterdir()} == set(written)
+    with (folder / "out/new/timing_s.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row for row in rows if row["phase"] in ("gen", "generate_sequences")] == [
+        {"launch": launch, "step": step, "phase": "gen", "seconds": seconds, "kind": "phase", "moving_average": average}
+        for launch, step, seconds, average in [
+            ("demo", "2", "2.5", "2.5"),
+            ("demo", "3", "3.5", "3.0"),
+            ("demo", "4", "4.5", "4.0"),
+            ("demo_split", "2", "2.5", "2.5"),
+            ("demo_split", "3", "4.5", "3.5"),
+        ]
+    ]
+    unattributed = [row["seconds"] for row in rows if row["phase"] == "unattributed"]
+    assert unattributed == ["0.5"] * 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "Missing argument 'LOG"),
+        (("none.log",), "none.log: there is no such file"),
+        ((".",), ".: is a directory: name a log file in it"),
+        (("empty.log",), "empty.log: no training steps"),
+        (("noise.log",), "found 1 line of text, beginning with 'no training here'"),
+        (("validation.log",), "no timing lines: found 1 step with 1 other metric, such as val-core/acc"),
+        (("demo.log", "--skip-first", "-1"), "Invalid value for '--skip-first'"),
+        (("demo.log", "--skip-first", "4"), "--skip-first 4 leaves nothing of demo.log, which has timings of 4 steps"),
+        (("demo.log", "--smooth", "0"), "Invalid value for '--smooth'"),
+        (("demo.log", "--format", "gif"), "Invalid value for '--format'"),
+        (("demo.log", "demo.log"), "demo.log is given twice"),
+        (("demo.log", "--output-dir", "demo.log/out"), "--output-dir demo.log/out: cannot write there"),
+        (("demo.log", "--log-format", "verl-jsonl"), "demo.log: JSONL of verl's file logger: line 1 is not JSON"),
+    ],
+)
+def test_a_wrong_call_ends_in_one_line(
+    folder: Path,
+    arguments: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (folder / "empty.log").touch()
+    (folder / "noise.log").write_text("no training here\n")
+    (folder / "validation.log").write_text("step:0 - val-core/acc:0.5\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    output = capsys.readouterr()
+    assert (ended.value.code, output.out) == (2, "")
+    assert message in output.err
+    assert output.err.startswith("Error: ")
+    assert output.err.count("\n") == 1
+    assert not (folder / "plots").exists()
+
+
+def test_a_log_without_timings_ends_the_real_script(folder: Path) -> None:
+    (folder / "noise.log").write_text("no training here\n")
+    done = plot(folder, "noise.log")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("found 1 line of text, beginning with 'no training here'\n")
+    assert done.stderr.count("\n") == 1
