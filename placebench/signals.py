@@ -15,12 +15,10 @@ class StopSignals:
 
     Attributes:
         received: the first signal that came; None as long as none did.
-        count: how many came: from the second on, whoever waits for a process should not wait any longer.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self.count = 0
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -35,4 +33,3 @@ class StopSignals:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.received = self.received or signal.Signals(number)
-        self.count += 1

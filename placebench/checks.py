@@ -1,0 +1,158 @@
+"""Reasons why a run cannot be, each one line with what to do: packages, folders, workload, placements."""
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from math import ceil
+from pathlib import Path
+
+from placebench.errors import MissingExtraError, UsageError
+from placebench.memory import MemoryEstimate
+from placebench.models import PRESETS, model_shape
+from placebench.placement import Placement, Role
+from placebench.workload import Workload
+
+JOB_PACKAGES = ("torch", "ray", "transformers")
+MODEL_ROLES = (Role.ACTOR, Role.ROLLOUT, Role.REF, Role.CRITIC)
+# What a small run writes and a Ray session needs; a full disk in the middle costs more than this asks for.
+LEAST_FREE_BYTES = 200 << 20
+
+
+def missing_packages() -> Iterator[str]:
+    """The extra that the training job needs, when a package of it is not installed."""
+    missing = [name for name in JOB_PACKAGES if find_spec(name) is None]
+    if missing:
+        yield str(MissingExtraError("placebench run", "run", ", ".join(missing)))
+
+
+def wrong_name(name: str) -> Iterator[str]:
+    """A name that cannot be part of a folder's name."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9+=._@-]{0,99}", name):
+        yield f"--name {name!r}: use up to 100 letters, digits and + = . _ @ -, beginning with a letter or digit"
+
+
+def unusable_folder(folder: Path) -> Iterator[str]:
+    """A run folder that exists, cannot be made, or lies on a full disk; likewise the temporary folder."""
+    if folder.exists():
+        yield f"{folder} is there already: choose another --name or --out"
+    parent = next(path for path in (folder.parent, *folder.parent.absolute().parents) if path.exists())
+    if not parent.is_dir():
+        yield f"--out {folder.parent}: {parent} is a file; name a folder"
+    elif not os.access(parent, os.W_OK | os.X_OK):
+        yield f"--out {folder.parent}: no permission to write in {parent}; name another folder"
+    else:
+        yield from full_disks(parent)
+
+
+def full_disks(folder: Path) -> Iterator[str]:
+    """Too little space left for the run's files, or for Ray's."""
+    for path, option in ((folder, "choose another --out"), (Path(tempfile.gettempdir()), "set TMPDIR")):
+        free = shutil.disk_usage(path).free
+        if free < LEAST_FREE_BYTES:
+            yield (
+                f"no space left in {path}: {free >> 20} MiB are free, {LEAST_FREE_BYTES >> 20} MiB are needed;"
+                f" free some or {option}"
+            )
+
+
+def unusable_workload(workload: Workload) -> Iterator[str]:
+    """Models, data, reward and rollout that are not there or do not go together."""
+    for model in dict.fromkeys((workload.model, workload.critic_model or workload.model)):
+        try:
+            shape = model_shape(model)
+        except UsageError as error:
+            yield str(error)
+            continue
+        length = workload.batch.max_prompt_length + workload.batch.max_response_length
+        if shape is not None and length > shape.max_position_embeddings:
+            yield (
+                f"batch: {length} tokens of prompt and response are more than the {shape.max_position_embeddings}"
+                f" that {model} takes; lower batch.max_prompt_length or batch.max_response_length"
+            )
+    yield from _unusable_prompts(workload)
+    yield from _unusable_reward(workload.data.reward)
+    if workload.rollout.backend == "vllm" and find_spec("vllm") is None:
+        yield str(MissingExtraError("rollout.backend vllm", "vllm", "vllm"))
+
+
+def impossible_placements(placements: Iterable[Placement], workload: Workload) -> Iterator[str]:
+    """Roles that must live together and do not, and batches that do not divide over a pool's devices."""
+    for placement in placements:
+        if placement.roles[Role.ROLLOUT] != placement.roles[Role.ACTOR]:
+            yield (
+                f"placement {placement.name!r}: rollout lives in {placement.roles[Role.ROLLOUT]} and actor in"
+                f" {placement.roles[Role.ACTOR]}; put both into one pool, the only layout this version runs"
+            )
+        for pool in placement.pools:
+            if not set(MODEL_ROLES) & set(placement.roles_in(pool.name)):
+                continue
+            for key in ("size", "mini_batch_size"):
+                value = getattr(workload.batch, key)
+                if value % pool.size:
+                    yield (
+                        f"placement {placement.name!r}: batch.{key} {value} does not divide over the"
+                        f" {pool.size} devices of {pool.name}; set a multiple of {pool.size},"
+                        f" such as {ceil(value / pool.size) * pool.size}"
+                    )
+
+
+def memory_advice(workload: Workload, estimate: MemoryEstimate) -> str:
+    """What lowers an estimate that is too high, by its largest part that a setting can change."""
+    advice = {
+        "activations": "lower batch.micro_batch_tokens"
+        + ("" if workload.activation_checkpointing else " or set activation_checkpointing=true"),
+        "logits": "lower batch.micro_batch_tokens",
+        "kv cache": "lower batch.size or batch.max_response_length",
+        "sampling": "lower batch.size",
+    }
+    model_part = "take a smaller model or more devices" + (
+        "" if workload.sharding == "shard" else ", or set sharding=shard"
+    )
+    largest = next((part for part in estimate.parts if part != "runtime"), "")
+    return advice.get(largest, model_part)
+
+
+def _unusable_prompts(workload: Workload) -> Iterator[str]:
+    """Prompts that cannot be read; for presets, whose tokens are characters, also ones that are too long."""
+    from placebench.ppo.data import FilePrompts, Prompt, open_prompts
+    from placebench.ppo.tokenizer import CharacterTokenizer
+
+    data, longest = workload.data, workload.batch.max_prompt_length
+    try:
+        source = open_prompts(data, workload.seed)
+        if workload.model not in PRESETS:
+            return
+        largest = data.operand_max
+        prompts = (
+            source.prompts if isinstance(source, FilePrompts) else (Prompt(f"{largest}+{largest}=", str(2 * largest)),)
+        )
+        lengths = {prompt.text: len(CharacterTokenizer().encode(prompt.text)) for prompt in prompts}
+    except UsageError as error:
+        yield str(error)
+        return
+    text, length = max(lengths.items(), key=lambda item: item[1])
+    if length > longest:
+        yield (
+            f"data.source {data.source}: the prompt {text[:40]!r} has {length} tokens and batch.max_prompt_length is"
+            f" {longest}; raise it"
+        )
+
+
+def _unusable_reward(name: str) -> Iterator[str]:
+    """A reward that is neither built in nor `module:function` of a module that can be found; nothing is imported."""
+    from placebench.ppo.rewards import REWARDS
+
+    if name in REWARDS:
+        return
+    module, colon, function = name.partition(":")
+    if not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        yield f"data.reward {name!r}: use {', '.join(REWARDS)}, or module:function"
+        return
+    top = module.split(".")[0]
+    is_local = any((Path.cwd() / name).exists() for name in (top, f"{top}.py"))
+    if not is_local and top not in sys.modules and find_spec(top) is None:
+        yield f"data.reward {name!r}: there is no module {top}, neither installed nor in the current folder"

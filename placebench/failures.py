@@ -1,0 +1,98 @@
+"""Why a launch is not done: from how its process ended and what it wrote, in one line and in `error.txt`."""
+
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from placebench.runfolder import Status, Trial, write_atomically
+
+_LOG_LINES = 40
+_LOG_BYTES = 64 * 1024
+_EXCEPTION = re.compile(
+    r"(?:[\w.]+\.)?(?P<name>\w+(?:Error|Exception|Exit|Interrupt|Timeout))\b(?:\([\w.]+\))?: (?P<text>.+)"
+)
+
+# Exit codes of the job's process; any other is a failure.
+_EXIT_STATUS: Mapping[int, Status] = {0: Status.DONE, 11: Status.OOM, 12: Status.DEVICE_LOST}
+
+_ADVICE: Mapping[Status, str] = {
+    Status.FAILED: "read what the job printed last, below or in train.log",
+    Status.OOM: (
+        "lower batch.micro_batch_tokens or batch.size, set activation_checkpointing=true or sharding=shard,"
+        " or give the pool more devices"
+    ),
+    Status.TIMEOUT: (
+        "raise --step-timeout if a phase really takes that long; otherwise look below for what the job did last"
+    ),
+    Status.DEVICE_LOST: "look for the device in nvidia-smi and dmesg, then reset it or leave it out",
+    Status.INTERRUPTED: "go on with placebench run --resume",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a launch ended.
+
+    Attributes:
+        status: the word in its `status` file.
+        reason: one line on why it is not done; None when it is.
+    """
+
+    status: Status
+    reason: str | None = None
+
+
+def judge(exit_code: int, finished: int, steps: int) -> Verdict:
+    """What the end of a job's process means.
+
+    Args:
+        exit_code: as `Popen.returncode`: negative for a signal.
+        finished: steps that it has finished.
+        steps: steps that it was to run.
+    """
+    status = _EXIT_STATUS.get(exit_code, Status.FAILED)
+    if status is Status.DONE:
+        short = f"the job ended after {finished} of {steps} steps"
+        return Verdict(status) if finished >= steps else Verdict(Status.FAILED, short)
+    if exit_code < 0:
+        return Verdict(status, f"the job was killed by {signal.Signals(-exit_code).name}")
+    return Verdict(status, f"the job ended with exit code {exit_code}")
+
+
+def write_end(trial: Trial, verdict: Verdict) -> Verdict:
+    """Write a launch's `status` and, when it is not done, its `error.txt`: reason, advice, what the job left.
+
+    Returns:
+        The verdict, its reason replaced by the job's own exception where it wrote one.
+    """
+    if verdict.status is not Status.DONE:
+        written = _read_end(trial.error)
+        if verdict.status not in (Status.TIMEOUT, Status.INTERRUPTED):
+            verdict = Verdict(verdict.status, _last_exception(written) or verdict.reason)
+        parts = [f"{verdict.status}: {verdict.reason}\nwhat to do: {_ADVICE[verdict.status]}"]
+        if written:
+            parts.append(f"--- what the job left ---\n{written}")
+        if tail := _read_end(trial.log):
+            parts.append(f"--- the last lines of train.log ---\n{tail}")
+        write_atomically(trial.error, "\n\n".join(parts) + "\n")
+    trial.status = verdict.status
+    return verdict
+
+
+def _last_exception(text: str) -> str | None:
+    """The last line of a text that names an exception, without the module's name."""
+    found = [match for line in text.splitlines() if (match := _EXCEPTION.match(line.strip()))]
+    return f"{found[-1]['name']}: {found[-1]['text']}" if found else None
+
+
+def _read_end(path: Path) -> str:
+    """The last lines of a file; nothing when it is not there."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - _LOG_BYTES))
+            lines = stream.read().decode("utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    return "\n".join(lines[-_LOG_LINES:]).strip()

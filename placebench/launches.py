@@ -1,0 +1,154 @@
+"""One launch: its processes started fresh, watched until they end, ended when they must, and nothing left behind."""
+
+import contextlib
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from placebench.devices import device_to_dict
+from placebench.failures import Verdict, judge, write_end
+from placebench.manifest import LaunchWall, launch_wall
+from placebench.ownership import RunRecord, ray_temp_dir, remove_ray_temp_dir
+from placebench.plan import Plan, PlannedLaunch
+from placebench.processes import (
+    LaunchMark,
+    ProcessId,
+    kill_processes,
+    launch_processes,
+    oom_kills,
+    start_process,
+    stop_process,
+)
+from placebench.progress import activity, format_seconds
+from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status, Trial, write_json
+from placebench.watch import LaunchState, TrialWatch
+
+JOB = (sys.executable, "-m", "placebench.ppo.launch")
+SAMPLER = (sys.executable, "-m", "placebench.telemetry.sampler")
+SAMPLE_HZ = 5
+
+_POLL_S = 0.1
+# Ctrl-C must be over in ten seconds, the report of what is there included.
+_JOB_GRACE_S = 3.0
+_SAMPLER_GRACE_S = 2.0
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """How a launch ended.
+
+    Attributes:
+        status: the word in its `status` file.
+        reason: one line on why it is not done; None when it is.
+        wall: where its time went.
+        notes: what else the user should know, one line each.
+    """
+
+    status: Status
+    reason: str | None
+    wall: LaunchWall
+    notes: tuple[str, ...]
+
+
+class Launcher:
+    """Runs the launches of one run.
+
+    Args:
+        plan: the run.
+        record: keeps by what the processes of the launch are known, for the case that this process is killed.
+        job: command of the training job; the trial's folder becomes its last argument.
+        stop: why the run must end now; None while it need not.
+    """
+
+    def __init__(self, plan: Plan, record: RunRecord, job: Sequence[str], stop: Callable[[], str | None]) -> None:
+        self._plan, self._record, self._job, self._stop = plan, record, job, stop
+
+    def run(self, launch: PlannedLaunch, trial: Trial, on_state: Callable[[LaunchState], None]) -> LaunchResult:
+        """Run one launch from its first process until the last one is gone.
+
+        Args:
+            launch: what to run.
+            trial: an empty folder for it.
+            on_state: called several times a second with the launch's state.
+        """
+        token = secrets.token_hex(16)
+        mark = LaunchMark(token, ray_temp_dir(token))
+        started, kills = time.time(), oom_kills()
+        self._record.write(mark)
+        try:
+            mark.ray_temp_dir.mkdir(mode=0o700)
+            write_json(trial.launch_file, self._describe(launch, mark))
+            trial.status = Status.RUNNING
+            sampler, job = self._start(trial, mark)
+            end = self._watch(job, TrialWatch(trial), on_state)
+            stop_process(job, _JOB_GRACE_S)
+            job_ended = time.time()
+            notes = _end_sampler(sampler)
+        finally:
+            left = kill_processes(lambda: launch_processes(mark))
+            remove_ray_temp_dir(mark.ray_temp_dir)
+            self._record.write(None)
+        if end.status is Status.FAILED and oom_kills() > kills:
+            end = Verdict(Status.OOM, "the kernel killed a process because memory ran out")
+        notes += tuple(f"process {process.pid} of the launch does not end even by SIGKILL" for process in left)
+        end = write_end(trial, end)
+        return LaunchResult(end.status, end.reason, launch_wall(trial, started, job_ended, time.time()), notes)
+
+    def _start(self, trial: Trial, mark: LaunchMark) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
+        with (trial.path / "sampler.log").open("wb") as sampler_log, trial.log.open("wb") as log:
+            sampler = start_process([*SAMPLER, str(trial.path), "--hz", str(SAMPLE_HZ)], mark.token, sampler_log)
+            job = start_process([*self._job, str(trial.path)], mark.token, log)
+        recorded = tuple(known for process in (sampler, job) if (known := ProcessId.of(process.pid)))
+        self._record.write(replace(mark, recorded=recorded))
+        return sampler, job
+
+    def _watch(
+        self, job: subprocess.Popen[bytes], watch: TrialWatch, on_state: Callable[[LaunchState], None]
+    ) -> Verdict:
+        """Follow the job until it ends, or has to."""
+        while job.poll() is None:
+            state = watch.read()
+            on_state(state)
+            if reason := self._stop():
+                return Verdict(Status.INTERRUPTED, reason)
+            if state.silent_s > self._plan.step_timeout_s:
+                doing = activity(state, self._plan.workload.steps)
+                return Verdict(Status.TIMEOUT, f"no progress for {format_seconds(state.silent_s)} ({doing})")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.wait(_POLL_S)
+        state = watch.read()
+        on_state(state)
+        return judge(job.returncode, len(state.step_times), self._plan.workload.steps)
+
+    def _describe(self, launch: PlannedLaunch, mark: LaunchMark) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "round": launch.round,
+            "placement": launch.placement.to_dict(),
+            "devices": [device_to_dict(device) for devices in launch.placement.devices.values() for device in devices],
+            "workload": self._plan.workload.model_dump(mode="json"),
+            "ray_temp_dir": str(mark.ray_temp_dir),
+            "step_timeout_s": self._plan.step_timeout_s,
+        }
+
+
+def _end_sampler(sampler: subprocess.Popen[bytes]) -> tuple[str, ...]:
+    early = sampler.poll() is not None
+    stop_process(sampler, _SAMPLER_GRACE_S)
+    return ("the sampler ended before its launch: device figures are missing; see sampler.log",) if early else ()
+
+
+def fresh_trial(folder: RunFolder, round_number: int, placement: str) -> Trial:
+    """An empty trial folder; an earlier try that was not done moves to `trials/replaced/`."""
+    trial = folder.trial(round_number, placement)
+    if trial.path.exists():
+        replaced = trial.path.parent / "replaced"
+        replaced.mkdir(exist_ok=True)
+        tries = sum(1 for _ in replaced.glob(f"{trial.path.name}.*"))
+        trial.path.rename(replaced / f"{trial.path.name}.{tries + 1}")
+    trial.path.mkdir(parents=True)
+    return trial

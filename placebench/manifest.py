@@ -1,0 +1,144 @@
+"""`run.json`: what a run is, on what it ran and how its launches went; rewritten after every launch."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from placebench import __version__
+from placebench.devices import device_to_dict, host_record
+from placebench.plan import Plan, PlannedLaunch
+from placebench.runfolder import SCHEMA_VERSION, Status, Trial, read_jsonl, write_json
+
+_PACKAGES = ("torch", "ray", "transformers", "vllm", "numpy", "nvidia-ml-py")
+
+
+@dataclass(frozen=True)
+class LaunchWall:
+    """Where the wall time of a launch went, in seconds; None where it did not come that far.
+
+    Attributes:
+        total_s: from the first process to the last one gone.
+        before_steps_s: to the start of the first step: imports, Ray, models.
+        steps_s: from the start of the first step to the end of the last finished one.
+        after_steps_s: to the end of the job.
+        cleanup_s: to the end of its sampler and of whatever the job has left.
+    """
+
+    total_s: float
+    before_steps_s: float | None
+    steps_s: float | None
+    after_steps_s: float | None
+    cleanup_s: float
+
+
+def launch_wall(trial: Trial, started: float, job_ended: float, cleaned: float) -> LaunchWall:
+    """The wall time of a launch; all arguments in seconds since the epoch."""
+    steps = list(read_jsonl(trial.steps))
+    total, cleanup = cleaned - started, cleaned - job_ended
+    if not steps:
+        return LaunchWall(total, None, None, None, cleanup)
+    first = float(steps[0]["wall"]) - float(steps[0]["metrics"]["timing_s/step"])
+    last = float(steps[-1]["wall"])
+    return LaunchWall(total, first - started, last - first, job_ended - last, cleanup)
+
+
+class Manifest:
+    """Keeps a run's `run.json` up to date.
+
+    Args:
+        plan: the run.
+        command: the command line that started it.
+    """
+
+    def __init__(self, plan: Plan, command: Sequence[str]) -> None:
+        self._path = plan.folder.run_file
+        self._begun = time.monotonic()
+        self._content = self._earlier() if plan.resumed else _describe(plan, command)
+        self._earlier_s = float(self._content["wall"]["total_s"])
+        self._content |= {"rounds": plan.rounds, "order": [list(names) for names in plan.order], "ended": None}
+        self._write(Status.RUNNING)
+
+    def add(self, launch: PlannedLaunch, trial: Trial, status: Status, wall: LaunchWall) -> None:
+        """Record how a launch went, in place of an earlier try."""
+        key = {"round": launch.round, "placement": launch.placement.name}
+        others = [other for other in self._content["launches"] if not key.items() <= other.items()]
+        entry = {**key, "trial": f"trials/{trial.path.name}", "status": str(status), "wall": asdict(wall)}
+        self._content["launches"] = [*others, entry]
+        self._write(Status.RUNNING)
+
+    def finish(self, status: Status) -> None:
+        """Record how the run ended."""
+        self._content["ended"] = utc_now()
+        self._write(status)
+
+    def _earlier(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
+        return content
+
+    def _write(self, status: Status) -> None:
+        total = self._earlier_s + time.monotonic() - self._begun
+        inside = sum(launch["wall"]["total_s"] for launch in self._content["launches"])
+        self._content["status"] = str(status)
+        self._content["wall"] = {"total_s": total, "launches_s": inside, "outside_launches_s": total - inside}
+        write_json(self._path, self._content)
+
+
+def utc_now() -> str:
+    """The time as ISO 8601, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _describe(plan: Plan, command: Sequence[str]) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": plan.name,
+        "status": str(Status.RUNNING),
+        "command": list(command),
+        "started": utc_now(),
+        "ended": None,
+        "rounds": plan.rounds,
+        "steps": plan.workload.steps,
+        "warmup_steps": plan.workload.warmup_steps,
+        "workload": plan.workload.model_dump(mode="json"),
+        "placements": [placement.to_dict() for placement in plan.placements],
+        "devices": [device_to_dict(device) for device in plan.devices],
+        "host": host_record(),
+        "versions": _versions(),
+        "git": _git_state(Path(__file__).parent),
+        "order": [],
+        "launches": [],
+        "wall": {"total_s": 0.0, "launches_s": 0.0, "outside_launches_s": 0.0},
+    }
+
+
+def _versions() -> dict[str, str | None]:
+    """Versions of what decides over timings; None for a package that is not installed."""
+    versions: dict[str, str | None] = {"placebench": __version__, "python": sys.version.split()[0]}
+    for name in _PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = None
+    return versions
+
+
+def _git_state(package: Path) -> dict[str, Any] | None:
+    """Commit of the source tree that placebench runs from and whether files differ; None when it is not one."""
+    if not (package.parent / ".git").exists():
+        return None
+    try:
+        commit = _git(package, "rev-parse", "HEAD")
+        return {"commit": commit.strip(), "dirty": bool(_git(package, "status", "--porcelain", "--", "."))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout

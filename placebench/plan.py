@@ -1,0 +1,295 @@
+"""Placements × workload × devices → a plan that can run, or every reason why it cannot, before anything starts."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from placebench import checks
+from placebench.devices import Device, device_to_dict, discover, parse_devices, sharing_note
+from placebench.errors import UsageError
+from placebench.expectation import Expectation, expect_from_arithmetic, expect_from_runs, reachable_flops
+from placebench.memory import MemoryEstimate, estimate_memory
+from placebench.models import ModelShape, model_shape
+from placebench.placement import Placement, parse_placements
+from placebench.progress import format_bytes
+from placebench.runfolder import RunFolder, slug
+from placebench.workload import Workload, build_workload
+
+T = TypeVar("T")
+
+DEFAULT_PLACEMENTS = "standard,split"
+DEFAULT_ROUNDS = 3
+DEFAULT_STEP_TIMEOUT_S = 600.0
+_LONGEST_NAME = 60
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What the user asks for, options already laid over the YAML file; unchecked.
+
+    Attributes:
+        placements: comma-separated placement words; None for standard,split.
+        workload: sections and values of the workload, over its preset.
+        devices: `cpu:N`, `gpu:N`, `cpu`, `gpu`; None for what is there.
+        rounds: launches of each placement; None for 3.
+        name: of the run; None for the placements' names.
+        out: folder of the runs.
+        step_timeout_s: seconds without progress after which a launch is given up.
+        time_limit_s: seconds after which the whole run ends; None for no limit.
+        origin: where a dotted workload key was set, for messages.
+    """
+
+    placements: str | None = None
+    workload: Mapping[str, Any] = field(default_factory=dict)
+    devices: str | None = None
+    rounds: int | None = None
+    name: str | None = None
+    out: Path = Path("runs")
+    step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
+    time_limit_s: float | None = None
+    origin: Callable[[str], str] = field(default=lambda key: "workload")
+
+
+@dataclass(frozen=True)
+class BoundPlacement:
+    """A placement whose pools have their devices.
+
+    Attributes:
+        placement: the placement.
+        devices: the devices of each pool, in order of rank.
+    """
+
+    placement: Placement
+    devices: Mapping[str, tuple[Device, ...]]
+
+    @property
+    def name(self) -> str:
+        """The placement's name."""
+        return self.placement.name
+
+    def to_dict(self) -> dict[str, Any]:
+        """The placement as an object of `launch.json` and `run.json`, devices by id."""
+        return {
+            "name": self.name,
+            "pools": {pool: [device.id for device in devices] for pool, devices in self.devices.items()},
+            "roles": {role.value: pool for role, pool in self.placement.roles.items()},
+            "overlap": self.placement.overlap.value,
+        }
+
+
+@dataclass(frozen=True)
+class PlannedLaunch:
+    """One launch to come.
+
+    Attributes:
+        round: counted from 1.
+        placement: what to launch.
+    """
+
+    round: int
+    placement: BoundPlacement
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that has passed every check.
+
+    Attributes:
+        name: of the run.
+        folder: where it will lie, or lies when it is resumed.
+        placements: in the order given.
+        workload: the job.
+        devices: all that the placements may use.
+        rounds: launches of each placement.
+        step_timeout_s: seconds without progress after which a launch is given up.
+        time_limit_s: seconds after which the whole run ends; None for no limit.
+        done: launches that an earlier start of this run has finished, as (round, placement name).
+        resumed: whether the folder is there already.
+    """
+
+    name: str
+    folder: RunFolder
+    placements: tuple[BoundPlacement, ...]
+    workload: Workload
+    devices: tuple[Device, ...]
+    rounds: int
+    step_timeout_s: float
+    time_limit_s: float | None = None
+    done: frozenset[tuple[int, str]] = frozenset()
+    resumed: bool = False
+
+    @property
+    def order(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the placements by round; every second round is reversed, so that drift hits all alike."""
+        return tuple(tuple(placement.name for placement in self._round(number)) for number in self._rounds)
+
+    @property
+    def launches(self) -> tuple[PlannedLaunch, ...]:
+        """The launches still to come, in order."""
+        return tuple(
+            PlannedLaunch(number, placement)
+            for number in self._rounds
+            for placement in self._round(number)
+            if (number, placement.name) not in self.done
+        )
+
+    @property
+    def total(self) -> int:
+        """Launches of the whole run, done ones included."""
+        return self.rounds * len(self.placements)
+
+    @cached_property
+    def shapes(self) -> tuple[ModelShape | None, ModelShape | None]:
+        """Shapes of actor and critic; None for a model that is known only after its download."""
+        return model_shape(self.workload.model), model_shape(self.workload.critic_model or self.workload.model)
+
+    @property
+    def memory(self) -> Mapping[tuple[str, str], MemoryEstimate]:
+        """Estimated memory of each device by (placement, pool); empty when a model's shape is not known."""
+        actor, critic = self.shapes
+        if actor is None or critic is None:
+            return {}
+        return {
+            (bound.name, pool): estimate_memory(
+                self.workload, actor, critic, bound.placement.roles_in(pool), len(devices), devices[0].kind
+            )
+            for bound in self.placements
+            for pool, devices in bound.devices.items()
+        }
+
+    @property
+    def expectation(self) -> Expectation:
+        """How long the launches still to come will take."""
+        known = expect_from_runs(
+            self.folder.path.parent,
+            self.workload.model_dump(mode="json"),
+            [device_to_dict(device) for device in self.devices],
+            [launch.placement.name for launch in self.launches],
+        )
+        flops = sum(reachable_flops(device.kind, device.name, len(device.cores)) for device in self.devices)
+        return known or expect_from_arithmetic(self.workload, *self.shapes, flops, len(self.launches))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know before the start, one line each."""
+        shared = sharing_note(self.devices)
+        return (shared,) if shared else ()
+
+    @property
+    def _rounds(self) -> range:
+        return range(1, self.rounds + 1)
+
+    def _round(self, number: int) -> tuple[BoundPlacement, ...]:
+        return self.placements if number % 2 else self.placements[::-1]
+
+
+def make_plan(request: RunRequest) -> Plan:
+    """Check what the user asks for.
+
+    Raises:
+        UsageError: one line for every reason why it cannot run.
+    """
+    words = request.placements or DEFAULT_PLACEMENTS
+    name = request.name or slug(words)[:_LONGEST_NAME].strip("-.")
+    folder = RunFolder(request.out / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}")
+    reasons = Reasons()
+    reasons.add(checks.missing_packages())
+    reasons.add(checks.wrong_name(name))
+    reasons.add(checks.unusable_folder(folder.path))
+    workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
+    if workload:
+        reasons.add(checks.unusable_workload(workload))
+    devices = reasons.attempt(lambda: discover(parse_devices(request.devices) if request.devices else None))
+    placements = reasons.attempt(lambda: parse_placements(words, devices_per_node(devices))) if devices else None
+    if workload and placements:
+        reasons.add(checks.impossible_placements(placements, workload))
+    reasons.raise_any()
+    assert workload is not None
+    assert devices is not None
+    assert placements is not None
+    plan = Plan(
+        name=name,
+        folder=folder,
+        placements=tuple(bind(placement, devices) for placement in placements),
+        workload=workload,
+        devices=devices,
+        rounds=request.rounds or DEFAULT_ROUNDS,
+        step_timeout_s=request.step_timeout_s,
+        time_limit_s=request.time_limit_s,
+    )
+    reasons.add(too_large(plan))
+    reasons.raise_any()
+    return plan
+
+
+def devices_per_node(devices: Sequence[Device]) -> tuple[int, ...]:
+    """How many devices each node has, nodes in the order of their first device."""
+    return tuple(len(group) for group in _by_node(devices))
+
+
+def bind(placement: Placement, devices: Sequence[Device]) -> BoundPlacement:
+    """Give the pools their devices: on each node in order, pool after pool."""
+    free = [list(group) for group in _by_node(devices)]
+    bound: dict[str, tuple[Device, ...]] = {}
+    for pool in placement.pools:
+        taken: list[Device] = []
+        for node, count in enumerate(pool.counts):
+            taken += free[node][:count]
+            free[node] = free[node][count:]
+        bound[pool.name] = tuple(taken)
+    return BoundPlacement(placement, bound)
+
+
+def too_large(plan: Plan) -> list[str]:
+    """A reason for every pool whose devices do not have the memory that the job needs."""
+    reasons = []
+    for bound in plan.placements:
+        for pool, devices in bound.devices.items():
+            estimate = plan.memory.get((bound.name, pool))
+            device = min(devices, key=lambda device: device.memory_bytes)
+            if estimate is not None and estimate.peak > device.memory_bytes:
+                parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in estimate.parts.items())
+                reasons.append(
+                    f"placement {bound.name!r}: each device of {pool} needs about {format_bytes(estimate.peak)}"
+                    f" ({parts}) and {device.id} has {format_bytes(device.memory_bytes)}:"
+                    f" {checks.memory_advice(plan.workload, estimate)}"
+                )
+    return reasons
+
+
+def _by_node(devices: Sequence[Device]) -> list[list[Device]]:
+    nodes: dict[str, list[Device]] = {}
+    for device in devices:
+        nodes.setdefault(device.node, []).append(device)
+    return list(nodes.values())
+
+
+class Reasons:
+    """Collects the reasons why something cannot be, to name them all at once."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def add(self, lines: Iterable[str]) -> None:
+        """Add reasons, each once."""
+        self._lines += [line for line in lines if line not in self._lines]
+
+    def attempt(self, check: Callable[[], T]) -> T | None:
+        """The check's result; None, and its reasons kept, when it refuses."""
+        try:
+            return check()
+        except UsageError as error:
+            self.add(str(error).splitlines())
+            return None
+
+    def raise_any(self) -> None:
+        """Raise what was collected.
+
+        Raises:
+            UsageError: one line a reason.
+        """
+        if self._lines:
+            raise UsageError("\n".join(self._lines))

@@ -1,0 +1,149 @@
+"""Going on with a run that was interrupted, failed in part, or is to have more rounds."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from placebench import checks
+from placebench.config import merge
+from placebench.devices import Device, DeviceSpec, device_from_dict, discover, parse_devices
+from placebench.errors import UsageError
+from placebench.ownership import live_runs, mark_interrupted
+from placebench.placement import Overlap, Placement, Pool, Role, parse_placements
+from placebench.plan import BoundPlacement, Plan, Reasons, RunRequest, bind, devices_per_node
+from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status
+from placebench.workload import Workload, build_workload
+
+
+def resume_plan(path: Path, request: RunRequest) -> Plan:
+    """The plan for the rest of a run: its finished launches are kept, the others run again.
+
+    Args:
+        path: the run's folder.
+        request: what is given now; it must agree with the run, but for more rounds.
+
+    Raises:
+        UsageError: one line for every reason why the run cannot go on.
+    """
+    folder, content = RunFolder(path), _read_run(RunFolder(path))
+    if path.resolve() in live_runs():
+        raise UsageError(f"{path}: the run still goes on in another process; stop that first")
+    mark_interrupted(path)
+    reasons = Reasons()
+    reasons.add(checks.missing_packages())
+    reasons.add(checks.full_disks(path))
+    try:
+        stored = tuple(device_from_dict(device) for device in content["devices"])
+        workload = build_workload(content["workload"], f"{folder.run_file}: workload")
+        placements = tuple(_placement(entry, stored) for entry in content["placements"])
+        rounds = int(content["rounds"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{folder.run_file}: not as this placebench writes it: {error!r}; start a new run") from None
+    devices = reasons.attempt(lambda: _present(stored))
+    reasons.add(checks.unusable_workload(workload))
+    reasons.attempt(lambda: _agree(request, content, workload, stored, rounds))
+    reasons.raise_any()
+    assert devices is not None
+    return Plan(
+        name=str(content["name"]),
+        folder=folder,
+        placements=placements,
+        workload=workload,
+        devices=stored,
+        rounds=request.rounds or rounds,
+        step_timeout_s=request.step_timeout_s,
+        time_limit_s=request.time_limit_s,
+        done=_done_launches(folder, placements, request.rounds or rounds),
+        resumed=True,
+    )
+
+
+def _read_run(folder: RunFolder) -> dict[str, Any]:
+    try:
+        content = json.loads(folder.run_file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"--resume {folder.path}: there is no run; name a folder with run.json in it") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder.run_file}: cannot read it: {error}") from None
+    if not isinstance(content, dict) or content.get("schema_version") != SCHEMA_VERSION:
+        raise UsageError(f"{folder.run_file}: not a run of this placebench; start a new one")
+    return content
+
+
+def _placement(entry: Mapping[str, Any], devices: Sequence[Device]) -> BoundPlacement:
+    """The placement of an object of `run.json`."""
+    nodes = list(dict.fromkeys(device.node for device in devices))
+    by_id = {device.id: device for device in devices}
+    bound = {str(pool): tuple(by_id[name] for name in names) for pool, names in entry["pools"].items()}
+    pools = tuple(
+        Pool(pool, tuple(sum(device.node == node for device in members) for node in nodes))
+        for pool, members in bound.items()
+    )
+    roles = {Role(role): str(pool) for role, pool in entry["roles"].items()}
+    return BoundPlacement(Placement(str(entry["name"]), pools, roles, Overlap(entry["overlap"])), bound)
+
+
+def _present(stored: Sequence[Device]) -> tuple[Device, ...]:
+    """The run's devices as they are now.
+
+    Raises:
+        UsageError: one of them is gone or is another one now.
+    """
+    kind = stored[0].kind
+    here = {device.id: device for device in discover(DeviceSpec(kind, len(stored) if kind == "cpu" else None))}
+    for device in stored:
+        if (now := here.get(device.id)) is None or (now.node, now.cores) != (device.node, device.cores):
+            raise UsageError(
+                f"--resume: {device.id} ({device.name}) of {device.node} is not here as it was; go on where it is, or"
+                " start a new run"
+            )
+    return tuple(here[device.id] for device in stored)
+
+
+def _agree(
+    request: RunRequest, content: Mapping[str, Any], workload: Workload, devices: Sequence[Device], rounds: int
+) -> None:
+    """Refuse what is given now and differs from the run: its launches would not be comparable.
+
+    Raises:
+        UsageError: one line for every difference.
+    """
+    reasons = Reasons()
+
+    def differs(what: str, now: object, then: object) -> None:
+        reasons.add([f"--resume: {what} is {now} now and {then} in the run; leave it out, or start a new run"])
+
+    merged = reasons.attempt(lambda: build_workload(merge(content["workload"], request.workload), request.origin))
+    if merged is not None and merged != workload:
+        now, then = (_flat(one.model_dump(mode="json")) for one in (merged, workload))
+        for key in (key for key in now if now[key] != then[key]):
+            differs(key, now[key], then[key])
+    if request.name is not None and request.name != content["name"]:
+        differs("--name", request.name, content["name"])
+    if request.rounds is not None and request.rounds < rounds:
+        differs("--rounds", request.rounds, f"already {rounds}")
+    if request.devices is not None and discover(parse_devices(request.devices)) != tuple(devices):
+        differs("--devices", request.devices, ", ".join(device.id for device in devices))
+    if request.placements is not None:
+        given = parse_placements(request.placements, devices_per_node(devices))
+        if [bind(placement, devices).to_dict() for placement in given] != content["placements"]:
+            names = ",".join(str(entry["name"]) for entry in content["placements"])
+            differs("--placements", request.placements, names)
+    reasons.raise_any()
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _done_launches(folder: RunFolder, placements: Sequence[BoundPlacement], rounds: int) -> frozenset[tuple[int, str]]:
+    return frozenset(
+        (number, placement.name)
+        for number in range(1, rounds + 1)
+        for placement in placements
+        if folder.trial(number, placement.name).status is Status.DONE
+    )

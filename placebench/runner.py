@@ -1,0 +1,172 @@
+"""All launches of a run, round by round, and what becomes of the run when one fails or the user stops it."""
+
+import contextlib
+import errno
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from placebench.checks import full_disks
+from placebench.display import Display
+from placebench.errors import InterruptedRunError, LaunchError, PlacebenchError, TimeLimitError, UsageError
+from placebench.launches import JOB, Launcher, LaunchResult, fresh_trial
+from placebench.manifest import Manifest
+from placebench.ownership import live_runs, own_run
+from placebench.plan import Plan, PlannedLaunch
+from placebench.progress import LaunchPosition, time_left
+from placebench.runfolder import Status
+from placebench.signals import StopSignals
+from placebench.watch import LaunchState
+
+TIME_LIMIT = "the time limit has passed"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended.
+
+    Attributes:
+        folder: the run's folder.
+        done: launches that are done, earlier starts of the run included.
+        total: launches that it was to have.
+        failures: launches that are not done, as folder and reason.
+        stopped_by: why it ended early; None when it did not.
+    """
+
+    folder: Path
+    done: int
+    total: int
+    failures: tuple[tuple[Path, str], ...]
+    stopped_by: str | None
+
+    def raise_unless_done(self) -> None:
+        """Say what is missing.
+
+        Raises:
+            TimeLimitError: the time limit has passed.
+            InterruptedRunError: the user has stopped it.
+            LaunchError: a launch has failed.
+        """
+        resume = f"go on with placebench run --resume {self.folder}"
+        if self.stopped_by is not None:
+            kind = TimeLimitError if self.stopped_by == TIME_LIMIT else InterruptedRunError
+            raise kind(f"{self.stopped_by}: {self.done} of {self.total} launches are done; {resume}")
+        if self.failures:
+            path, reason = self.failures[0]
+            raise LaunchError(
+                f"{len(self.failures)} of {self.total} launches failed, the first with: {reason} (see"
+                f" {path / 'error.txt'}); {resume}"
+            )
+
+
+def execute(plan: Plan, command: Sequence[str], display: Display, job: Sequence[str] = JOB) -> RunResult:
+    """Run a plan's launches; whatever is done by the end of it stays.
+
+    Args:
+        plan: what to run.
+        command: the command line, for `run.json`.
+        display: told what goes on.
+        job: command of the training job; the trial's folder becomes its last argument.
+
+    Raises:
+        UsageError: the run's folder has come into being since the plan was made.
+        PlacebenchError: no space is left.
+    """
+    path = plan.folder.path
+    with StopSignals() as signals, display, _full_disk_is_an_error(path):
+        others = live_runs()
+        _make_folder(plan)
+        with own_run(path) as record:
+            for other in others:
+                display.note(f"another run goes on here ({other}): each slows the other down")
+            for note in plan.notes:
+                display.note(note)
+            stop = _StopReason(signals, plan.time_limit_s)
+            run = _Run(plan, Manifest(plan, command), Launcher(plan, record, job, stop), display)
+            return run.go(stop)
+
+
+class _StopReason:
+    """Why the run must end now: a signal, or its time limit; None while it need not."""
+
+    def __init__(self, signals: StopSignals, limit_s: float | None) -> None:
+        self._signals = signals
+        self._deadline = None if limit_s is None else time.monotonic() + limit_s
+
+    def __call__(self) -> str | None:
+        if self._signals.received is not None:
+            return f"stopped by {self._signals.received.name}"
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            return TIME_LIMIT
+        return None
+
+
+class _Run:
+    """A run under way."""
+
+    def __init__(self, plan: Plan, manifest: Manifest, launcher: Launcher, display: Display) -> None:
+        self._plan, self._manifest, self._launcher, self._display = plan, manifest, launcher, display
+        self._finished: dict[str, list[float]] = {}
+        self._done = len(plan.done)
+        self._failures: list[tuple[Path, str]] = []
+
+    def go(self, stop: _StopReason) -> RunResult:
+        """Run what is to come; the manifest says failed unless it comes to an end in order."""
+        status = Status.FAILED
+        try:
+            launches = self._plan.launches
+            for index, launch in enumerate(launches):
+                if stop():
+                    break
+                self._run(launch, index, launches)
+            ended = stop() if self._done < self._plan.total else None
+            status = Status.INTERRUPTED if ended else Status.FAILED if self._failures else Status.DONE
+        finally:
+            self._manifest.finish(status)
+        return RunResult(self._plan.folder.path, self._done, self._plan.total, tuple(self._failures), ended)
+
+    def _run(self, launch: PlannedLaunch, index: int, launches: Sequence[PlannedLaunch]) -> None:
+        plan, name = self._plan, launch.placement.name
+        remaining = [later.placement.name for later in launches[index + 1 :]]
+        number = plan.total - len(launches) + index + 1
+        self._display.begin(LaunchPosition(number, plan.total, launch.round, plan.rounds, name, plan.workload.steps))
+
+        def show(state: LaunchState) -> None:
+            self._display.update(state, time_left(self._finished, name, state, plan.workload.steps, remaining))
+
+        trial = fresh_trial(plan.folder, launch.round, name)
+        result = self._launcher.run(launch, trial, show)
+        self._manifest.add(launch, trial, result.status, result.wall)
+        self._display.end(result.status, result.wall.total_s, result.reason)
+        for note in result.notes:
+            self._display.note(note)
+        self._keep(result, name, trial.path)
+
+    def _keep(self, result: LaunchResult, name: str, path: Path) -> None:
+        if result.status is Status.DONE:
+            self._done += 1
+            self._finished.setdefault(name, []).append(result.wall.total_s)
+        elif result.status is not Status.INTERRUPTED:
+            self._failures.append((path, f"{result.status}, {result.reason}"))
+            for reason in full_disks(self._plan.folder.path):
+                raise PlacebenchError(f"{reason}, then go on with placebench run --resume {self._plan.folder.path}")
+
+
+def _make_folder(plan: Plan) -> None:
+    try:
+        plan.folder.path.mkdir(parents=True, exist_ok=plan.resumed)
+    except FileExistsError:
+        raise UsageError(f"{plan.folder.path} is there already: choose another --name or --out") from None
+
+
+@contextlib.contextmanager
+def _full_disk_is_an_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise PlacebenchError(
+            f"no space left for {path}: free some, then go on with placebench run --resume {path}"
+        ) from error
