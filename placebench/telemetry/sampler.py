@@ -178,17 +178,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("trial", metavar="TRIAL_DIR", type=Path, help="folder of the launch, with launch.json")
     parser.add_argument("--hz", type=float, default=DEFAULT_HZ, help="samples a second (default: %(default)g)")
-    parser.add_argument(
-        "--parent", type=int, default=os.getppid(), help="PID whose end ends the sampler (default: its parent)"
-    )
     options = parser.parse_args(arguments)
+    parent = os.getppid()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
         if not 0 < options.hz <= MAX_HZ:
             raise UsageError(f"--hz {options.hz:g}: must be above 0 and at most {MAX_HZ:g}")
-        sample_launch(Trial(options.trial), options.hz, stop, options.parent)
+        sample_launch(Trial(options.trial), options.hz, stop, parent)
     except PlacebenchError as error:
         print(f"sampler: {error}", file=sys.stderr)
         return error.exit_code

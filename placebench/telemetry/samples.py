@@ -10,7 +10,7 @@ One object a line, told apart by `kind`:
 - `reading_error`: a quantity of a device could not be read, with `code` and `message`; once per device, quantity
   and code. The quantity is null in the samples concerned.
 - `device_error`: the device is lost, with `code` and `message`; its series ends here.
-- `footer`, the last line: `ticks`, `missed` (ticks skipped because the one before took too long), `achieved_hz`,
+- `footer`, the last line: `ticks` (taken), `missed` (skipped: the one before took too long), `achieved_hz`,
   `cpu_s` (CPU seconds of the sampler since its start). A file without it ends where the sampler was killed.
 """
 

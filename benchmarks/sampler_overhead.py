@@ -1,0 +1,175 @@
+"""What the sampler costs: CPU time of its own, and whether it slows down the steps of the job beside it.
+
+    python benchmarks/sampler_overhead.py share --processes 8 --seconds 60
+    python benchmarks/sampler_overhead.py steps --pairs 10
+
+`share` samples processes that wait and prints the sampler's share of one core. `steps` starts the real job in pairs
+of launches, one with the sampler and one without, in an order that alternates from pair to pair, and prints the ratio
+of their step times with its 95 % interval. A launch counts once, with the geometric mean of its steps after warm-up:
+the same seed makes step i of both launches the same work.
+"""
+
+import json
+import math
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import psutil
+
+from placebench.compare.statistics import Better, compare
+from placebench.config import parse_settings
+from placebench.devices import device_to_dict, discover, parse_devices
+from placebench.errors import LaunchError, PlacebenchError
+from placebench.launches import JOB, SAMPLER
+from placebench.ownership import ray_temp_dir, remove_ray_temp_dir
+from placebench.plan import Plan, PlannedLaunch, RunRequest, make_plan
+from placebench.processes import LaunchMark, kill_processes, launch_processes, start_process, stop_process
+from placebench.runfolder import SCHEMA_VERSION, Trial, read_jsonl, write_json
+
+_GRACE_S = 10.0
+_START_S = 3.0
+
+
+@click.group(help="Measure what the sampler costs.")
+def main() -> None:
+    """Entry point."""
+
+
+@main.command()
+@click.option("--processes", type=click.IntRange(1, 512), default=4, show_default=True, help="Processes to sample.")
+@click.option("--seconds", type=click.FloatRange(5), default=60.0, show_default=True, help="Length of the measurement.")
+@click.option("--hz", type=float, default=5.0, show_default=True, help="Samples a second.")
+@click.option("--devices", help="cpu:N or gpu:N, as of placebench run.  [default: what is there]")
+def share(processes: int, seconds: float, hz: float, devices: str | None) -> None:
+    """Print the sampler's share of one core and the time it takes to start."""
+    found = discover(parse_devices(devices) if devices else None)
+    with tempfile.TemporaryDirectory(prefix="pb-overhead-") as folder, _waiting(processes) as pids:
+        trial = Trial(Path(folder))
+        write_json(trial.launch_file, {"devices": [device_to_dict(device) for device in found]})
+        lines = [{"pid": pid, "device": found[rank % len(found)].id} for rank, pid in enumerate(pids)]
+        trial.processes.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        began = time.time()
+        sampler = subprocess.Popen([*SAMPLER, folder, "--hz", str(hz)])
+        try:
+            time.sleep(_START_S)
+            first = _cpu_seconds(sampler.pid), time.monotonic()
+            time.sleep(seconds)
+            last = _cpu_seconds(sampler.pid), time.monotonic()
+        finally:
+            stop_process(sampler, _GRACE_S)
+        content = list(read_jsonl(trial.device_samples))
+    header, footer = content[0], content[-1]
+    click.echo(f"devices             {len(found)} {header['source']}, {processes} processes, {hz:g} Hz, {seconds:g} s")
+    click.echo(f"start to header     {header['wall'] - began:.3f} s")
+    click.echo(f"share of one core   {(last[0] - first[0]) / (last[1] - first[1]):.3%}")
+    click.echo(f"CPU time in all     {footer['cpu_s']:.3f} s, start included")
+    click.echo(f"achieved            {footer['achieved_hz']:.3f} Hz, {footer['missed']} ticks missed")
+
+
+@main.command()
+@click.option("--pairs", type=click.IntRange(2), default=10, show_default=True, help="Launches with, and without.")
+@click.option("--placement", default="standard", show_default=True, help="Placement to launch.")
+@click.option("--devices", help="cpu:N or gpu:N, as of placebench run.  [default: what is there]")
+@click.option("--hz", type=float, default=5.0, show_default=True, help="Samples a second.")
+@click.option("--set", "settings", multiple=True, help="Workload setting, as of placebench run; repeatable.")
+def steps(pairs: int, placement: str, devices: str | None, hz: float, settings: tuple[str, ...]) -> None:
+    """Print the ratio of step times with the sampler to those without."""
+    with tempfile.TemporaryDirectory(prefix="pb-overhead-") as folder:
+        request = RunRequest(
+            placements=placement, workload=parse_settings(settings), devices=devices, rounds=pairs, out=Path(folder)
+        )
+        try:
+            plan = make_plan(request)
+            times = _paired_step_times(plan, hz)
+        except PlacebenchError as error:
+            raise click.ClickException(str(error)) from None
+    ratio = compare(times[False], times[True], Better.LESS)
+    assert ratio is not None
+    click.echo(
+        f"step time with the sampler at {hz:g} Hz / without, {plan.placements[0].name} on {len(plan.devices)}"
+        f" {plan.devices[0].kind} devices:"
+    )
+    click.echo(f"{ratio.value:.4f}, 95 % interval {ratio.low:.4f} to {ratio.high:.4f}, {ratio.pairs} pairs of launches")
+
+
+def _paired_step_times(plan: Plan, hz: float) -> dict[bool, dict[int, float]]:
+    """Step time of each launch, seconds, by whether the sampler ran and by pair."""
+    times: dict[bool, dict[int, float]] = {False: {}, True: {}}
+    for launch in plan.launches:
+        for sampled in (True, False) if launch.round % 2 else (False, True):
+            trial = Trial(plan.folder.path / f"{launch.round:02d}-{'with' if sampled else 'without'}")
+            seconds = _launch(plan, launch, trial, hz if sampled else None)
+            times[sampled][launch.round] = seconds
+            word = "with   " if sampled else "without"
+            click.echo(f"pair {launch.round:2d}  {word}  {seconds:.4f} s a step")
+    return times
+
+
+def _launch(plan: Plan, launch: PlannedLaunch, trial: Trial, hz: float | None) -> float:
+    """Run one launch; `hz` None leaves the sampler out. Returns the geometric mean of its measured steps, seconds.
+
+    Raises:
+        LaunchError: the job failed.
+    """
+    token = secrets.token_hex(16)
+    mark = LaunchMark(token, ray_temp_dir(token))
+    trial.path.mkdir(parents=True)
+    mark.ray_temp_dir.mkdir(mode=0o700)
+    write_json(trial.launch_file, _launch_file(plan, launch, mark))
+    try:
+        with trial.log.open("wb") as log:
+            sampler = start_process([*SAMPLER, str(trial.path), "--hz", str(hz)], token, log) if hz else None
+            code = start_process([*JOB, str(trial.path)], token, log).wait()
+            if sampler is not None:
+                stop_process(sampler, _GRACE_S)
+    finally:
+        kill_processes(lambda: launch_processes(mark))
+        remove_ray_temp_dir(mark.ray_temp_dir)
+    if code:
+        raise LaunchError(f"the job ended with exit code {code}:\n{trial.log.read_text(errors='replace')[-2000:]}")
+    if hz and not any(line["kind"] == "footer" for line in read_jsonl(trial.device_samples)):
+        raise LaunchError("the sampler did not run to the end of the launch")
+    measured = [row for row in read_jsonl(trial.steps) if row["step"] > plan.workload.warmup_steps]
+    return math.exp(statistics.mean(math.log(row["metrics"]["timing_s/step"]) for row in measured))
+
+
+def _launch_file(plan: Plan, launch: PlannedLaunch, mark: LaunchMark) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "round": launch.round,
+        "placement": launch.placement.to_dict(),
+        "devices": [device_to_dict(device) for device in plan.devices],
+        "workload": plan.workload.model_dump(mode="json"),
+        "ray_temp_dir": str(mark.ray_temp_dir),
+        "step_timeout_s": plan.step_timeout_s,
+    }
+
+
+@contextmanager
+def _waiting(count: int) -> Iterator[list[int]]:
+    """PIDs of processes that do nothing, so that the sampler has a core to itself."""
+    waiting = [subprocess.Popen(["sleep", "infinity"]) for _ in range(count)]
+    try:
+        yield [process.pid for process in waiting]
+    finally:
+        for process in waiting:
+            process.kill()
+            process.wait()
+
+
+def _cpu_seconds(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
