@@ -1,20 +1,20 @@
 """The command line: thin; whatever is heavy is imported inside the commands, so that --help answers at once."""
 
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from placebench import __version__
-from placebench.errors import PlacebenchError
+from placebench.errors import PlacebenchError, UsageError
 
 if TYPE_CHECKING:
-    from placebench.plan import Plan, RunRequest
-    from placebench.runner import RunResult
+    from rich.console import Console
+
+    from placebench.plan import RunRequest
 
 # click's own exit code for a wrong command line, and the shell's for SIGINT.
 _USAGE, _INTERRUPTED = 2, 130
@@ -72,35 +72,45 @@ def _drop_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@click.group(cls=PlacebenchGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+# \b keeps click from filling the lines of a paragraph.
+_EXAMPLES = """\b
+Examples:
+  placebench run                                   standard against split, on this host
+  placebench run --devices gpu:4 --model qwen2.5-1.5b --dry-run
+  placebench run --config bench.yaml --set batch.size=64
+  placebench show latest
+
+\b
+Shell completion (bash; zsh and fish likewise):
+  eval "$(_PLACEBENCH_COMPLETE=bash_source placebench)"
+"""
+_RUN_EXAMPLES = """Options override the YAML file, the file overrides the preset.
+
+\b
+Examples:
+  placebench run --placements standard,split:3+1 --devices cpu:4 --rounds 5
+  placebench run --placements split,split/overlap=none
+  placebench run --model qwen2.5-0.5b --set optimizer.actor_lr=1e-6 --dry-run
+  placebench run --resume latest
+"""
+
+
+@click.group(
+    cls=PlacebenchGroup,
+    epilog=_EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="placebench")
 def main() -> None:
-    """Measure which placement of PPO roles on devices is faster, and why.
-
-    \b
-    Examples:
-      placebench run                                  standard against split, here
-      placebench run --placements split,split/overlap=none --rounds 5
-      placebench run --devices gpu:4 --model qwen2.5-1.5b --dry-run
-      placebench run --config bench.yaml --set batch.size=64
-      placebench run --resume runs/20260301T100000Z-standard-split
-      placebench show runs/20260301T100000Z-standard-split
-
-    \b
-    Shell completion (bash; zsh and fish likewise):
-      eval "$(_PLACEBENCH_COMPLETE=bash_source placebench)"
-    """
+    """Measure which placement of PPO roles on devices is faster, and why."""
     from placebench.ownership import sweep
 
     for run in sweep():
         click.echo(f"placebench: cleaned up after {run}, which had been killed", err=True)
 
 
-_POSITIVE = click.IntRange(min=1)
-_SECONDS = click.FloatRange(min=0, min_open=True)
-
 # Options of `run` that are short for a workload key.
-_WORKLOAD_OPTIONS = {
+_WORKLOAD_KEYS = {
     "model": "model",
     "steps": "steps",
     "warmup_steps": "warmup_steps",
@@ -112,3 +122,128 @@ _WORKLOAD_OPTIONS = {
     "rollout": "rollout.backend",
     "ignore_eos": "rollout.ignore_eos",
 }
+_SECONDS = click.FloatRange(min=0, min_open=True)
+
+
+@main.command(epilog=_RUN_EXAMPLES)
+@click.option("--placements", metavar="WORDS", help="Comma-separated placements.  [default: standard,split]")
+@click.option("--rounds", type=click.IntRange(min=1), help="Launches of each placement.  [default: 3]")
+@click.option("--devices", metavar="SPEC", help="cpu:N or gpu:N.  [default: all GPUs, else CPU devices]")
+@click.option("--name", help="Name of the run.  [default: the placements]")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs]")
+@click.option("--model", help="A preset, a folder, or a hub id.  [default: tiny]")
+@click.option("--steps", type=int, help="Training steps of a launch.")
+@click.option("--warmup-steps", type=int, help="First steps of a launch, left out of the numbers.")
+@click.option("--seed", type=int, help="Seed of data, weights and sampling.")
+@click.option("--batch-size", type=int, help="Sequences per step, over all devices.")
+@click.option("--mini-batch-size", type=int, help="Sequences per optimizer step.")
+@click.option("--max-prompt-length", type=int, help="Tokens.")
+@click.option("--max-response-length", type=int, help="Tokens.")
+@click.option("--rollout", type=click.Choice(["torch", "vllm"]), help="What generates the responses.")
+@click.option("--ignore-eos/--stop-at-eos", default=None, help="Responses of full length: equal work.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other workload key; repeatable.")
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML: workload and run keys.")
+@click.option("--step-timeout", type=_SECONDS, help="Give a launch up after so many seconds without progress.")
+@click.option("--time-limit", type=_SECONDS, help="End the run after so many seconds (exit code 124).")
+@click.option("--sample-hz", type=click.FloatRange(0, 50), help="Device samples a second; 0: none.  [default: 5]")
+@click.option("--dry-run", is_flag=True, help="Print the checked plan and start nothing.")
+@click.option("--resume", metavar="RUN", help="Go on with a run: finished launches stay, the others run again.")
+def run(dry_run: bool, resume: str | None, settings: tuple[str, ...], config: Path | None, **given: Any) -> None:
+    """Train under each placement, record the devices, compare and report."""
+    from placebench.plan import make_plan
+    from placebench.resume import resume_plan
+
+    request = _request(given, settings, config)
+    plan = resume_plan(find_run(resume), request) if resume else make_plan(request)
+    if dry_run:
+        from placebench.plan_view import show_plan
+
+        show_plan(plan, open_console())
+        return
+    from placebench.display import open_display
+    from placebench.runner import execute
+
+    result = execute(plan, ["placebench", *sys.argv[1:]], open_display())
+    if result.done:
+        _report(result.folder)
+    result.raise_unless_done()
+
+
+@main.command()
+@click.argument("run", metavar="RUN")
+def show(run: str) -> None:
+    """Print the tables of a finished or half-finished run again.
+
+    RUN is the run's folder, or `latest` for the newest one under runs/.
+    """
+    from placebench.report import show as show_run
+
+    show_run(find_run(run), open_console())
+
+
+@main.command()
+@click.argument("run", metavar="RUN")
+def report(run: str) -> None:
+    """Rebuild the report of a run from its files alone.
+
+    RUN is the run's folder, or `latest` for the newest one under runs/. Neither torch, ray nor a GPU is needed.
+    """
+    from placebench.report import build_report
+
+    paths = build_report(find_run(run))
+    for path in (paths.html, paths.markdown, paths.summary, paths.trace):
+        if path is not None:
+            click.echo(path)
+
+
+def _request(given: Mapping[str, Any], settings: Sequence[str], config: Path | None) -> "RunRequest":
+    """The options that were given, over `--config`."""
+    from placebench.request import WorkloadOption, build_request
+
+    present = {name: value for name, value in given.items() if value is not None}
+    workload = [
+        WorkloadOption(f"--{name.replace('_', '-')}", _WORKLOAD_KEYS[name], present.pop(name))
+        for name in tuple(present)
+        if name in _WORKLOAD_KEYS
+    ]
+    seconds = {"step_timeout": "step_timeout_s", "time_limit": "time_limit_s"}
+    options = {seconds.get(name, name): value for name, value in present.items()}
+    return build_request(options, workload, settings, config)
+
+
+def _report(folder: Path) -> None:
+    """Build and print the report of a run; a reader of it that goes away does not change the run's exit code."""
+    from placebench.report import build_report
+    from placebench.report import show as show_run
+
+    build_report(folder)
+    try:
+        show_run(folder, open_console())
+    except BrokenPipeError:
+        _drop_stdout()
+
+
+def find_run(text: str) -> Path:
+    """The folder of a run, by path, or the newest one under `runs` for `latest`.
+
+    Raises:
+        UsageError: there is no run yet.
+    """
+    path = Path(text)
+    if text != "latest" or path.exists():
+        return path
+    runs = sorted(Path("runs").glob("*/run.json"))
+    if not runs:
+        raise UsageError("latest: there is no run under runs/ yet; start one with placebench run")
+    return runs[-1].parent
+
+
+def open_console() -> "Console":
+    """A console on stdout that leaves a closed pipe to whoever prints."""
+    from rich.console import Console
+
+    class PipedConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return PipedConsole(highlight=False)

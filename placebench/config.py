@@ -1,6 +1,6 @@
 """Reading YAML and `key=value` settings, with errors that name file, line and key."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
             raise UsageError(f"--set {setting!r}: cannot read the value {text!r}") from None
         if isinstance(value, str):
             value = _number(value)
-        content = merge(content, _nest(key.strip().split("."), value))
+        content = merge(content, nest(key.strip().split("."), value))
     return content
 
 
@@ -76,7 +76,8 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _nest(keys: list[str], value: Any) -> dict[str, Any]:
+def nest(keys: Sequence[str], value: Any) -> dict[str, Any]:
+    """A value below a path of keys: `["a", "b"], 1` → `{"a": {"b": 1}}`."""
     for key in reversed(keys):
         value = {key: value}
     return dict(value)

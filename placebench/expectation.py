@@ -1,7 +1,7 @@
 """How long a run will take: from an earlier run of the same work where there is one, else by arithmetic."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -124,8 +124,12 @@ def expect_from_arithmetic(
     return Expectation(launches * (_START_S + seconds), "rough, from the number of operations")
 
 
-def reachable_flops(kind: str, name: str, cores: int) -> float:
-    """FLOP/s that a device is taken to reach; see the constants above."""
-    if kind == "cpu":
-        return _CORE_FLOPS * max(1, cores)
-    return _GPU_SHARE * next((peak for word, peak in GPU_PEAKS.items() if word in name), _UNKNOWN_GPU_PEAK)
+def reachable_flops(cores: Collection[int], gpus: Iterable[str]) -> float:
+    """FLOP/s that the devices together are taken to reach; see the constants above.
+
+    Args:
+        cores: cores of the CPU devices, each once.
+        gpus: product names of the GPUs.
+    """
+    peaks = [next((peak for word, peak in GPU_PEAKS.items() if word in name), _UNKNOWN_GPU_PEAK) for name in gpus]
+    return _CORE_FLOPS * len(cores) + _GPU_SHARE * sum(peaks)

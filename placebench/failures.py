@@ -77,7 +77,7 @@ def write_end(trial: Trial, verdict: Verdict) -> Verdict:
         if tail := _read_end(trial.log):
             parts.append(f"--- the last lines of train.log ---\n{tail}")
         write_atomically(trial.error, "\n\n".join(parts) + "\n")
-    trial.status = verdict.status
+    trial.set_status(verdict.status)
     return verdict
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from placebench.devices import device_to_dict
@@ -29,10 +30,9 @@ from placebench.watch import LaunchState, TrialWatch
 
 JOB = (sys.executable, "-m", "placebench.ppo.launch")
 SAMPLER = (sys.executable, "-m", "placebench.telemetry.sampler")
-SAMPLE_HZ = 5
 
 _POLL_S = 0.1
-# Ctrl-C must be over in ten seconds, the report of what is there included.
+# Together with the report of what is there, a run that is stopped ends within ten seconds.
 _JOB_GRACE_S = 3.0
 _SAMPLER_GRACE_S = 2.0
 
@@ -82,12 +82,12 @@ class Launcher:
         try:
             mark.ray_temp_dir.mkdir(mode=0o700)
             write_json(trial.launch_file, self._describe(launch, mark))
-            trial.status = Status.RUNNING
+            trial.set_status(Status.RUNNING)
             sampler, job = self._start(trial, mark)
             end = self._watch(job, TrialWatch(trial), on_state)
             stop_process(job, _JOB_GRACE_S)
             job_ended = time.time()
-            notes = _end_sampler(sampler)
+            notes = _end_sampler(sampler, trial)
         finally:
             left = kill_processes(lambda: launch_processes(mark))
             remove_ray_temp_dir(mark.ray_temp_dir)
@@ -98,11 +98,15 @@ class Launcher:
         end = write_end(trial, end)
         return LaunchResult(end.status, end.reason, launch_wall(trial, started, job_ended, time.time()), notes)
 
-    def _start(self, trial: Trial, mark: LaunchMark) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
-        with (trial.path / "sampler.log").open("wb") as sampler_log, trial.log.open("wb") as log:
-            sampler = start_process([*SAMPLER, str(trial.path), "--hz", str(SAMPLE_HZ)], mark.token, sampler_log)
+    def _start(self, trial: Trial, mark: LaunchMark) -> tuple[subprocess.Popen[bytes] | None, subprocess.Popen[bytes]]:
+        sampler = None
+        if hz := self._plan.sample_hz:
+            with _sampler_log(trial).open("wb") as log:
+                sampler = start_process([*SAMPLER, str(trial.path), "--hz", f"{hz:g}"], mark.token, log)
+        with trial.log.open("wb") as log:
             job = start_process([*self._job, str(trial.path)], mark.token, log)
-        recorded = tuple(known for process in (sampler, job) if (known := ProcessId.of(process.pid)))
+        started = [job] if sampler is None else [sampler, job]
+        recorded = tuple(known for process in started if (known := ProcessId.of(process.pid)))
         self._record.write(replace(mark, recorded=recorded))
         return sampler, job
 
@@ -136,10 +140,20 @@ class Launcher:
         }
 
 
-def _end_sampler(sampler: subprocess.Popen[bytes]) -> tuple[str, ...]:
-    early = sampler.poll() is not None
+def _end_sampler(sampler: subprocess.Popen[bytes] | None, trial: Trial) -> tuple[str, ...]:
+    """End the sampler in order; returns a note when it has not lasted until now."""
+    if sampler is None:
+        return ()
+    lasted = sampler.poll() is None
     stop_process(sampler, _SAMPLER_GRACE_S)
-    return ("the sampler ended before its launch: device figures are missing; see sampler.log",) if early else ()
+    log = _sampler_log(trial)
+    if lasted and not log.stat().st_size:
+        log.unlink()
+    return () if lasted else (f"the sampler ended before its launch, device figures are missing: see {log}",)
+
+
+def _sampler_log(trial: Trial) -> Path:
+    return trial.path / "sampler.log"
 
 
 def fresh_trial(folder: RunFolder, round_number: int, placement: str) -> Trial:

@@ -105,6 +105,7 @@ def _describe(plan: Plan, command: Sequence[str]) -> dict[str, Any]:
         "rounds": plan.rounds,
         "steps": plan.workload.steps,
         "warmup_steps": plan.workload.warmup_steps,
+        "sample_hz": plan.sample_hz,
         "workload": plan.workload.model_dump(mode="json"),
         "placements": [placement.to_dict() for placement in plan.placements],
         "devices": [device_to_dict(device) for device in plan.devices],

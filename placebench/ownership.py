@@ -126,7 +126,7 @@ def mark_interrupted(run: Path) -> None:
     folder = RunFolder(run)
     for trial in folder.trials():
         if trial.status is Status.RUNNING:
-            trial.status = Status.INTERRUPTED
+            trial.set_status(Status.INTERRUPTED)
     with contextlib.suppress(FileNotFoundError):
         content = json.loads(folder.run_file.read_text(encoding="utf-8"))
         if content["status"] == Status.RUNNING:

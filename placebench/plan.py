@@ -23,6 +23,7 @@ T = TypeVar("T")
 DEFAULT_PLACEMENTS = "standard,split"
 DEFAULT_ROUNDS = 3
 DEFAULT_STEP_TIMEOUT_S = 600.0
+DEFAULT_SAMPLE_HZ = 5.0
 _LONGEST_NAME = 60
 
 
@@ -39,6 +40,7 @@ class RunRequest:
         out: folder of the runs.
         step_timeout_s: seconds without progress after which a launch is given up.
         time_limit_s: seconds after which the whole run ends; None for no limit.
+        sample_hz: device samples a second; 0 for none.
         origin: where a dotted workload key was set, for messages.
     """
 
@@ -50,6 +52,7 @@ class RunRequest:
     out: Path = Path("runs")
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
     time_limit_s: float | None = None
+    sample_hz: float = DEFAULT_SAMPLE_HZ
     origin: Callable[[str], str] = field(default=lambda key: "workload")
 
 
@@ -106,6 +109,7 @@ class Plan:
         rounds: launches of each placement.
         step_timeout_s: seconds without progress after which a launch is given up.
         time_limit_s: seconds after which the whole run ends; None for no limit.
+        sample_hz: device samples a second; 0 for none.
         done: launches that an earlier start of this run has finished, as (round, placement name).
         resumed: whether the folder is there already.
     """
@@ -118,6 +122,7 @@ class Plan:
     rounds: int
     step_timeout_s: float
     time_limit_s: float | None = None
+    sample_hz: float = DEFAULT_SAMPLE_HZ
     done: frozenset[tuple[int, str]] = frozenset()
     resumed: bool = False
 
@@ -169,7 +174,8 @@ class Plan:
             [device_to_dict(device) for device in self.devices],
             [launch.placement.name for launch in self.launches],
         )
-        flops = sum(reachable_flops(device.kind, device.name, len(device.cores)) for device in self.devices)
+        cores = {core for device in self.devices for core in device.cores}
+        flops = reachable_flops(cores, [device.name for device in self.devices if device.kind == "gpu"])
         return known or expect_from_arithmetic(self.workload, *self.shapes, flops, len(self.launches))
 
     @property
@@ -219,6 +225,7 @@ def make_plan(request: RunRequest) -> Plan:
         rounds=request.rounds or DEFAULT_ROUNDS,
         step_timeout_s=request.step_timeout_s,
         time_limit_s=request.time_limit_s,
+        sample_hz=request.sample_hz,
     )
     reasons.add(too_large(plan))
     reasons.raise_any()

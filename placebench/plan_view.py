@@ -1,11 +1,10 @@
 """A plan for people: what would run where, how much memory it needs and how long it takes."""
 
 from collections.abc import Iterator
+from textwrap import indent
 
 import yaml
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from placebench.devices import Device
@@ -15,16 +14,23 @@ from placebench.progress import format_bytes, format_seconds
 
 def show_plan(plan: Plan, console: Console) -> None:
     """Print a plan: run, placements with devices and memory, rounds, expected duration, workload."""
-    head = Table.grid(padding=(0, 2))
+
+    def line(name: str, value: str) -> None:
+        console.print(Text.assemble((f"{name:<9} ", "bold"), value), soft_wrap=True)
+
     for name, value in _head(plan):
-        head.add_row(Text(name, "bold"), Text(value))
-    console.print(head)
+        line(name, value)
     for bound in plan.placements:
-        console.print(_placement_table(plan, bound))
+        line("placement", f"{bound.name}, overlap {bound.placement.overlap}")
+        for pool, devices in bound.devices.items():
+            roles = ", ".join(bound.placement.roles_in(pool))
+            line("", f"{pool}: {roles} on {', '.join(device.id for device in devices)}")
+            line("", f"  memory a device: {_describe_memory(plan, bound, pool)}")
     for note in plan.notes:
-        console.print(Text(f"note: {note}", "yellow"))
-    console.print(Text("workload", "bold"))
-    console.print(Text(yaml.safe_dump(plan.workload.model_dump(mode="json"), sort_keys=False).rstrip()))
+        line("note", note)
+    line("workload", "")
+    text = yaml.safe_dump(plan.workload.model_dump(mode="json"), sort_keys=False)
+    console.print(Text(indent(text.rstrip(), "  ")), soft_wrap=True)
 
 
 def _head(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -58,19 +64,9 @@ def _describe_devices(devices: tuple[Device, ...]) -> str:
     )
 
 
-def _placement_table(plan: Plan, bound: BoundPlacement) -> Table:
-    table = Table(
-        title=f"{bound.name} (overlap: {bound.placement.overlap})", title_justify="left", box=box.SIMPLE_HEAD
-    )
-    for column in ("pool", "devices", "roles", "memory a device", "of which"):
-        table.add_column(column, overflow="fold")
-    for pool, devices in bound.devices.items():
-        estimate = plan.memory.get((bound.name, pool))
-        table.add_row(
-            pool,
-            ", ".join(device.id for device in devices),
-            ", ".join(bound.placement.roles_in(pool)),
-            "unknown" if estimate is None else f"about {format_bytes(estimate.peak)}",
-            "" if estimate is None else ", ".join(f"{part} {format_bytes(n)}" for part, n in estimate.parts.items()),
-        )
-    return table
+def _describe_memory(plan: Plan, bound: BoundPlacement, pool: str) -> str:
+    estimate = plan.memory.get((bound.name, pool))
+    if estimate is None:
+        return "unknown until the model is downloaded"
+    parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in estimate.parts.items() if size >= 1 << 20)
+    return f"about {format_bytes(estimate.peak)} at most ({parts})"

@@ -54,6 +54,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         rounds=request.rounds or rounds,
         step_timeout_s=request.step_timeout_s,
         time_limit_s=request.time_limit_s,
+        sample_hz=request.sample_hz,
         done=_done_launches(folder, placements, request.rounds or rounds),
         resumed=True,
     )

@@ -88,8 +88,8 @@ class Trial:
         except FileNotFoundError:
             return Status.PLANNED
 
-    @status.setter
-    def status(self, status: Status) -> None:
+    def set_status(self, status: Status) -> None:
+        """Write the launch's state."""
         write_atomically(self.path / "status", f"{status}\n")
 
 
