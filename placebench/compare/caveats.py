@@ -61,7 +61,7 @@ def _unequal_work(comparison: Comparison) -> Iterator[str]:
         if abs(more) > UNEQUAL_WORK:
             yield (
                 f"Unequal work: {other.name} had {number(tokens[1])} tokens a step, {first.name} {number(tokens[0])}"
-                f" ({more:+.1%}); compare tokens/s, or run with --ignore-eos."
+                f" ({100 * more:+.1f} %); compare tokens/s, or run with --ignore-eos."
             )
 
 

@@ -211,7 +211,7 @@ def load_run(path: Path) -> Run:
         for round_number in range(1, int(manifest["rounds"]) + 1):
             for placement in placements:
                 trial = folder.trial(round_number, placement.name)
-                launches.append(Launch(trial, round_number, placement.name, trial.status))
+                launches.append(Launch(trial, round_number, placement.name, _status(trial)))
         return Run(
             folder, manifest, placements, _devices(manifest["devices"]), tuple(launches), int(manifest["warmup_steps"])
         )
@@ -241,6 +241,14 @@ def _read_manifest(folder: RunFolder) -> dict[str, Any]:
             " upgrade placebench"
         )
     return dict(content)
+
+
+def _status(trial: Trial) -> Status:
+    try:
+        return trial.status
+    except ValueError as error:
+        found = str(error).partition(" is not")[0]
+        raise UsageError(f"{trial.path / 'status'}: {found} is none of {', '.join(Status)}") from None
 
 
 def _devices(entries: list[dict[str, Any]]) -> dict[str, Device]:

@@ -1,0 +1,135 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun
+
+from placebench.compare.comparison import Comparison, compare_run
+from placebench.compare.reasons import alone, headline, reasons, waiting
+from placebench.runfolder import Status
+
+
+def evenly(round_: int, _: str) -> float:
+    """Launches of a round are equally fast, so ratios are exact."""
+    return 1.0
+
+
+def unevenly(round_: int, placement: str) -> float:
+    """Launches differ by more than the placements do."""
+    return {1: 1.0, 2: 2.0, 3: 0.5}[round_] if placement == "split" else 1.0
+
+
+def build(
+    tmp_path: Path, layouts: dict[str, Layout], pace: Callable[[int, str], float] = evenly, **options: int
+) -> Comparison:
+    return compare_run(SyntheticRun(layouts=layouts, pace=pace, **options).write(tmp_path / "run"))
+
+
+def texts(comparison: Comparison) -> tuple[str, ...]:
+    other = comparison.results[1]
+    return (headline(comparison, other), *reasons(comparison, other))
+
+
+def test_slower_for_having_fewer_devices_in_spite_of_overlap(tmp_path: Path) -> None:
+    assert texts(build(tmp_path, {"standard": STANDARD, "split": SPLIT})) == (
+        "split is slower than standard: a step takes 1.408 times as long, 1.83 s against 1.30 s"
+        " (95 % interval 1.408–1.408, 3 launches each).",
+        "split hides 0.61 s a step by overlap: update_actor beside update_critic (0.40 s) and old_log_prob beside"
+        " values (0.19 s), but on 1 device instead of 2, gen takes 0.40 s longer, update_actor 0.24 s, update_critic"
+        " 0.20 s and 3 more phases up to 0.10 s.",
+        "In split, cpu:1 (critic_pool) waits 1.22 s of the 1.83 s step (67 %): 0.90 s for gen, 0.19 s for ref and"
+        " 0.080 s for update_actor.",
+    )
+
+
+def test_faster_turns_the_sentence_round(tmp_path: Path) -> None:
+    verdict, why, _ = texts(build(tmp_path, {"split": SPLIT, "standard": STANDARD}))
+    assert verdict.startswith("standard is faster than split: a step takes 0.710 times as long, 1.30 s against 1.83 s")
+    assert why.startswith("split hides 0.61 s a step by overlap")
+    assert ", but on 2 devices instead of 1, gen takes 0.40 s less, update_actor 0.24 s" in why
+
+
+def side_by_side(overlap_s: float) -> Layout:
+    """Two updates of 1 s in different pools that share `overlap_s`; nothing else happens."""
+    times = {"update_critic": (0.0, 1.0), "update_actor": (1.0 - overlap_s, 2.0 - overlap_s)}
+    return Layout(SPLIT.pools, SPLIT.roles, times, 2.0 - overlap_s)
+
+
+def test_faster_by_overlap_alone(tmp_path: Path) -> None:
+    verdict, why, waits = texts(build(tmp_path, {"blocking": side_by_side(0.0), "split": side_by_side(0.8)}))
+    assert verdict.startswith("split is faster than blocking: a step takes 0.600 times as long, 1.20 s against 2.00 s")
+    assert why == "split hides 0.80 s a step by overlap: update_actor beside update_critic (0.80 s)."
+    assert waits == "In blocking, cpu:0 (actor_pool) waits 1.00 s of the 2.00 s step (50 %): 1.00 s for update_critic."
+
+
+def test_slower_for_losing_the_overlap(tmp_path: Path) -> None:
+    _, why, _ = texts(build(tmp_path, {"split": side_by_side(0.8), "blocking": side_by_side(0.3)}))
+    assert why == (
+        "split hides 0.80 s a step by overlap: update_actor beside update_critic (0.80 s); blocking hides 0.30 s."
+    )
+
+
+def test_same_says_so_and_finds_no_reason(tmp_path: Path) -> None:
+    verdict, why, _ = texts(build(tmp_path, {"a": SPLIT, "b": SPLIT}))
+    assert verdict.startswith("b and a are the same within 2 %: a step takes 1.000 times as long")
+    assert why == "No phase differs by a decided amount, and overlap hides as much in both."
+
+
+def test_undecided_claims_no_difference_of_phases(tmp_path: Path) -> None:
+    verdict, why, _ = texts(build(tmp_path, {"standard": SPLIT, "split": SPLIT}, unevenly))
+    assert verdict.startswith("Undecided whether split or standard is faster: a step takes 1.00 times as long")
+    assert why.startswith("The reason is as undecided as the step time; measured: no phase differs by a decided amount")
+    assert "longer" not in why
+
+
+def test_one_launch_states_measurements_and_no_verdict(tmp_path: Path) -> None:
+    verdict, why, _ = texts(build(tmp_path, {"standard": STANDARD, "split": SPLIT}, rounds=1))
+    assert verdict == (
+        "Undecided whether split or standard is faster: a step takes 1.41 times as long, 1.83 s against 1.30 s"
+        " (1 launch each, so no interval)."
+    )
+    assert why == (
+        "The reason is as undecided as the step time; measured: split hides 0.61 s a step by overlap: update_actor"
+        " beside update_critic (0.40 s) and old_log_prob beside values (0.19 s)."
+    )
+
+
+def test_time_between_phases_is_a_cost(tmp_path: Path) -> None:
+    slack = Layout(STANDARD.pools, STANDARD.roles, STANDARD.times, STANDARD.step_s + 0.2)
+    _, why, _ = texts(build(tmp_path, {"standard": STANDARD, "slack": slack}))
+    assert why == "0.20 s more passes between phases."
+
+
+def test_waiting_for_a_slower_device_of_the_own_pool(tmp_path: Path) -> None:
+    path = SyntheticRun(layouts={"standard": STANDARD}, pace=evenly).write(tmp_path / "run")
+    for spans in path.glob("trials/*/spans.jsonl"):
+        # cpu:1 has no part in gen and waits 0.5 s for cpu:0.
+        spans.write_text(
+            "".join(
+                line
+                for line in spans.read_text().splitlines(keepends=True)
+                if not ('"phase": "gen"' in line and '"cpu:1"' in line)
+            )
+        )
+    comparison = compare_run(path)
+    assert waiting(comparison, comparison.first) == (
+        "In standard, the 2 devices of global_pool wait, on average, 0.29 s of the 1.30 s step (22 %):"
+        " 0.25 s for other devices of the pool and 0.030 s while no phase runs."
+    )
+
+
+def test_a_placement_alone_has_a_step_time_and_no_verdict(tmp_path: Path) -> None:
+    comparison = build(tmp_path, {"standard": STANDARD})
+    assert alone(comparison.first) == "standard: a step takes 1.30 s (95 % interval 1.300–1.300 s, 3 launches)."
+
+
+@pytest.mark.parametrize("gone", ["standard", "split"])
+def test_without_launches_there_is_nothing_to_compare(tmp_path: Path, gone: str) -> None:
+    statuses = {(round_, gone): Status.FAILED for round_ in (1, 2, 3)}
+    comparison = compare_run(SyntheticRun(statuses=statuses).write(tmp_path / "run"))
+    assert texts(comparison) == (f"split against standard: nothing to compare, {gone} has no finished launch.",)
+
+
+def test_unpaired_rounds_are_told(tmp_path: Path) -> None:
+    comparison = compare_run(SyntheticRun(statuses={(2, "split"): Status.OOM}, pace=evenly).write(tmp_path / "run"))
+    assert texts(comparison)[0].endswith("(95 % interval 1.408–1.408, 2 rounds with both).")

@@ -1,0 +1,145 @@
+import json
+from pathlib import Path
+
+import pytest
+from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, read_json
+
+from placebench.compare.caveats import caveats, load_meaning
+from placebench.compare.comparison import compare_run
+from placebench.compare.run import load_run
+from placebench.errors import UsageError
+from placebench.runfolder import Status
+
+
+def test_a_half_finished_run_names_what_is_missing(tmp_path: Path) -> None:
+    statuses = {
+        (2, "split"): Status.OOM,
+        (3, "standard"): Status.RUNNING,
+        (3, "split"): Status.PLANNED,
+    }
+    run = load_run(SyntheticRun(statuses=statuses).write(tmp_path / "run"))
+    assert [launch.round for launch in run.done("standard")] == [1, 2]
+    assert [launch.round for launch in run.done("split")] == [1]
+    assert [(launch.label, launch.status) for launch in run.missing] == [
+        ("round 2 split", Status.OOM),
+        ("round 3 standard", Status.RUNNING),
+        ("round 3 split", Status.PLANNED),
+    ]
+    assert run.missing[0].error == "worker on cpu:1 ended: oom"
+    assert run.missing[2].error is None
+
+
+def test_a_line_cut_off_by_a_kill_is_dropped(tmp_path: Path) -> None:
+    path = SyntheticRun().write(tmp_path / "run")
+    for name in ("spans", "steps", "devices"):
+        with (path / "trials" / "01-split" / f"{name}.jsonl").open("a") as stream:
+            stream.write('{"step": 7, "ph')
+    launch = load_run(path).done("split")[0]
+    assert (launch.spans["step"].max(), launch.steps.index.max(), launch.samples["device"].isna().sum()) == (6, 6, 0)
+
+
+def damage_run_file(path: Path, **content: object) -> Path:
+    (path / "run.json").write_text(json.dumps(read_json(path / "run.json") | content))
+    return path
+
+
+def test_folders_that_are_no_run_are_refused_in_one_line(tmp_path: Path) -> None:
+    run = SyntheticRun(rounds=1).write(tmp_path / "run")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    no_json = SyntheticRun(rounds=1).write(tmp_path / "no-json")
+    (no_json / "run.json").write_text("{")
+    other = SyntheticRun(rounds=1).write(tmp_path / "other")
+    (other / "run.json").write_text("[]")
+    cases = {
+        tmp_path / "missing": "there is no such folder",
+        empty: "there is no run.json in it",
+        run / "run.json": "is a file",
+        no_json: "cannot read it as JSON",
+        other: "it has no schema_version",
+        damage_run_file(SyntheticRun(rounds=1).write(tmp_path / "newer"), schema_version=2): "upgrade placebench",
+        damage_run_file(SyntheticRun(rounds=1).write(tmp_path / "odd"), rounds="many"): "not as placebench writes it",
+        damage_run_file(SyntheticRun(rounds=1).write(tmp_path / "less"), devices=[{}]): "'kind' is missing",
+    }
+    for path, message in cases.items():
+        with pytest.raises(UsageError, match=message) as caught:
+            load_run(path)
+        assert "\n" not in str(caught.value)
+        assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("spans.jsonl", "nonsense\n", "not one JSON object"),
+        ("spans.jsonl", '{"step": 1}\n', "must be an object with step, phase"),
+        ("steps.jsonl", "[1]\n", "must be an object with step, metrics"),
+        ("devices.jsonl", '{"mono": 1}\n', "must be an object with kind"),
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path: Path, name: str, line: str, message: str) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    file = path / "trials" / "01-standard" / name
+    count = len(file.read_text().splitlines())
+    file.write_text(file.read_text() + line)
+    with pytest.raises(UsageError, match=f"{name}, line {count + 1}: {message}"):
+        compare_run(path)
+
+
+def test_a_launch_with_an_unknown_status_is_refused(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    (path / "trials" / "01-split" / "status").write_text("fine\n")
+    with pytest.raises(UsageError, match=r"01-split/status: 'fine' is none of planned, running, done"):
+        load_run(path)
+
+
+def test_a_sound_run_has_no_caveats(tmp_path: Path) -> None:
+    assert caveats(compare_run(SyntheticRun().write(tmp_path / "run"))) == ()
+
+
+def test_caveats_name_launches_work_and_samples(tmp_path: Path) -> None:
+    lone = Layout({"only": ("cpu:0",)}, dict.fromkeys(SPLIT.roles, "only"), STANDARD.times, STANDARD.step_s)
+    run = SyntheticRun(
+        layouts={"standard": STANDARD, "lone": lone},
+        statuses={(2, "lone"): Status.OOM, (3, "lone"): Status.PLANNED},
+        tokens={"standard": 1000, "lone": 1100},
+        missed=30,
+    )
+    found = caveats(compare_run(run.write(tmp_path / "run")))
+    assert found[:5] == (
+        "round 2 lone: out of memory: worker on cpu:1 ended: oom",
+        "round 3 lone: not started",
+        "With 1 launch of a placement there is no interval and no verdict: use --rounds 3 or more.",
+        "Unequal work: lone had 1,100 tokens a step, standard 1,000 (+10.0 %); compare tokens/s, or run with"
+        " --ignore-eos.",
+        "lone uses 1 device, standard 2: compare tokens/s/device.",
+    )
+    assert any(line.startswith("round 1 standard: the sampler missed 30 of ") for line in found)
+
+
+def test_caveats_on_samples_that_are_missing(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=2, samples={"util": None}).write(tmp_path / "run")
+    (path / "trials" / "01-standard" / "devices.jsonl").unlink()
+    cut = path / "trials" / "02-standard" / "devices.jsonl"
+    lines = cut.read_text().splitlines(keepends=True)[:-1]
+    lines.append('{"kind": "device_error", "device": "cpu:0", "message": "GPU is lost", "code": 15}\n')
+    cut.write_text("".join(lines))
+    assert caveats(compare_run(path)) == (
+        "round 1 standard: no device samples",
+        "round 2 standard: the sampler ended before the launch; its samples are incomplete",
+        "round 2 standard: cpu:0: GPU is lost",
+        "standard: the samples have no device load",
+        "split: the samples have no device load",
+    )
+
+
+def test_steps_that_are_missing_are_told(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=2).write(tmp_path / "run")
+    damage_run_file(path, steps=9)
+    assert caveats(compare_run(path))[0] == "round 1 standard: 4 of 7 measured steps on record"
+
+
+def test_plain_nvml_load_comes_with_its_warning(tmp_path: Path) -> None:
+    comparison = compare_run(SyntheticRun(source="nvml").write(tmp_path / "run"))
+    assert "any kernel ran" in load_meaning(comparison)
+    assert caveats(comparison) == ("Device load is NVML's: a device that spins in a waiting kernel reads 100 %.",)
