@@ -25,7 +25,7 @@ def times(*pairs: tuple[float, float]) -> np.ndarray[tuple[int, int], np.dtype[n
 def test_a_sample_speaks_for_the_time_before_it() -> None:
     found = attribute_samples(samples(1.0, [None, 0.2, 1.0, 0.4]), times((0.5, 1.5)))
     assert found["util"] == pytest.approx((0.5 * 0.2 + 0.5 * 1.0) / 1.0)
-    assert (found["seconds"], found["samples"], found["span_s"]) == (pytest.approx(1.0), 2, pytest.approx(1.0))
+    assert (found["seconds"], found["samples"], found["span_s"]) == pytest.approx((1.0, 2, 1.0))
 
 
 def test_a_phase_shorter_than_the_period_has_a_load_and_no_memory() -> None:
@@ -49,14 +49,14 @@ def test_missing_is_nan_and_not_zero() -> None:
 
 def test_no_samples_at_all() -> None:
     found = attribute_samples(samples(1.0, []), times((0.0, 2.0)))
-    assert (found["samples"], found["span_s"]) == (0, pytest.approx(2.0))
+    assert (found["samples"], found["span_s"]) == pytest.approx((0, 2.0))
     assert math.isnan(found["util"])
 
 
 def test_a_missing_sample_is_left_out_of_the_mean_and_the_seconds() -> None:
     found = attribute_samples(samples(1.0, [None, 0.5, None, 1.0]), times((0.0, 3.0)))
     assert found["util"] == pytest.approx(0.75)
-    assert (found["seconds"], found["samples"]) == (pytest.approx(2.0), 2)
+    assert (found["seconds"], found["samples"]) == pytest.approx((2.0, 2))
 
 
 def test_energy_is_the_difference_of_the_counter() -> None:

@@ -20,9 +20,9 @@ def unevenly(round_: int, placement: str) -> float:
 
 
 def build(
-    tmp_path: Path, layouts: dict[str, Layout], pace: Callable[[int, str], float] = evenly, **options: int
+    tmp_path: Path, layouts: dict[str, Layout], pace: Callable[[int, str], float] = evenly, rounds: int = 3
 ) -> Comparison:
-    return compare_run(SyntheticRun(layouts=layouts, pace=pace, **options).write(tmp_path / "run"))
+    return compare_run(SyntheticRun(layouts=layouts, pace=pace, rounds=rounds).write(tmp_path / "run"))
 
 
 def texts(comparison: Comparison) -> tuple[str, ...]:
