@@ -155,6 +155,8 @@ def device_from_dict(content: Mapping[str, Any]) -> Device:
         kind = content["kind"]
         if kind not in get_args(Kind):
             raise ValueError(f"kind {kind!r} is not one of cpu, gpu")
+        if kind == "cpu" and not content["cores"]:
+            raise ValueError("a CPU device needs cores")
         return Device(
             id=str(content["id"]),
             kind=kind,

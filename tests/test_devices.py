@@ -233,7 +233,9 @@ def test_a_device_survives_its_file() -> None:
     assert device_from_dict(device_to_dict(device) | {"added_later": 1}) == device
 
 
-@pytest.mark.parametrize("change", [{"kind": "tpu"}, {"cores": None}, {"memory_bytes": "much"}])
+@pytest.mark.parametrize(
+    "change", [{"kind": "tpu"}, {"cores": None}, {"cores": []}, {"cores": 3}, {"memory_bytes": "much"}]
+)
 def test_an_entry_that_is_no_device_is_refused(change: dict[str, object]) -> None:
     content = device_to_dict(discover(DeviceSpec("cpu", 1))[0]) | change
     with pytest.raises(UsageError, match="device"):

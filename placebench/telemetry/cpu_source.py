@@ -52,7 +52,7 @@ class CpuSource:
         """One sample of every device; load and memory are null while none of its processes is there."""
         for entry in self._file.poll():
             if entry.device in self._series:
-                self._series[entry.device].add(entry.pid)
+                self._series[entry.device].add_worker(entry.pid)
         self._find_children()
         for series in self._series.values():
             yield series.sample(self._clock)
@@ -78,18 +78,23 @@ class _Series:
         self.device = device
         self._cores = cores
         self._processes: dict[int, _Process] = {}
+        self._workers: list[int] = []
 
-    def add(self, pid: int) -> None:
-        """Count a process from now on, if it is still there."""
-        with suppress(ProcessLookupError):
-            self._processes[pid] = _Process(pid)
+    def add_worker(self, pid: int) -> None:
+        """Count a process of the job from now on, if it is still there."""
+        self._workers.append(pid)
+        self._add(pid)
 
     def add_children(self) -> None:
-        """Count the children of the processes, and their children."""
-        for process in list(self._processes.values()):
-            for pid in process.children():
-                if pid not in self._processes:
-                    self.add(pid)
+        """Count the children of the job's processes, and theirs."""
+        workers = [self._processes[pid] for pid in self._workers if pid in self._processes]
+        for child in [child for worker in workers for child in worker.children()]:
+            if child not in self._processes:
+                self._add(child)
+
+    def _add(self, pid: int) -> None:
+        with suppress(ProcessLookupError):
+            self._processes[pid] = _Process(pid)
 
     def sample(self, clock: SpanClock) -> dict[str, Any]:
         """Read every process; one that has ended leaves."""
