@@ -12,6 +12,7 @@ the same seed makes step i of both launches the same work.
 import json
 import math
 import secrets
+import signal
 import statistics
 import subprocess
 import sys
@@ -41,7 +42,8 @@ _START_S = 3.0
 
 @click.group(help="Measure what the sampler costs.")
 def main() -> None:
-    """Entry point."""
+    """Let SIGTERM unwind like Ctrl-C does, so that the processes of a launch are ended."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 @main.command()
