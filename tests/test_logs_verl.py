@@ -23,6 +23,7 @@ PREFIXES = {
     "ray with two colours": "\x1b[2m\x1b[36m(main_task pid=7)\x1b[0m ",
     "ray without a blank": "\x1b[36m(main_task pid=7)\x1b[0m",
     "progress bar": "Training Progress:  33%|███▎      | 1/3 [00:31<01:02, 31.03s/it]\r",
+    "progress bar of a local run": "Training Progress:  33%|███▎      | 1/3 [00:31<01:02, 31.03s/it]",
 }
 SUFFIXES = {
     "none": "",

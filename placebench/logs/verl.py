@@ -17,8 +17,8 @@ from placebench.logs.timing import VERL_TIMING
 MARK = b"step:"
 SEPARATOR = b" - "
 STEP = re.compile(rb"step:([0-9]{1,18}) - ")
-# What may stand before a step line: the line's start, blanks, a bracket that closes a prefix, a colour code.
-BEFORE_STEP = re.compile(rb"(?:^|[\s)]|\x1b\[[0-9;]*[A-Za-z])\Z")
+# What may stand before a step line: nothing, blanks, the bracket that ends a prefix or progress bar, a colour code.
+BEFORE_STEP = re.compile(rb"(?:^|[\s)\]]|\x1b\[[0-9;]*[A-Za-z])\Z")
 BEFORE_STEP_BYTES = 16
 
 NUMBER = rb"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|(?:nan|[-+]?inf|True|False)(?!\w)"
