@@ -16,6 +16,9 @@ from placebench.compare.steps import STEP_PHASE, measure_steps
 
 GPM_LOAD = "sm_activity"
 PLAIN_LOAD = "util"
+# Seconds that are divided into parts: their parts add up only as means.
+ADDITIVE = ("hidden", "idle", "overlap/", "wait/")
+RARE = ("overlap/", "wait/")
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class PlacementResult:
         launches: its finished launches, by round.
         steps: one row a measured step, columns `round`, `step` and the numbers of `measure_steps`.
         samples: one row a round, phase and device: see `attribution.attribute`; `load` is the signal in use.
-        launch_values: one row a launch, indexed by round: the median of its steps, and its device numbers.
+        launch_values: one row a launch, indexed by round: the median of its steps, the mean for `ADDITIVE` numbers,
+            and its device numbers.
         ratios: each number against the first placement; None where a ratio has no meaning. Empty for the first.
     """
 
@@ -47,7 +51,7 @@ class PlacementResult:
         """A number over the launches; n is 0 where no launch has it."""
         if key not in self.launch_values:
             return estimate([])
-        return estimate(self.launch_values[key].tolist())
+        return estimate(self.launch_values[key].tolist(), additive=key.startswith(ADDITIVE))
 
     def value(self, key: str) -> float:
         """The number itself; NaN where no launch has it."""
@@ -137,11 +141,9 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementRe
         attributed["load"] = attributed[load_signal]
         steps.append(measured.reset_index().assign(round=launch.round))
         samples.append(attributed.assign(round=launch.round))
-        values[launch.round] = measured.median().to_dict() | _device_values(
-            launch, placement, attributed, len(measured)
-        )
+        values[launch.round] = _steps_values(measured) | _device_values(launch, placement, attributed, len(measured))
     launch_values = pd.DataFrame.from_dict(values, orient="index")
-    rare = [str(key) for key in launch_values.columns if str(key).startswith(("overlap/", "wait/"))]
+    rare = [str(key) for key in launch_values.columns if str(key).startswith(RARE)]
     launch_values[rare] = launch_values[rare].fillna(0.0)
     return PlacementResult(
         placement,
@@ -151,6 +153,11 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementRe
         launch_values,
         {},
     )
+
+
+def _steps_values(measured: pd.DataFrame) -> dict[str, float]:
+    additive = measured.columns.str.startswith(ADDITIVE)
+    return {**measured.loc[:, ~additive].median(), **measured.loc[:, additive].mean()}
 
 
 def _device_values(launch: Launch, placement: RunPlacement, attributed: pd.DataFrame, steps: int) -> dict[str, float]:

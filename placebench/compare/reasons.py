@@ -97,8 +97,9 @@ def _weigh(verdict: Verdict, first: PlacementResult, other: PlacementResult) -> 
 
 
 def _nothing(first: PlacementResult, other: PlacementResult) -> str:
-    hides = any(_is_notable(result.value(HIDDEN.key), result) for result in (first, other))
-    return f"no phase differs by a decided amount, and overlap hides {'as much in both' if hides else 'nothing'}"
+    if any(_is_notable(result.value(HIDDEN.key), result) for result in (first, other)):
+        return "neither a phase nor the overlap differs by a decided amount"
+    return "no phase differs by a decided amount, and overlap hides nothing"
 
 
 def _balance(first: PlacementResult, other: PlacementResult) -> tuple[list[str], list[str]]:
@@ -116,8 +117,11 @@ def _balance(first: PlacementResult, other: PlacementResult) -> tuple[list[str],
 
 
 def _overlap_clauses(first: PlacementResult, other: PlacementResult) -> tuple[list[str], list[str]]:
+    """What the placement that hides more time hides; nothing where both do and it is undecided which hides more."""
     hidden = other.value(HIDDEN.key), first.value(HIDDEN.key)
-    if not _is_notable(abs(hidden[0] - hidden[1]), first):
+    found = other.ratios.get(HIDDEN.key)
+    undecided = found is not None and found.verdict not in (Verdict.HIGHER, Verdict.LOWER)
+    if undecided or not _is_notable(abs(hidden[0] - hidden[1]), first):
         return [], []
     more, less = (other, first) if hidden[0] > hidden[1] else (first, other)
     pairs = {pair: more.value(f"overlap/{pair}") for pair in more.keys("overlap/")}

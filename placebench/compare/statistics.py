@@ -1,10 +1,11 @@
 """Intervals and verdicts. The launch is the unit: steps of one launch are not independent, launches are.
 
-A launch counts with one value a metric, the median of its measured steps. A round holds one launch of every placement,
-started one after the other, so two placements are compared pair by pair of the same round: with d = ln(other / first)
-of each of n pairs, the ratio is exp(mean d) and its 95 % interval exp(mean d ± t · sd(d) / √n), t the 0.975 quantile of
-Student's t with n − 1 degrees of freedom (Student 1908). With few launches this keeps its coverage where a percentile
-bootstrap, which cannot see beyond the handful of values it resamples, falls far short.
+A launch counts with one value a metric, the median of its measured steps (the mean where parts must add up). A round
+holds one launch of every placement, started one after the other, so two placements are compared pair by pair of the
+same round: with d = ln(other / first) of each of n pairs, the ratio is exp(mean d) and its 95 % interval
+exp(mean d ± t · sd(d) / √n), t the 0.975 quantile of Student's t with n − 1 degrees of freedom (Student 1908). With few
+launches this keeps its coverage where a percentile bootstrap, which cannot see beyond the handful of values it
+resamples, falls far short.
 
 Smallest effect of interest e (2 %): a ratio is *faster* or *slower* when its whole interval lies beyond 1/(1 + e) or
 1 + e, *same* when it lies between the two, else *undecided*. Both bounds mirror each other, so swapping the placements
@@ -51,7 +52,7 @@ class Estimate:
     """A value over launches and its 95 % interval.
 
     Attributes:
-        value: the geometric mean of the launches where all are above 0, else the arithmetic mean; NaN without launches.
+        value: the mean of the launches; NaN without launches.
         low: lower end of the interval; NaN with fewer than two launches.
         high: upper end.
         n: launches that have the value.
@@ -83,10 +84,16 @@ class Ratio:
     verdict: Verdict
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of launches; NaN values are left out."""
+def estimate(values: Sequence[float], *, additive: bool = False) -> Estimate:
+    """The mean of launches and its t interval; NaN values are left out.
+
+    Args:
+        values: one value a launch.
+        additive: take the arithmetic mean, as parts that add up must. Otherwise the mean is geometric where all
+            values are above 0, so that the quotient of two means is the mean of their ratios.
+    """
     known = np.array([value for value in values if not math.isnan(value)])
-    if len(known) and (known > 0).all():
+    if not additive and len(known) and (known > 0).all():
         centre, half = _mean_and_half_width(np.log(known))
         return Estimate(math.exp(centre), math.exp(centre - half), math.exp(centre + half), len(known))
     centre, half = _mean_and_half_width(known)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 MISSING = "–"
 MAX_DECIMALS = 4
+MILLISECOND = 1e-3
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -21,6 +22,8 @@ def quantity(value: float | None, unit: str) -> str:
         return f"{100 * value:.0f} %"
     if unit == "B":
         return f"{number(value / 2**30)} GiB" if value >= 2**30 else f"{number(value / 2**20)} MiB"
+    if unit == "s" and 0 < value < MILLISECOND:
+        return f"{number(value / MILLISECOND, 2)} ms"
     return number(value) if unit == "tokens/s" else f"{number(value)} {unit}"
 
 

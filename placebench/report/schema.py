@@ -41,7 +41,9 @@ class Quantity(_Part):
     label: str
     unit: Literal["s", "tokens/s", "1", "B", "J", "W"] = Field(description="1 is a share")
     better: Better
-    value: Number = Field(description="mean of the launches, geometric where all are above 0")
+    value: Number = Field(
+        description="mean of the launches: arithmetic for hidden, idle and waiting time, else geometric"
+    )
     low: Number = Field(description="lower end of the interval; null with fewer than two launches")
     high: Number = Field(description="upper end of the interval")
     n: int = Field(description="launches that have the number")
@@ -109,7 +111,7 @@ class Method(_Part):
     min_effect: float = Field(description="smallest effect of interest, a fraction")
     warmup_steps: int = Field(description="first steps of each launch that are left out")
     load: str = Field(description="what device load means here")
-    steps: str = "median of the measured steps of a launch"
+    steps: str = "median of the measured steps of a launch; hidden, idle and waiting time: their mean"
     interval: str = "t interval over launches; of a ratio, over the log ratios of launches of the same round"
 
 
