@@ -12,6 +12,7 @@ try:
     from placebench.errors import PlacebenchError, UsageError
     from placebench.logs import FORMATS, Kind, is_timing, launch_names, scan_log
     from placebench.report import figures
+    from placebench.report.style import save_figure
 except ModuleNotFoundError as missing:
     # Called with a Python that lacks the package: the one that `make demo` has set up has it.
     venv = Path(__file__).resolve().parents[1] / ".venv"
@@ -84,7 +85,7 @@ def plot_timing_metrics(
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         for name, figure in drawn.items():
-            figures.save_figure(figure, output_dir / f"{name}.{suffix}")
+            save_figure(figure, output_dir / f"{name}.{suffix}")
             click.echo(output_dir / f"{name}.{suffix}")
         table.to_csv(output_dir / CSV_NAME, index=False)
         click.echo(output_dir / CSV_NAME)

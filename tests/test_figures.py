@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from placebench.logs import Kind, timing_frame
-from placebench.report import figures
+from placebench.report import figures, style
 from placebench.stepgraph import PHASE_ORDER
 
 
@@ -35,7 +35,7 @@ def legend_of(figure: Figure) -> list[str]:
 def test_every_phase_has_a_colour_of_its_own() -> None:
     unknown = ["switch_wait", "gen_max", "update_critic_wait", "dump_rollout_generations"]
     names = [*PHASE_ORDER, "step", "unattributed", "testing", "save_checkpoint", *unknown]
-    colors = figures.phase_colors(names)
+    colors = style.phase_colors(names)
     assert len(set(colors.values())) == len(names)
     distances = {
         (one, other): sum((a - b) ** 2 for a, b in zip(to_rgb(colors[one]), to_rgb(colors[other]), strict=True)) ** 0.5
@@ -45,14 +45,14 @@ def test_every_phase_has_a_colour_of_its_own() -> None:
 
 
 def test_a_phase_keeps_its_colour_whatever_else_is_drawn() -> None:
-    alone = figures.phase_colors(["switch_wait"]) | figures.phase_colors(["gen"])
-    together = figures.phase_colors([*PHASE_ORDER, "switch_wait", "step"])
+    alone = style.phase_colors(["switch_wait"]) | style.phase_colors(["gen"])
+    together = style.phase_colors([*PHASE_ORDER, "switch_wait", "step"])
     assert {phase: together[phase] for phase in alone} == alone
 
 
 def test_more_unknown_phases_than_colours() -> None:
     names = [f"phase{number}" for number in range(40)]
-    assert set(figures.phase_colors(names)) == set(names)
+    assert set(style.phase_colors(names)) == set(names)
     assert figures.phases_over_steps(tidy("a", **dict.fromkeys(names, 1.0))).axes
 
 
@@ -144,14 +144,14 @@ def test_launches_of_one_placement_are_averaged_step_by_step() -> None:
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path, suffix: str) -> None:
     for name in ("one", "two"):
-        figures.save_figure(figures.phases_over_steps(BOTH, smooth=3), tmp_path / f"{name}.{suffix}")
+        style.save_figure(figures.phases_over_steps(BOTH, smooth=3), tmp_path / f"{name}.{suffix}")
     content = (tmp_path / f"one.{suffix}").read_bytes()
     assert content == (tmp_path / f"two.{suffix}").read_bytes()
     assert len(content) > 1000
 
 
 def test_svg_keeps_text_as_text() -> None:
-    text = figures.svg_text(figures.share_of_step(BOTH))
+    text = style.svg_text(figures.share_of_step(BOTH))
     assert text.startswith("<svg")
     assert ">update_actor</text>" in text
 
@@ -164,4 +164,4 @@ def test_odd_names_are_drawn_as_they_are(tmp_path: Path, name: str) -> None:
         figures.mean_per_phase(figures.mean_table(timing)),
         figures.share_of_step(timing),
     ):
-        figures.save_figure(figure, tmp_path / "figure.png")
+        style.save_figure(figure, tmp_path / "figure.png")

@@ -15,7 +15,8 @@ MAX_STEP = 2**63
 def step_begins(field: str) -> Callable[[bytes], bool]:
     """A test for lines such as `{"step": 1, …, "<field>": {…`."""
     start = re.compile(rb'^[ \t]*\{\s*"step"\s*:\s*[0-9]+\s*,[^{\n]*"' + field.encode() + rb'"\s*:\s*\{', re.MULTILINE)
-    return lambda block: start.search(block) is not None
+    # The plain search first: it passes over the text before a log's first step many times faster.
+    return lambda block: b'"step"' in block and start.search(block) is not None
 
 
 def read_steps(blocks: Iterator[bytes], table: StepTable, field: str) -> None:

@@ -39,9 +39,9 @@ def show(run_dir: Path, console: Console) -> None:
 
 def _write(comparison: Comparison, summary: Summary) -> ReportPaths:
     """Draw and write; the page comes last, when all that it names is there."""
-    from placebench.report.figures import save_figure, svg_text
     from placebench.report.pages import Picture, html, markdown
     from placebench.report.plots import draw_plots
+    from placebench.report.style import save_figure, svg_text
     from placebench.report.trace import write_trace
 
     folder = comparison.run.folder

@@ -5,17 +5,9 @@ state. A phase has the same colour in every figure. Phases that overlap are draw
 stacked into a bar that would look like the whole step.
 """
 
-import io
-import textwrap
-import warnings
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, TypeAlias
 
-import matplotlib as mpl
-import matplotlib.colors
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,34 +15,22 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from placebench.logs.timing import STEP, UNATTRIBUTED, Kind, phase_order
-
-# Paul Tol's 'muted' scheme for the phases of the step graph: told apart with every common colour vision.
-PHASE_COLORS: Mapping[str, str] = {
-    "gen": "#332288",
-    "reward": "#ddcc77",
-    "old_log_prob": "#88ccee",
-    "ref": "#44aa99",
-    "values": "#aa4499",
-    "adv": "#999933",
-    "update_critic": "#882255",
-    "update_actor": "#117733",
-    "update_weights": "#cc6677",
-    "testing": "#ee7733",
-    "save_checkpoint": "#0077bb",
-    STEP: "#000000",
-    UNATTRIBUTED: "#bbbbbb",
-}
-# His 'vibrant' and 'high-contrast' schemes for every other phase.
-SPARE_COLORS = ("#ee3377", "#ddaa33", "#004488", "#bb5566", "#009988", "#997700")
-HATCHES = ("", "////", "....", "xx", "\\\\\\\\", "++", "oo", "--")
-LineStyle: TypeAlias = Literal["-"] | tuple[float, Sequence[float]]
-LINE_STYLES: tuple[LineStyle, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
+from placebench.logs.timing import Kind, phase_order
+from placebench.report.style import (
+    LineStyle,
+    frame_panels,
+    hatch,
+    ink,
+    line_style,
+    literal,
+    phase_colors,
+    set_title,
+    wrap,
+)
 
 PANEL_COLUMNS = 3
 # Panels whose highest values differ by more than this do not share a scale.
 SCALE_RATIO = 5
-LABEL_WIDTH = 40
 # Height of a lane of overlapping phases and of the gap between blocks, where a stacked bar is 1 high.
 LANE = 0.42
 BLOCK_GAP = 0.7
@@ -73,25 +53,6 @@ class _ShareBlock:
         """Where the longest bar ends, in percent, with room for the numbers beside the lanes."""
         longest = float(self.shares.sum() if self.stacked else self.shares.max()) if len(self.shares) else 0.0
         return max(100.0, longest if self.stacked else longest + 8)
-
-
-def phase_colors(phases: Iterable[str]) -> dict[str, str]:
-    """A colour for each phase; unknown phases get a spare one by their name, the same in every figure.
-
-    Two unknown phases whose names fall on the same spare colour are moved apart while spare colours last.
-    """
-    colors: dict[str, str] = {}
-    used: set[int] = set()
-    for phase in phase_order(phases):
-        if phase in PHASE_COLORS:
-            colors[phase] = PHASE_COLORS[phase]
-            continue
-        slot = zlib.crc32(phase.encode()) % len(SPARE_COLORS)
-        while slot in used and len(used) < len(SPARE_COLORS):
-            slot = (slot + 1) % len(SPARE_COLORS)
-        used.add(slot)
-        colors[phase] = SPARE_COLORS[slot]
-    return colors
 
 
 def phases_over_steps(timing: pd.DataFrame, *, by: str = "launch", smooth: int = 1) -> Figure:
@@ -120,20 +81,20 @@ def phases_over_steps(timing: pd.DataFrame, *, by: str = "launch", smooth: int =
         points_of, lines_of = drawn[drawn[by] == group], lines[lines[by] == group]
         for phase in phases:
             points, line = points_of[points_of["phase"] == phase], lines_of[lines_of["phase"] == phase]
-            _draw_series(panel, points, line, colors[phase], _line_style(phase, phases), smoothed=smooth > 1)
-        _title(panel, str(group))
+            _draw_series(panel, points, line, colors[phase], line_style(phase, phases), smoothed=smooth > 1)
+        set_title(panel, str(group))
         panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     for panel in panels[: len(groups)]:
         panel.set_ylim(bottom=0)
     for panel in panels[len(groups) :]:
         panel.set_visible(False)
-    _finish(panels[: len(groups)])
+    frame_panels(panels[: len(groups)])
     notes = [f"moving average of {smooth} steps"] * (smooth > 1) + ["scales differ"] * (not same_scale)
     figure.supxlabel("training step", fontsize="medium")
     figure.supylabel("\n".join(["seconds per step", *notes]), fontsize="medium")
     handles = [
         Line2D(
-            [], [], color=colors[phase], linestyle=_line_style(phase, phases), linewidth=2, label=_legend(_wrap(phase))
+            [], [], color=colors[phase], linestyle=line_style(phase, phases), linewidth=2, label=literal(wrap(phase))
         )
         for phase in phases
     ]
@@ -202,7 +163,7 @@ def mean_per_phase(
             rows["mean"],
             height=height * 0.92,
             color=[colors[phase] for phase in phases],
-            hatch=_hatch(index),
+            hatch=hatch(index),
             edgecolor="white",
             linewidth=0,
         )
@@ -220,16 +181,16 @@ def mean_per_phase(
                     va="center",
                     fontsize="x-small",
                 )
-    axes.set_yticks(range(len(phases)), [_wrap(phase) for phase in phases], parse_math=False)
+    axes.set_yticks(range(len(phases)), [wrap(phase) for phase in phases], parse_math=False)
     axes.set_ylim(len(phases) - 0.45, -0.55)
     axes.margins(x=0.1)
     axes.set_xlim(left=0)
     axes.set_xlabel(seconds + (f"\nwhiskers: {interval}" if interval else ""))
-    _finish([axes], grid="x")
+    frame_panels([axes], grid="x")
     if len(groups) > 1:
         _group_legend(figure, [str(group) for group in groups])
     else:
-        _title(axes, str(groups[0]))
+        set_title(axes, str(groups[0]))
     return figure
 
 
@@ -259,8 +220,8 @@ def share_of_step(timing: pd.DataFrame, *, by: str = "launch") -> Figure:
     axes.set_ylim(top - BLOCK_GAP / 2, -BLOCK_GAP / 2)
     axes.set_xlim(0, max(block.reach for block in blocks))
     axes.set_xlabel("share of the step time, %")
-    _finish([axes], grid="x")
-    handles = [Patch(facecolor=colors[phase], label=_legend(_wrap(phase))) for phase in phases]
+    frame_panels([axes], grid="x")
+    handles = [Patch(facecolor=colors[phase], label=literal(wrap(phase))) for phase in phases]
     figure.legend(handles=handles, loc="outside right upper", frameon=False, title="phase")
     return figure
 
@@ -280,27 +241,6 @@ def share_table(timing: pd.DataFrame) -> "pd.Series[float]":
     whole = float((inside if steps.empty else steps)["seconds"].sum())
     shares = 100 * inside.groupby("phase")["seconds"].sum() / (whole or float("nan"))
     return shares.reindex(phase_order(shares.index)).dropna()
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure in the format of the path's suffix (png, svg, pdf); the same figure gives the same bytes."""
-    _save(figure, path, path.suffix.lstrip("."))
-
-
-def svg_text(figure: Figure) -> str:
-    """A figure as an `<svg>` element to embed in HTML: no XML header, text kept as text."""
-    stream = io.StringIO()
-    _save(figure, stream, "svg")
-    text = stream.getvalue()
-    return text[text.index("<svg") :]
-
-
-def _save(figure: Figure, target: Path | io.StringIO, file_format: str) -> None:
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(file_format)
-    with mpl.rc_context({"svg.hashsalt": "placebench", "svg.fonttype": "none"}), warnings.catch_warnings():
-        # A log's name may hold letters that the font lacks: boxes in the picture, no reason to warn.
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
-        figure.savefig(target, format=file_format, dpi=150, metadata=undated)
 
 
 def _draw_series(
@@ -327,17 +267,10 @@ def _draw_whiskers(axes: Axes, rows: pd.DataFrame, positions: Sequence[float]) -
         axes.errorbar(rows["mean"], positions, xerr=[below, above], fmt="none", ecolor=color, elinewidth=width)
 
 
-def _line_style(phase: str, phases: Sequence[str]) -> LineStyle:
-    if phase == STEP:
-        return "-"
-    known = list(PHASE_COLORS)
-    return LINE_STYLES[(known if phase in known else phases).index(phase) % len(LINE_STYLES)]
-
-
 def _share_block(name: str, timing: pd.DataFrame) -> _ShareBlock:
     shares = share_table(timing)
     kinds = set(timing["kind"])
-    label = _wrap(name)
+    label = wrap(name)
     if shares.empty:
         return _ShareBlock(f"{label}\n(no phases inside the step)", shares, stacked=True)
     if Kind.STEP not in kinds:
@@ -366,45 +299,14 @@ def _three_digits(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
-def ink(color: str) -> str:
-    """Black or white, whichever is read better on a colour."""
-    red, green, blue = mpl.colors.to_rgb(color)
-    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "white"
-
-
 def _group_legend(figure: Figure, groups: Sequence[str]) -> None:
     handles = [
         Patch(
             facecolor="#888888",
             edgecolor="white",
-            hatch=_hatch(index),
-            label=_legend(_wrap(group)),
+            hatch=hatch(index),
+            label=literal(wrap(group)),
         )
         for index, group in enumerate(groups)
     ]
     figure.legend(handles=handles, loc="outside upper left", ncols=2, frameon=False)
-
-
-def _wrap(text: str) -> str:
-    return textwrap.fill(text, LABEL_WIDTH, break_on_hyphens=False)
-
-
-def _hatch(index: int) -> str:
-    return HATCHES[index % len(HATCHES)]
-
-
-def _legend(label: str) -> str:
-    """A label that matplotlib shows as it is: a leading underscore would hide it, a dollar would start a formula."""
-    return (f" {label}" if label.startswith("_") else label).replace("$", r"\$")
-
-
-def _title(axes: Axes, text: str) -> None:
-    axes.set_title(_wrap(text), fontsize="medium", loc="left", parse_math=False)
-
-
-def _finish(panels: Iterable[Axes], grid: Literal["x", "y"] = "y") -> None:
-    """The look that all figures share."""
-    for axes in panels:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis=grid, color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)

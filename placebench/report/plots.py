@@ -13,7 +13,8 @@ from placebench.compare.comparison import Comparison, PlacementResult
 from placebench.compare.statistics import Better, Ratio
 from placebench.compare.text import interval, ratio
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
-from placebench.report.figures import mean_per_phase, phase_colors, phases_over_steps
+from placebench.report.figures import mean_per_phase, phases_over_steps
+from placebench.report.style import phase_colors
 from placebench.report.timeline import timeline
 
 WIDTH = 7.2

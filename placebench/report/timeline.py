@@ -12,7 +12,7 @@ from placebench.compare.metrics import STEP_TIME
 from placebench.compare.steps import Step, split_steps
 from placebench.compare.text import quantity
 from placebench.logs.timing import phase_order
-from placebench.report.figures import ink, phase_colors
+from placebench.report.style import ink, phase_colors
 from placebench.telemetry.spans import CONTROLLER
 
 WIDTH = 7.2

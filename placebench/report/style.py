@@ -1,0 +1,122 @@
+"""The look that all figures share: a colour for each phase, labels, and how figures are saved."""
+
+import io
+import textwrap
+import warnings
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import matplotlib as mpl
+import matplotlib.colors
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from placebench.logs.timing import STEP, UNATTRIBUTED, phase_order
+
+# Paul Tol's 'muted' scheme for the phases of the step graph: told apart with every common colour vision.
+PHASE_COLORS: Mapping[str, str] = {
+    "gen": "#332288",
+    "reward": "#ddcc77",
+    "old_log_prob": "#88ccee",
+    "ref": "#44aa99",
+    "values": "#aa4499",
+    "adv": "#999933",
+    "update_critic": "#882255",
+    "update_actor": "#117733",
+    "update_weights": "#cc6677",
+    "testing": "#ee7733",
+    "save_checkpoint": "#0077bb",
+    STEP: "#000000",
+    UNATTRIBUTED: "#bbbbbb",
+}
+# His 'vibrant' and 'high-contrast' schemes for every other phase.
+SPARE_COLORS = ("#ee3377", "#ddaa33", "#004488", "#bb5566", "#009988", "#997700")
+HATCHES = ("", "////", "....", "xx", "\\\\\\\\", "++", "oo", "--")
+LineStyle: TypeAlias = Literal["-"] | tuple[float, Sequence[float]]
+LINE_STYLES: tuple[LineStyle, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
+
+LABEL_WIDTH = 40
+
+
+def phase_colors(phases: Iterable[str]) -> dict[str, str]:
+    """A colour for each phase; unknown phases get a spare one by their name, the same in every figure.
+
+    Two unknown phases whose names fall on the same spare colour are moved apart while spare colours last.
+    """
+    colors: dict[str, str] = {}
+    used: set[int] = set()
+    for phase in phase_order(phases):
+        if phase in PHASE_COLORS:
+            colors[phase] = PHASE_COLORS[phase]
+            continue
+        slot = zlib.crc32(phase.encode()) % len(SPARE_COLORS)
+        while slot in used and len(used) < len(SPARE_COLORS):
+            slot = (slot + 1) % len(SPARE_COLORS)
+        used.add(slot)
+        colors[phase] = SPARE_COLORS[slot]
+    return colors
+
+
+def line_style(phase: str, phases: Sequence[str]) -> LineStyle:
+    """The line of a phase, so that colour is not all that tells phases apart; `phases` are all that are drawn."""
+    if phase == STEP:
+        return "-"
+    known = list(PHASE_COLORS)
+    return LINE_STYLES[(known if phase in known else phases).index(phase) % len(LINE_STYLES)]
+
+
+def hatch(index: int) -> str:
+    """The hatch of the bars of a launch or placement, by its place among those drawn."""
+    return HATCHES[index % len(HATCHES)]
+
+
+def ink(color: str) -> str:
+    """Black or white, whichever is read better on a colour."""
+    red, green, blue = mpl.colors.to_rgb(color)
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "white"
+
+
+def wrap(text: str) -> str:
+    """A name broken into lines that fit beside a figure."""
+    return textwrap.fill(text, LABEL_WIDTH, break_on_hyphens=False)
+
+
+def literal(label: str) -> str:
+    """A label that matplotlib shows as it is: a leading underscore would hide it, a dollar would start a formula."""
+    return (f" {label}" if label.startswith("_") else label).replace("$", r"\$")
+
+
+def set_title(axes: Axes, text: str) -> None:
+    """Put a panel's name above it, as it is written."""
+    axes.set_title(wrap(text), fontsize="medium", loc="left", parse_math=False)
+
+
+def frame_panels(panels: Iterable[Axes], grid: Literal["x", "y"] = "y") -> None:
+    """Take away the frame of panels and give them a quiet grid across the bars or lines."""
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis=grid, color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure in the format of the path's suffix (png, svg, pdf); the same figure gives the same bytes."""
+    _save(figure, path, path.suffix.lstrip("."))
+
+
+def svg_text(figure: Figure) -> str:
+    """A figure as an `<svg>` element to embed in HTML: no XML header, text kept as text."""
+    stream = io.StringIO()
+    _save(figure, stream, "svg")
+    text = stream.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _save(figure: Figure, target: Path | io.StringIO, file_format: str) -> None:
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(file_format)
+    with mpl.rc_context({"svg.hashsalt": "placebench", "svg.fonttype": "none"}), warnings.catch_warnings():
+        # A log's name may hold letters that the font lacks: boxes in the picture, no reason to warn.
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
+        figure.savefig(target, format=file_format, dpi=150, metadata=undated)
