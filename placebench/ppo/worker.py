@@ -6,6 +6,7 @@ bound to its device.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,6 +134,7 @@ class Worker:
             device.type,
             self._workload.precision,
             max_model_len=batch.max_prompt_length + batch.max_response_length,
+            sequences=ceil(batch.size / self._ranks),
             seed=self._workload.seed,
         )
         rollout.update_weights(self._policy_weights())
@@ -228,7 +230,8 @@ class Worker:
         with self._spans.span(0, "stop"):
             if Role.ROLLOUT in self._roles:
                 self._rollout.close()
-            dist.destroy_process_group()
+            if dist.is_initialized():  # vLLM leaves the group as it closes
+                dist.destroy_process_group()
         return self._spans.drain()
 
 

@@ -1,0 +1,181 @@
+"""Generation by a vLLM engine inside the worker's process; the policy's weights are written into it in place.
+
+The engine is built in vLLM's own way for a program that has started its ranks itself (`external_launcher`): it takes
+the process group that the pool has, each rank runs an engine of its own, and weights go from tensor to tensor.
+"""
+
+import copy
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from math import ceil
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from placebench.errors import LaunchError
+from placebench.ppo.rollout.base import Generated, SamplingSettings
+
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    # It knows no seed per request.
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    # Every worker has one device, which it sees as its first.
+    "LOCAL_RANK": "0",
+}
+
+# Tokens of a block of the key-value cache: vLLM's on CPU, and a multiple of its on GPUs.
+_BLOCK_TOKENS = 128
+
+
+class VllmRollout:
+    """Generates with vLLM, in the pool's process group.
+
+    Building it is collective: every rank of the default process group has to, at the same time. The engine starts with
+    random weights; the first `update_weights` gives it the policy's.
+
+    Args:
+        model_config: the policy's transformers config.
+        device_kind: `cpu` or `cuda`.
+        dtype: of weights and key-value cache: `float32` or `bfloat16`.
+        max_model_len: tokens of the longest prompt and response together.
+        sequences: prompts that one call generates for at most; the key-value cache holds all of them.
+        seed: of the engine; the draws follow the seeds of `generate` alone.
+    """
+
+    def __init__(
+        self, model_config: Any, device_kind: str, dtype: str, *, max_model_len: int, sequences: int, seed: int
+    ) -> None:
+        os.environ.update(_ENVIRONMENT, RANK=str(dist.get_rank()))
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        if device_kind == "cpu":
+            # Without it vLLM leaves the process, and so training, one thread.
+            os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
+        from vllm import LLM
+
+        self._value_bytes = getattr(torch, dtype).itemsize
+        with tempfile.TemporaryDirectory(prefix="placebench-") as folder, _plain_weights():
+            _write_config(model_config, folder)
+            self._engine = LLM(
+                folder,
+                load_format="dummy",
+                skip_tokenizer_init=True,
+                generation_config="vllm",
+                distributed_executor_backend="external_launcher",
+                dtype=dtype,
+                max_model_len=max_model_len,
+                max_num_seqs=sequences,
+                kv_cache_memory_bytes=self._kv_cache_bytes(model_config, max_model_len, sequences),
+                enforce_eager=device_kind == "cpu",
+                seed=seed,
+            )
+
+    def _kv_cache_bytes(self, model_config: Any, max_model_len: int, sequences: int) -> int:
+        heads = model_config.num_attention_heads
+        head_dim = getattr(model_config, "head_dim", None) or model_config.hidden_size // heads
+        per_token = 2 * model_config.num_hidden_layers * model_config.num_key_value_heads * head_dim * self._value_bytes
+        # vLLM keeps one block for itself.
+        blocks = sequences * ceil(max_model_len / _BLOCK_TOKENS) + 1
+        return int(blocks * _BLOCK_TOKENS * per_token)
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], settings: SamplingSettings, seeds: Sequence[int]
+    ) -> list[Generated]:
+        """Generate one response per prompt, batched as vLLM schedules them.
+
+        vLLM reports log-probabilities either before the temperature or after top-p. Scaled logits and temperature 1
+        give those in between, which the policy computes too.
+        """
+        from vllm import SamplingParams
+
+        self._engine.apply_model(lambda model: setattr(model.logits_processor, "scale", 1 / settings.temperature))
+        parameters = [
+            SamplingParams(
+                max_tokens=settings.max_response_length,
+                temperature=1.0,
+                top_p=settings.top_p,
+                seed=seed,
+                # vLLM's own idea of the end of a sequence comes from the model's config; the settings alone count.
+                ignore_eos=True,
+                stop_token_ids=[] if settings.ignore_eos else [settings.eos_token_id],
+                logprobs=0,
+                detokenize=False,
+            )
+            for seed in seeds
+        ]
+        inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        return [_generated(output.outputs[0]) for output in self._engine.generate(inputs, parameters, use_tqdm=False)]
+
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]]) -> int:
+        """Overwrite the engine's weights with the policy's and forget what it has cached of the old ones.
+
+        Raises:
+            LaunchError: a weight of the engine was not written, or is not the one that it computes with.
+        """
+        written = 0
+
+        def counted() -> Iterator[tuple[str, Tensor]]:
+            nonlocal written
+            for name, weight in weights:
+                written += weight.numel() * self._value_bytes
+                yield name, weight
+
+        with torch.no_grad():
+            self._engine.apply_model(lambda model: _load(model, counted()))
+        if not self._engine.reset_prefix_cache():
+            raise LaunchError("vLLM kept its prefix cache through an update of weights: requests are still running")
+        return written
+
+    def close(self) -> None:
+        """End the engine; vLLM leaves the default process group with it."""
+        self._engine.llm_engine.engine_core.shutdown()
+
+
+def _write_config(model_config: Any, folder: str) -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    config = copy.deepcopy(model_config)
+    config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
+    config.save_pretrained(folder)
+
+
+def _generated(completion: Any) -> Generated:
+    tokens = list(completion.token_ids)
+    return Generated(tokens, [ranked[token].logprob for ranked, token in zip(completion.logprobs, tokens, strict=True)])
+
+
+@contextmanager
+def _plain_weights() -> Iterator[None]:
+    """Keep the engine built inside computing with its parameters.
+
+    On CPU vLLM packs the matrices when it loads them, drops the parameters of most and goes on with the old packed
+    copy of others (the output head where it is tied to the embedding), so that no later update reaches them.
+    """
+    from vllm.model_executor.layers import utils
+
+    packing = utils.dispatch_cpu_unquantized_gemm
+    utils.dispatch_cpu_unquantized_gemm = _compute_with_parameter
+    try:
+        yield
+    finally:
+        utils.dispatch_cpu_unquantized_gemm = packing
+
+
+def _compute_with_parameter(layer: nn.Module, remove_weight: bool) -> None:
+    layer.cpu_linear = linear  # type: ignore[assignment]  # a plain attribute, as vLLM sets it
+
+
+def _load(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
+    packed = [name for name, module in model.named_modules() if getattr(module, "cpu_linear", linear) is not linear]
+    if packed:
+        raise LaunchError(
+            f"this vLLM packs weights where no update reaches them, {packed[0]} for one: use another version"
+        )
+    missing = {name for name, _ in model.named_parameters()} - set(model.load_weights(weights))
+    if missing:
+        raise LaunchError(f"an update of weights left {len(missing)} of vLLM's as they were, {min(missing)} for one")

@@ -1,0 +1,226 @@
+"""The vLLM rollout beside transformers with the same weights, two ranks in one process group, for real on CPU.
+
+The ranks are processes of their own that write down what they saw, once for all tests.
+"""
+
+import json
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from jobs import run_job
+from scipy.stats import chisquare
+from torch import Tensor
+from torch.multiprocessing.spawn import spawn
+
+from placebench.errors import LaunchError
+from placebench.ppo.models import model_config
+from placebench.ppo.rollout.base import Generated, SamplingSettings
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed; `make test-slow` sets it up"),
+]
+
+RANKS = 2
+THREADS = 2
+LENGTH = 12
+NO_TOKEN = 10_000
+# The first is longer than a block of vLLM's prefix cache, so that keys and values of old weights would be used again.
+PROMPTS = [[1 + i % 60 for i in range(150)], [5, 6, 7], [9] * 10, [3]]
+SEEDS = [11, 12, 13, 14]
+# So small a nucleus holds the most likely token alone.
+GREEDY = SamplingSettings(LENGTH, 1.0, 1e-9, True, NO_TOKEN)
+SAMPLED = [SamplingSettings(LENGTH, *drawn, True, NO_TOKEN) for drawn in ((1.0, 1.0), (0.7, 1.0), (1.5, 0.8))]
+FREQUENCIES = SamplingSettings(1, 0.7, 1.0, True, NO_TOKEN)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank saw, for a model with an output head of its own and for one tied to its embedding."""
+    folder = tmp_path_factory.mktemp("ranks")
+    start_and_join: Any = spawn
+    start_and_join(_run_rank, (folder, request.param), nprocs=RANKS)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+def test_greedy_tokens_are_those_of_transformers_before_and_after_an_update(seen: list[dict[str, Any]]) -> None:
+    for rank in seen:
+        assert rank["before"]["greedy"] == rank["before"]["expected"]
+        assert rank["after"]["greedy"] == rank["after"]["expected"]
+        assert rank["before"]["greedy"] != rank["after"]["greedy"]
+
+
+def test_log_probs_are_those_of_the_weights_at_every_temperature_and_top_p(seen: list[dict[str, Any]]) -> None:
+    for rank in seen:
+        for compared in (rank["before"], rank["after"]):
+            assert len(compared["differences"]) == 1 + len(SAMPLED)
+            assert max(compared["differences"]) < 1e-3
+
+
+def test_stale_weights_show_in_the_log_probs(seen: list[dict[str, Any]]) -> None:
+    for rank in seen:
+        assert min(rank["stale"]["differences"]) > 0.1
+        assert rank["stale"]["greedy"] != rank["stale"]["expected"]
+
+
+def test_tokens_come_from_the_nucleus_and_in_the_right_shares(seen: list[dict[str, Any]]) -> None:
+    for rank in seen:
+        assert rank["after"]["likelier_mass"] < SAMPLED[-1].top_p
+        assert chisquare(rank["drawn"], rank["shares"]).pvalue > 1e-3
+
+
+def test_a_response_follows_its_seed_and_not_its_batch_or_rank(seen: list[dict[str, Any]]) -> None:
+    for rank in seen:
+        assert rank["alone"] == rank["together"] == rank["reversed"] == seen[0]["together"]
+        assert rank["other_seeds"] != rank["together"]
+
+
+def test_a_response_ends_with_the_end_of_sequence_token_unless_it_is_ignored(seen: list[dict[str, Any]]) -> None:
+    for rank in seen:
+        eos, whole, ended = rank["eos"], rank["after"]["greedy"], rank["ended"]
+        assert [len(response) for response in whole] == [LENGTH] * len(PROMPTS)
+        assert ended == [response[: [*response, eos].index(eos) + 1][:LENGTH] for response in whole]
+        assert len(ended[0]) < LENGTH
+        assert rank["ignored"] == whole
+
+
+def test_an_update_counts_its_bytes_and_refuses_to_leave_a_weight_behind(seen: list[dict[str, Any]]) -> None:
+    for rank in seen:
+        assert rank["written"] == rank["weight_bytes"]
+        assert "left 1 of vLLM's as they were" in rank["incomplete"]
+        assert "packs weights" in rank["packed"]
+
+
+def test_the_engine_leaves_process_group_and_threads_to_training(seen: list[dict[str, Any]]) -> None:
+    for rank in seen:
+        assert rank["sum"] == sum(range(RANKS))
+        assert rank["threads"] == THREADS
+
+
+def test_the_job_trains_with_vllm_on_its_current_weights(tmp_path: Path) -> None:
+    settings = ("rollout.backend=vllm", "steps=3", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8")
+    job = run_job(tmp_path / "job", "standard", RANKS, *settings, "optimizer.actor_lr=0.01")
+    assert job.exit_code == 0, job.output
+    assert len(job.steps) == 3
+    assert all(step["training/rollout_probs_diff_max"] < 1e-4 for step in job.steps)
+    assert all(a["actor/pg_loss"] != b["actor/pg_loss"] for a, b in pairwise(job.steps))
+
+
+def _run_rank(rank: int, folder: Path, tied: bool) -> None:
+    from placebench.ppo.rollout.vllm import VllmRollout
+
+    torch.set_num_threads(THREADS)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
+    old, new = _model(1, tied), _model(2, tied)
+    longest = max(map(len, PROMPTS)) + LENGTH
+    rollout = VllmRollout(old.config, "cpu", "float32", max_model_len=longest, sequences=64, seed=0)
+    result: dict[str, Any] = {"weight_bytes": sum(weight.nbytes for weight in old.parameters())}
+    result["written"] = rollout.update_weights(old.named_parameters())
+    result["before"] = _compare(rollout, old)
+    result["stale"] = _compare(rollout, new)
+    rollout.update_weights(new.named_parameters())
+    result["after"] = _compare(rollout, new)
+    result |= _ends(rollout, result["after"]["greedy"]) | _batches(rollout) | _frequencies(rollout, new)
+    result |= _refusals(rollout, new)
+    result["threads"] = torch.get_num_threads()
+    total = torch.tensor([float(rank)])
+    dist.all_reduce(total)
+    result["sum"] = total.item()
+    rollout.close()
+    (folder / f"{rank}.json").write_text(json.dumps(result))
+
+
+def _model(seed: int, tied: bool) -> Any:
+    """A model in which every parameter is random, biases and norms too, so that none can be missed."""
+    import transformers
+
+    auto_model: Any = transformers.AutoModelForCausalLM
+    config = model_config("tiny")
+    config.tie_word_embeddings = tied
+    torch.manual_seed(seed)
+    model = auto_model.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def _compare(rollout: Any, model: Any) -> dict[str, Any]:
+    """Greedy tokens, the largest log-prob difference per setting, the mass before a nucleus's last token."""
+    differences, likelier = [], 0.0
+    for settings in (GREEDY, *SAMPLED):
+        responses = rollout.generate(PROMPTS, settings, SEEDS)
+        largest = 0.0
+        for prompt, response in zip(PROMPTS, responses, strict=True):
+            log_probs = torch.log_softmax(_logits(model, prompt, response) / settings.temperature, dim=-1)
+            chosen = log_probs.gather(1, torch.tensor(response.tokens)[:, None])
+            largest = max(largest, (chosen.squeeze(1) - torch.tensor(response.log_probs)).abs().max().item())
+            mass = torch.where(log_probs > chosen, log_probs.exp(), 0.0).sum(1)
+            likelier = max(likelier, mass.max().item()) if settings is SAMPLED[-1] else likelier
+        differences.append(largest)
+    greedy = rollout.generate(PROMPTS, GREEDY, SEEDS)
+    expected = [_logits(model, *pair).argmax(-1).tolist() for pair in zip(PROMPTS, greedy, strict=True)]
+    return {"greedy": _tokens(greedy), "expected": expected, "differences": differences, "likelier_mass": likelier}
+
+
+@torch.no_grad()
+def _logits(model: Any, prompt: list[int], response: Generated) -> Tensor:
+    logits: Tensor = model(input_ids=torch.tensor([prompt + response.tokens])).logits[0]
+    return logits[len(prompt) - 1 : -1]
+
+
+def _ends(rollout: Any, greedy: list[list[int]]) -> dict[str, Any]:
+    eos = greedy[0][LENGTH // 2]
+    ended, ignored = (
+        rollout.generate(PROMPTS, SamplingSettings(LENGTH, 1.0, 1e-9, ignore, eos), SEEDS) for ignore in (False, True)
+    )
+    return {"eos": eos, "ended": _tokens(ended), "ignored": _tokens(ignored)}
+
+
+def _batches(rollout: Any) -> dict[str, Any]:
+    alone = [rollout.generate([prompt], SAMPLED[0], [seed])[0] for prompt, seed in zip(PROMPTS, SEEDS, strict=True)]
+    return {
+        "alone": _tokens(alone),
+        "together": _tokens(rollout.generate(PROMPTS, SAMPLED[0], SEEDS)),
+        "reversed": _tokens(rollout.generate(PROMPTS[::-1], SAMPLED[0], SEEDS[::-1]))[::-1],
+        "other_seeds": _tokens(rollout.generate(PROMPTS, SAMPLED[0], [seed + 1 for seed in SEEDS])),
+    }
+
+
+def _frequencies(rollout: Any, model: Any) -> dict[str, Any]:
+    """First tokens of one prompt under many seeds, counted, and how many the model expects; the rare ones together."""
+    draws = 640
+    first = [response.tokens[0] for response in rollout.generate([[5, 6, 7]] * draws, FREQUENCIES, range(draws))]
+    logits = _logits(model, [5, 6, 7], Generated([0], [0.0]))[0]
+    expected = draws * torch.softmax(logits.double() / FREQUENCIES.temperature, dim=-1).numpy()
+    counts = np.bincount(first, minlength=len(expected))
+    rare = expected < 10
+    drawn, shares = ([*values[~rare], values[rare].sum()] for values in (counts, expected))
+    return {"drawn": [float(count) for count in drawn], "shares": [float(share) for share in shares]}
+
+
+def _refusals(rollout: Any, model: Any) -> dict[str, str]:
+    def refusal(weights: Any) -> str:
+        try:
+            rollout.update_weights(weights)
+        except LaunchError as error:
+            return str(error)
+        return "accepted"
+
+    incomplete = refusal(list(model.named_parameters())[:-1])
+    rollout._engine.apply_model(lambda served: setattr(served.lm_head, "cpu_linear", _packed))
+    return {"incomplete": incomplete, "packed": refusal(model.named_parameters())}
+
+
+def _packed(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    raise NotImplementedError
+
+
+def _tokens(responses: list[Generated]) -> list[list[int]]:
+    return [response.tokens for response in responses]
