@@ -95,9 +95,9 @@ class StepTable:
             Columns launch (str), step (int64), metric (str) and value (float64).
         """
         layouts = [layout for layout in self._layouts.values() if layout.kept]
-        steps = _joined([np.frombuffer(layout.steps, np.int64) for layout in layouts], np.int64)
-        order = _joined([np.frombuffer(layout.order, np.int64) for layout in layouts], np.int64)
-        widths = _joined([np.full(len(layout.steps), len(layout.kept)) for layout in layouts], np.int64)
+        steps = _joined([np.frombuffer(layout.steps, np.int64) for layout in layouts])
+        order = _joined([np.frombuffer(layout.order, np.int64) for layout in layouts])
+        widths = _joined([np.full(len(layout.steps), len(layout.kept)) for layout in layouts])
         ranked = np.lexsort((order, steps))
         ends = np.cumsum(widths[ranked])
         starts = np.empty_like(ends)
@@ -125,8 +125,8 @@ class StepTable:
         )
 
 
-def _joined(parts: Sequence[npt.NDArray[Any]], dtype: type[np.int64]) -> npt.NDArray[np.int64]:
-    return np.concatenate([np.empty(0, dtype), *parts]) if parts else np.empty(0, dtype)
+def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+    return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 def _last_of_each(
