@@ -14,6 +14,7 @@ from placebench.errors import MissingExtraError, UsageError
 from placebench.memory import MemoryEstimate
 from placebench.models import PRESETS, model_shape
 from placebench.placement import Placement, Role
+from placebench.runfolder import slug
 from placebench.workload import Workload
 
 JOB_PACKAGES = ("torch", "ray", "transformers")
@@ -80,8 +81,12 @@ def unusable_workload(workload: Workload) -> Iterator[str]:
 
 
 def impossible_placements(placements: Iterable[Placement], workload: Workload) -> Iterator[str]:
-    """Roles that must live together and do not, and batches that do not divide over a pool's devices."""
+    """Names that share a folder, roles that must live together and do not, batches that do not divide over a pool."""
+    folders: dict[str, str] = {}
     for placement in placements:
+        other = folders.setdefault(slug(placement.name), placement.name)
+        if other != placement.name:
+            yield f"placements {other!r} and {placement.name!r} would share one folder: rename one of them"
         if placement.roles[Role.ROLLOUT] != placement.roles[Role.ACTOR]:
             yield (
                 f"placement {placement.name!r}: rollout lives in {placement.roles[Role.ROLLOUT]} and actor in"

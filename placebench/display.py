@@ -105,7 +105,7 @@ class PlainDisplay:
         done, since = len(state.step_times), time.monotonic() - self._printed
         if done > self._shown and (since >= self._pause_s or done == self._steps):
             self._shown = done
-            left = "" if left_s is None else f", about {format_seconds(left_s)} left"
+            left = "" if left_s is None or left_s < 1 else f", about {format_seconds(left_s)} left"
             self._print(f"{self._head}: step {done}/{self._steps} {format_seconds(state.step_times[-1])}{left}")
         elif since >= self._silence_s:
             self._print(f"{self._head}: {activity(state, self._steps)}, {format_seconds(state.silent_s)} so far")
@@ -160,6 +160,7 @@ class LiveDisplay:
         position = self._position
         if position is None:
             return
+        self._live.update("")
         style = "green" if status is Status.DONE else "red"
         self._console.print(
             f"[bold]{position.number}/{position.total}[/] round {position.round} {_escape(position.placement)}"
@@ -194,7 +195,8 @@ def _render(position: LaunchPosition, state: LaunchState, left_s: float | None) 
     work.add_row(ProgressBar(position.steps, done, width=24), activity(state, position.steps), last)
     devices = Table.grid(padding=(0, 2))
     for load in state.loads:
-        devices.add_row(*_load_cells(load))
+        if load.device in position.labels:
+            devices.add_row(position.labels[load.device], *_load_cells(load))
     return Group(head, work, devices)
 
 
@@ -202,7 +204,6 @@ def _load_cells(load: DeviceLoad) -> "tuple[RenderableType, ...]":
     from rich.progress_bar import ProgressBar
 
     return (
-        load.device,
         ProgressBar(1.0, load.util or 0.0, width=16),
         "load unknown" if load.util is None else f"{load.util:4.0%}",
         "" if load.memory_bytes is None else format_bytes(load.memory_bytes),

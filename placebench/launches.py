@@ -1,31 +1,22 @@
 """One launch: its processes started fresh, watched until they end, ended when they must, and nothing left behind."""
 
 import contextlib
-import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from placebench.devices import device_to_dict
 from placebench.failures import Verdict, judge, write_end
-from placebench.manifest import LaunchWall, launch_wall
-from placebench.ownership import RunRecord, ray_temp_dir, remove_ray_temp_dir
+from placebench.ownership import RunRecord
 from placebench.plan import Plan, PlannedLaunch
-from placebench.processes import (
-    LaunchMark,
-    ProcessId,
-    kill_processes,
-    launch_processes,
-    oom_kills,
-    start_process,
-    stop_process,
-)
+from placebench.processes import LaunchMark, LaunchProcesses, oom_kills, stop_process
 from placebench.progress import activity, format_seconds
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status, Trial, write_json
+from placebench.walltime import LaunchWall, launch_wall
 from placebench.watch import LaunchState, TrialWatch
 
 JOB = (sys.executable, "-m", "placebench.ppo.launch")
@@ -75,40 +66,27 @@ class Launcher:
             trial: an empty folder for it.
             on_state: called several times a second with the launch's state.
         """
-        token = secrets.token_hex(16)
-        mark = LaunchMark(token, ray_temp_dir(token))
         started, kills = time.time(), oom_kills()
-        self._record.write(mark)
-        try:
-            mark.ray_temp_dir.mkdir(mode=0o700)
-            write_json(trial.launch_file, self._describe(launch, mark))
+        with LaunchProcesses(self._record) as processes:
+            write_json(trial.launch_file, self._describe(launch, processes.mark))
             trial.set_status(Status.RUNNING)
-            sampler, job = self._start(trial, mark)
+            sampler = self._start_sampler(trial, processes)
+            job = processes.start([*self._job, str(trial.path)], trial.log)
             end = self._watch(job, TrialWatch(trial), on_state)
             stop_process(job, _JOB_GRACE_S)
             job_ended = time.time()
             notes = _end_sampler(sampler, trial)
-        finally:
-            left = kill_processes(lambda: launch_processes(mark))
-            remove_ray_temp_dir(mark.ray_temp_dir)
-            self._record.write(None)
         if end.status is Status.FAILED and oom_kills() > kills:
             end = Verdict(Status.OOM, "the kernel killed a process because memory ran out")
-        notes += tuple(f"process {process.pid} of the launch does not end even by SIGKILL" for process in left)
+        notes += tuple(
+            f"process {process.pid} of the launch does not end even by SIGKILL" for process in processes.left
+        )
         end = write_end(trial, end)
         return LaunchResult(end.status, end.reason, launch_wall(trial, started, job_ended, time.time()), notes)
 
-    def _start(self, trial: Trial, mark: LaunchMark) -> tuple[subprocess.Popen[bytes] | None, subprocess.Popen[bytes]]:
-        sampler = None
-        if hz := self._plan.sample_hz:
-            with _sampler_log(trial).open("wb") as log:
-                sampler = start_process([*SAMPLER, str(trial.path), "--hz", f"{hz:g}"], mark.token, log)
-        with trial.log.open("wb") as log:
-            job = start_process([*self._job, str(trial.path)], mark.token, log)
-        started = [job] if sampler is None else [sampler, job]
-        recorded = tuple(known for process in started if (known := ProcessId.of(process.pid)))
-        self._record.write(replace(mark, recorded=recorded))
-        return sampler, job
+    def _start_sampler(self, trial: Trial, processes: LaunchProcesses) -> subprocess.Popen[bytes] | None:
+        hz = self._plan.sample_hz
+        return processes.start([*SAMPLER, str(trial.path), "--hz", f"{hz:g}"], _sampler_log(trial)) if hz else None
 
     def _watch(
         self, job: subprocess.Popen[bytes], watch: TrialWatch, on_state: Callable[[LaunchState], None]

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,39 +13,10 @@ from typing import Any
 from placebench import __version__
 from placebench.devices import device_to_dict, host_record
 from placebench.plan import Plan, PlannedLaunch
-from placebench.runfolder import SCHEMA_VERSION, Status, Trial, read_jsonl, write_json
+from placebench.runfolder import SCHEMA_VERSION, Status, Trial, write_json
+from placebench.walltime import LaunchWall
 
 _PACKAGES = ("torch", "ray", "transformers", "vllm", "numpy", "nvidia-ml-py")
-
-
-@dataclass(frozen=True)
-class LaunchWall:
-    """Where the wall time of a launch went, in seconds; None where it did not come that far.
-
-    Attributes:
-        total_s: from the first process to the last one gone.
-        before_steps_s: to the start of the first step: imports, Ray, models.
-        steps_s: from the start of the first step to the end of the last finished one.
-        after_steps_s: to the end of the job.
-        cleanup_s: to the end of its sampler and of whatever the job has left.
-    """
-
-    total_s: float
-    before_steps_s: float | None
-    steps_s: float | None
-    after_steps_s: float | None
-    cleanup_s: float
-
-
-def launch_wall(trial: Trial, started: float, job_ended: float, cleaned: float) -> LaunchWall:
-    """The wall time of a launch; all arguments in seconds since the epoch."""
-    steps = list(read_jsonl(trial.steps))
-    total, cleanup = cleaned - started, cleaned - job_ended
-    if not steps:
-        return LaunchWall(total, None, None, None, cleanup)
-    first = float(steps[0]["wall"]) - float(steps[0]["metrics"]["timing_s/step"])
-    last = float(steps[-1]["wall"])
-    return LaunchWall(total, first - started, last - first, job_ended - last, cleanup)
 
 
 class Manifest:

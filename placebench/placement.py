@@ -10,6 +10,7 @@ Grammar of a placement word:
     KEY=VALUE = "overlap=" ("none" | "updates" | "all")
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -121,6 +122,8 @@ def parse_placement(word: str, nodes: Sequence[int]) -> Placement:
             f"unknown placement {word!r}: use standard, split, split:A+B (devices of the actor pool and of the"
             " critic pool), or a .yaml file; /overlap=none, updates or all may follow"
         )
+    if len(settings) > 1:
+        raise UsageError(f"placement {word!r}: overlap is the only setting; give it once")
     for setting in settings:
         key, _, value = setting.partition("=")
         if key != "overlap" or value not in tuple(Overlap):
@@ -133,7 +136,7 @@ def parse_placement(word: str, nodes: Sequence[int]) -> Placement:
 
 def _parse_counts(word: str, text: str) -> tuple[int, ...]:
     parts = text.split("+")
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+    if not all(re.fullmatch("[1-9][0-9]{0,5}", part) for part in parts):
         raise UsageError(f"placement {word!r}: {text!r} is not a list of device counts above 0, such as 3+1")
     return tuple(int(part) for part in parts)
 
@@ -207,8 +210,11 @@ def _load_placement(path: Path, nodes: Sequence[int]) -> Placement:
         need = sum(pool.counts[node] for pool in pools)
         if need > have:
             raise wrong(f"the pools need {need} devices on node {node}, there are {have}")
+    name = content.get("name", path.stem)
+    if not isinstance(name, str) or not re.fullmatch(r"[\w+=.,:@/ -]{1,60}", name):
+        raise wrong(f"name: {name!r} must be a short text of letters, digits, spaces and + = . , : @ / -")
     roles = {role: str(wanted[role.value]) for role in Role}
-    return Placement(str(content.get("name", path.stem)), pools, roles, Overlap(overlap))
+    return Placement(name, pools, roles, Overlap(overlap))
 
 
 def _mapping(path: Path, content: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -7,17 +7,19 @@ launch's own Ray folder, or is one that was recorded by pid and start time.
 
 import contextlib
 import os
+import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import Self
 
 import psutil
 
 from placebench import child
+from placebench.ownership import RunRecord, ray_temp_dir, remove_ray_temp_dir
 
 TOKEN_VARIABLE = "PLACEBENCH_LAUNCH"
 _POLL_S = 0.05
@@ -59,22 +61,57 @@ class LaunchMark:
     recorded: tuple[ProcessId, ...] = ()
 
 
-def start_process(command: Sequence[str], token: str, output: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own, to be killed by the kernel when this process dies.
+class LaunchProcesses:
+    """Starts the processes of one launch; once it is left, nothing of the launch is there any more.
 
     Args:
-        command: program and arguments.
-        token: value of `PLACEBENCH_LAUNCH` for it and its children.
-        output: where its stdout and stderr go.
+        record: told by what the processes are known before and after each is started.
+
+    Attributes:
+        mark: by what they are known.
+        left: after leaving: processes that even SIGKILL has not ended, as a rule none.
     """
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command],
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        env={**os.environ, TOKEN_VARIABLE: token},
-    )
+
+    def __init__(self, record: RunRecord) -> None:
+        token = secrets.token_hex(16)
+        self.mark = LaunchMark(token, ray_temp_dir(token))
+        self.left: list[psutil.Process] = []
+        self._record = record
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        self._record.write(self.mark)
+        self.mark.ray_temp_dir.mkdir(mode=0o700)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.left = kill_processes(lambda: launch_processes(self.mark))
+        for process in self._started:
+            process.poll()
+        remove_ray_temp_dir(self.mark.ray_temp_dir)
+        self._record.write(None)
+
+    def start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """Start a command in a session of its own, to be killed by the kernel when this process dies.
+
+        Args:
+            command: program and arguments.
+            log: file for its stdout and stderr.
+        """
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, TOKEN_VARIABLE: self.mark.token},
+            )
+        self._started.append(process)
+        if known := ProcessId.of(process.pid):
+            self.mark = replace(self.mark, recorded=(*self.mark.recorded, known))
+            self._record.write(self.mark)
+        return process
 
 
 def launch_processes(mark: LaunchMark) -> list[psutil.Process]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from placebench.walltime import LaunchWall
 from placebench.watch import LaunchState
 
 
@@ -18,6 +19,7 @@ class LaunchPosition:
         rounds: rounds of the run.
         placement: the placement's name.
         steps: steps of a launch.
+        labels: short name of each of its devices, such as `gpu:0`, by id.
     """
 
     number: int
@@ -26,23 +28,24 @@ class LaunchPosition:
     rounds: int
     placement: str
     steps: int
+    labels: Mapping[str, str]
 
 
 def time_left(
-    finished: Mapping[str, Sequence[float]],
+    finished: Mapping[str, Sequence[LaunchWall]],
     placement: str,
     state: LaunchState,
     steps: int,
     remaining: Sequence[str],
 ) -> float | None:
-    """Seconds until the end of the run, from what this run has measured so far.
+    """Seconds until the end of the run's launches, from what this run has measured so far.
 
-    The launch that runs needs its remaining steps at the median of its own; before its first step, what a
-    finished launch of its placement (else of any) took. A remaining launch takes the mean of its placement, else
-    as long as the one that runs.
+    The launch that runs needs its remaining steps at the median of its own, and the mean time that finished
+    launches took after their steps; before its first step, what a finished launch of its placement (else of any)
+    took. A remaining launch takes the mean of its placement, else as long as the one that runs.
 
     Args:
-        finished: seconds of every finished launch, by placement.
+        finished: every finished launch, by placement.
         placement: of the launch that runs.
         state: of that launch.
         steps: of a launch.
@@ -51,10 +54,12 @@ def time_left(
     Returns:
         None while there is nothing to tell from: no step and no launch has finished.
     """
-    means = {name: fmean(times) for name, times in finished.items() if times}
+    walls = [wall for of_placement in finished.values() for wall in of_placement]
+    means = {name: fmean(wall.total_s for wall in walls) for name, walls in finished.items() if walls}
     typical = means.get(placement, fmean(means.values()) if means else None)
     if state.step_times:
-        current = (steps - len(state.step_times)) * median(state.step_times)
+        after = fmean((wall.after_steps_s or 0.0) + wall.cleanup_s for wall in walls) if walls else 0.0
+        current = (steps - len(state.step_times)) * median(state.step_times) + after
     elif typical is not None:
         current = max(0.0, typical - state.elapsed_s)
     else:

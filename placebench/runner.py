@@ -17,6 +17,7 @@ from placebench.plan import Plan, PlannedLaunch
 from placebench.progress import LaunchPosition, time_left
 from placebench.runfolder import Status
 from placebench.signals import StopSignals
+from placebench.walltime import LaunchWall
 from placebench.watch import LaunchState
 
 TIME_LIMIT = "the time limit has passed"
@@ -107,7 +108,7 @@ class _Run:
 
     def __init__(self, plan: Plan, manifest: Manifest, launcher: Launcher, display: Display) -> None:
         self._plan, self._manifest, self._launcher, self._display = plan, manifest, launcher, display
-        self._finished: dict[str, list[float]] = {}
+        self._finished: dict[str, list[LaunchWall]] = {}
         self._done = len(plan.done)
         self._failures: list[tuple[Path, str]] = []
 
@@ -130,7 +131,10 @@ class _Run:
         plan, name = self._plan, launch.placement.name
         remaining = [later.placement.name for later in launches[index + 1 :]]
         number = plan.total - len(launches) + index + 1
-        self._display.begin(LaunchPosition(number, plan.total, launch.round, plan.rounds, name, plan.workload.steps))
+        labels = {d.id: f"{d.kind}:{d.index}" for devices in launch.placement.devices.values() for d in devices}
+        self._display.begin(
+            LaunchPosition(number, plan.total, launch.round, plan.rounds, name, plan.workload.steps, labels)
+        )
 
         def show(state: LaunchState) -> None:
             self._display.update(state, time_left(self._finished, name, state, plan.workload.steps, remaining))
@@ -146,7 +150,7 @@ class _Run:
     def _keep(self, result: LaunchResult, name: str, path: Path) -> None:
         if result.status is Status.DONE:
             self._done += 1
-            self._finished.setdefault(name, []).append(result.wall.total_s)
+            self._finished.setdefault(name, []).append(result.wall)
         elif result.status is not Status.INTERRUPTED:
             self._failures.append((path, f"{result.status}, {result.reason}"))
             for reason in full_disks(self._plan.folder.path):

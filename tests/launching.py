@@ -1,0 +1,132 @@
+"""Runs real launches of small scripted jobs, and looks at what processes they leave."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from placebench.display import PlainDisplay
+from placebench.plan import Plan, RunRequest, make_plan
+from placebench.runner import RunResult, execute
+
+# What a job does, as far as the runner sees it. `end_step(n)` ends the n-th step; `case` is "<round> <placement>".
+_PRELUDE = """
+import json, os, signal, subprocess, sys, time
+trial = sys.argv[1]
+launch = json.load(open(f"{trial}/launch.json"))
+case = f"{launch['round']} {launch['placement']['name']}"
+count = launch["workload"]["steps"]
+
+def progress(stage, step=0, running=()):
+    content = {"stage": stage, "step": step, "steps": count, "running": list(running), "wall": time.time()}
+    with open(f"{trial}/.progress", "w") as stream:
+        json.dump(content, stream)
+    os.replace(f"{trial}/.progress", f"{trial}/progress.json")
+
+def end_step(step):
+    with open(f"{trial}/steps.jsonl", "a") as stream:
+        row = {"step": step, "wall": time.time(), "metrics": {"timing_s/step": 0.01}}
+        stream.write(json.dumps(row) + "\\n")
+
+def steps():
+    for step in range(1, count + 1):
+        progress("step", step, ["gen"])
+        end_step(step)
+
+def leave_daemon():
+    # A grandchild in a session of its own that ignores SIGTERM: what a raylet's worker may look like.
+    program = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(300)"
+    child = subprocess.Popen([sys.executable, "-c", program], start_new_session=True, stdout=subprocess.PIPE)
+    child.stdout.readline()
+"""
+
+
+def job(body: str) -> tuple[str, ...]:
+    """The command of a scripted job."""
+    return (sys.executable, "-c", _PRELUDE + textwrap.dedent(body))
+
+
+def plan(out: Path, **changes: Any) -> Plan:
+    """A small plan on two CPU devices."""
+    steps = {"steps": 2, "warmup_steps": 0}
+    request = {"rounds": 1, "devices": "cpu:2", "workload": steps, "sample_hz": 0.0, "step_timeout_s": 30.0}
+    return make_plan(RunRequest(out=out, **{**request, **changes}))
+
+
+def run(a_plan: Plan, body: str) -> tuple[RunResult, str]:
+    """Execute a plan with a scripted job; returns the result and what the display said."""
+    said = StringIO()
+    return execute(a_plan, ["placebench", "run"], PlainDisplay(said, pause_s=0), job(body)), said.getvalue()
+
+
+def drive(out: Path, body: str, **changes: Any) -> tuple[str, ...]:
+    """A command that runs a plan in a process of its own and exits as `placebench run` would."""
+    program = """
+    import sys
+    from pathlib import Path
+    sys.path.insert(0, sys.argv[1])
+    from launching import job, plan
+    from placebench.display import open_display
+    from placebench.errors import PlacebenchError
+    from placebench.runner import execute
+    try:
+        changes = eval(sys.argv[4])
+        execute(plan(Path(sys.argv[2]), **changes), ["run"], open_display(), job(sys.argv[3])).raise_unless_done()
+    except PlacebenchError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    """
+    here = str(Path(__file__).parent)
+    return (sys.executable, "-c", textwrap.dedent(program), here, str(out), body, repr(changes))
+
+
+@contextmanager
+def running(command: Sequence[str], temp: Path, **options: Any) -> Iterator["subprocess.Popen[str]"]:
+    """A command that runs beside the test, with a temporary folder of its own; killed at the end if need be."""
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "TMPDIR": str(temp)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **options,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
+    """Wait until something is true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
+
+
+def processes_of(*words: str) -> list[str]:
+    """Command lines and titles of live processes that name one of the words, in the arguments or the environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            environment = process.environ()
+            text = " ".join(
+                [*process.cmdline(), environment.get("TMPDIR", ""), environment.get("PLACEBENCH_LAUNCH", "")]
+            )
+            if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                found += [f"{process.pid} {text}" for word in words if word in text]
+        except psutil.Error:
+            continue
+    return found

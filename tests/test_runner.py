@@ -1,0 +1,343 @@
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from launching import drive, plan, processes_of, run, running, wait_for
+
+from placebench import launches, runfolder
+from placebench.errors import InterruptedRunError, LaunchError, PlacebenchError, TimeLimitError, UsageError
+from placebench.ownership import live_runs, own_run, sweep
+from placebench.plan import RunRequest
+from placebench.resume import resume_plan
+from placebench.runfolder import RunFolder, Status
+from placebench.runner import RunResult
+
+
+@pytest.fixture
+def temp(tmp_path: Path) -> Iterator[Path]:
+    """A short temporary folder that the run takes for the host's; pytest has made its own before."""
+    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def _isolated(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(temp))
+    monkeypatch.setenv("TMPDIR", str(temp))
+
+
+def statuses(folder: Path) -> dict[str, str]:
+    return {trial.path.name: str(trial.status) for trial in RunFolder(folder).trials()}
+
+
+def assert_nothing_left(temp: Path) -> None:
+    assert processes_of(str(temp)) == []
+    assert [path.name for path in temp.glob("pb-*")] == []
+    assert [path.name for path in temp.glob("placebench-*/*") if path.name != "lock"] == []
+
+
+def test_a_run_is_rounds_in_alternating_order(tmp_path: Path, temp: Path) -> None:
+    result, said = run(plan(tmp_path, rounds=2, sample_hz=5.0), "progress('start ray'); steps(); time.sleep(0.4)")
+    assert (result.done, result.total, result.failures, result.stopped_by) == (4, 4, (), None)
+    content = json.loads((result.folder / "run.json").read_text())
+    assert content["status"] == "done"
+    assert content["order"] == [["standard", "split"], ["split", "standard"]]
+    assert [launch["trial"] for launch in content["launches"]] == [
+        "trials/01-standard",
+        "trials/01-split",
+        "trials/02-split",
+        "trials/02-standard",
+    ]
+    assert set(statuses(result.folder).values()) == {"done"}
+    assert re.findall(r"\[(\d)/4\] round (\d) (\w+): done", said) == [
+        ("1", "1", "standard"),
+        ("2", "1", "split"),
+        ("3", "2", "split"),
+        ("4", "2", "standard"),
+    ]
+    samples = (RunFolder(result.folder).trial(1, "split").device_samples).read_text()
+    assert '"kind": "footer"' in samples
+    assert_nothing_left(temp)
+
+
+def test_wall_time_is_split_without_a_rest(tmp_path: Path) -> None:
+    result, _ = run(plan(tmp_path, placements="standard"), "time.sleep(0.2); steps(); time.sleep(0.2)")
+    content = json.loads((result.folder / "run.json").read_text())
+    wall = content["launches"][0]["wall"]
+    parts = [wall[part] for part in ("before_steps_s", "steps_s", "after_steps_s", "cleanup_s")]
+    assert sum(parts) == pytest.approx(wall["total_s"])
+    assert wall["before_steps_s"] > 0.2
+    assert wall["after_steps_s"] > 0.2
+    assert content["wall"]["launches_s"] == pytest.approx(wall["total_s"])
+    assert content["wall"]["total_s"] >= content["wall"]["launches_s"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        ("sys.exit(11)", "oom", "exit code 11"),
+        ("sys.exit(12)", "device_lost", "exit code 12"),
+        ("sys.exit(7)", "failed", "exit code 7"),
+        ("end_step(1); sys.exit(0)", "failed", "after 1 of 2 steps"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "failed", "killed by SIGKILL"),
+        (
+            "open(f'{trial}/error.txt', 'w').write('Traceback\\n  x\\na.b.SomeError: it broke\\n'); sys.exit(10)",
+            "failed",
+            "SomeError: it broke",
+        ),
+    ],
+)
+def test_one_failing_launch_does_not_end_the_run(
+    tmp_path: Path, temp: Path, body: str, status: str, reason: str
+) -> None:
+    result, said = run(plan(tmp_path), f"print('last words', flush=True)\nif case == '1 standard': {body}\nsteps()")
+    assert statuses(result.folder) == {"01-split": "done", "01-standard": status}
+    assert json.loads((result.folder / "run.json").read_text())["status"] == "failed"
+    error = RunFolder(result.folder).trial(1, "standard").error.read_text()
+    first, advice = error.splitlines()[:2]
+    assert first.startswith(f"{status}: ")
+    assert reason in first
+    assert advice.startswith("what to do: ")
+    assert "last words" in error
+    assert f"standard: {status}" in said
+    with pytest.raises(LaunchError, match=rf"1 of 2 launches failed.*{reason}.*error\.txt.*--resume"):
+        result.raise_unless_done()
+    assert_nothing_left(temp)
+
+
+def test_a_kill_for_want_of_memory_is_told_by_the_kernels_counter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter((4, 5))
+    monkeypatch.setattr(launches, "oom_kills", lambda: next(counts))
+    result, _ = run(plan(tmp_path, placements="standard"), "os.kill(os.getpid(), signal.SIGKILL)")
+    assert statuses(result.folder) == {"01-standard": "oom"}
+
+
+def test_a_job_without_progress_is_given_up(tmp_path: Path, temp: Path) -> None:
+    body = """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    leave_daemon()
+    progress("step", 1, ["update_actor"])
+    while case == "1 standard":
+        print("still here", flush=True)
+        time.sleep(0.1)
+    steps()
+    """
+    begun = time.monotonic()
+    result, _ = run(plan(tmp_path, step_timeout_s=1.0), body)
+    assert time.monotonic() - begun < 15
+    assert statuses(result.folder) == {"01-split": "done", "01-standard": "timeout"}
+    error = RunFolder(result.folder).trial(1, "standard").error.read_text()
+    assert "no progress for" in error.splitlines()[0]
+    assert "step 1/2: update_actor" in error.splitlines()[0]
+    assert "still here" in error
+    assert_nothing_left(temp)
+
+
+def test_what_a_finished_job_leaves_is_ended(tmp_path: Path, temp: Path) -> None:
+    result, _ = run(plan(tmp_path), "leave_daemon(); steps(); os.mkdir(launch['ray_temp_dir'] + '/session_x')")
+    assert result.done == 2
+    assert_nothing_left(temp)
+
+
+@pytest.mark.parametrize(
+    ("number", "action"), [(signal.SIGINT, "SIG_IGN"), (signal.SIGTERM, "SIG_DFL"), (signal.SIGHUP, "SIG_DFL")]
+)
+def test_a_signal_ends_the_run_and_keeps_what_is_done(
+    tmp_path: Path, temp: Path, number: signal.Signals, action: str
+) -> None:
+    body = f"""
+    leave_daemon()
+    if case == "1 split":
+        signal.signal(signal.SIGTERM, signal.{action})
+        progress("step", 1, ["gen"])
+        time.sleep(300)
+    steps()
+    """
+    with running(drive(tmp_path, body, rounds=2), temp) as runner:
+        wait_for(lambda: list(tmp_path.glob("*/trials/01-split/progress.json")))
+        begun = time.monotonic()
+        runner.send_signal(number)
+        output, _ = runner.communicate(timeout=20)
+    assert time.monotonic() - begun < 10
+    assert runner.returncode == InterruptedRunError.exit_code
+    folder = next(tmp_path.iterdir())
+    assert f"stopped by {number.name}: 1 of 4 launches are done" in output
+    assert statuses(folder) == {"01-standard": "done", "01-split": "interrupted"}
+    assert json.loads((folder / "run.json").read_text())["status"] == "interrupted"
+    assert_nothing_left(temp)
+
+
+def test_the_time_limit_ends_the_run(tmp_path: Path, temp: Path) -> None:
+    body = "steps()\nif case == '1 split': time.sleep(300)"
+    result, _ = run(plan(tmp_path, time_limit_s=2.0), body)
+    assert statuses(result.folder) == {"01-standard": "done", "01-split": "interrupted"}
+    with pytest.raises(TimeLimitError, match="1 of 2 launches are done"):
+        result.raise_unless_done()
+    assert_nothing_left(temp)
+
+
+def test_a_killed_runner_is_cleaned_up_by_the_next_command_and_nothing_else_is(tmp_path: Path, temp: Path) -> None:
+    foreign_ray = (sys.executable, "-c", "import time; time.sleep(300)", "gcs_server", "/tmp/ray/session_1/logs")
+    with (
+        running(foreign_ray, tmp_path / "elsewhere") as foreign,
+        running(
+            drive(tmp_path / "runs", "leave_daemon(); progress('step', 1); time.sleep(300)", sample_hz=5.0), temp
+        ) as runner,
+    ):
+        wait_for(lambda: list(tmp_path.glob("runs/*/trials/01-standard/progress.json")))
+        folder = next((tmp_path / "runs").iterdir())
+        assert live_runs() == [folder]
+        assert sweep() == []
+        runner.kill()
+        runner.wait()
+        wait_for(lambda: not any("launch.json" in process for process in processes_of(str(temp))))
+        assert len(processes_of(str(temp))) > 0, "the daemon outlives its parents"
+        done = subprocess.run(
+            [sys.executable, "-m", "placebench", "show", str(tmp_path / "nothing")],
+            env={**os.environ, "TMPDIR": str(temp)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert f"cleaned up after {folder}" in done.stderr
+        assert foreign.poll() is None
+    assert statuses(folder) == {"01-standard": "interrupted"}
+    assert json.loads((folder / "run.json").read_text())["status"] == "interrupted"
+    assert_nothing_left(temp)
+
+
+def test_a_recorded_pid_that_another_process_has_now_is_left_alone(tmp_path: Path, temp: Path) -> None:
+    with running((sys.executable, "-c", "import time; time.sleep(300)"), tmp_path) as other:
+        state = temp / f"placebench-{os.getuid()}" / "some-run-1"
+        state.mkdir(parents=True)
+        launch = {"token": "0" * 32, "ray_temp_dir": str(temp / "pb-00000000"), "processes": [[other.pid, 12345.0]]}
+        content = {"schema_version": 1, "pid": 1, "run": str(tmp_path / "gone"), "launch": launch}
+        (state / "owner.json").write_text(json.dumps(content))
+        assert sweep() == [tmp_path / "gone"]
+        assert other.poll() is None
+    assert_nothing_left(temp)
+
+
+def test_only_a_rays_own_folder_is_removed(tmp_path: Path, temp: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    state = temp / f"placebench-{os.getuid()}" / "some-run-1"
+    state.mkdir(parents=True)
+    launch = {"token": "0" * 32, "ray_temp_dir": str(precious), "processes": []}
+    (state / "owner.json").write_text(json.dumps({"run": str(tmp_path / "gone"), "launch": launch}))
+    sweep()
+    assert precious.is_dir()
+
+
+def test_a_state_folder_of_another_user_is_refused(tmp_path: Path, temp: Path) -> None:
+    (temp / f"placebench-{os.getuid()}").symlink_to(tmp_path)
+    with pytest.raises(PlacebenchError, match="belongs to another user"), own_run(tmp_path / "run"):
+        raise AssertionError
+
+
+def interrupted(tmp_path: Path) -> RunResult:
+    body = "steps()\nif case == '1 split': os.kill(os.getppid(), signal.SIGINT); time.sleep(300)"
+    result, _ = run(plan(tmp_path), body)
+    return result
+
+
+def test_a_resumed_run_keeps_what_is_done(tmp_path: Path, temp: Path) -> None:
+    first = interrupted(tmp_path)
+    kept = RunFolder(first.folder).trial(1, "standard").steps.stat().st_mtime_ns
+    result, said = run(resume_plan(first.folder, RunRequest(rounds=2, sample_hz=0.0)), "steps()")
+    assert (result.done, result.total) == (4, 4)
+    assert RunFolder(first.folder).trial(1, "standard").steps.stat().st_mtime_ns == kept
+    assert set(statuses(first.folder).values()) == {"done"}
+    assert (first.folder / "trials/replaced/01-split.1/status").read_text() == "interrupted\n"
+    content = json.loads((first.folder / "run.json").read_text())
+    assert (content["status"], content["rounds"], len(content["launches"])) == ("done", 2, 4)
+    assert content["wall"]["launches_s"] <= content["wall"]["total_s"]
+    assert "[2/4] round 1 split: start" in said
+    assert_nothing_left(temp)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"placements": "split,standard"}, "--placements is split,standard now and standard,split in the run"),
+        ({"workload": {"batch": {"size": 64}}}, "batch.size is 64 now and 128 in the run"),
+        ({"devices": "cpu:4"}, "--devices is cpu:4 now and cpu:0, cpu:1 in the run"),
+        ({"name": "other"}, "--name is other now"),
+    ],
+)
+def test_a_resumed_run_stays_comparable(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
+    folder = interrupted(tmp_path).folder
+    with pytest.raises(UsageError, match=re.escape(reason)):
+        resume_plan(folder, RunRequest(**changes))  # type: ignore[arg-type]  # one field each, of its type
+
+
+def test_fewer_rounds_or_another_device_cannot_be_resumed(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path).folder
+    content = json.loads((folder / "run.json").read_text())
+    content["rounds"] = 3
+    content["devices"][1]["node"] = "elsewhere"
+    (folder / "run.json").write_text(json.dumps(content))
+    with pytest.raises(UsageError) as caught:
+        resume_plan(folder, RunRequest(rounds=2))
+    lines = str(caught.value).splitlines()
+    assert any("cpu:1" in line and "is not here as it was" in line for line in lines)
+    assert any("--rounds is 2 now and already 3 in the run" in line for line in lines)
+
+
+def test_a_run_that_still_goes_on_cannot_be_resumed(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path).folder
+    with own_run(folder), pytest.raises(UsageError, match="still goes on in another process"):
+        resume_plan(folder, RunRequest())
+
+
+def test_no_space_left_is_one_line_and_loses_nothing(
+    tmp_path: Path, temp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = runfolder.write_atomically
+
+    def fill(path: Path, text: str) -> None:
+        if "01-split" in str(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, text)
+
+    monkeypatch.setattr(runfolder, "write_atomically", fill)
+    a_plan = plan(tmp_path)
+    with pytest.raises(PlacebenchError, match=r"no space left for .*--resume") as caught:
+        run(a_plan, "steps()")
+    assert len(str(caught.value).splitlines()) == 1
+    assert RunFolder(a_plan.folder.path).trial(1, "standard").status is Status.DONE
+    assert json.loads(a_plan.folder.run_file.read_text())["status"] == "failed"
+    assert_nothing_left(temp)
+
+
+def test_a_full_disk_ends_the_run_at_the_launch_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_plan = plan(tmp_path)
+    monkeypatch.setattr("placebench.checks.LEAST_FREE_BYTES", 1 << 60)
+    with pytest.raises(PlacebenchError, match=r"no space left in .* MiB are needed.*--resume"):
+        run(a_plan, "sys.exit(1)")
+    assert statuses(a_plan.folder.path) == {"01-standard": "failed"}
+
+
+def test_runs_beside_each_other_are_named_and_left_alone(tmp_path: Path, temp: Path) -> None:
+    with running(drive(tmp_path / "a", "progress('step', 1); time.sleep(300)"), temp) as other:
+        wait_for(lambda: list(tmp_path.glob("a/*/trials/01-standard/progress.json")))
+        result, said = run(plan(tmp_path / "b"), "steps()")
+        assert result.done == 2
+        assert "another run goes on here" in said
+        assert other.poll() is None
+        other.send_signal(signal.SIGTERM)
+        other.communicate(timeout=15)
+    assert_nothing_left(temp)
