@@ -1,0 +1,179 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placebench.config import find_line, load_yaml, merge, parse_settings
+from placebench.errors import UsageError
+from placebench.request import WorkloadOption, build_request
+from placebench.workload import REAL_MODEL, Workload, build_workload, workload_keys
+
+keys = st.sampled_from(["a", "b", "c"])
+trees: st.SearchStrategy[Any] = st.recursive(
+    st.integers(), lambda below: st.dictionaries(keys, below, max_size=3), max_leaves=8
+)
+mappings = st.dictionaries(keys, trees, max_size=3)
+
+
+def leaves(tree: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    if not isinstance(tree, dict):
+        return {path: tree}
+    return {key: value for name, below in tree.items() for key, value in leaves(below, (*path, name)).items()}
+
+
+@given(mappings, mappings)
+def test_merging_keeps_every_value_of_the_upper_layer(base: dict[str, Any], over: dict[str, Any]) -> None:
+    merged = leaves(merge(base, over))
+    upper = leaves(over)
+    assert upper.items() <= merged.items()
+    for path, value in merged.items():
+        assert upper.get(path) == value or leaves(base)[path] == value
+
+
+@given(mappings, mappings, mappings)
+def test_merging_is_associative_where_sections_agree(
+    first: dict[str, Any], second: dict[str, Any], third: dict[str, Any]
+) -> None:
+    def sections(tree: dict[str, Any]) -> set[tuple[str, ...]]:
+        return {path[:end] for path in leaves(tree) for end in range(1, len(path))}
+
+    trees = (first, second, third)
+    ends = {path for tree in trees for path in leaves(tree)}
+    if ends.isdisjoint(sections(first) | sections(second) | sections(third)):
+        assert merge(merge(first, second), third) == merge(first, merge(second, third))
+
+
+def test_settings_are_read_as_yaml() -> None:
+    assert parse_settings(["batch.size=64", "optimizer.actor_lr=1e-6", "model=tiny", "rollout.ignore_eos=true"]) == {
+        "batch": {"size": 64},
+        "optimizer": {"actor_lr": 1e-6},
+        "model": "tiny",
+        "rollout": {"ignore_eos": True},
+    }
+
+
+@pytest.mark.parametrize("setting", ["batch.size", "=3", "a=[", " =1"])
+def test_a_setting_needs_key_and_value(setting: str) -> None:
+    with pytest.raises(UsageError, match="--set"):
+        parse_settings([setting])
+
+
+def request_for(tmp_path: Path, yaml: str, options: list[WorkloadOption], settings: list[str]) -> Workload:
+    path = tmp_path / "bench.yaml"
+    path.write_text(yaml)
+    request = build_request({}, options, settings, path)
+    return build_workload(request.workload, request.origin)
+
+
+def test_options_go_over_the_file_and_the_file_over_the_preset(tmp_path: Path) -> None:
+    yaml = "steps: 20\nbatch: {size: 64, max_prompt_length: 12}\n"
+    workload = request_for(tmp_path, yaml, [WorkloadOption("--batch-size", "batch.size", 96)], ["algorithm.epochs=3"])
+    assert workload.batch.size == 96
+    assert workload.batch.max_prompt_length == 12
+    assert workload.steps == 20
+    assert workload.algorithm.epochs == 3
+    assert workload.batch.max_response_length == Workload().batch.max_response_length
+
+
+def test_a_real_model_starts_from_its_own_preset() -> None:
+    workload = build_workload({"model": "qwen2.5-7b", "batch": {"size": 512}})
+    assert workload.batch.size == 512
+    assert workload.batch.max_response_length == REAL_MODEL["batch"]["max_response_length"]
+    assert workload.precision == "bfloat16"
+
+
+def test_run_keys_of_the_file_give_way_to_options(tmp_path: Path) -> None:
+    path = tmp_path / "bench.yaml"
+    path.write_text(
+        "placements: [standard, split/overlap=none]\nrounds: 5\ndevices: cpu:4\nname: mine\nout: elsewhere\n"
+    )
+    request = build_request({"rounds": 2}, [], [], path)
+    assert request.placements == "standard,split/overlap=none"
+    assert (request.rounds, request.devices, request.name, request.out) == (2, "cpu:4", "mine", Path("elsewhere"))
+
+
+def test_the_same_setting_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--batch-size and --set batch\.size are the same setting"):
+        build_request({}, [WorkloadOption("--batch-size", "batch.size", 8)], ["batch.size=16"], None)
+
+
+@pytest.mark.parametrize(
+    ("yaml", "options", "settings", "reason"),
+    [
+        (
+            "steps: 5\nbatch:\n  size: 0\n",
+            [],
+            [],
+            "bench.yaml, line 3: batch.size: input should be greater than 0 (got 0)",
+        ),
+        ("batch:\n  sise: 4\n", [], [], "bench.yaml, line 2: unknown key 'batch.sise'; did you mean 'batch.size'?"),
+        ("\nmodle: tiny\n", [], [], "bench.yaml, line 2: unknown key 'modle'; did you mean 'model'?"),
+        ("batch: 5\n", [], [], "bench.yaml, line 1: batch: "),
+        ("steps: 5\n", [WorkloadOption("--steps", "steps", -1)], [], "--steps: steps: input should be greater than 0"),
+        ("steps: 5\n", [], ["steps=none"], "--set: steps: input should be a valid integer"),
+        ("batch: {size: 40}\n", [], [], "bench.yaml, line 1: batch: size 40 is not a multiple of mini_batch_size 32"),
+        (
+            "",
+            [WorkloadOption("--mini-batch-size", "batch.mini_batch_size", 48)],
+            [],
+            "--mini-batch-size: batch: size 128",
+        ),
+    ],
+)
+def test_a_wrong_value_is_traced_to_where_it_was_set(
+    tmp_path: Path, yaml: str, options: list[WorkloadOption], settings: list[str], reason: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        request_for(tmp_path, yaml, options, settings)
+    assert reason in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("yaml", "reason"),
+    [
+        ("rounds: 0\n", "line 1: rounds: 0 is not a number above 0"),
+        ("a: 1\nrounds: true\n", "line 2: rounds: True is not a number"),
+        ("placements: 5\n", "line 1: placements: 5 is not a list of words"),
+        ("devices: 4\n", "line 1: devices: 4 is not text"),
+        ("- a\n", "must hold keys and values, found list"),
+        ("a: [1\nb: 2\n", "line 2, column 2: "),
+        ("a: \tb: c\n", "line 1, column "),
+    ],
+)
+def test_a_wrong_file_is_one_line_with_its_place(tmp_path: Path, yaml: str, reason: str) -> None:
+    path = tmp_path / "bench.yaml"
+    path.write_text(yaml)
+    with pytest.raises(UsageError) as caught:
+        build_request({}, [], [], path)
+    assert reason in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"), [(Path.mkdir, "Is a directory"), (lambda path: path.write_bytes(b"\xff"), "UTF-8")]
+)
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, make: Any, reason: str) -> None:
+    path = tmp_path / "bench.yaml"
+    make(path)
+    with pytest.raises(UsageError, match=reason):
+        load_yaml(path)
+
+
+def test_the_line_of_a_key_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "bench.yaml"
+    path.write_text("# note\nbatch:\n  # note\n  size: 4\nsteps: 3\n")
+    found = {key: find_line(path, key) for key in ("batch", "batch.size", "steps", "batch.sise", "steps.size", "x")}
+    assert found == {"batch": 2, "batch.size": 4, "steps": 5, "batch.sise": None, "steps.size": None, "x": None}
+
+
+def test_every_workload_key_can_be_set_to_its_default() -> None:
+    dumped = Workload().model_dump(mode="json")
+    for key in workload_keys():
+        value: Any = dumped
+        for part in key.split("."):
+            value = value[part]
+        text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        assert build_workload(parse_settings([f"{key}={text}"])) == Workload()
