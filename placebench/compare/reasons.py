@@ -25,7 +25,8 @@ def headline(comparison: Comparison, other: PlacementResult) -> str:
     first = comparison.first
     without = [result.name for result in (first, other) if not result.launches]
     if without:
-        return f"{other.name} against {first.name}: nothing to compare, {listing(without)} has no finished launch."
+        verb = "has" if len(without) == 1 else "have"
+        return f"{other.name} against {first.name}: nothing to compare, {listing(without)} {verb} no finished launch."
     found = other.ratios.get(STEP_TIME.key)
     if found is None:
         return f"{other.name} against {first.name}: nothing to compare, the step times are missing."

@@ -47,13 +47,17 @@ def _write(comparison: Comparison, summary: Summary) -> ReportPaths:
     folder = comparison.run.folder
     plots = folder.path / PLOTS
     plots.mkdir(exist_ok=True)
+    trace = folder.path / TRACE
+    for stale in (trace, *plots.glob("*.svg"), *plots.glob("*.png")):
+        stale.unlink(missing_ok=True)
     pictures, files = [], []
     for plot in draw_plots(comparison):
-        for suffix in ("svg", "png"):
-            files.append(plots / f"{plot.name}.{suffix}")
-            save_figure(plot.figure, files[-1])
-        pictures.append(Picture(plot.title, plot.caption, f"{PLOTS}/{plot.name}.svg", svg_text(plot.figure)))
-    trace = folder.path / TRACE
+        svg, png = (plots / f"{plot.name}.{suffix}" for suffix in ("svg", "png"))
+        picture = Picture(plot.title, plot.caption, f"{PLOTS}/{svg.name}", svg_text(plot.figure))
+        svg.write_text(picture.svg, encoding="utf-8")
+        save_figure(plot.figure, png)
+        pictures.append(picture)
+        files += [svg, png]
     has_trace = write_trace(comparison, trace)
     write_atomically(folder.summary_file, summary.model_dump_json(indent=1) + "\n")
     write_atomically(folder.path / MARKDOWN, markdown(summary, pictures, TRACE if has_trace else None))

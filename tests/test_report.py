@@ -1,0 +1,207 @@
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from synthetic_run import SPLIT, STANDARD, SyntheticRun
+
+from placebench.errors import UsageError
+from placebench.report import build_report, show
+from placebench.report.schema import Summary
+from placebench.runfolder import Status
+
+ALL_FAILED = {(round_, name): Status.FAILED for round_ in (1, 2, 3) for name in ("standard", "split")}
+HALF_FINISHED = {(2, "split"): Status.OOM, (3, "standard"): Status.RUNNING, (3, "split"): Status.PLANNED}
+
+
+def printed(path: Path, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    show(path, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def read_summary(path: Path) -> Summary:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    text = (path / "summary.json").read_text()
+    json.loads(text, parse_constant=refuse)
+    return Summary.model_validate_json(text)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = SyntheticRun().write(tmp_path_factory.mktemp("finished") / "run")
+    build_report(path)
+    return path
+
+
+def test_every_file_of_the_report_is_there(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    paths = build_report(path)
+    assert paths.trace is not None
+    assert {file.name for file in paths.plots} == {
+        f"{name}.{suffix}" for name in ("timeline", "ratios", "phases", "steps") for suffix in ("svg", "png")
+    }
+    for file in (paths.summary, paths.markdown, paths.html, paths.trace, *paths.plots):
+        assert file.stat().st_size > 500
+        assert file.is_relative_to(path)
+    assert (paths.done, paths.planned) == (2, 2)
+
+
+def test_building_again_gives_the_same_bytes(finished: Path, tmp_path: Path) -> None:
+    names = ("report.html", "report.md", "summary.json", "trace.json.gz", "plots/timeline.svg")
+    before = [(finished / name).read_bytes() for name in names]
+    build_report(finished)
+    assert [(finished / name).read_bytes() for name in names] == before
+
+
+def test_the_summary_has_every_number_with_unit_interval_and_n(finished: Path) -> None:
+    summary = read_summary(finished)
+    split = summary.placements[1]
+    step = split.quantities[0]
+    assert (step.key, step.unit, step.n) == ("step_time", "s", 3)
+    assert step.value == pytest.approx(1.83 * 1.008, rel=1e-3)
+    assert step.ratio is not None
+    assert step.ratio.value == pytest.approx(1.83 / 1.30)
+    assert (step.ratio.pairs, step.ratio.verdict) == (3, "slower")
+    assert [quantity.label for quantity in split.quantities] == [
+        "step", "gen", "reward", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor",
+        "update_weights", "unattributed", "hidden by overlap", "tokens/s", "tokens/s/device", "device load",
+        "peak memory", "idle",
+    ]  # fmt: skip
+    assert all(quantity.low is not None and quantity.n == 3 for quantity in split.quantities)
+    assert sum(wait.value or 0 for wait in split.waits if "critic_pool" in wait.key) == pytest.approx(
+        next(found.value for found in split.devices[1].quantities if found.label == "idle")
+    )
+    assert summary.model_dump().keys() == Summary.model_json_schema()["properties"].keys()
+
+
+def test_terminal_tables_fit_80_columns_without_colours(finished: Path) -> None:
+    text = printed(finished)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80 or all("/" in line for line in lines if len(line) > 80)
+    assert "\x1b" not in text
+    rows = {line[:18].strip(): line.split() for line in lines}
+    assert rows["step"] == ["step", "1.31", "s", "1.84", "s", "1.408", "1.408–1.408", "slower"]
+    assert rows["gen"][-1] == "slower"
+    assert rows["reward"][-1] == "same"
+    assert rows["hidden by overlap"][-4:] == ["0.615", "s", "–", "–"]
+    assert "split is slower than standard" in text
+    assert str(finished / "report.html") in text
+
+
+def test_the_pages_hold_the_same_numbers(finished: Path) -> None:
+    markdown, html = ((finished / name).read_text() for name in ("report.md", "report.html"))
+    for text in (markdown, html):
+        assert "split is slower than standard: a step takes 1.408 times as long" in text
+        assert "split hides 0.61 s a step by overlap" in text
+        assert "cpu:1 (critic_pool) waits 1.23 s" in text
+    assert "| step | 1.31 s | 1.84 s | 1.408 | 1.408–1.408 | slower |" in markdown
+    assert "![" in markdown
+    for name in re.findall(r"\]\((plots/[^)]*)\)", markdown):
+        assert (finished / name).is_file()
+
+
+def test_the_page_loads_nothing(finished: Path) -> None:
+    html = (finished / "report.html").read_text()
+    assert html.count("<svg") == 4
+    assert not re.findall(r"<(?:script|link|img|iframe|object)\b|@import|url\((?!#)|\bsrc=", html)
+    assert not re.findall(r'href="(?!#)', html)
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    name = "<b>a|b</b> $x$ [bold]"
+    path = SyntheticRun(layouts={"standard": STANDARD, name: SPLIT}, rounds=2).write(tmp_path / "run")
+    build_report(path)
+    html, markdown = (path / "report.html").read_text(), (path / "report.md").read_text()
+    assert "<b>" not in html
+    assert "&lt;b&gt;a|b&lt;/b&gt; $x$ [bold]" in html
+    assert r"\<b>a\|b\</b> $x$ \[bold]" in markdown
+    assert f"{name} is slower than standard" in printed(path, width=200)
+
+
+def test_a_half_finished_run_shows_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
+    path = SyntheticRun(statuses=HALF_FINISHED).write(tmp_path / "run")
+    paths = build_report(path)
+    assert (paths.done, paths.planned) == (3, 6)
+    text = printed(path, width=200)
+    assert "warning: round 2 split: out of memory: worker on cpu:1 ended: oom" in text
+    assert "warning: round 3 standard: still running" in text
+    assert "Undecided whether split or standard is faster: a step takes 1.41 times as long" in text
+    assert "3 of 6 launches done" in text
+    assert [launch.status for launch in read_summary(path).launches] == [
+        "done", "done", "done", "oom", "running", "planned",
+    ]  # fmt: skip
+
+
+def test_a_run_without_a_finished_launch_has_a_report(tmp_path: Path) -> None:
+    path = SyntheticRun(statuses=ALL_FAILED).write(tmp_path / "run")
+    paths = build_report(path)
+    assert (paths.done, paths.trace, paths.plots) == (0, None, ())
+    text = printed(path, width=200)
+    assert "split against standard: nothing to compare, standard and split have no finished launch." in text
+    assert "round 1 standard: failed: worker on cpu:1 ended: failed" in (path / "report.html").read_text()
+
+
+def test_an_older_trace_and_figures_do_not_outlive_a_rebuild(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    build_report(path)
+    for status in path.glob("trials/*/status"):
+        status.write_text("failed\n")
+    build_report(path)
+    assert not (path / "trace.json.gz").exists()
+    assert not list((path / "plots").iterdir())
+
+
+@pytest.mark.parametrize("names", [("standard",), ("standard", "split", "other")])
+def test_any_number_of_placements(tmp_path: Path, names: tuple[str, ...]) -> None:
+    layouts = dict(zip(names, (STANDARD, SPLIT, SPLIT), strict=False))
+    path = SyntheticRun(layouts=layouts, rounds=2).write(tmp_path / "run")
+    build_report(path)
+    text = printed(path)
+    assert [f"{name} against standard" in text for name in names[1:]] == [True] * (len(names) - 1)
+    assert len(read_summary(path).headlines) == max(1, len(names) - 1)
+    assert ("standard: a step takes 1.31 s" in text) == (len(names) == 1)
+
+
+def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no run\.json in it"):
+        build_report(tmp_path)
+    with pytest.raises(UsageError, match="there is no such folder"):
+        show(tmp_path / "missing", Console(file=io.StringIO()))
+
+
+def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    (path / "plots").write_text("a file where the folder should be")
+    with pytest.raises(UsageError, match=r"run/plots: cannot write the report: File exists"):
+        build_report(path)
+
+
+def test_a_report_needs_none_of_the_training_packages(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    code = f"""
+import sys
+from pathlib import Path
+from rich.console import Console
+from placebench.report import build_report, show
+build_report(Path({str(path)!r}))
+show(Path({str(path)!r}), Console())
+heavy = ("torch", "ray", "transformers", "vllm", "pynvml", "scipy.stats", "matplotlib.pyplot")
+print("loaded:", [name for name in heavy if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded: []"
+
+
+def test_importing_the_report_loads_nothing_heavy() -> None:
+    heavy = ("numpy", "pandas", "matplotlib", "pydantic", "rich")
+    code = f"import sys, placebench.report; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

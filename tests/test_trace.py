@@ -1,0 +1,80 @@
+import gzip
+import json
+from collections import defaultdict
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from synthetic_run import STARTUP_S, SyntheticRun
+
+from placebench.compare.comparison import compare_run
+from placebench.report.trace import write_trace
+
+Event = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    folder = tmp_path_factory.mktemp("trace")
+    run = SyntheticRun(rounds=2, pace=lambda *_: 1.0, samples={"power_w": 250.0})
+    assert write_trace(compare_run(run.write(folder / "run")), folder / "trace.json.gz")
+    content = json.loads(gzip.decompress((folder / "trace.json.gz").read_bytes()))
+    assert content["displayTimeUnit"] == "ms"
+    found: list[Event] = content["traceEvents"]
+    return found
+
+
+def names(events: list[Event], kind: str) -> dict[tuple[int, int], str]:
+    return {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == kind}
+
+
+def test_a_launch_is_a_process_and_a_device_a_track(events: list[Event]) -> None:
+    assert list(names(events, "process_name").values()) == [
+        "round 1 standard", "round 1 split", "round 2 standard", "round 2 split",
+    ]  # fmt: skip
+    tracks = [name for (process, _), name in names(events, "thread_name").items() if process == 2]
+    assert tracks == [
+        "steps",
+        "controller, submission to result",
+        "controller, submission to result (2)",
+        "cpu:0 (actor_pool)",
+        "cpu:1 (critic_pool)",
+    ]
+
+
+def test_slices_lie_where_the_spans_lie(events: list[Event]) -> None:
+    tracks = names(events, "thread_name")
+    gen = [
+        event
+        for event in events
+        if event["ph"] == "X" and event["name"] == "gen" and event["pid"] == 2 and event["args"]["step"] == 3
+    ]
+    on_device = next(event for event in gen if tracks[2, event["tid"]] == "cpu:0 (actor_pool)")
+    # Start-up, two warm-up steps of 3.66 s, then 0.01 s into the step.
+    assert on_device["ts"] == pytest.approx((STARTUP_S + 2 * 3.66 + 0.01) * 1e6, abs=1)
+    assert on_device["dur"] == pytest.approx(0.90e6, abs=1)
+    assert on_device["args"] == {"step": 3, "role": "rollout", "pool": "actor_pool"}
+
+
+def test_slices_of_a_track_follow_each_other(events: list[Event]) -> None:
+    tracks: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            tracks[event["pid"], event["tid"]].append(event)
+    assert len(tracks) == 2 * 4 + 2 * 5
+    for slices in tracks.values():
+        nanoseconds = [(round(1000 * one["ts"]), round(1000 * (one["ts"] + one["dur"]))) for one in slices]
+        assert all(end <= start for (_, end), (start, _) in pairwise(nanoseconds))
+        assert min(start for start, _ in nanoseconds) >= 0
+
+
+def test_counters_have_units_and_no_missing_values(events: list[Event]) -> None:
+    counters = [event for event in events if event["ph"] == "C" and event["pid"] == 1]
+    assert {event["name"] for event in counters} == {
+        f"cpu:{device} {name}" for device in (0, 1) for name in ("load (%)", "memory (GiB)", "power (W)")
+    }
+    loads = [event["args"]["load"] for event in counters if event["name"] == "cpu:0 load (%)"]
+    assert 0 <= min(loads) <= max(loads) <= 100
+    assert {event["args"]["memory"] for event in counters if event["name"] == "cpu:1 memory (GiB)"} == {0.75}
+    # The first sample has no load, as nothing came before it.
+    assert len(loads) == len([event for event in counters if event["name"] == "cpu:0 memory (GiB)"]) - 1
