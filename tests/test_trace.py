@@ -42,6 +42,14 @@ def test_a_launch_is_a_process_and_a_device_a_track(events: list[Event]) -> None
     ]
 
 
+def test_ids_are_unique_in_the_trace(events: list[Event]) -> None:
+    tracks = list(names(events, "thread_name"))
+    processes = {process for process, _ in tracks}
+    assert len({track for _, track in tracks}) == len(tracks)
+    assert not processes & {track for _, track in tracks}
+    assert min(processes) == 1
+
+
 def test_slices_lie_where_the_spans_lie(events: list[Event]) -> None:
     tracks = names(events, "thread_name")
     gen = [

@@ -21,8 +21,9 @@ WIDTH = 7.2
 TIMING = "timing_s/"
 # An interval that reaches beyond this factor of the outermost ratio leaves the picture; its ends stand in the text.
 REACH = 1.5
-TICKS = (0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)
-MOST_TICKS = 9
+# Ticks of a ratio axis by preference; one is drawn where it has room.
+TICKS = (1, 2, 0.5, 5, 0.2, 10, 0.1, 1.5, 0.67, 3, 0.33, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98)
+TICK_ROOM = 0.07
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ def draw_plots(comparison: Comparison) -> Iterator[Plot]:
         (
             "phases",
             "Mean of each phase",
-            "Seconds a step of each phase on its slowest device. Phases of different pools overlap, so they do not"
-            " add up to the step.",
+            "Seconds a step of each phase on its slowest device, with the range of the launches. Phases of different"
+            " pools overlap, so they do not add up to the step.",
             phases,
         ),
         (
@@ -123,22 +124,21 @@ def ratios(comparison: Comparison) -> Figure | None:
 
 
 def phases(comparison: Comparison) -> Figure | None:
-    """Every phase of every placement in its device view, with the interval over launches."""
+    """Every phase of every placement in its device view, with the range of its launches."""
+    keys = {f"phase/{phase}": phase for phase in comparison.phases} | {"unattributed": UNATTRIBUTED, "step_time": STEP}
     rows = []
     for result in comparison.results:
-        keys = {"step_time": STEP, "unattributed": UNATTRIBUTED}
-        keys |= {f"phase/{phase}": phase for phase in comparison.phases}
         for key, phase in keys.items():
-            found = result.estimate(key)
-            if found.n:
-                row = {"placement": result.name, "phase": phase, "mean": found.value}
-                rows.append(row | {"low": max(found.low, 0.0), "high": found.high})
+            if result.estimate(key).n:
+                launches = result.launch_values[key]
+                numbers = {"mean": result.value(key), "low": launches.min(), "high": launches.max()}
+                rows.append({"placement": result.name, "phase": phase, **numbers})
     if not rows:
         return None
     return mean_per_phase(
         pd.DataFrame(rows),
         by="placement",
-        interval="95 % interval over launches",
+        interval="lowest to highest launch",
         seconds="seconds a step, mean of the launches' medians",
     )
 
@@ -174,7 +174,9 @@ def _draw_ratio(axes: Axes, place: int, found: Ratio, color: str) -> None:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    inside = [tick for tick in TICKS if low <= tick <= high]
-    while len(inside) > MOST_TICKS:
-        inside = [tick for tick in inside if tick == 1 or inside.index(tick) % 2]
-    return inside
+    ticks: list[float] = []
+    room = TICK_ROOM * math.log(high / low)
+    for tick in TICKS:
+        if low <= tick <= high and all(abs(math.log(tick / other)) >= room for other in ticks):
+            ticks.append(tick)
+    return sorted(ticks)

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 
 from placebench.compare.comparison import Comparison, PlacementResult
 from placebench.compare.metrics import STEP_TIME
-from placebench.compare.steps import Step, split_steps
+from placebench.compare.steps import Flags, Step, split_steps
 from placebench.compare.text import quantity
 from placebench.logs.timing import phase_order
 from placebench.report.style import ink, phase_colors
@@ -22,6 +22,8 @@ BAR = 0.82
 CHARACTER = 4.4
 AREA = 430.0
 IDLE_COLOR = "#ececec"
+# The controller gets a row where its own work is at least this share of the longest step: less cannot be seen.
+VISIBLE = 0.003
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,17 @@ def timeline(comparison: Comparison) -> Figure | None:
     if not chosen:
         return None
     colors = phase_colors(phase for _, typical in chosen for phase in typical.step.phases)
-    rows = [len(result.placement.devices) + 1 for result, _ in chosen]
+    longest = max(typical.step.end - typical.step.start for _, typical in chosen)
+    work = max(typical.step.length(typical.step.during(_works(typical.step, CONTROLLER))) for _, typical in chosen)
+    first_rows = [CONTROLLER] if work >= VISIBLE * longest else []
+    rows = [len(first_rows) + len(result.placement.devices) for result, _ in chosen]
     height = sum(rows) * ROW_HEIGHT + 0.45 * len(rows) + 1.2
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     panels: list[Axes] = list(figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=rows).flat)
-    longest = max(typical.step.end - typical.step.start for _, typical in chosen)
     for axes, (result, typical) in zip(panels, chosen, strict=True):
-        _draw(axes, comparison, result, typical, colors, longest)
+        names = [*first_rows, *result.placement.devices]
+        _draw_step(axes, typical.step, names, colors, longest)
+        _name_rows(axes, comparison, result, typical, names)
     panels[-1].set_xlim(0, longest * 1.01)
     panels[-1].set_xlabel("seconds from the start of the step")
     phases = phase_order(colors)
@@ -70,35 +76,39 @@ def timeline(comparison: Comparison) -> Figure | None:
     return figure
 
 
-def _draw(
-    axes: Axes,
-    comparison: Comparison,
-    result: PlacementResult,
-    typical: TypicalStep,
-    colors: dict[str, str],
-    longest: float,
-) -> None:
-    step = typical.step
+def _works(step: Step, device: str) -> Flags:
+    return np.asarray(step.works & (step.device == device))
+
+
+def _draw_step(axes: Axes, step: Step, devices: list[str], colors: dict[str, str], longest: float) -> None:
+    """The bars of one step: a row a device, the part of the step in which it waits in grey."""
     seconds = step.end - step.start
-    names = [CONTROLLER, *result.placement.devices]
-    axes.barh(range(1, len(names)), seconds, height=BAR, color=IDLE_COLOR)
-    starts = step.start + np.concatenate([[0.0], np.cumsum(step.seconds)[:-1]])
-    for row, device in enumerate(names):
-        for span in np.flatnonzero(step.works & (step.device == device) & step.active.any(axis=1)):
+    starts = np.concatenate([[0.0], np.cumsum(step.seconds)])
+    for row, device in enumerate(devices):
+        if device != CONTROLLER:
+            axes.barh(row, seconds, height=BAR, color=IDLE_COLOR)
+        for span in np.flatnonzero(_works(step, device) & step.active.any(axis=1)):
             phase = str(step.phase[span])
-            start = starts[step.active[span]][0] - step.start
-            width = step.ends[span] - step.start - start
+            start = starts[step.active[span].argmax()]
+            width = step.length(step.active[span])
             axes.barh(row, width, left=start, height=BAR, color=colors[phase], edgecolor="white", linewidth=0.4)
             _label(axes, row, start, width, phase, colors[phase], longest)
     axes.axvline(seconds, color="black", linewidth=1)
-    labels = [comparison.run.devices[device].label for device in result.placement.devices]
-    pools = [str(result.placement.pool_of(device)) for device in result.placement.devices]
-    names = [CONTROLLER, *(f"{label} · {pool}" for label, pool in zip(labels, pools, strict=True))]
+
+
+def _name_rows(
+    axes: Axes, comparison: Comparison, result: PlacementResult, typical: TypicalStep, devices: list[str]
+) -> None:
+    known = comparison.run.devices
+    names = [
+        CONTROLLER if device == CONTROLLER else f"{known[device].label} · {result.placement.pool_of(device)}"
+        for device in devices
+    ]
     axes.set_yticks(range(len(names)), names, fontsize="small", parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    title = f"{result.name}: step of {quantity(seconds, 's')}"
+    title = f"{result.name}: step of {quantity(typical.step.end - typical.step.start, 's')}"
     axes.set_title(title, loc="left", fontsize="medium", fontweight="bold", parse_math=False)
-    where = f"round {typical.round}, step {step.number}"
+    where = f"round {typical.round}, step {typical.step.number}"
     axes.set_title(where, loc="right", fontsize="small", color="#555555")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)

@@ -20,6 +20,8 @@ from placebench.compare.steps import STEP_PHASE
 from placebench.telemetry.spans import CONTROLLER
 
 GIB = 2**30
+# Perfetto wants thread ids that are unique in the whole trace; a launch has room for this many tracks.
+TRACKS = 1000
 Event = dict[str, Any]
 
 
@@ -49,7 +51,7 @@ def write_trace(comparison: Comparison, path: Path) -> bool:
 
 def _tracks(run: Run, launch: Launch, placement: RunPlacement, process: int, zero: float) -> Iterator[Event]:
     """A named track for each row of spans, and a slice for each span."""
-    track = 0
+    track = TRACKS * process
     for name, spans in _rows(run, launch, placement):
         for lane, chosen in enumerate(_lanes(spans)):
             track += 1
