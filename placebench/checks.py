@@ -106,19 +106,17 @@ def impossible_placements(placements: Iterable[Placement], workload: Workload) -
 
 
 def memory_advice(workload: Workload, estimate: MemoryEstimate) -> str:
-    """What lowers an estimate that is too high, by its largest part that a setting can change."""
+    """What lowers an estimate that is too high, by the largest part of it that a setting can change."""
+    checkpointing = "" if workload.activation_checkpointing else " or set activation_checkpointing=true"
+    sharding = "" if workload.sharding == "shard" else ", or set sharding=shard"
     advice = {
-        "activations": "lower batch.micro_batch_tokens"
-        + ("" if workload.activation_checkpointing else " or set activation_checkpointing=true"),
+        "activations": f"lower batch.micro_batch_tokens{checkpointing}",
         "logits": "lower batch.micro_batch_tokens",
         "kv cache": "lower batch.size or batch.max_response_length",
         "sampling": "lower batch.size",
     }
-    model_part = "take a smaller model or more devices" + (
-        "" if workload.sharding == "shard" else ", or set sharding=shard"
-    )
     largest = next((part for part in estimate.parts if part != "runtime"), "")
-    return advice.get(largest, model_part)
+    return advice.get(largest, f"take a smaller model or more devices{sharding}")
 
 
 def _unusable_prompts(workload: Workload) -> Iterator[str]:

@@ -22,7 +22,7 @@ GPU_PEAKS: Mapping[str, float] = {
 # What training jobs of this kind reach of a peak, and what one CPU core does on small matrices; both rough.
 _GPU_SHARE = 0.2
 _UNKNOWN_GPU_PEAK = 100e12
-_CORE_FLOPS = 15e9
+_CORE_FLOPS = 40e9
 _START_S = 15.0
 
 
