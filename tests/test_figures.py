@@ -71,7 +71,13 @@ def test_overlapping_phases_are_not_stacked() -> None:
     assert [bar.get_x() for bar in drawn] == [0.0] * 5
     assert len({bar.get_y() for bar in drawn}) == 5
     assert [bar.get_width() for bar in drawn] == pytest.approx([40, 20, 30, 40, 20])
-    assert "shares sum to 150 %" in figure.axes[0].get_yticklabels()[0].get_text()
+    assert "(phases overlap: shares sum to 150 %)" in figure.axes[0].get_yticklabels()[0].get_text()
+
+
+def test_phases_that_may_overlap_are_not_stacked_either() -> None:
+    figure = figures.share_of_step(SERIAL.assign(kind=SERIAL["kind"].replace(Kind.PHASE.value, Kind.OVERLAP.value)))
+    assert {bar.get_x() for bar in bars(figure)} == {0.0}
+    assert "(phases may overlap: shares sum to 100 %)" in figure.axes[0].get_yticklabels()[0].get_text()
 
 
 def test_shares_weigh_a_phase_that_some_steps_have() -> None:

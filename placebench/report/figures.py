@@ -276,7 +276,7 @@ def _share_block(name: str, timing: pd.DataFrame) -> _ShareBlock:
     if Kind.STEP not in kinds:
         label += "\n(no step time: shares of the timed phases)"
     if Kind.OVERLAP in kinds:
-        label += f"\n(phases overlap: shares sum to {shares.sum():.0f} %)"
+        label += f"\n(phases {'overlap' if shares.sum() > 101 else 'may overlap'}: shares sum to {shares.sum():.0f} %)"
     return _ShareBlock(label, shares, stacked=Kind.OVERLAP not in kinds)
 
 
