@@ -10,6 +10,7 @@ from synthetic_run import GIB, SyntheticRun
 
 from placebench.compare.attribution import attribute, attribute_samples, peak_memory
 from placebench.compare.comparison import compare_run, phase_devices
+from placebench.compare.intervals import Intervals
 
 
 def samples(period: float, loads: list[float | None], **columns: list[float | None]) -> pd.DataFrame:
@@ -18,43 +19,47 @@ def samples(period: float, loads: list[float | None], **columns: list[float | No
     return pd.DataFrame(content).astype(float)
 
 
-def times(*pairs: tuple[float, float]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def attributed(frame: pd.DataFrame, spans: Intervals, load_signal: str = "util") -> dict[str, float]:
+    return attribute_samples(frame, spans, load_signal)
+
+
+def times(*pairs: tuple[float, float]) -> Intervals:
     return np.array(pairs, dtype=np.float64).reshape(-1, 2)
 
 
 def test_a_sample_speaks_for_the_time_before_it() -> None:
-    found = attribute_samples(samples(1.0, [None, 0.2, 1.0, 0.4]), times((0.5, 1.5)))
+    found = attributed(samples(1.0, [None, 0.2, 1.0, 0.4]), times((0.5, 1.5)))
     assert found["util"] == pytest.approx((0.5 * 0.2 + 0.5 * 1.0) / 1.0)
     assert (found["seconds"], found["samples"], found["span_s"]) == pytest.approx((1.0, 2, 1.0))
 
 
 def test_a_phase_shorter_than_the_period_has_a_load_and_no_memory() -> None:
-    found = attribute_samples(samples(1.0, [None, 0.2, 0.6], memory_bytes=[1.0, 2.0, 3.0]), times((1.3, 1.4)))
+    found = attributed(samples(1.0, [None, 0.2, 0.6], memory_bytes=[1.0, 2.0, 3.0]), times((1.3, 1.4)))
     assert found["util"] == pytest.approx(0.6)
     assert found["seconds"] == pytest.approx(0.1)
     assert math.isnan(found["peak_memory_bytes"])
 
 
 def test_memory_belongs_to_the_moment() -> None:
-    found = attribute_samples(samples(1.0, [None] * 4, memory_bytes=[9.0, 2.0, 3.0, 8.0]), times((0.5, 2.5)))
+    found = attributed(samples(1.0, [None] * 4, memory_bytes=[9.0, 2.0, 3.0, 8.0]), times((0.5, 2.5)))
     assert found["peak_memory_bytes"] == 3.0
 
 
 def test_missing_is_nan_and_not_zero() -> None:
-    found = attribute_samples(samples(1.0, [None, None, None]), times((0.0, 2.0)))
+    found = attributed(samples(1.0, [None, None, None]), times((0.0, 2.0)))
     assert found["samples"] == 0
     assert found["seconds"] == 0
     assert all(math.isnan(found[key]) for key in ("util", "sm_activity", "power_w", "peak_memory_bytes", "energy_j"))
 
 
 def test_no_samples_at_all() -> None:
-    found = attribute_samples(samples(1.0, []), times((0.0, 2.0)))
+    found = attributed(samples(1.0, []), times((0.0, 2.0)))
     assert (found["samples"], found["span_s"]) == pytest.approx((0, 2.0))
     assert math.isnan(found["util"])
 
 
 def test_a_missing_sample_is_left_out_of_the_mean_and_the_seconds() -> None:
-    found = attribute_samples(samples(1.0, [None, 0.5, None, 1.0]), times((0.0, 3.0)))
+    found = attributed(samples(1.0, [None, 0.5, None, 1.0]), times((0.0, 3.0)))
     assert found["util"] == pytest.approx(0.75)
     assert (found["seconds"], found["samples"]) == pytest.approx((2.0, 2))
 
@@ -62,8 +67,8 @@ def test_a_missing_sample_is_left_out_of_the_mean_and_the_seconds() -> None:
 def test_energy_is_the_difference_of_the_counter() -> None:
     # 100 W in the first second, 300 W in the second; the counter is not read at every sample.
     frame = samples(0.5, [1.0] * 5, energy_j=[1000.0, None, 1100.0, None, 1400.0])
-    assert attribute_samples(frame, times((0.5, 1.5)))["energy_j"] == pytest.approx(50 + 150)
-    assert attribute_samples(frame, times((0.0, 0.2), (1.0, 1.1)))["energy_j"] == pytest.approx(20 + 30)
+    assert attributed(frame, times((0.5, 1.5)))["energy_j"] == pytest.approx(50 + 150)
+    assert attributed(frame, times((0.0, 0.2), (1.0, 1.1)))["energy_j"] == pytest.approx(20 + 30)
 
 
 @pytest.mark.parametrize(
@@ -72,12 +77,12 @@ def test_energy_is_the_difference_of_the_counter() -> None:
     ids=["beyond the readings", "counter went back", "one reading"],
 )
 def test_energy_that_is_not_known_is_nan(counter: list[float | None], span: tuple[float, float]) -> None:
-    assert math.isnan(attribute_samples(samples(1.0, [1.0] * 3, energy_j=counter), times(span))["energy_j"])
+    assert math.isnan(attributed(samples(1.0, [1.0] * 3, energy_j=counter), times(span))["energy_j"])
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=12), st.floats(0, 8), st.floats(0.01, 4))
 def test_any_mean_load_lies_between_the_samples(loads: list[float], start: float, seconds: float) -> None:
-    found = attribute_samples(samples(0.7, list(loads)), times((start, start + seconds)))
+    found = attributed(samples(0.7, list(loads)), times((start, start + seconds)))
     sampled = max(0.0, min(start + seconds, 0.7 * (len(loads) - 1)) - start)
     assert found["seconds"] == pytest.approx(sampled, abs=1e-9)
     if found["samples"]:
@@ -88,7 +93,7 @@ def test_a_launch_is_joined_by_device_and_clock(tmp_path: Path) -> None:
     comparison = compare_run(SyntheticRun(pace=lambda *_: 1.0, steps=42).write(tmp_path / "run"))
     standard, split = comparison.results
     launch = standard.launches[0]
-    frame = attribute(launch, standard.placement, 2).set_index(["device", "phase"])
+    frame = attribute(launch, standard.placement, 2, "util").set_index(["device", "phase"])
     assert frame.loc[("cpu:1", "gen"), "span_s"] == pytest.approx(40 * 0.5)
     assert frame.loc[("cpu:1", "step"), "util"] == pytest.approx(1.26 / 1.30, abs=0.002)
     assert frame.loc[("cpu:1", "idle"), "span_s"] == pytest.approx(40 * 0.04)
@@ -102,8 +107,10 @@ def test_a_launch_is_joined_by_device_and_clock(tmp_path: Path) -> None:
 
 
 def test_gpm_is_the_load_where_a_gpu_has_it(tmp_path: Path) -> None:
-    run = SyntheticRun(source="nvml", samples={"util": 1.0, "sm_activity": 0.4, "power_w": 300.0})
+    run = SyntheticRun(source="nvml", samples={"util": None, "sm_activity": 0.4, "power_w": 300.0})
     comparison = compare_run(run.write(tmp_path / "run"))
     assert comparison.load_signal == "sm_activity"
     assert comparison.first.value("load") == pytest.approx(0.4)
-    assert phase_devices(comparison.first)["power_w"].unique() == pytest.approx([300.0])
+    phases = phase_devices(comparison.first)
+    assert phases["load"].tolist() == pytest.approx([0.4] * len(phases))
+    assert phases["power_w"].tolist() == pytest.approx([300.0] * len(phases))

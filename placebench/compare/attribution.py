@@ -17,22 +17,23 @@ from placebench.telemetry.spans import CONTROLLER
 
 IDLE = "idle"
 RATES = ("util", "sm_activity", "tensor_activity", "dram_activity", "power_w")
-COLUMNS = ("phase", "device", "span_s", "seconds", "samples", *RATES, "peak_memory_bytes", "energy_j")
+COLUMNS = ("phase", "device", "span_s", "seconds", "samples", "load", *RATES, "peak_memory_bytes", "energy_j")
 
 
-def attribute(launch: Launch, placement: RunPlacement, warmup_steps: int) -> pd.DataFrame:
+def attribute(launch: Launch, placement: RunPlacement, warmup_steps: int, load_signal: str) -> pd.DataFrame:
     """What the samples of a launch say of its phases.
 
     Args:
         launch: a launch with spans and samples.
         placement: its placement.
         warmup_steps: first steps to leave out.
+        load_signal: which of `RATES` is the load.
 
     Returns:
         One row a phase and device, in columns `COLUMNS`; besides the phases the rows `IDLE` (measured steps, no
         phase on the device) and `STEP_PHASE` (all of it). `span_s` is the phase's time on the device over all
-        measured steps, `seconds` the part that samples with a load cover, `samples` their number; rates (`util`
-        and other shares 0..1, power in W) are means over time; `energy_j` is the sum over the measured steps.
+        measured steps, `seconds` the part that samples with a load cover, `samples` their number; `load` and the
+        rates (shares 0..1, power in W) are means over time; `energy_j` is the sum over the measured steps.
         What the source does not have is NaN.
     """
     spans = launch.spans[launch.spans["step"] > warmup_steps]
@@ -45,24 +46,26 @@ def attribute(launch: Launch, placement: RunPlacement, warmup_steps: int) -> pd.
         phases[IDLE] = subtract(whole, union(np.concatenate([np.empty((0, 2)), *phases.values()])))
         phases[STEP_PHASE] = whole
         rows += [
-            {"phase": phase, "device": device, **attribute_samples(samples, times)} for phase, times in phases.items()
+            {"phase": phase, "device": device, **attribute_samples(samples, times, load_signal)}
+            for phase, times in phases.items()
         ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def attribute_samples(samples: pd.DataFrame, times: Intervals) -> dict[str, float]:
+def attribute_samples(samples: pd.DataFrame, times: Intervals, load_signal: str) -> dict[str, float]:
     """What one device's samples, in order of time, say of the disjoint `times`; keys as in `attribute`."""
     mono = samples["mono"].to_numpy()
     since = np.column_stack([np.append(np.nan, mono[:-1])[: len(mono)], mono])
     weights = np.nan_to_num(covered(since, times))
     numbers: dict[str, float] = {"span_s": length(times)}
-    loaded = (weights > 0) & ~np.isnan(_column(samples, "util"))
+    loaded = (weights > 0) & ~np.isnan(_column(samples, load_signal))
     numbers["seconds"] = float(weights[loaded].sum())
     numbers["samples"] = int(loaded.sum())
     for rate in RATES:
         values = _column(samples, rate)
         known = (weights > 0) & ~np.isnan(values)
         numbers[rate] = float(np.average(values[known], weights=weights[known])) if known.any() else np.nan
+    numbers["load"] = numbers[load_signal]
     memory = _column(samples, "memory_bytes")[contains(times, mono)]
     numbers["peak_memory_bytes"] = float(np.nanmax(memory)) if np.isfinite(memory).any() else np.nan
     numbers["energy_j"] = _energy(mono, _column(samples, "energy_j"), times)

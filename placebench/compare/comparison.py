@@ -137,8 +137,7 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementRe
     steps, samples, values = [], [], {}
     for launch in launches:
         measured = measure_steps(launch, placement, run.warmup_steps)
-        attributed = attribute(launch, placement, run.warmup_steps)
-        attributed["load"] = attributed[load_signal]
+        attributed = attribute(launch, placement, run.warmup_steps, load_signal)
         steps.append(measured.reset_index().assign(round=launch.round))
         samples.append(attributed.assign(round=launch.round))
         values[launch.round] = _steps_values(measured) | _device_values(launch, placement, attributed, len(measured))
