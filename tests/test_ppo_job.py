@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from jobs import Job, run_job
 
+from placebench.stepgraph import PHASE_ORDER
+
 SMALL = ("steps=4", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8", "algorithm.kl_loss=true")
 RESULTS = ("critic/score/mean", "actor/pg_loss", "actor/entropy", "critic/vf_loss", "actor/grad_norm", "actor/kl_loss")
 
@@ -75,6 +77,15 @@ def test_phases_of_different_pools_overlap(tmp_path: Path) -> None:
     assert overlap_seconds(blocking, "update_actor", "update_critic") == 0
     assert overlap_seconds(updates, "update_actor", "update_critic") > 0.5 * shorter
     assert overlap_seconds(updates, "values", "old_log_prob") == 0
+
+
+def test_the_step_is_its_phases_and_the_rest(standard: Job) -> None:
+    for step in standard.steps:
+        timings = {name.removeprefix("timing_s/"): value for name, value in step.items() if "timing_s/" in name}
+        whole = timings.pop("step")
+        assert set(timings) == {*PHASE_ORDER, "unattributed"}
+        assert sum(timings.values()) == pytest.approx(whole)
+        assert step["perf/throughput"] == pytest.approx(step["perf/total_num_tokens"] / whole / 2)
 
 
 def test_phases_of_one_pool_never_overlap(standard: Job) -> None:

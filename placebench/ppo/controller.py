@@ -142,7 +142,7 @@ class Controller:
         self._absorb(state, one.phase.name, [result for result, _ in ordered])
         end = self._recorder.now()
         self._recorder.add(state.step, one.phase.name, one.start, end, one.phase.role, one.pool)
-        state.metrics.timing(one.phase.name, end - one.start)
+        state.metrics.timing(one.phase.name, one.start, end)
 
     def _arguments(self, state: _StepState, phase: str, share: np.ndarray[Any, Any]) -> dict[str, Any]:
         """What one rank needs for a phase: its share of the sequences, and the fields the phase reads."""
@@ -216,7 +216,7 @@ class Controller:
         self._kl.update(float(kl[mask].mean()), len(batch))
         end = self._recorder.now()
         self._recorder.add(state.step, phase.name, start, end)
-        state.metrics.timing(phase.name, end - start)
+        state.metrics.timing(phase.name, start, end)
 
 
 @dataclass

@@ -16,10 +16,12 @@ class StepMetrics:
     def __init__(self) -> None:
         self._values: dict[str, float] = {}
         self._loss_sums: dict[str, float] = {}
+        self._intervals: list[tuple[float, float]] = []
 
-    def timing(self, phase: str, seconds: float) -> None:
-        """Seconds of a phase as the controller sees it, from submission to result."""
-        self._values[f"timing_s/{phase}"] = seconds
+    def timing(self, phase: str, start: float, end: float) -> None:
+        """When a phase ran as the controller sees it, from submission to result; monotonic seconds."""
+        self._values[f"timing_s/{phase}"] = end - start
+        self._intervals.append((start, end))
 
     def update(self, phase: str, results: Sequence[dict[str, float]], workload: Workload) -> None:
         """Losses of an update phase from its ranks' sums; gradient norms are equal in all ranks."""
@@ -68,8 +70,17 @@ class StepMetrics:
         self._values["perf/total_num_tokens"] = tokens
         self._values["perf/time_per_step"] = seconds
         self._values["perf/throughput"] = tokens / seconds / devices
+        self._values["timing_s/unattributed"] = seconds - self._attributed()
         self._values["timing_s/step"] = seconds
         return self._values
+
+    def _attributed(self) -> float:
+        """Seconds in which at least one phase ran: overlapping phases count once."""
+        total, reached = 0.0, float("-inf")
+        for start, end in sorted(self._intervals):
+            total += max(0.0, end - max(start, reached))
+            reached = max(reached, end)
+        return total
 
     def _probability_difference(self, batch: SequenceBatch) -> None:
         """How far the rollout's probabilities of its tokens are from the policy's recomputed ones."""
