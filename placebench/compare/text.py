@@ -21,7 +21,7 @@ def quantity(value: float | None, unit: str) -> str:
     if unit == "1":
         return f"{100 * value:.0f} %"
     if unit == "B":
-        return f"{number(value / 2**30)} GiB" if value >= 2**30 else f"{number(value / 2**20)} MiB"
+        return f"{number(value / 2**30)} GiB" if value >= 1000 * 2**20 else f"{number(value / 2**20)} MiB"
     if unit == "s" and 0 < value < MILLISECOND:
         return f"{number(value / MILLISECOND, 2)} ms"
     return number(value) if unit == "tokens/s" else f"{number(value)} {unit}"

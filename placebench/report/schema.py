@@ -137,11 +137,6 @@ class Summary(_Part):
     launches: tuple[LaunchSummary, ...]
 
     @property
-    def headlines(self) -> tuple[str, ...]:
-        """The verdicts, one sentence each."""
-        return tuple(placement.headline for placement in self.placements if placement.headline)
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """The reasons of all placements in order."""
-        return tuple(sentence for placement in self.placements for sentence in placement.reasons)
+    def verdicts(self) -> tuple[PlacementSummary, ...]:
+        """The placements that have a headline: all but the first, or the only one."""
+        return tuple(placement for placement in self.placements if placement.headline)

@@ -17,8 +17,10 @@ def print_summary(summary: Summary, console: Console) -> None:
     first, *others = summary.placements
     for other in others:
         console.print(_against(first, other))
+        console.print()
     if not others:
         console.print(_grid(single_grid(first), texts=1))
+        console.print()
     devices = device_grid(summary)
     if devices.rows:
         console.print(_grid(devices, texts=3))
@@ -31,11 +33,11 @@ def print_summary(summary: Summary, console: Console) -> None:
     )
     for warning in summary.warnings:
         console.print(Text.assemble(("warning: ", "yellow"), warning))
-    console.print()
-    for headline in summary.headlines:
-        console.print(Text(headline, "bold"))
-    for reason in summary.reasons:
-        console.print(Padding(Text(reason), (0, 0, 0, 2)))
+    for placement in summary.verdicts:
+        console.print()
+        console.print(Text(placement.headline or "", "bold"))
+        for reason in placement.reasons:
+            console.print(Padding(Text(reason), (0, 0, 0, 2)))
     console.print(f"{summary.done} of {summary.planned} launches done.", highlight=False)
 
 
