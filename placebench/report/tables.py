@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placebench.compare.metrics import placement_metrics
-from placebench.compare.text import MISSING, interval, quantity, ratio
+from placebench.compare.text import MISSING, interval, plural, quantity, ratio
 from placebench.report.schema import PlacementSummary, Quantity, Summary
 
 
@@ -139,8 +139,8 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
     """What the numbers are, one line each."""
     effect = quantity(summary.method.min_effect, "1")
     lines = (
-        f"Steps: {summary.method.steps}; the first {summary.method.warmup_steps} steps of each launch are warm-up and"
-        " left out. Values are means over launches.",
+        f"Steps: {summary.method.steps}; the first {plural(summary.method.warmup_steps, 'step')} of each launch are"
+        " left out as warm-up. Values are means over launches.",
         f"Ratio: over {summary.placements[0].name}. Its {summary.method.confidence:.0%} interval is the t interval over"
         " the log ratios of launches of the same round.",
         f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"

@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from placebench.compare.statistics import Verdict
+from placebench.compare.text import plural
 from placebench.report.schema import PlacementSummary, Summary
 from placebench.report.tables import Grid, comparison_rows, device_grid, single_grid
 
@@ -25,8 +26,8 @@ def print_summary(summary: Summary, console: Console) -> None:
     if devices.rows:
         console.print(_grid(devices, texts=3))
     console.print(
-        f"Steps: {summary.method.steps}, {summary.method.warmup_steps} warm-up steps left out. Device load:"
-        f" {summary.method.load}.",
+        f"Steps: {summary.method.steps}; {plural(summary.method.warmup_steps, 'warm-up step')} left out."
+        f" Device load: {summary.method.load}.",
         style="dim",
         markup=False,
         highlight=False,
