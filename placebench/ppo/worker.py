@@ -6,6 +6,7 @@ bound to its device.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -168,7 +169,10 @@ class Worker:
             rollout.ignore_eos,
             self._tokenizer.eos_token_id,
         )
-        with unsharded(self._actor.module), self._actor.autocast():
+        with ExitStack() as actor:
+            if self._workload.rollout.backend == "torch":
+                actor.enter_context(unsharded(self._actor.module))
+                actor.enter_context(self._actor.autocast())
             responses = self._rollout.generate(prompts, settings, seeds)
         log_probs = [value for response in responses for value in response.log_probs]
         return SequenceBatch.build(prompts, [response.tokens for response in responses], rollout_log_probs=log_probs)
