@@ -5,9 +5,9 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from math import ceil
+from math import ceil, lcm
 from pathlib import Path
 
 from placebench.errors import MissingExtraError, UsageError
@@ -15,7 +15,7 @@ from placebench.memory import MemoryEstimate
 from placebench.models import PRESETS, model_shape
 from placebench.placement import Placement, Role
 from placebench.runfolder import slug
-from placebench.workload import Workload
+from placebench.workload import Batch, Workload
 
 JOB_PACKAGES = ("torch", "ray", "transformers")
 MODEL_ROLES = (Role.ACTOR, Role.ROLLOUT, Role.REF, Role.CRITIC)
@@ -80,7 +80,7 @@ def unusable_workload(workload: Workload) -> Iterator[str]:
         yield str(MissingExtraError("rollout.backend vllm", "vllm", "vllm"))
 
 
-def impossible_placements(placements: Iterable[Placement], workload: Workload) -> Iterator[str]:
+def impossible_placements(placements: Sequence[Placement], workload: Workload) -> Iterator[str]:
     """Names that share a folder, roles that must live together and do not, batches that do not divide over a pool."""
     folders: dict[str, str] = {}
     for placement in placements:
@@ -92,17 +92,28 @@ def impossible_placements(placements: Iterable[Placement], workload: Workload) -
                 f"placement {placement.name!r}: rollout lives in {placement.roles[Role.ROLLOUT]} and actor in"
                 f" {placement.roles[Role.ACTOR]}; put both into one pool, the only layout this version runs"
             )
-        for pool in placement.pools:
-            if not set(MODEL_ROLES) & set(placement.roles_in(pool.name)):
-                continue
-            for key in ("size", "mini_batch_size"):
-                value = getattr(workload.batch, key)
-                if value % pool.size:
-                    yield (
-                        f"placement {placement.name!r}: batch.{key} {value} does not divide over the"
-                        f" {pool.size} devices of {pool.name}; set a multiple of {pool.size},"
-                        f" such as {ceil(value / pool.size) * pool.size}"
-                    )
+    yield from _undivided_batches(placements, workload.batch)
+
+
+def _undivided_batches(placements: Sequence[Placement], batch: Batch) -> Iterator[str]:
+    """Pools over whose devices a batch does not divide, with sizes near it that divide over all pools."""
+    pools = [
+        (placement, pool)
+        for placement in placements
+        for pool in placement.pools
+        if set(MODEL_ROLES) & set(placement.roles_in(pool.name))
+    ]
+    ranks = lcm(*(pool.size for _, pool in pools))
+    mini_batch = ceil(batch.mini_batch_size / ranks) * ranks
+    advice = f"try --batch-size {ceil(batch.size / mini_batch) * mini_batch} --mini-batch-size {mini_batch}"
+    for placement, pool in pools:
+        sizes = {"size": batch.size, "mini_batch_size": batch.mini_batch_size}
+        wrong = [f"batch.{key} {size}" for key, size in sizes.items() if size % pool.size]
+        if wrong:
+            yield (
+                f"placement {placement.name!r}: {' and '.join(wrong)} cannot be shared equally by the"
+                f" {pool.size} devices of {pool.name}; {advice}"
+            )
 
 
 def memory_advice(workload: Workload, estimate: MemoryEstimate) -> str:
@@ -115,7 +126,9 @@ def memory_advice(workload: Workload, estimate: MemoryEstimate) -> str:
         "kv cache": "lower batch.size or batch.max_response_length",
         "sampling": "lower batch.size",
     }
-    largest = next((part for part in estimate.parts if part != "runtime"), "")
+    if estimate.always["runtime"] > estimate.peak / 2:
+        return "use fewer devices"
+    largest = next(part for part in estimate.parts if part != "runtime")
     return advice.get(largest, f"take a smaller model or more devices{sharding}")
 
 

@@ -1,7 +1,7 @@
 """Placements × workload × devices → a plan that can run, or every reason why it cannot, before anything starts."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -198,17 +198,19 @@ def make_plan(request: RunRequest) -> Plan:
     Raises:
         UsageError: one line for every reason why it cannot run.
     """
-    words = request.placements or DEFAULT_PLACEMENTS
-    name = request.name or slug(words)[:_LONGEST_NAME].strip("-.")
+    words = DEFAULT_PLACEMENTS if request.placements is None else request.placements
+    name = default_name(words) if request.name is None else request.name
     folder = RunFolder(request.out / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}")
     reasons = Reasons()
     reasons.add(checks.missing_packages())
-    reasons.add(checks.wrong_name(name))
+    if request.name is not None:
+        reasons.add(checks.wrong_name(request.name))
     reasons.add(checks.unusable_folder(folder.path))
     workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
     if workload:
         reasons.add(checks.unusable_workload(workload))
-    devices = reasons.attempt(lambda: discover(parse_devices(request.devices) if request.devices else None))
+    spec = request.devices
+    devices = reasons.attempt(lambda: discover(None if spec is None else parse_devices(spec)))
     placements = reasons.attempt(lambda: parse_placements(words, devices_per_node(devices))) if devices else None
     if workload and placements:
         reasons.add(checks.impossible_placements(placements, workload))
@@ -232,6 +234,11 @@ def make_plan(request: RunRequest) -> Plan:
     return plan
 
 
+def default_name(words: str) -> str:
+    """A run's name from its placement words: what of them can stand in a folder's name."""
+    return slug(words)[:_LONGEST_NAME].strip("-.+=_@") or "run"
+
+
 def devices_per_node(devices: Sequence[Device]) -> tuple[int, ...]:
     """How many devices each node has, nodes in the order of their first device."""
     return tuple(len(group) for group in _by_node(devices))
@@ -250,21 +257,37 @@ def bind(placement: Placement, devices: Sequence[Device]) -> BoundPlacement:
     return BoundPlacement(placement, bound)
 
 
-def too_large(plan: Plan) -> list[str]:
-    """A reason for every pool whose devices do not have the memory that the job needs."""
-    reasons = []
+def too_large(plan: Plan) -> Iterator[str]:
+    """Reasons for placements that need more memory than there is: of a GPU its own, of CPU devices their node's."""
     for bound in plan.placements:
-        for pool, devices in bound.devices.items():
-            estimate = plan.memory.get((bound.name, pool))
-            device = min(devices, key=lambda device: device.memory_bytes)
-            if estimate is not None and estimate.peak > device.memory_bytes:
-                parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in estimate.parts.items())
-                reasons.append(
-                    f"placement {bound.name!r}: each device of {pool} needs about {format_bytes(estimate.peak)}"
-                    f" ({parts}) and {device.id} has {format_bytes(device.memory_bytes)}:"
+        estimates = {pool: plan.memory[bound.name, pool] for pool in bound.devices if (bound.name, pool) in plan.memory}
+        for pool, estimate in estimates.items():
+            device = min(bound.devices[pool], key=lambda device: device.memory_bytes)
+            if device.kind == "gpu" and estimate.peak > device.memory_bytes:
+                yield (
+                    f"placement {bound.name!r}: each device of {pool} needs about {describe_memory(estimate)} and"
+                    f" {device.id} has {format_bytes(device.memory_bytes)}:"
                     f" {checks.memory_advice(plan.workload, estimate)}"
                 )
-    return reasons
+        for node in {device.node for device in plan.devices if device.kind == "cpu"}:
+            need = sum(
+                estimate.peak * sum(device.node == node for device in bound.devices[pool])
+                for pool, estimate in estimates.items()
+            )
+            have = sum(device.memory_bytes for device in plan.devices if device.node == node)
+            if need > have:
+                pool, estimate = max(estimates.items(), key=lambda item: item[1].peak)
+                yield (
+                    f"placement {bound.name!r} needs about {format_bytes(need)} on {node}, each device of {pool}"
+                    f" {describe_memory(estimate)}, and there are {format_bytes(have)}:"
+                    f" {checks.memory_advice(plan.workload, estimate)}"
+                )
+
+
+def describe_memory(estimate: MemoryEstimate) -> str:
+    """The peak and what it consists of, parts below 1 MiB left out."""
+    parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in estimate.parts.items() if size >= 1 << 20)
+    return f"{format_bytes(estimate.peak)} ({parts})"
 
 
 def _by_node(devices: Sequence[Device]) -> list[list[Device]]:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from placebench.devices import Device
-from placebench.plan import BoundPlacement, Plan
+from placebench.plan import BoundPlacement, Plan, describe_memory
 from placebench.progress import format_bytes, format_seconds
 
 
@@ -66,7 +66,4 @@ def _describe_devices(devices: tuple[Device, ...]) -> str:
 
 def _describe_memory(plan: Plan, bound: BoundPlacement, pool: str) -> str:
     estimate = plan.memory.get((bound.name, pool))
-    if estimate is None:
-        return "unknown until the model is downloaded"
-    parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in estimate.parts.items() if size >= 1 << 20)
-    return f"about {format_bytes(estimate.peak)} at most ({parts})"
+    return "unknown until the model is downloaded" if estimate is None else f"about {describe_memory(estimate)} at most"

@@ -1,0 +1,198 @@
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from placebench import __version__, cli
+from placebench.cli import main
+
+PYTHON = sys.executable
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments), prog_name="placebench")
+
+
+def command(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [PYTHON, "-m", "placebench", *arguments], capture_output=True, text=True, check=False, timeout=60, **options
+    )
+
+
+def write(name: str, text: str) -> str:
+    Path(name).write_text(text, encoding="utf-8")
+    return name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["run", "--placements", "spilt"], "unknown placement 'spilt': use standard, split"),
+        (["run", "--placements", ""], "empty entry"),
+        (["run", "--placements", "split:2+1"], "needs 3 devices, there are 2"),
+        (["run", "--model", "gpt9"], "unknown model 'gpt9': use tiny, qwen2.5-0.5b"),
+        (["run", "--steps", "0"], "--steps: steps: input should be greater than 0 (got 0)"),
+        (["run", "--steps", "two"], "'two' is not a valid integer"),
+        (["run", "--batch-size", "-8"], "--batch-size: batch.size: input should be greater than 0 (got -8)"),
+        (["run", "--max-response-length", "0"], "--max-response-length: batch.max_response_length: input should be"),
+        (["run", "--batch-size", "48"], "--batch-size: batch: size 48 is not a multiple of mini_batch_size 32"),
+        (["run", "--batch-size", "5", "--mini-batch-size", "5"], "cannot be shared equally by the 2 devices"),
+        (["run", "--rounds", "0"], "Invalid value for '--rounds': 0 is not in the range"),
+        (["run", "--warmup-steps", "10"], "warmup_steps 10 leaves none of 10 steps to measure"),
+        (["run", "--seed", "-1"], "--seed: seed: input should be greater than or equal to 0"),
+        (["run", "--devices", "gpu:999"], "--devices gpu:999: found "),
+        (["run", "--devices", "tpu:1"], "--devices 'tpu:1': write cpu:N or gpu:N"),
+        (["run", "--devices", ""], "--devices '': write cpu:N or gpu:N"),
+        (["run", "--name", ""], "--name '': use up to 100 letters"),
+        (["run", "--devices", "cpu:0"], "--devices 'cpu:0': write cpu:N or gpu:N"),
+        (["run", "--name", "a/b"], "--name 'a/b': use up to 100 letters"),
+        (["run", "--out", "/dev/null"], "/dev/null is a file; name a folder"),
+        (["run", "--set", "batch.size"], "write key=value"),
+        (["run", "--set", "batch.sise=4"], "unknown key 'batch.sise'; did you mean 'batch.size'?"),
+        (["run", "--set", "seed=1", "--seed", "2"], "are the same setting: give it once"),
+        (["run", "--rollout", "sglang"], "'sglang' is not one of 'torch', 'vllm'"),
+        (["run", "--config", "nowhere.yaml"], "nowhere.yaml: cannot read it: No such file or directory"),
+        (["run", "--config", "."], ".: cannot read it: Is a directory"),
+        (["run", "--config", "broken.yaml"], "broken.yaml, line 2, column 1: "),
+        (["run", "--config", "wrong.yaml"], "wrong.yaml, line 3: batch.size: input should be greater than 0 (got 0)"),
+        (["run", "--step-timeout", "0"], "'--step-timeout'"),
+        (["run", "--resume", "nowhere"], "--resume nowhere: there is no run; name a folder with run.json in it"),
+        (["run", "--resume", "latest"], "latest: there is no run under runs/ yet"),
+        (["run", "--sped", "3"], "No such option"),
+        (["show"], "Missing argument 'RUN'"),
+        (["show", "nowhere"], "nowhere"),
+        (["report", "broken.yaml"], "broken.yaml"),
+        (["shew", "x"], "No such command 'shew'"),
+    ],
+)
+def test_wrong_input_is_one_line_exit_code_2_and_nothing_is_started(arguments: list[str], reason: str) -> None:
+    write("broken.yaml", "steps: [1,\n")
+    write("wrong.yaml", "steps: 5\nbatch:\n  size: 0\n")
+    devices = ["--devices", "cpu:2"] if arguments[0] == "run" and "--devices" not in arguments else []
+    result = invoke(*arguments, *devices)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("placebench: ")
+    assert reason in lines[0]
+    assert not Path("runs").exists()
+
+
+def test_several_reasons_are_one_line_each() -> None:
+    result = invoke("run", "--model", "gpt9", "--placements", "spilt", "--devices", "cpu:2")
+    assert [line.split(":")[1].strip() for line in result.stderr.splitlines()] == [
+        "unknown model 'gpt9'",
+        "unknown placement 'spilt'",
+    ]
+
+
+def test_a_dry_run_prints_the_plan_and_makes_nothing() -> None:
+    write("bench.yaml", "placements: [standard, split/overlap=none]\nsteps: 20\nbatch: {size: 64}\nrounds: 2\n")
+    result = invoke("run", "--config", "bench.yaml", "--steps", "30", "--dry-run", "--devices", "cpu:2")
+    assert (result.exit_code, result.stderr) == (0, "")
+    for line in (
+        "steps     30 a launch",
+        "round 2   split/overlap=none, standard",
+        "  size: 64",
+        "overlap none",
+        "for 4 launches",
+    ):
+        assert line in result.stdout
+    assert [path.name for path in Path().iterdir()] == ["bench.yaml"]
+
+
+def test_version_and_help() -> None:
+    assert invoke("--version").stdout == f"placebench, version {__version__}\n"
+    for arguments in (["--help"], ["-h"], ["run", "--help"]):
+        result = invoke(*arguments)
+        assert result.exit_code == 0
+        assert "Examples:\n  placebench run" in re.sub(r"\n +", "\n  ", result.stdout)
+    documented = {name for option in cli.run.params for name in option.opts}
+    assert documented <= set(re.findall(r"--[\w-]+", invoke("run", "--help").stdout))
+
+
+HEAVY = ("torch", "ray", "vllm", "pandas", "matplotlib", "pydantic", "numpy", "rich", "psutil", "yaml")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    program = (
+        "import sys; from placebench.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "finally: print([name for name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([PYTHON, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    assert set(HEAVY).isdisjoint(re.findall(r"'(\w+)'", done.stderr))
+
+
+def test_a_dry_run_imports_neither_torch_nor_ray() -> None:
+    program = (
+        "import sys; from placebench.cli import main\n"
+        "try: main(['run', '--dry-run', '--devices', 'cpu:2'])\n"
+        "finally: print([name for name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([PYTHON, "-c", program], capture_output=True, text=True, check=True)
+    assert {"torch", "ray", "transformers", "pandas", "matplotlib"}.isdisjoint(re.findall(r"'(\w+)'", done.stderr))
+
+
+def test_completion_is_what_click_gives() -> None:
+    source = command(env={**os.environ, "_PLACEBENCH_COMPLETE": "bash_source"})
+    assert "complete -o nosort" in source.stdout
+    words = {"COMP_WORDS": "placebench run --st", "COMP_CWORD": "2", "_PLACEBENCH_COMPLETE": "bash_complete"}
+    assert {"plain,--steps", "plain,--step-timeout"} <= set(command(env={**os.environ, **words}).stdout.split())
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    shell = f"set -o pipefail; {PYTHON} -m placebench run --dry-run --devices cpu:2 | head -n 1"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("run ")
+    assert done.stderr == ""
+
+
+def test_what_nobody_expected_is_one_line_with_the_traceback_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def surprise(text: str) -> Path:
+        raise ZeroDivisionError("what")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(cli, "find_run", surprise)
+    result = invoke("show", "x")
+    assert result.exit_code == 1
+    line = re.fullmatch(
+        r"placebench: unexpected ZeroDivisionError: what; the traceback is in (\S+): please report it\n", result.stderr
+    )
+    assert line
+    assert "in surprise" in Path(line[1]).read_text()
+    monkeypatch.setenv("PLACEBENCH_DEBUG", "1")
+    assert "in surprise" in invoke("show", "x").stderr
+
+
+def test_ctrl_c_outside_a_run_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(text: str) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "find_run", stop)
+    result = invoke("show", "x")
+    assert (result.exit_code, result.stderr.strip()) == (130, "placebench: stopped")
+
+
+def test_latest_is_the_newest_run_here() -> None:
+    for name in ("20260301T100000Z-a", "20260302T100000Z-b"):
+        Path("runs", name).mkdir(parents=True)
+        Path("runs", name, "run.json").write_text("{}")
+    Path("runs/20260303T100000Z-none").mkdir()
+    assert cli.find_run("latest") == Path("runs/20260302T100000Z-b")
+    assert cli.find_run("some/where") == Path("some/where")

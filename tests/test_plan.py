@@ -1,0 +1,284 @@
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from placebench import checks
+from placebench.devices import Device
+from placebench.errors import UsageError
+from placebench.expectation import expect_from_arithmetic, reachable_flops, step_flops
+from placebench.models import PRESETS
+from placebench.placement import parse_placement
+from placebench.plan import Plan, RunRequest, bind, default_name, devices_per_node, make_plan, too_large
+from placebench.plan_view import show_plan
+from placebench.runfolder import RunFolder
+from placebench.workload import Workload, build_workload
+
+
+def device(node: int, index: int, memory: int = 1 << 34) -> Device:
+    return Device(f"cpu:{index}", "cpu", index, f"node{node}", "a processor", memory, (index,))
+
+
+def hosts(*counts: int) -> tuple[Device, ...]:
+    return tuple(device(node, index) for node, count in enumerate(counts) for index in range(count))
+
+
+def request(folder: Path, **changes: Any) -> RunRequest:
+    return RunRequest(**{"out": folder / "runs", "devices": "cpu:2", **changes})
+
+
+def reasons(wanted: RunRequest) -> list[str]:
+    with pytest.raises(UsageError) as caught:
+        make_plan(wanted)
+    return str(caught.value).splitlines()
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=3).filter(lambda counts: sum(counts) > 1),
+    st.sampled_from(["standard", "split", "split:1+1"]),
+)
+def test_binding_uses_every_device_at_most_once_and_on_its_node(counts: list[int], word: str) -> None:
+    devices = hosts(*counts)
+    placement = parse_placement(word, devices_per_node(devices))
+    bound = bind(placement, devices)
+    used = [one for members in bound.devices.values() for one in members]
+    assert len(used) == len(set(used)) == placement.size
+    for pool in placement.pools:
+        nodes = [one.node for one in bound.devices[pool.name]]
+        assert [nodes.count(f"node{node}") for node in range(len(counts))] == list(pool.counts)
+
+
+def test_a_plan_says_what_runs_where_and_when(tmp_path: Path) -> None:
+    plan = make_plan(request(tmp_path, placements="split,standard", rounds=3))
+    assert plan.name == "split-standard"
+    assert plan.folder.path.parent == tmp_path / "runs"
+    assert plan.order == (("split", "standard"), ("standard", "split"), ("split", "standard"))
+    assert plan.total == len(plan.launches) == 6
+    assert plan.placements[0].to_dict() == {
+        "name": "split",
+        "pools": {"actor_pool": ["cpu:0"], "critic_pool": ["cpu:1"]},
+        "roles": {
+            "actor": "actor_pool",
+            "rollout": "actor_pool",
+            "ref": "actor_pool",
+            "critic": "critic_pool",
+            "reward": "critic_pool",
+        },
+        "overlap": "all",
+    }
+    assert not (tmp_path / "runs").exists(), "a plan makes nothing"
+
+
+@given(rounds=st.integers(1, 6), done=st.sets(st.tuples(st.integers(1, 6), st.sampled_from(["standard", "split"]))))
+def test_launches_to_come_are_those_not_done(rounds: int, done: set[tuple[int, str]]) -> None:
+    devices = hosts(2)
+    placements = tuple(bind(parse_placement(word, [2]), devices) for word in ("standard", "split"))
+    plan = Plan("x", RunFolder(Path("x")), placements, Workload(), devices, rounds, 1.0, done=frozenset(done))
+    flat = [(number, name) for number, names in enumerate(plan.order, 1) for name in names]
+    assert [(launch.round, launch.placement.name) for launch in plan.launches] == [
+        one for one in flat if one not in done
+    ]
+
+
+def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
+    wrong = {
+        "model": "gpt9",
+        "data": {"reward": "luck", "source": "prompts.txt"},
+        "batch": {"size": 32, "mini_batch_size": 32},
+    }
+    found = reasons(request(tmp_path, placements="split:2+1", devices="cpu:2", workload=wrong, name="a/b"))
+    assert [line.split(":")[0] for line in found] == [
+        "--name 'a/b'",
+        "unknown model 'gpt9'",
+        "data.source 'prompts.txt'",
+        "data.reward 'luck'",
+        "placement 'split",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("workload", "reason"),
+    [
+        ({"model": "owner/"}, "unknown model 'owner/'"),
+        ({"critic_model": "nowhere"}, "unknown model 'nowhere'"),
+        ({"data": {"source": "no.jsonl"}}, "no.jsonl: cannot read it: No such file"),
+        ({"data": {"reward": "nomodule_xyz:score"}}, "there is no module nomodule_xyz"),
+        ({"data": {"reward": "os:"}}, "use exact_match, prefix_match, last_number, or module:function"),
+        ({"data": {"operand_max": 10**9}}, "has 22 tokens and batch.max_prompt_length is 16; raise it"),
+        ({"batch": {"max_prompt_length": 40_000, "micro_batch_tokens": 50_000}}, "more than the 32768 that tiny takes"),
+        (
+            {"batch": {"size": 33, "mini_batch_size": 33}},
+            "'standard': batch.size 33 and batch.mini_batch_size 33 cannot be shared equally by the 2 devices of"
+            " global_pool; try --batch-size 34 --mini-batch-size 34",
+        ),
+        (
+            {"batch": {"size": 128, "mini_batch_size": 1}},
+            "batch.mini_batch_size 1 cannot be shared equally by the 2 devices of global_pool; try --batch-size 128",
+        ),
+        ({"batch": {"size": 0}}, "batch.size: input should be greater than 0"),
+        ({"steps": 2, "warmup_steps": 2}, "warmup_steps 2 leaves none of 2 steps to measure"),
+    ],
+)
+def test_an_impossible_workload_is_refused(tmp_path: Path, workload: dict[str, Any], reason: str) -> None:
+    assert any(reason in line for line in reasons(request(tmp_path, workload=workload)))
+
+
+def test_what_is_not_installed_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = importlib.util.find_spec
+    missing = {"torch", "transformers", "vllm"}
+    monkeypatch.setattr(checks, "find_spec", lambda name: None if name in missing else there(name))
+    found = reasons(request(tmp_path, workload={"rollout": {"backend": "vllm"}}))
+    assert found == [
+        "placebench run needs torch, transformers: pip install 'placebench[run]'",
+        "rollout.backend vllm needs vllm: pip install 'placebench[vllm]'",
+    ]
+
+
+def test_the_folder_must_be_new_and_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    assert "is a file; name a folder" in reasons(request(tmp_path, out=tmp_path / "file"))[0]
+    monkeypatch.setattr("time.strftime", lambda *_: "20260301T100000Z")
+    (tmp_path / "runs/20260301T100000Z-standard-split").mkdir(parents=True)
+    assert "is there already: choose another --name" in reasons(request(tmp_path))[0]
+    assert make_plan(request(tmp_path, name="other")).name == "other"
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert "no permission to write in" in reasons(request(tmp_path, name="other"))[0]
+
+
+def test_a_full_disk_is_found_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "LEAST_FREE_BYTES", 1 << 60)
+    found = reasons(request(tmp_path))
+    assert f"no space left in {tmp_path}: " in found[0]
+    assert found[0].endswith("free some or choose another --out")
+
+
+def test_a_role_apart_from_its_weights_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "apart.yaml"
+    path.write_text(
+        "pools: {a: [1], b: [1]}\nroles: {actor: a, ref: a, critic: a, reward: b, rollout: b}\n", encoding="utf-8"
+    )
+    assert reasons(request(tmp_path, placements=str(path))) == [
+        "placement 'apart': rollout lives in b and actor in a;"
+        " put both into one pool, the only layout this version runs"
+    ]
+
+
+def test_names_that_share_a_folder_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "same.yaml"
+    roles = "roles: {actor: a, ref: a, critic: a, reward: a, rollout: a}"
+    path.write_text(f"name: split:1+1\npools: {{a: [2]}}\n{roles}\n".replace("split:1", "split-1"), encoding="utf-8")
+    assert reasons(request(tmp_path, placements=f"split:1+1,{path}")) == [
+        "placements 'split:1+1' and 'split-1+1' would share one folder: rename one of them"
+    ]
+
+
+def test_what_cannot_fit_on_the_host_is_refused_with_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placebench.devices.total_memory", lambda: 16 << 30)
+    found = reasons(request(tmp_path, placements="standard", workload={"model": "llama-3.1-8b"}))
+    assert len(found) == 1
+    assert "placement 'standard' needs about" in found[0]
+    assert "(activations" in found[0]
+    assert "and there are 16.0 GiB" in found[0]
+    assert "lower batch.micro_batch_tokens" in found[0]
+
+
+def test_what_cannot_fit_on_a_gpu_is_refused_for_its_pool() -> None:
+    gpus = tuple(replace(device(0, index, 141 << 30), id=f"GPU-{index}", kind="gpu") for index in range(4))
+    job = build_workload({"model": "qwen2.5-7b", "batch": {"micro_batch_tokens": 8192}})
+    bound = tuple(bind(parse_placement(word, [4]), gpus) for word in ("standard", "split:3+1"))
+    plan = Plan("x", RunFolder(Path("x")), bound, job, gpus, 1, 1.0)
+    found = list(too_large(plan))
+    assert len(found) == 1
+    assert "placement 'split:3+1': each device of critic_pool needs about" in found[0]
+    assert "GPU-3 has 141.0 GiB" in found[0]
+
+
+def test_more_gpus_than_there_are_is_one_line(tmp_path: Path) -> None:
+    found = reasons(request(tmp_path, devices="gpu:4096"))
+    assert len(found) == 1
+    assert found[0].startswith("--devices gpu:4096: found ")
+
+
+def test_the_dry_run_shows_what_would_be_done(tmp_path: Path) -> None:
+    batch = {"batch": {"size": 64, "mini_batch_size": 64}}
+    plan = make_plan(request(tmp_path, devices="cpu:6", placements="split:2+2,split:4+2", rounds=2, workload=batch))
+    console = Console(width=200, record=True, file=(tmp_path / "out").open("w"))
+    show_plan(plan, console)
+    text = console.export_text()
+    console.file.close()
+    for line in (
+        "actor_pool: actor, rollout, ref on cpu:0, cpu:1, cpu:2, cpu:3",
+        "critic_pool: critic, reward on cpu:4, cpu:5",
+        "memory a device: about",
+        "round 2   split:4+2, split:2+2",
+        "for 4 launches (rough, from the number of operations)",
+        *plan.notes,
+        "  mini_batch_size: 64",
+    ):
+        assert line in text
+
+
+def finished_run(folder: Path, plan: Plan, seconds: float, **changes: Any) -> None:
+    """Write the run.json of a finished run of the plan, each launch with half its time in the steps."""
+    wall = {"total_s": seconds, "steps_s": seconds / 2}
+    content = {
+        "workload": plan.workload.model_dump(mode="json"),
+        "devices": json.loads(json.dumps([vars(one) for one in plan.devices])),
+        "launches": [{"placement": name, "status": "done", "wall": wall} for name in ("standard", "split")],
+    }
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({**content, **changes}))
+
+
+def test_an_earlier_run_of_the_same_work_tells_the_duration(tmp_path: Path) -> None:
+    plan = make_plan(request(tmp_path, rounds=2))
+    assert plan.expectation.source.startswith("rough")
+    finished_run(tmp_path / "runs/20260301T100000Z-a", plan, 10.0)
+    finished_run(tmp_path / "runs/20260301T110000Z-b", plan, 99.0, devices=[])
+    finished_run(tmp_path / "runs/20260301T120000Z-c", plan, 99.0, launches="damaged")
+    assert plan.expectation.seconds == pytest.approx(4 * 10.0)
+    assert plan.expectation.source == "as in 20260301T100000Z-a"
+    longer = make_plan(request(tmp_path, rounds=2, workload={"steps": 3 * plan.workload.steps, "seed": 5}))
+    assert longer.expectation.seconds == pytest.approx(4 * (5.0 + 3 * 5.0))
+    other = make_plan(request(tmp_path, workload={"batch": {"size": 64}}))
+    assert other.expectation.source.startswith("rough")
+
+
+def test_operations_of_a_step_by_hand() -> None:
+    shape = PRESETS["tiny"]
+    batch = {"size": 4, "mini_batch_size": 4, "max_prompt_length": 3, "max_response_length": 2}
+    job = build_workload({"batch": batch, "algorithm": {"epochs": 2}})
+    n, c = shape.parameters, shape.critic_parameters
+    assert step_flops(job, shape, shape) == 4 * 5 * (2 * (3 * n + c) + 6 * 2 * (n + c))
+    assert reachable_flops((), ["NVIDIA H200", "NVIDIA H200"]) == 2 * reachable_flops((), ["NVIDIA H100 80GB HBM3"])
+    assert reachable_flops((0, 1), []) == 2 * reachable_flops((7,), [])
+
+
+def test_the_duration_of_an_unknown_model_is_unknown() -> None:
+    assert expect_from_arithmetic(Workload(), None, None, 1e12, 6).seconds is None
+
+
+@given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 7), st.integers(1, 7))
+def test_the_sizes_proposed_for_a_batch_work(minis: int, mini_batch: int, actor: int, critic: int) -> None:
+    placements = (parse_placement(f"split:{actor}+{critic}", [14]), parse_placement("standard", [actor + critic]))
+    sizes = {"size": minis * mini_batch, "mini_batch_size": mini_batch}
+    found = list(checks.impossible_placements(placements, build_workload({"batch": sizes})))
+    for line in found:
+        words = line.split()
+        size, mini_batch = int(words[words.index("--batch-size") + 1]), int(words[-1])
+        proposed = build_workload({"batch": {"size": size, "mini_batch_size": mini_batch}})
+        assert list(checks.impossible_placements(placements, proposed)) == []
+
+
+@given(st.text(max_size=80))
+def test_a_default_name_can_name_a_folder(words: str) -> None:
+    name = default_name(words)
+    assert 0 < len(name) <= 60
+    assert name == Path(name).name
+    assert name[0].isalnum()
