@@ -4,6 +4,8 @@ The ranks are processes of their own that write down what they saw, once for all
 """
 
 import json
+import subprocess
+import sys
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from jobs import run_job
 from scipy.stats import chisquare
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
@@ -21,6 +22,7 @@ from torch.multiprocessing.spawn import spawn
 from placebench.errors import LaunchError
 from placebench.ppo.models import model_config
 from placebench.ppo.rollout.base import Generated, SamplingSettings
+from placebench.runfolder import read_jsonl
 
 pytestmark = [
     pytest.mark.slow,
@@ -103,13 +105,19 @@ def test_the_engine_leaves_process_group_and_threads_to_training(seen: list[dict
         assert rank["threads"] == THREADS
 
 
-def test_the_job_trains_with_vllm_on_its_current_weights(tmp_path: Path) -> None:
-    settings = ("rollout.backend=vllm", "steps=3", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8")
-    job = run_job(tmp_path / "job", "standard", RANKS, *settings, "optimizer.actor_lr=0.01")
-    assert job.exit_code == 0, job.output
-    assert len(job.steps) == 3
-    assert all(step["training/rollout_probs_diff_max"] < 1e-4 for step in job.steps)
-    assert all(a["actor/pg_loss"] != b["actor/pg_loss"] for a, b in pairwise(job.steps))
+def test_runs_of_both_placements_train_alike_on_current_weights(tmp_path: Path) -> None:
+    sizes = ("--steps", "3", "--warmup-steps", "1", "--batch-size", "16", "--mini-batch-size", "8")
+    options = ("--devices", f"cpu:{RANKS}", "--rollout", "vllm", "--rounds", "1", "--set", "optimizer.actor_lr=0.01")
+    command = [sys.executable, "-m", "placebench", "run", "--out", str(tmp_path), *options, *sizes]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    standard, split = ([row["metrics"] for row in read_jsonl(path)] for path in tmp_path.glob("*/trials/*/steps.jsonl"))
+    assert len(standard) == len(split) == 3
+    for step, same in zip(standard, split, strict=True):
+        assert max(step["training/rollout_probs_diff_max"], same["training/rollout_probs_diff_max"]) < 1e-4
+        for name in ("actor/pg_loss", "critic/vf_loss", "critic/score/mean", "response_length/mean"):
+            assert step[name] == pytest.approx(same[name], rel=1e-4, abs=1e-7)
+    assert all(a["actor/pg_loss"] != b["actor/pg_loss"] for a, b in pairwise(standard))
 
 
 def _run_rank(rank: int, folder: Path, tied: bool) -> None:
