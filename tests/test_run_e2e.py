@@ -1,0 +1,114 @@
+"""The real command with the real job, small; what it leaves is looked up in the process table."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from launching import processes_of, running, wait_for
+
+from placebench.runfolder import RunFolder, Status, read_jsonl
+
+RUN = (sys.executable, "-m", "placebench", "run", "--devices", "cpu:2", "--rounds", "1", "--warmup-steps", "1")
+SMALL = ("--batch-size", "32", "--mini-batch-size", "16")
+
+
+@pytest.fixture
+def temp(tmp_path: Path) -> Iterator[Path]:
+    """A short temporary folder that the command takes for the host's."""
+    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def assert_nothing_left(temp: Path) -> None:
+    assert processes_of(str(temp)) == []
+    assert [path.name for path in temp.glob("pb-*")] == []
+    assert [path.name for path in temp.glob("placebench-*/*") if path.name != "lock"] == []
+
+
+def in_step(out: Path, step: int) -> bool:
+    """Whether the first launch of the only run is in a step."""
+    files = list(out.glob("*/trials/*/progress.json"))
+    return bool(files) and json.loads(files[0].read_text())["step"] >= step
+
+
+def test_one_command_trains_records_compares_and_leaves_nothing(tmp_path: Path, temp: Path) -> None:
+    done = subprocess.run(
+        [*RUN, *SMALL, "--steps", "2", "--out", str(tmp_path)],
+        env={**os.environ, "TMPDIR": str(temp), "CI": "true"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[2/2] round 1 split: done after" in done.stderr
+    folder = next(tmp_path.iterdir())
+    assert [trial.status for trial in RunFolder(folder).trials()] == [Status.DONE, Status.DONE]
+    content = json.loads((folder / "run.json").read_text())
+    assert content["status"] == "done"
+    assert {launch["placement"] for launch in content["launches"]} == {"standard", "split"}
+    for trial in RunFolder(folder).trials():
+        assert [row["step"] for row in read_jsonl(trial.steps)] == [1, 2]
+        assert {row["device"] for row in read_jsonl(trial.device_samples) if row["kind"] == "sample"} >= {
+            "cpu:0",
+            "cpu:1",
+        }
+        assert not trial.error.exists()
+    for name in ("report.html", "report.md", "summary.json", "trace.json.gz"):
+        assert (folder / name).stat().st_size > 0
+        assert name == "summary.json" or name in done.stdout
+    for word in ("standard", "split", "update_actor", "tokens/s/device"):
+        assert word in done.stdout
+    assert_nothing_left(temp)
+
+
+def test_ctrl_c_in_a_real_launch_leaves_nothing(tmp_path: Path, temp: Path) -> None:
+    with running([*RUN, *SMALL, "--steps", "5000", "--out", str(tmp_path)], temp) as command:
+        wait_for(lambda: in_step(tmp_path, 2), 90)
+        begun = time.monotonic()
+        command.send_signal(signal.SIGINT)
+        output, _ = command.communicate(timeout=30)
+    assert time.monotonic() - begun < 10
+    assert command.returncode == 130
+    folder = next(tmp_path.iterdir())
+    assert f"stopped by SIGINT: 0 of 2 launches are done; go on with placebench run --resume {folder}" in output
+    assert "Traceback" not in output
+    assert RunFolder(folder).trial(1, "standard").status is Status.INTERRUPTED
+    assert list(read_jsonl(RunFolder(folder).trial(1, "standard").steps))
+    assert_nothing_left(temp)
+
+
+def test_a_worker_that_dies_and_a_runner_that_is_killed(tmp_path: Path, temp: Path) -> None:
+    with running([*RUN, *SMALL, "--steps", "5000", "--out", str(tmp_path)], temp) as command:
+        wait_for(lambda: in_step(tmp_path, 2), 90)
+        folder = next(tmp_path.iterdir())
+        first, second = (RunFolder(folder).trial(1, name) for name in ("standard", "split"))
+        worker = next(row for row in read_jsonl(first.processes) if row["device"] == "cpu:1")
+        os.kill(worker["pid"], signal.SIGKILL)
+        wait_for(lambda: first.status is not Status.RUNNING, 60)
+        assert first.status is Status.FAILED
+        assert "died" in first.error.read_text().splitlines()[0].lower()
+        wait_for(lambda: second.progress.exists() and json.loads(second.progress.read_text())["step"] >= 1, 90)
+        assert processes_of(str(first.path)) == []
+        command.kill()
+        command.wait()
+    again = subprocess.run(
+        [sys.executable, "-m", "placebench", "show", str(tmp_path / "nothing")],
+        env={**os.environ, "TMPDIR": str(temp)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert f"cleaned up after {folder}" in again.stderr
+    assert second.status is Status.INTERRUPTED
+    assert_nothing_left(temp)
