@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from placebench.runfolder import Status, Trial, write_atomically
+from placebench.runfolder import Status, Trial, read_jsonl, write_atomically
 
 _LOG_LINES = 40
 _LOG_BYTES = 64 * 1024
 _EXCEPTION = re.compile(
     r"(?:[\w.]+\.)?(?P<name>\w+(?:Error|Exception|Exit|Interrupt|Timeout))\b(?:\([\w.]+\))?: (?P<text>.+)"
 )
+# Ray's description of an actor that has died.
+_DEAD_WORKER = re.compile(r"^\s*pid: (\d+)$", re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):"
 
 # Exit codes of the job's process; any other is a failure.
 _EXIT_STATUS: Mapping[int, Status] = {0: Status.DONE, 11: Status.OOM, 12: Status.DEVICE_LOST}
@@ -68,23 +71,29 @@ def write_end(trial: Trial, verdict: Verdict) -> Verdict:
         The verdict, its reason replaced by the job's own exception where it wrote one.
     """
     if verdict.status is not Status.DONE:
-        written = _read_end(trial.error)
+        written, printed = _read_end(trial.error), _read_end(trial.log)
         if verdict.status not in (Status.TIMEOUT, Status.INTERRUPTED):
-            verdict = Verdict(verdict.status, _last_exception(written) or verdict.reason)
+            verdict = Verdict(verdict.status, _last_exception(written, trial) or verdict.reason)
         parts = [f"{verdict.status}: {verdict.reason}\nwhat to do: {_ADVICE[verdict.status]}"]
         if written:
             parts.append(f"--- what the job left ---\n{written}")
-        if tail := _read_end(trial.log):
-            parts.append(f"--- the last lines of train.log ---\n{tail}")
+            printed = printed.partition(_TRACEBACK)[0].strip()  # it is the same one
+        if printed:
+            parts.append(f"--- the last lines of train.log ---\n{printed}")
         write_atomically(trial.error, "\n\n".join(parts) + "\n")
     trial.set_status(verdict.status)
     return verdict
 
 
-def _last_exception(text: str) -> str | None:
-    """The last line of a text that names an exception, without the module's name."""
+def _last_exception(text: str, trial: Trial) -> str | None:
+    """The last exception that a text names, without its module, and the device whose worker it is about."""
     found = [match for line in text.splitlines() if (match := _EXCEPTION.match(line.strip()))]
-    return f"{found[-1]['name']}: {found[-1]['text']}" if found else None
+    if not found:
+        return None
+    reason = f"{found[-1]['name']}: {found[-1]['text']}"
+    pids = _DEAD_WORKER.findall(text)
+    device = next((row["device"] for row in read_jsonl(trial.processes) if str(row["pid"]) in pids), None)
+    return reason if device is None else f"{reason} (worker of {device})"
 
 
 def _read_end(path: Path) -> str:

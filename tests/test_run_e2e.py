@@ -96,7 +96,9 @@ def test_a_worker_that_dies_and_a_runner_that_is_killed(tmp_path: Path, temp: Pa
         os.kill(worker["pid"], signal.SIGKILL)
         wait_for(lambda: first.status is not Status.RUNNING, 60)
         assert first.status is Status.FAILED
-        assert "died" in first.error.read_text().splitlines()[0].lower()
+        reason = first.error.read_text().splitlines()[0]
+        assert reason.startswith("failed: ActorDiedError: ")
+        assert reason.endswith("(worker of cpu:1)")
         wait_for(lambda: second.progress.exists() and json.loads(second.progress.read_text())["step"] >= 1, 90)
         assert processes_of(str(first.path)) == []
         command.kill()

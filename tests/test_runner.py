@@ -116,6 +116,22 @@ def test_one_failing_launch_does_not_end_the_run(
     assert_nothing_left(temp)
 
 
+def test_the_error_names_the_device_and_shows_a_traceback_once(tmp_path: Path) -> None:
+    body = """
+    with open(f"{trial}/processes.jsonl", "w") as stream:
+        stream.write('{"pid": 41, "device": "cpu:0"}\\n{"pid": 42, "device": "cpu:1"}\\n')
+    text = "Traceback (most recent call last):\\n  File x\\nray.exceptions.ActorDiedError: it died\\n  pid: 42\\n"
+    print("step:1 - a:1\\n" + text, flush=True)
+    open(f"{trial}/error.txt", "w").write(text + "advice of the job")
+    sys.exit(10)
+    """
+    result, _ = run(plan(tmp_path, placements="standard"), body)
+    error = RunFolder(result.folder).trial(1, "standard").error.read_text()
+    assert error.startswith("failed: ActorDiedError: it died (worker of cpu:1)\nwhat to do: ")
+    assert error.count("Traceback") == 1
+    assert error.index("advice of the job") < error.index("step:1 - a:1")
+
+
 def test_a_kill_for_want_of_memory_is_told_by_the_kernels_counter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
