@@ -11,7 +11,6 @@ the same seed makes step i of both launches the same work.
 
 import json
 import math
-import secrets
 import signal
 import statistics
 import subprocess
@@ -20,8 +19,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 import psutil
@@ -30,11 +29,11 @@ from placebench.compare.statistics import Better, compare
 from placebench.config import parse_settings
 from placebench.devices import device_to_dict, discover, parse_devices
 from placebench.errors import LaunchError, PlacebenchError
-from placebench.launches import JOB, SAMPLER
-from placebench.ownership import ray_temp_dir, remove_ray_temp_dir
+from placebench.launches import JOB, SAMPLER, Launcher
+from placebench.ownership import own_run
 from placebench.plan import Plan, PlannedLaunch, RunRequest, make_plan
-from placebench.processes import LaunchMark, kill_processes, launch_processes, start_process, stop_process
-from placebench.runfolder import SCHEMA_VERSION, Trial, read_jsonl, write_json
+from placebench.processes import stop_process
+from placebench.runfolder import Status, Trial, read_jsonl, write_json
 
 _GRACE_S = 10.0
 _START_S = 3.0
@@ -122,38 +121,14 @@ def _launch(plan: Plan, launch: PlannedLaunch, trial: Trial, hz: float | None) -
     Raises:
         LaunchError: the job failed.
     """
-    token = secrets.token_hex(16)
-    mark = LaunchMark(token, ray_temp_dir(token))
     trial.path.mkdir(parents=True)
-    mark.ray_temp_dir.mkdir(mode=0o700)
-    write_json(trial.launch_file, _launch_file(plan, launch, mark))
-    try:
-        with trial.log.open("wb") as log:
-            sampler = start_process([*SAMPLER, str(trial.path), "--hz", str(hz)], token, log) if hz else None
-            code = start_process([*JOB, str(trial.path)], token, log).wait()
-            if sampler is not None:
-                stop_process(sampler, _GRACE_S)
-    finally:
-        kill_processes(lambda: launch_processes(mark))
-        remove_ray_temp_dir(mark.ray_temp_dir)
-    if code:
-        raise LaunchError(f"the job ended with exit code {code}:\n{trial.log.read_text(errors='replace')[-2000:]}")
-    if hz and not any(line["kind"] == "footer" for line in read_jsonl(trial.device_samples)):
-        raise LaunchError("the sampler did not run to the end of the launch")
+    with own_run(plan.folder.path) as record:
+        launcher = Launcher(replace(plan, sample_hz=hz or 0.0), record, JOB, lambda: None)
+        result = launcher.run(launch, trial, lambda state: None)
+    if result.status is not Status.DONE:
+        raise LaunchError(f"a launch ended as {result.status}: {result.reason}")
     measured = [row for row in read_jsonl(trial.steps) if row["step"] > plan.workload.warmup_steps]
     return math.exp(statistics.mean(math.log(row["metrics"]["timing_s/step"]) for row in measured))
-
-
-def _launch_file(plan: Plan, launch: PlannedLaunch, mark: LaunchMark) -> dict[str, Any]:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "round": launch.round,
-        "placement": launch.placement.to_dict(),
-        "devices": [device_to_dict(device) for device in plan.devices],
-        "workload": plan.workload.model_dump(mode="json"),
-        "ray_temp_dir": str(mark.ray_temp_dir),
-        "step_timeout_s": plan.step_timeout_s,
-    }
 
 
 @contextmanager
