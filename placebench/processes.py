@@ -1,8 +1,8 @@
 """Starting the processes of a launch, finding every one of them again, and ending them.
 
 Whatever a launch starts carries `PLACEBENCH_LAUNCH=<token>` in its environment, also when it has left the
-session, lost its parent or changed its title. A process is ended only when it carries that token, names the
-launch's own Ray folder, or is one that was recorded by pid and start time.
+session or lost its parent. A process is ended only when it carries that token, names the launch's own Ray folder or
+has a file of it open, is one that was recorded by pid and start time, or descends from such a process.
 """
 
 import contextlib
@@ -185,14 +185,30 @@ def _belongs(process: psutil.Process, mark: LaunchMark) -> bool:
     try:
         if process.uids().real != os.getuid():
             return False
-        if ProcessId(process.pid, process.create_time()) in mark.recorded:
-            return True
-        if process.environ().get(TOKEN_VARIABLE) == mark.token:
-            return True
-        prefix = f"{mark.ray_temp_dir}/"
-        return any(prefix in argument for argument in process.cmdline())
+        return (
+            ProcessId(process.pid, process.create_time()) in mark.recorded
+            or process.environ().get(TOKEN_VARIABLE) == mark.token
+            or any(f"{mark.ray_temp_dir}/" in argument for argument in process.cmdline())
+            or _has_open(process.pid, mark.ray_temp_dir)
+        )
     except psutil.Error:
         return False
+
+
+def _has_open(pid: int, folder: Path) -> bool:
+    """Whether a process has a file of a folder open, a deleted one included.
+
+    Ray's workers and agents set a title that overwrites their arguments and environment; their logs stay open.
+    """
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False  # it has ended, or is another user's
+    for number in numbers:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.readlink(f"/proc/{pid}/fd/{number}").startswith(f"{folder}/"):
+                return True
+    return False
 
 
 def _is_live(process: psutil.Process) -> bool:

@@ -7,7 +7,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -116,17 +116,27 @@ def wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
         time.sleep(0.02)
 
 
-def processes_of(*words: str) -> list[str]:
-    """Command lines and titles of live processes that name one of the words, in the arguments or the environment."""
+def processes_of(folder: Path) -> list[str]:
+    """Live processes that name a folder in arguments or environment, or have it or one of its files open."""
     found = []
     for process in psutil.process_iter():
-        try:
-            environment = process.environ()
-            text = " ".join(
-                [*process.cmdline(), environment.get("TMPDIR", ""), environment.get("PLACEBENCH_LAUNCH", "")]
-            )
-            if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
-                found += [f"{process.pid} {text}" for word in words if word in text]
-        except psutil.Error:
-            continue
+        with suppress(psutil.Error, FileNotFoundError):
+            words = [*process.cmdline(), *process.environ().values(), process.cwd(), *open_files(process.pid)]
+            is_other = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
+            if is_other and any(str(folder) in word for word in words):
+                found.append(f"{process.pid} {' '.join(process.cmdline())}")
     return found
+
+
+def open_files(pid: int) -> Iterator[str]:
+    """Paths of a process's open files."""
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):
+            yield os.readlink(f"/proc/{pid}/fd/{number}")
+
+
+def assert_nothing_left(temp: Path) -> None:
+    """No process, no Ray folder and no record of a run that had `temp` as its temporary folder."""
+    assert processes_of(temp) == []
+    assert [path.name for path in temp.glob("pb-*")] == []
+    assert [path.name for path in temp.glob("placebench-*/*") if path.name != "lock"] == []

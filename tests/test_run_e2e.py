@@ -2,36 +2,18 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from launching import processes_of, running, wait_for
+from launching import assert_nothing_left, processes_of, running, wait_for
 
 from placebench.runfolder import RunFolder, Status, read_jsonl
 
 RUN = (sys.executable, "-m", "placebench", "run", "--devices", "cpu:2", "--rounds", "1", "--warmup-steps", "1")
 SMALL = ("--batch-size", "32", "--mini-batch-size", "16")
-
-
-@pytest.fixture
-def temp(tmp_path: Path) -> Iterator[Path]:
-    """A short temporary folder that the command takes for the host's."""
-    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
-    yield folder
-    shutil.rmtree(folder)
-
-
-def assert_nothing_left(temp: Path) -> None:
-    assert processes_of(str(temp)) == []
-    assert [path.name for path in temp.glob("pb-*")] == []
-    assert [path.name for path in temp.glob("placebench-*/*") if path.name != "lock"] == []
 
 
 def in_step(out: Path, step: int) -> bool:
@@ -100,7 +82,7 @@ def test_a_worker_that_dies_and_a_runner_that_is_killed(tmp_path: Path, temp: Pa
         assert reason.startswith("failed: ActorDiedError: ")
         assert reason.endswith("(worker of cpu:1)")
         wait_for(lambda: second.progress.exists() and json.loads(second.progress.read_text())["step"] >= 1, 90)
-        assert processes_of(str(first.path)) == []
+        assert processes_of(first.path) == []
         command.kill()
         command.wait()
     again = subprocess.run(

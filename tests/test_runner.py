@@ -2,17 +2,15 @@ import errno
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import drive, plan, processes_of, run, running, wait_for
+from launching import assert_nothing_left, drive, plan, processes_of, run, running, wait_for
 
 from placebench import launches, runfolder
 from placebench.errors import InterruptedRunError, LaunchError, PlacebenchError, TimeLimitError, UsageError
@@ -23,14 +21,6 @@ from placebench.runfolder import RunFolder, Status
 from placebench.runner import RunResult
 
 
-@pytest.fixture
-def temp(tmp_path: Path) -> Iterator[Path]:
-    """A short temporary folder that the run takes for the host's; pytest has made its own before."""
-    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
-    yield folder
-    shutil.rmtree(folder)
-
-
 @pytest.fixture(autouse=True)
 def _isolated(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(temp))
@@ -39,12 +29,6 @@ def _isolated(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def statuses(folder: Path) -> dict[str, str]:
     return {trial.path.name: str(trial.status) for trial in RunFolder(folder).trials()}
-
-
-def assert_nothing_left(temp: Path) -> None:
-    assert processes_of(str(temp)) == []
-    assert [path.name for path in temp.glob("pb-*")] == []
-    assert [path.name for path in temp.glob("placebench-*/*") if path.name != "lock"] == []
 
 
 def test_a_run_is_rounds_in_alternating_order(tmp_path: Path, temp: Path) -> None:
@@ -219,8 +203,8 @@ def test_a_killed_runner_is_cleaned_up_by_the_next_command_and_nothing_else_is(t
         assert sweep() == []
         runner.kill()
         runner.wait()
-        wait_for(lambda: not any("launch.json" in process for process in processes_of(str(temp))))
-        assert len(processes_of(str(temp))) > 0, "the daemon outlives its parents"
+        wait_for(lambda: not any("launch.json" in process for process in processes_of(temp)))
+        assert len(processes_of(temp)) > 0, "the daemon outlives its parents"
         done = subprocess.run(
             [sys.executable, "-m", "placebench", "show", str(tmp_path / "nothing")],
             env={**os.environ, "TMPDIR": str(temp)},

@@ -1,0 +1,14 @@
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def temp(tmp_path: Path) -> Iterator[Path]:
+    """A temporary folder to give to a command: Ray's sockets need a short path, and pytest has made its own before."""
+    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
