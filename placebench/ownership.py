@@ -65,7 +65,7 @@ class RunRecord:
 
     def close(self) -> None:
         """Remove the record: nothing of the run is left."""
-        with _locked(self._folder.parent):
+        with _locked():
             shutil.rmtree(self._folder, ignore_errors=True)
             self._lock.close()
 
@@ -77,8 +77,7 @@ def own_run(run: Path) -> Iterator[RunRecord]:
     Raises:
         PlacebenchError: the record cannot be made.
     """
-    state = _state_folder()
-    with _locked(state):
+    with _locked() as state:
         folder = state / f"{run.name}-{os.getpid()}"
         folder.mkdir()
         lock = (folder / "lock").open("wb")
@@ -92,13 +91,14 @@ def own_run(run: Path) -> Iterator[RunRecord]:
 
 def live_runs() -> list[Path]:
     """Folders of the user's runs that go on now on this host."""
+    if not _state_path().exists():
+        return []
     live: list[Path] = []
-    if _records():
-        with _locked(_state_folder()):
-            for folder in _records():
-                with _try_lock(folder) as dead:
-                    if not dead and (content := _read_record(folder)):
-                        live.append(Path(content["run"]))
+    with _locked() as state:
+        for folder in _records(state):
+            with _try_lock(folder) as dead:
+                if not dead and (content := _read_record(folder)):
+                    live.append(Path(content["run"]))
     return live
 
 
@@ -108,16 +108,17 @@ def sweep() -> list[Path]:
     Returns:
         Folders of the runs swept.
     """
+    if not _state_path().exists():
+        return []
     swept: list[Path] = []
-    if _records():
-        with _locked(_state_folder()):
-            for folder in _records():
-                with _try_lock(folder) as dead:
-                    if dead and (content := _read_record(folder)):
-                        _sweep_run(content)
-                        swept.append(Path(content["run"]))
-                    if dead:
-                        shutil.rmtree(folder, ignore_errors=True)
+    with _locked() as state:
+        for folder in _records(state):
+            with _try_lock(folder) as dead:
+                if dead and (content := _read_record(folder)):
+                    _sweep_run(content)
+                    swept.append(Path(content["run"]))
+                if dead:
+                    shutil.rmtree(folder, ignore_errors=True)
     return swept
 
 
@@ -127,10 +128,9 @@ def mark_interrupted(run: Path) -> None:
     for trial in folder.trials():
         if trial.status is Status.RUNNING:
             trial.set_status(Status.INTERRUPTED)
-    with contextlib.suppress(FileNotFoundError):
-        content = json.loads(folder.run_file.read_text(encoding="utf-8"))
-        if content["status"] == Status.RUNNING:
-            write_json(folder.run_file, content | {"status": str(Status.INTERRUPTED)})
+    content = json.loads(folder.run_file.read_text(encoding="utf-8"))
+    if content["status"] == Status.RUNNING:
+        write_json(folder.run_file, content | {"status": str(Status.INTERRUPTED)})
 
 
 def _sweep_run(content: dict[str, Any]) -> None:
@@ -144,7 +144,8 @@ def _sweep_run(content: dict[str, Any]) -> None:
         )
         kill_processes(lambda: launch_processes(mark))
         remove_ray_temp_dir(mark.ray_temp_dir)
-    if Path(content["run"]).is_dir():
+    # A run whose files are gone, damaged or not ours to write must not stop every later command.
+    with contextlib.suppress(OSError, ValueError, KeyError):
         mark_interrupted(Path(content["run"]))
 
 
@@ -164,9 +165,8 @@ def _state_folder() -> Path:
     return path
 
 
-def _records() -> list[Path]:
-    path = _state_path()
-    return sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []
+def _records(state: Path) -> list[Path]:
+    return sorted(folder for folder in state.iterdir() if folder.is_dir())
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
@@ -179,10 +179,27 @@ def _read_record(folder: Path) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def _locked(state: Path) -> Iterator[None]:
-    with (state / "lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _locked() -> Iterator[Path]:
+    """The state folder, for this process alone; the last one to need it removes it."""
+    state, lock = _lock_state()
+    with lock:
+        try:
+            yield state
+        finally:
+            if not _records(state):
+                shutil.rmtree(state)
+
+
+def _lock_state() -> tuple[Path, IO[bytes]]:
+    """Lock the state folder; anew when another process has removed it since it was seen."""
+    while True:
+        state = _state_folder()
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
+            lock = stack.enter_context((state / "lock").open("wb"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(lock.fileno()), (state / "lock").stat()):
+                stack.pop_all()
+                return state, lock
 
 
 @contextlib.contextmanager

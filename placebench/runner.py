@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -172,5 +173,6 @@ def _full_disk_is_an_error(path: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise PlacebenchError(
-            f"no space left for {path}: free some, then go on with placebench run --resume {path}"
+            f"no space left for {path} or in {tempfile.gettempdir()}: free some, then go on with placebench run"
+            f" --resume {path}"
         ) from error

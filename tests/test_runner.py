@@ -231,6 +231,22 @@ def test_a_recorded_pid_that_another_process_has_now_is_left_alone(tmp_path: Pat
     assert_nothing_left(temp)
 
 
+def test_the_record_is_kept_whole_by_many_at_once(tmp_path: Path, temp: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from placebench.ownership import live_runs, own_run, sweep
+for number in range(40):
+    with own_run(Path(sys.argv[1])) as record:
+        assert Path(sys.argv[1]) in live_runs()
+        assert sweep() == []
+"""
+    commands = [(sys.executable, "-c", program, str(tmp_path / str(number))) for number in range(4)]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+    assert [process.communicate(timeout=60)[1] for process in processes] == [""] * 4
+    assert_nothing_left(temp)
+
+
 def test_only_a_rays_own_folder_is_removed(tmp_path: Path, temp: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
