@@ -141,8 +141,8 @@ def test_fixed_lengths_are_equal_work(tmp_path: Path) -> None:
 ZERO_ADVANTAGE = """
 import sys
 import numpy as np
-from placebench.ppo import controller, launch
-controller.whiten = lambda table, mask, shift_mean=True: np.zeros_like(table)
+from placebench.ppo import advantages, launch
+advantages.whiten = lambda table, mask, shift_mean=True: np.zeros_like(table)
 sys.exit(launch.main(sys.argv[1]))
 """
 
