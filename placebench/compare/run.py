@@ -66,7 +66,7 @@ class Sampling:
     Attributes:
         source: `nvml` or `cpu`; None when no sampler wrote.
         gpm: whether SM, tensor and memory activity were read.
-        ticks: sampling times that were due; None when the sampler did not end in order.
+        ticks: samples taken, those due less the missed ones; None when the sampler did not end in order.
         missed: how many of them it missed; None as above.
         errors: what it reported of devices.
     """
