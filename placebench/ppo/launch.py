@@ -13,7 +13,6 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -207,30 +206,24 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = getattr(error, "cause", None) or error.__cause__
 
 
-@contextmanager
-def _stop_on_signals() -> Iterator[None]:
-    """End by exception on SIGTERM, so that Ray is shut down in order."""
-
-    def stop(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
-    yield
+def _stop(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def main(folder: str) -> int:
     """Run the launch of a trial folder; returns the exit code."""
     trial = Trial(Path(folder))
-    with _stop_on_signals():
-        try:
-            Launch(trial).run()
-        except KeyboardInterrupt:
-            return 128 + signal.SIGINT
-        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this launch and is written down
-            outcome = classify(error)
-            write_atomically(trial.error, f"{traceback.format_exc()}\n{ADVICE.get(outcome, '')}\n")
-            traceback.print_exc()
-            return outcome
+    # SIGTERM ends it by exception, so that Ray is shut down in order.
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        Launch(trial).run()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except Exception as error:  # noqa: BLE001 - whatever it is, it ends this launch and is written down
+        outcome = classify(error)
+        write_atomically(trial.error, f"{traceback.format_exc()}\n{ADVICE.get(outcome, '')}\n")
+        traceback.print_exc()
+        return outcome
     return Outcome.DONE
 
 
