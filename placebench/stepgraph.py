@@ -5,7 +5,7 @@ attributed by it. A placement decides only in which pool a phase runs.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placebench.placement import Overlap, Role
 
@@ -27,8 +27,9 @@ class Phase:
     trains: bool = False
 
 
-PPO_STEP: tuple[Phase, ...] = (
+_STEP: tuple[Phase, ...] = (
     Phase("gen", Role.ROLLOUT, ()),
+    Phase("sleep", Role.ROLLOUT, ("gen",)),
     Phase("reward", Role.REWARD, ("gen",)),
     Phase("old_log_prob", Role.ACTOR, ("gen",)),
     Phase("ref", Role.REF, ("gen",)),
@@ -36,10 +37,27 @@ PPO_STEP: tuple[Phase, ...] = (
     Phase("adv", None, ("reward", "old_log_prob", "ref", "values")),
     Phase("update_critic", Role.CRITIC, ("adv",), trains=True),
     Phase("update_actor", Role.ACTOR, ("adv",), trains=True),
+    Phase("wake_up", Role.ROLLOUT, ("sleep", "update_actor")),
     Phase("update_weights", Role.ROLLOUT, ("update_actor",)),
 )
+# Phases in which the rollout's engine hands its memory to training and takes it again. In the step's order `sleep`
+# comes before all other work of its pool, and `wake_up` after it.
+HAND_OVER = ("sleep", "wake_up")
 
-PHASE_ORDER: tuple[str, ...] = tuple(phase.name for phase in PPO_STEP)
+PHASE_ORDER: tuple[str, ...] = tuple(phase.name for phase in _STEP)
+
+
+def step_graph(*, hands_over: bool) -> tuple[Phase, ...]:
+    """The phases of one PPO step.
+
+    Args:
+        hands_over: whether the rollout's engine gives its memory back while its pool trains.
+    """
+    if not hands_over:
+        return tuple(phase for phase in _STEP if phase.name not in HAND_OVER)
+    return tuple(
+        replace(phase, after=(*phase.after, "wake_up")) if phase.name == "update_weights" else phase for phase in _STEP
+    )
 
 
 def ready_phases(

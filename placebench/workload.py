@@ -31,6 +31,9 @@ class Data(_Section):
     answer_key: str = Field("answer", description="field of the file that holds the answer handed to the reward")
     reward: str = Field("prefix_match", description="a built-in reward's name, or module:function")
     operand_max: Positive = Field(4, description="largest operand of the arithmetic task")
+    prompt_length: Annotated[int, Field(ge=0)] = Field(
+        0, description="characters that solved examples fill every arithmetic prompt up to; 0: no examples"
+    )
 
 
 class Batch(_Section):
@@ -38,7 +41,7 @@ class Batch(_Section):
 
     size: Positive = Field(128, description="sequences per step")
     mini_batch_size: Positive = Field(32, description="sequences per optimizer step")
-    micro_batch_tokens: Positive = Field(16384, description="most tokens (padded) in one forward pass of one device")
+    micro_batch_tokens: Positive = Field(16384, description="most tokens in one forward pass of one device")
     max_prompt_length: Positive = Field(16, description="tokens; longer prompts are refused")
     max_response_length: Positive = Field(8, description="tokens; generation stops there")
 
@@ -60,7 +63,15 @@ class Rollout(_Section):
     backend: Literal["torch", "vllm"] = "torch"
     temperature: Rate = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    ignore_eos: bool = Field(False, description="every response has max_response_length tokens: equal work")
+    ignore_eos: bool = Field(False, description="a response ends at its length, never at an end-of-sequence token")
+    response_lengths: Literal["longest", "lognormal"] = Field(
+        "longest", description="length of a response that nothing else ends: max_response_length, or drawn"
+    )
+    response_length_median: Positive = Field(256, description="median of the drawn lengths, tokens")
+    response_length_sigma: Rate = Field(0.8, description="standard deviation of the drawn lengths' logarithm")
+    tensor_parallel_size: Literal[1, 2, 4, 8] = Field(1, description="devices that share one vLLM engine")
+    sleep: bool = Field(True, description="a vLLM engine gives its GPU memory back while the pool trains")
+    cuda_graphs: bool = Field(True, description="vLLM replays decoding as CUDA graphs")
 
 
 class Algorithm(_Section):
@@ -109,6 +120,7 @@ class Workload(_Section):
     precision: Literal["float32", "bfloat16"] = "float32"
     sharding: Literal["replicate", "shard"] = "replicate"
     activation_checkpointing: bool = False
+    torch_compile: bool = Field(False, description="compile the transformer blocks for training and scoring")
     data: Data = Data()
     batch: Batch = Batch()
     rollout: Rollout = Rollout()
@@ -117,6 +129,11 @@ class Workload(_Section):
 
     @model_validator(mode="after")
     def _measures_something(self) -> Self:
+        if 0 < self.batch.max_prompt_length < self.data.prompt_length:
+            raise ValueError(
+                f"data.prompt_length {self.data.prompt_length} is more than batch.max_prompt_length"
+                f" {self.batch.max_prompt_length}"
+            )
         if self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} leaves none of {self.steps} steps to measure")
         return self

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from placebench.errors import UsageError
 from placebench.models import PRESETS, ModelShape, model_shape
-from placebench.ppo.batch import SequenceBatch, merge_ranks, micro_batches, rank_indices
+from placebench.ppo.attention import cached_attention
+from placebench.ppo.batch import SequenceBatch, balanced_shares, merge_shares, micro_batches, rank_indices
 from placebench.ppo.data import open_prompts
-from placebench.ppo.models import build_critic, build_policy
+from placebench.ppo.models import PolicyModel, ValueModel, load_language_model
 from placebench.ppo.rewards import exact_match, last_number, load_reward, prefix_match
 from placebench.ppo.rollout.base import SamplingSettings
 from placebench.ppo.rollout.torch import TorchRollout
@@ -37,16 +38,31 @@ def batch_of(lengths: list[tuple[int, int]]) -> SequenceBatch:
     return SequenceBatch.build(prompts, responses, mark=[float(token) for part in responses for token in part])
 
 
-@given(LENGTHS, st.integers(1, 4))
-def test_ranks_get_everything_once_and_merge_back(lengths: list[tuple[int, int]], ranks: int) -> None:
-    lengths = lengths * ranks
+@given(LENGTHS, st.integers(1, 4), st.integers(1, 3))
+def test_ranks_get_everything_once_and_merge_back(lengths: list[tuple[int, int]], ranks: int, parts: int) -> None:
+    lengths = lengths * ranks * parts
     batch = batch_of(lengths)
-    shards = [batch.select(share) for share in rank_indices(len(batch), ranks)]
-    assert len({len(shard) for shard in shards}) == 1
-    merged = merge_ranks(shards)
-    for name in ("tokens", "prompt_lengths", "response_lengths"):
-        np.testing.assert_array_equal(getattr(merged, name), getattr(batch, name))
-    np.testing.assert_array_equal(merged.per_token["mark"], batch.per_token["mark"])
+    mini_batch_size = len(lengths) // parts
+    for shares in (rank_indices(len(batch), ranks), balanced_shares(batch.lengths, mini_batch_size, ranks)):
+        shards = [batch.select(share) for share in shares]
+        assert len({len(shard) for shard in shards}) == 1
+        merged = merge_shares(shards, shares)
+        for name in ("tokens", "prompt_lengths", "response_lengths"):
+            np.testing.assert_array_equal(getattr(merged, name), getattr(batch, name))
+        np.testing.assert_array_equal(merged.per_token["mark"], batch.per_token["mark"])
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=8), st.integers(1, 4), st.integers(1, 3))
+def test_ranks_share_every_mini_batch_in_equal_parts(lengths: list[int], ranks: int, parts: int) -> None:
+    array = np.asarray(lengths * ranks * parts, np.int32)
+    mini_batch_size = len(array) // parts
+    shares = balanced_shares(array, mini_batch_size, ranks)
+    for number in range(parts):
+        first, room = number * mini_batch_size, mini_batch_size // ranks
+        taken = [share[number * room : (number + 1) * room] for share in shares]
+        assert sorted(np.concatenate(taken)) == list(range(first, first + mini_batch_size))
+        loads = [int(array[indices].sum()) for indices in taken]
+        assert max(loads) - min(loads) <= int(array.max())
 
 
 @given(LENGTHS)
@@ -63,7 +79,14 @@ def test_micro_batches_respect_the_budget(lengths: list[int], budget: int, at_le
     assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
     assert len(groups) >= min(at_least, len(lengths))
     for group in groups:
-        assert len(group) == 1 or len(group) * array[group].max() <= budget
+        assert len(group) == 1 or array[group].sum() <= budget
+
+
+def test_micro_batches_are_few_and_even() -> None:
+    groups = micro_batches(np.full(64, 1024, np.int32), 16384)
+    assert [len(group) for group in groups] == [16] * 4
+    uneven = np.asarray([900, 100, 500, 500, 700, 300], np.int32)
+    assert [int(uneven[group].sum()) for group in micro_batches(uneven, 1000)] == [1000] * 3
 
 
 def test_arithmetic_follows_seed_and_step() -> None:
@@ -141,66 +164,79 @@ def test_a_character_without_token() -> None:
         CharacterTokenizer().encode("ß")
 
 
+def policy(temperature: float) -> SequenceModel:
+    module = PolicyModel(load_language_model("tiny"), temperature, torch.float32, compiled=False)
+    return SequenceModel(module.requires_grad_(False), build_workload({}), torch.device("cpu"), 0)
+
+
 @pytest.fixture(scope="module")
 def rollout() -> TorchRollout:
-    return TorchRollout(build_policy("tiny", 0, 1.0).eval().language_model)
+    return TorchRollout(policy(1.0).module.language_model)
 
 
 PROMPTS = [[1, 11, 2, 17], [3, 11, 4, 17, 5, 6], [9], [8, 8]]
 
 
 def sampling(**changes: Any) -> SamplingSettings:
-    return replace(SamplingSettings(6, 0.7, 1.0, ignore_eos=False, eos_token_id=0), **changes)
+    return replace(SamplingSettings(0.7, 1.0, ignore_eos=False, eos_token_id=0), **changes)
 
 
 def test_a_response_does_not_depend_on_its_neighbours(rollout: TorchRollout) -> None:
-    together = rollout.generate(PROMPTS, sampling(), [1, 2, 3, 4])
-    alone = [rollout.generate([p], sampling(), [s])[0] for p, s in zip(PROMPTS, [1, 2, 3, 4], strict=True)]
+    longest, seeds = [6, 3, 5, 6], [1, 2, 3, 4]
+    together = rollout.generate(PROMPTS, longest, seeds, sampling())
+    alone = [
+        rollout.generate([prompt], [limit], [seed], sampling())[0]
+        for prompt, limit, seed in zip(PROMPTS, longest, seeds, strict=True)
+    ]
     assert [one.tokens for one in together] == [one.tokens for one in alone]
     for left, right in zip(together, alone, strict=True):
         np.testing.assert_allclose(left.log_probs, right.log_probs, atol=1e-5)
 
 
 def test_log_probs_are_the_policys(rollout: TorchRollout) -> None:
-    policy = build_policy("tiny", 0, 0.7).eval()
-    generated = rollout.generate(PROMPTS, sampling(top_p=0.9), [1, 2, 3, 4])
+    generated = rollout.generate(PROMPTS, [6] * 4, [1, 2, 3, 4], sampling(top_p=0.9))
     batch = SequenceBatch.build(PROMPTS, [one.tokens for one in generated])
-    model = SequenceModel(policy.requires_grad_(False), build_workload({}), torch.device("cpu"))
-    recomputed = model.per_token(batch, lambda module, x: module(x["input_ids"], x["predicts"], x["targets"])[0])
+    recomputed = policy(0.7).per_token(
+        batch, lambda module, pack: module(pack.inputs, pack.predict_positions, pack.targets, False)[0]
+    )
     np.testing.assert_allclose(recomputed, [v for one in generated for v in one.log_probs], atol=1e-5)
 
 
+def plain_logits(rollout: TorchRollout, tokens: list[int]) -> Any:
+    with cached_attention(rollout._model), torch.no_grad():
+        return rollout._model(torch.tensor([tokens])).logits[0, -1]
+
+
 def test_nearly_no_mass_is_greedy(rollout: TorchRollout) -> None:
-    (narrow,) = rollout.generate([PROMPTS[0]], sampling(top_p=1e-6), [5])
+    (narrow,) = rollout.generate([PROMPTS[0]], [6], [5], sampling(top_p=1e-6))
     tokens = list(PROMPTS[0])
     for token in narrow.tokens:
-        logits = rollout._model(torch.tensor([tokens])).logits[0, -1]
-        assert token == int(logits.argmax())
+        assert token == int(plain_logits(rollout, tokens).argmax())
         tokens.append(token)
 
 
 def test_draws_follow_the_distribution(rollout: TorchRollout) -> None:
     count = 4000
-    responses = rollout.generate([[1]] * count, sampling(max_response_length=1, temperature=1.0), list(range(count)))
-    with torch.no_grad():
-        expected = torch.softmax(rollout._model(torch.tensor([[1]])).logits[0, -1], -1).numpy()
+    responses = rollout.generate([[1]] * count, [1] * count, list(range(count)), sampling(temperature=1.0))
+    expected = torch.softmax(plain_logits(rollout, [1]), -1).numpy()
     observed = np.bincount([one.tokens[0] for one in responses], minlength=len(expected))
     chi_square = float(((observed - count * expected) ** 2 / (count * expected)).sum())
     assert chi_square < 63 + 6 * math.sqrt(2 * 63)
 
 
 def test_ends_at_eos_unless_told_not_to(rollout: TorchRollout) -> None:
-    free = rollout.generate([[1]] * 200, sampling(temperature=5.0), list(range(200)))
+    free = rollout.generate([[1]] * 200, [6] * 200, list(range(200)), sampling(temperature=5.0))
     assert {len(one.tokens) for one in free} > {1, 6}
     assert all(0 not in one.tokens[:-1] for one in free)
     assert all(len(one.tokens) == 6 or one.tokens[-1] == 0 for one in free)
-    fixed = rollout.generate([[1]] * 200, sampling(temperature=5.0, ignore_eos=True), list(range(200)))
-    assert {len(one.tokens) for one in fixed} == {6}
+    longest = [1 + number % 6 for number in range(200)]
+    fixed = rollout.generate([[1]] * 200, longest, list(range(200)), sampling(temperature=5.0, ignore_eos=True))
+    assert [len(one.tokens) for one in fixed] == longest
 
 
 def test_parameter_counts_are_the_models() -> None:
-    policy, critic = build_policy("tiny", 0, 1.0), build_critic("tiny", 1)
-    assert sum(part.numel() for part in policy.parameters()) == PRESETS["tiny"].parameters
+    critic = ValueModel(load_language_model("tiny"))
+    assert sum(part.numel() for part in policy(1.0).module.parameters()) == PRESETS["tiny"].parameters
     assert sum(part.numel() for part in critic.parameters()) == PRESETS["tiny"].critic_parameters
 
 
@@ -222,7 +258,7 @@ def test_public_parameter_counts() -> None:
 
 
 def test_model_shapes(tmp_path: Path) -> None:
-    build_policy("tiny", 0, 1.0).language_model.save_pretrained(tmp_path)
+    policy(1.0).module.language_model.save_pretrained(tmp_path)
     saved = model_shape(str(tmp_path))
     assert saved is not None
     assert saved.parameters == PRESETS["tiny"].parameters

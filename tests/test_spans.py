@@ -25,21 +25,45 @@ def test_span_has_the_files_keys_and_one_offset_between_its_clocks() -> None:
     assert json.loads(json.dumps(span)) == span
 
 
+class Meter:
+    """A device whose queued work takes the seconds in `queue`."""
+
+    def __init__(self) -> None:
+        self.queue = [0.03]
+        self.peak = 7
+
+    def synchronize(self) -> None:
+        while self.queue:
+            time.sleep(self.queue.pop())
+
+    def reset_peaks(self) -> None:
+        self.peak = 0
+
+    def peaks(self) -> tuple[int, int]:
+        return self.peak, 2 * self.peak
+
+
 def test_both_ends_are_read_after_the_device_has_finished() -> None:
-    queue: list[float] = [0.03]
-
-    def synchronize() -> None:
-        while queue:
-            time.sleep(queue.pop())
-
-    recorder = SpanRecorder("cpu:0", synchronize=synchronize)
+    meter = Meter()
+    recorder = SpanRecorder("cpu:0", meter=meter)
     entered = time.monotonic()
     with recorder.span(1, "update_actor"):
-        assert not queue, "work of the phase before must not count"
-        queue.append(0.02)
+        assert not meter.queue, "work of the phase before must not count"
+        meter.queue.append(0.02)
     (span,) = recorder.drain()
     assert span["start_mono"] >= entered + 0.03
     assert span["end_mono"] - span["start_mono"] >= 0.02
+
+
+def test_memory_peaks_are_the_spans_own_and_absent_where_not_counted() -> None:
+    meter = Meter()
+    counting, plain = SpanRecorder("gpu", meter=meter), SpanRecorder("cpu:0")
+    for recorder in (counting, plain):
+        with recorder.span(1, "values"):
+            meter.peak = max(meter.peak, 5)
+    (span,), (other,) = counting.drain(), plain.drain()
+    assert (span["memory_peak_bytes"], span["memory_reserved_bytes"]) == (5, 10)
+    assert not {"memory_peak_bytes", "memory_reserved_bytes"} & set(other)
 
 
 def test_drain_hands_each_span_over_once() -> None:

@@ -23,6 +23,7 @@ from placebench.errors import LaunchError
 from placebench.ppo.models import model_config
 from placebench.ppo.rollout.base import Generated, SamplingSettings
 from placebench.runfolder import read_jsonl
+from placebench.workload import build_workload
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,9 +38,9 @@ NO_TOKEN = 10_000
 PROMPTS = [[1 + i % 60 for i in range(150)], [5, 6, 7], [9] * 10, [3]]
 SEEDS = [11, 12, 13, 14]
 # So small a nucleus holds the most likely token alone.
-GREEDY = SamplingSettings(LENGTH, 1.0, 1e-9, True, NO_TOKEN)
-SAMPLED = [SamplingSettings(LENGTH, *drawn, True, NO_TOKEN) for drawn in ((1.0, 1.0), (0.7, 1.0), (1.5, 0.8))]
-FREQUENCIES = SamplingSettings(1, 0.7, 1.0, True, NO_TOKEN)
+GREEDY = SamplingSettings(1.0, 1e-9, True, NO_TOKEN)
+SAMPLED = [SamplingSettings(*drawn, True, NO_TOKEN) for drawn in ((1.0, 1.0), (0.7, 1.0), (1.5, 0.8))]
+FREQUENCIES = SamplingSettings(0.7, 1.0, True, NO_TOKEN)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])
@@ -127,7 +128,8 @@ def _run_rank(rank: int, folder: Path, tied: bool) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
     old, new = _model(1, tied), _model(2, tied)
     longest = max(map(len, PROMPTS)) + LENGTH
-    rollout = VllmRollout(old.config, "cpu", "float32", max_model_len=longest, sequences=64, seed=0)
+    batch = {"size": 64 * RANKS, "max_prompt_length": longest - LENGTH, "max_response_length": LENGTH}
+    rollout = VllmRollout(old.config, "cpu", build_workload({"batch": batch}), RANKS)
     result: dict[str, Any] = {"weight_bytes": sum(weight.nbytes for weight in old.parameters())}
     result["written"] = rollout.update_weights(old.named_parameters())
     result["before"] = _compare(rollout, old)
@@ -163,7 +165,7 @@ def _compare(rollout: Any, model: Any) -> dict[str, Any]:
     """Greedy tokens, the largest log-prob difference per setting, the mass before a nucleus's last token."""
     differences, likelier = [], 0.0
     for settings in (GREEDY, *SAMPLED):
-        responses = rollout.generate(PROMPTS, settings, SEEDS)
+        responses = _generate(rollout, PROMPTS, SEEDS, settings)
         largest = 0.0
         for prompt, response in zip(PROMPTS, responses, strict=True):
             log_probs = torch.log_softmax(_logits(model, prompt, response) / settings.temperature, dim=-1)
@@ -172,7 +174,7 @@ def _compare(rollout: Any, model: Any) -> dict[str, Any]:
             mass = torch.where(log_probs > chosen, log_probs.exp(), 0.0).sum(1)
             likelier = max(likelier, mass.max().item()) if settings is SAMPLED[-1] else likelier
         differences.append(largest)
-    greedy = rollout.generate(PROMPTS, GREEDY, SEEDS)
+    greedy = _generate(rollout, PROMPTS, SEEDS, GREEDY)
     expected = [_logits(model, *pair).argmax(-1).tolist() for pair in zip(PROMPTS, greedy, strict=True)]
     return {"greedy": _tokens(greedy), "expected": expected, "differences": differences, "likelier_mass": likelier}
 
@@ -186,25 +188,32 @@ def _logits(model: Any, prompt: list[int], response: Generated) -> Tensor:
 def _ends(rollout: Any, greedy: list[list[int]]) -> dict[str, Any]:
     eos = greedy[0][LENGTH // 2]
     ended, ignored = (
-        rollout.generate(PROMPTS, SamplingSettings(LENGTH, 1.0, 1e-9, ignore, eos), SEEDS) for ignore in (False, True)
+        _generate(rollout, PROMPTS, SEEDS, SamplingSettings(1.0, 1e-9, ignore, eos)) for ignore in (False, True)
     )
     return {"eos": eos, "ended": _tokens(ended), "ignored": _tokens(ignored)}
 
 
+def _generate(rollout: Any, prompts: Any, seeds: Any, settings: SamplingSettings) -> list[Generated]:
+    responses: list[Generated] = rollout.generate(prompts, [LENGTH] * len(prompts), seeds, settings)
+    return responses
+
+
 def _batches(rollout: Any) -> dict[str, Any]:
-    alone = [rollout.generate([prompt], SAMPLED[0], [seed])[0] for prompt, seed in zip(PROMPTS, SEEDS, strict=True)]
+    alone = [_generate(rollout, [prompt], [seed], SAMPLED[0])[0] for prompt, seed in zip(PROMPTS, SEEDS, strict=True)]
     return {
         "alone": _tokens(alone),
-        "together": _tokens(rollout.generate(PROMPTS, SAMPLED[0], SEEDS)),
-        "reversed": _tokens(rollout.generate(PROMPTS[::-1], SAMPLED[0], SEEDS[::-1]))[::-1],
-        "other_seeds": _tokens(rollout.generate(PROMPTS, SAMPLED[0], [seed + 1 for seed in SEEDS])),
+        "together": _tokens(_generate(rollout, PROMPTS, SEEDS, SAMPLED[0])),
+        "reversed": _tokens(_generate(rollout, PROMPTS[::-1], SEEDS[::-1], SAMPLED[0]))[::-1],
+        "other_seeds": _tokens(_generate(rollout, PROMPTS, [seed + 1 for seed in SEEDS], SAMPLED[0])),
     }
 
 
 def _frequencies(rollout: Any, model: Any) -> dict[str, Any]:
     """First tokens of one prompt under many seeds, counted, and how many the model expects; the rare ones together."""
     draws = 640
-    first = [response.tokens[0] for response in rollout.generate([[5, 6, 7]] * draws, FREQUENCIES, range(draws))]
+    first = [
+        response.tokens[0] for response in rollout.generate([[5, 6, 7]] * draws, [1] * draws, range(draws), FREQUENCIES)
+    ]
     logits = _logits(model, [5, 6, 7], Generated([0], [0.0]))[0]
     expected = draws * torch.softmax(logits.double() / FREQUENCIES.temperature, dim=-1).numpy()
     counts = np.bincount(first, minlength=len(expected))

@@ -5,6 +5,8 @@ Pure numpy: the controller uses it and stays light.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapreplace
+from math import ceil
 from typing import Self, TypeVar
 
 import numpy as np
@@ -110,13 +112,41 @@ def _take(values: NDArray[Kind], lengths: NDArray[np.int32], chosen: NDArray[np.
 
 
 def rank_indices(size: int, ranks: int) -> list[NDArray[np.intp]]:
-    """Deal `size` sequences to ranks in turn, so that every rank has its share of every mini-batch."""
+    """Deal `size` sequences of unknown length to ranks in turn."""
     return [np.arange(rank, size, ranks) for rank in range(ranks)]
 
 
-def merge_ranks(shards: Sequence[SequenceBatch]) -> SequenceBatch:
-    """Undo `rank_indices`: the whole batch in its own order from one shard per rank."""
-    size = sum(len(shard) for shard in shards)
+def balanced_shares(lengths: NDArray[np.int32], mini_batch_size: int, ranks: int) -> list[NDArray[np.intp]]:
+    """Deal sequences to ranks so that each has as many of every mini-batch, and tokens as equal as that allows.
+
+    Mini-batches follow each other in the batch's order; within one, the longest sequence left goes to the rank with
+    the fewest tokens that still has room.
+
+    Args:
+        lengths: tokens of each sequence, int32 [sequences]; a multiple of `mini_batch_size`.
+        mini_batch_size: sequences of a mini-batch; a multiple of `ranks`.
+        ranks: ranks of the pool.
+
+    Returns:
+        Indices of each rank's sequences, mini-batch by mini-batch, ascending in each.
+    """
+    room = mini_batch_size // ranks
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    for first in range(0, len(lengths), mini_batch_size):
+        part = np.arange(first, first + mini_batch_size)
+        dealt: list[list[int]] = [[] for _ in range(ranks)]
+        loads = [0] * ranks
+        for index in part[np.argsort(-lengths[part], kind="stable")]:
+            rank = min((rank for rank in range(ranks) if len(dealt[rank]) < room), key=loads.__getitem__)
+            dealt[rank].append(int(index))
+            loads[rank] += int(lengths[index])
+        for share, indices in zip(shares, dealt, strict=True):
+            share += sorted(indices)
+    return [np.asarray(share, np.intp) for share in shares]
+
+
+def merge_shares(shards: Sequence[SequenceBatch], shares: Sequence[NDArray[np.intp]]) -> SequenceBatch:
+    """The whole batch in its own order from one shard per rank, dealt as in `shares`."""
     joined = SequenceBatch(
         np.concatenate([shard.tokens for shard in shards]),
         np.concatenate([shard.prompt_lengths for shard in shards]),
@@ -124,30 +154,32 @@ def merge_ranks(shards: Sequence[SequenceBatch]) -> SequenceBatch:
         {name: np.concatenate([shard.per_token[name] for shard in shards]) for name in shards[0].per_token},
         {name: np.concatenate([shard.per_sequence[name] for shard in shards]) for name in shards[0].per_sequence},
     )
-    return joined.select(np.argsort(np.concatenate(rank_indices(size, len(shards)))))
+    return joined.select(np.argsort(np.concatenate(shares)))
 
 
 def micro_batches(lengths: NDArray[np.int32], token_budget: int, at_least: int = 1) -> list[NDArray[np.intp]]:
-    """Group sequences of similar length so that no group, padded to its longest, exceeds a token budget.
+    """Group sequences into as few micro-batches as a token budget allows, with tokens as equal as can be.
+
+    The longest sequence left goes to the group with the fewest tokens; one group more is tried until all fit (the
+    greedy rule of Graham 1969, "Bounds on multiprocessing timing anomalies").
 
     Args:
         lengths: tokens of each sequence, int32 [sequences].
-        token_budget: most tokens of a padded group; a longer single sequence stands alone.
+        token_budget: most tokens of a group; a longer single sequence stands alone.
         at_least: number of groups wanted at least (ranks of a sharded model must agree on it); fewer come
             back only when there are fewer sequences.
 
     Returns:
-        Indices of each group, longest sequences first.
+        Indices of each group, ascending.
     """
-    groups: list[list[int]] = []
-    for index in np.argsort(-lengths, kind="stable"):
-        group = groups[-1] if groups else []
-        if group and (len(group) + 1) * lengths[group[0]] <= token_budget:
-            group.append(int(index))
-        else:
-            groups.append([int(index)])
-    while len(groups) < min(at_least, len(lengths)):
-        largest = max(range(len(groups)), key=lambda number: len(groups[number]))
-        group = groups[largest]
-        groups[largest : largest + 1] = [group[: len(group) // 2], group[len(group) // 2 :]]
-    return [np.asarray(group, np.intp) for group in groups]
+    wanted = max(ceil(int(lengths.sum()) / token_budget), min(at_least, len(lengths)))
+    for count in range(wanted, len(lengths) + 1):
+        loads = [(0, number) for number in range(count)]
+        groups: list[list[int]] = [[] for _ in range(count)]
+        for index in np.argsort(-lengths, kind="stable"):
+            load, number = loads[0]
+            groups[number].append(int(index))
+            heapreplace(loads, (load + int(lengths[index]), number))
+        if all(load <= token_budget or len(groups[number]) == 1 for load, number in loads):
+            return [np.asarray(sorted(group), np.intp) for group in groups]
+    return [np.asarray([index], np.intp) for index in range(len(lengths))]

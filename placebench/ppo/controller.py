@@ -7,6 +7,7 @@ far as the placement lets them.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import log
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ import ray
 from placebench.errors import UsageError
 from placebench.placement import Placement
 from placebench.ppo.advantages import KLController, estimate_kl, generalized_advantages, token_rewards, whiten
-from placebench.ppo.batch import SequenceBatch, merge_ranks, rank_indices
+from placebench.ppo.batch import SequenceBatch, balanced_shares, merge_shares, rank_indices
 from placebench.ppo.data import Prompt, PromptSource
 from placebench.ppo.metrics import StepMetrics
 from placebench.ppo.tokenizer import Tokenizer
-from placebench.stepgraph import PPO_STEP, Phase, ready_phases
+from placebench.stepgraph import HAND_OVER, Phase, ready_phases, step_graph
 from placebench.telemetry.spans import SpanRecorder
 from placebench.workload import Workload
 
@@ -57,6 +58,7 @@ class Controller:
         prompts: where prompts come from.
         tokenizer: the actor's.
         on_progress: called with the step and the names of the phases running, at every change.
+        hands_over: whether the rollout's engine gives its memory back while its pool trains.
     """
 
     def __init__(
@@ -67,10 +69,13 @@ class Controller:
         prompts: PromptSource,
         tokenizer: Tokenizer,
         on_progress: Callable[[int, tuple[str, ...]], None],
+        *,
+        hands_over: bool,
     ) -> None:
         self._workload, self._placement, self._pools = workload, placement, pools
         self._prompts, self._tokenizer = prompts, tokenizer
         self._on_progress = on_progress
+        self._graph = step_graph(hands_over=hands_over)
         self._kl = KLController(workload.algorithm, workload.algorithm.kl_coef)
         self._recorder = SpanRecorder("controller")
         self._worker_spans: list[dict[str, Any]] = []
@@ -81,7 +86,7 @@ class Controller:
         state = _StepState(step, self._prompts.step_prompts(step, self._workload.batch.size))
         done: frozenset[str] = frozenset()
         running: dict[Any, _Running] = {}
-        while len(done) < len(PPO_STEP):
+        while len(done) < len(self._graph):
             for phase in self._submittable(done, running.values()):
                 if phase.role is None:
                     self._compute_advantages(state, phase)
@@ -103,7 +108,7 @@ class Controller:
         busy = {one.pool for one in running}
         names = frozenset(one.phase.name for one in running)
         chosen: list[Phase] = []
-        for phase in ready_phases(PPO_STEP, done, names, self._placement.overlap):
+        for phase in ready_phases(self._graph, done, names, self._placement.overlap):
             pool = self._placement.roles[phase.role] if phase.role else None
             if pool not in busy:
                 chosen.append(phase)
@@ -115,12 +120,19 @@ class Controller:
         pool = self._placement.roles[phase.role]
         workers = self._pools[pool]
         start = self._recorder.now()
-        shares = rank_indices(self._workload.batch.size, len(workers))
+        shares = self._shares(state, len(workers))
         pending = [
             worker.run.remote(state.step, phase.name, phase.role.value, self._arguments(state, phase.name, share))
             for worker, share in zip(workers, shares, strict=True)
         ]
-        return _Running(phase, pool, start, pending)
+        return _Running(phase, pool, start, shares, pending)
+
+    def _shares(self, state: _StepState, ranks: int) -> list[np.ndarray[Any, Any]]:
+        """The sequences of each rank: by their lengths once these are known, which is after `gen`."""
+        batch = self._workload.batch
+        if state.batch is None:
+            return rank_indices(batch.size, ranks)
+        return balanced_shares(state.batch.lengths, batch.mini_batch_size, ranks)
 
     def _wait(self, state: _StepState, running: dict[Any, "_Running"]) -> frozenset[str]:
         """Wait until a phase is done on all its ranks; a rank's error is raised at once."""
@@ -139,21 +151,17 @@ class Controller:
         ordered = [one.results[rank] for rank in range(len(one.pending))]
         for _, spans in ordered:
             self._worker_spans += spans
-        self._absorb(state, one.phase.name, [result for result, _ in ordered])
+        self._absorb(state, one, [result for result, _ in ordered])
         end = self._recorder.now()
         self._recorder.add(state.step, one.phase.name, one.start, end, one.phase.role, one.pool)
         state.metrics.timing(one.phase.name, one.start, end)
 
     def _arguments(self, state: _StepState, phase: str, share: np.ndarray[Any, Any]) -> dict[str, Any]:
         """What one rank needs for a phase: its share of the sequences, and the fields the phase reads."""
-        if phase == "update_weights":
+        if phase == "update_weights" or phase in HAND_OVER:
             return {}
         if phase == "gen":
-            seeds = [
-                int(np.random.SeedSequence([self._workload.seed, state.step, int(index)]).generate_state(1)[0])
-                for index in share
-            ]
-            return {"prompts": [self._encode(state.prompts[index].text) for index in share], "seeds": seeds}
+            return self._generation(state, share)
         arguments: dict[str, Any] = {"batch": state.sequences.select(share, READS.get(phase, ()))}
         if phase == "reward":
             arguments["prompts"] = [state.prompts[index].text for index in share]
@@ -165,6 +173,21 @@ class Controller:
             arguments["kl_coef"] = self._kl.coefficient
         return arguments
 
+    def _generation(self, state: _StepState, share: np.ndarray[Any, Any]) -> dict[str, Any]:
+        sources = [np.random.default_rng([self._workload.seed, state.step, int(index)]) for index in share]
+        return {
+            "prompts": [self._encode(state.prompts[index].text) for index in share],
+            "longest": [self._longest_response(source) for source in sources],
+            "seeds": [int(source.integers(2**32)) for source in sources],
+        }
+
+    def _longest_response(self, source: np.random.Generator) -> int:
+        rollout, longest = self._workload.rollout, self._workload.batch.max_response_length
+        if rollout.response_lengths == "longest":
+            return longest
+        drawn = source.lognormal(log(rollout.response_length_median), rollout.response_length_sigma)
+        return min(longest, max(1, round(drawn)))
+
     def _encode(self, text: str) -> list[int]:
         tokens, limit = self._tokenizer.encode(text), self._workload.batch.max_prompt_length
         if not 0 < len(tokens) <= limit:
@@ -174,24 +197,29 @@ class Controller:
             )
         return tokens
 
-    def _absorb(self, state: _StepState, phase: str, results: list[Any]) -> None:
+    def _absorb(self, state: _StepState, one: "_Running", results: list[Any]) -> None:
         """Take a phase's results, one per rank, into the step's batch and metrics."""
+        phase = one.phase.name
         if phase == "gen":
-            state.batch = merge_ranks(results)
+            state.batch = merge_shares(results, one.shares)
         elif phase == "reward":
-            state.batch = state.sequences.with_fields(per_sequence={"scores": _interleave(results)})
+            scores = np.concatenate(results)[np.argsort(np.concatenate(one.shares))]
+            state.batch = state.sequences.with_fields(per_sequence={"scores": scores})
         elif phase in WRITES:
-            state.batch = self._with_token_field(state, WRITES[phase], results)
+            state.batch = self._with_token_field(state, WRITES[phase], one.shares, results)
         elif phase in READS:
             state.metrics.update(phase, results, self._workload)
+        elif phase == "update_weights" and results[0]:
+            state.metrics.weights_written(results[0])
 
-    def _with_token_field(self, state: _StepState, name: str, results: list[Any]) -> SequenceBatch:
-        shares = rank_indices(len(state.sequences), len(results))
+    def _with_token_field(
+        self, state: _StepState, name: str, shares: list[np.ndarray[Any, Any]], results: list[Any]
+    ) -> SequenceBatch:
         shards = [
             state.sequences.select(share, ()).with_fields({name: values})
             for share, values in zip(shares, results, strict=True)
         ]
-        return state.sequences.with_fields({name: merge_ranks(shards).per_token[name]})
+        return state.sequences.with_fields({name: merge_shares(shards, shares).per_token[name]})
 
     def _compute_advantages(self, state: _StepState, phase: Phase) -> None:
         """The `adv` phase: rewards with KL, whitening, GAE; in float64 on the controller."""
@@ -221,16 +249,11 @@ class Controller:
 
 @dataclass
 class _Running:
-    """A submitted phase: its ranks' pending results, and those that are in, by rank."""
+    """A submitted phase: its ranks' sequences and pending results, and those that are in, by rank."""
 
     phase: Phase
     pool: str
     start: float
+    shares: list[np.ndarray[Any, Any]]
     pending: list[Any]
     results: dict[int, Any] = field(default_factory=dict)
-
-
-def _interleave(shards: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Per-sequence values of all ranks in the batch's own order."""
-    order = np.concatenate(rank_indices(sum(len(shard) for shard in shards), len(shards)))
-    return np.concatenate(shards)[np.argsort(order)]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,15 +30,33 @@ class PromptSource(Protocol):
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Sums of two small numbers: `3+4=` with the answer `7`."""
+    """Sums of two small numbers: `3+4=` with the answer `7`.
+
+    Attributes:
+        seed: of the draws.
+        operand_max: largest operand.
+        length: characters that solved examples in front (`1+2=3,`) fill every prompt up to; 0 for no examples.
+    """
 
     seed: int
     operand_max: int
+    length: int = 0
 
     def step_prompts(self, step: int, count: int) -> list[Prompt]:
         """Draw operands uniformly from 0 to `operand_max`."""
-        draw = np.random.default_rng([self.seed, step]).integers(0, self.operand_max + 1, (count, 2))
-        return [Prompt(f"{left}+{right}=", str(left + right)) for left, right in draw]
+        examples = ceil(self.length / len("0+0=0,"))
+        random = np.random.default_rng([self.seed, step])
+        draw = random.integers(0, self.operand_max + 1, (count, 2))
+        solved = random.integers(0, self.operand_max + 1, (count, examples, 2))
+        return [
+            self._prompt(*question, others) for question, others in zip(draw.tolist(), solved.tolist(), strict=True)
+        ]
+
+    def _prompt(self, left: int, right: int, solved: list[list[int]]) -> Prompt:
+        question = f"{left}+{right}="
+        examples = "".join(f"{one}+{two}={one + two}," for one, two in solved)
+        room = max(0, self.length - len(question))
+        return Prompt(examples[len(examples) - room :] + question, str(left + right))
 
 
 @dataclass(frozen=True)
@@ -65,7 +84,7 @@ def open_prompts(data: Data, seed: int) -> PromptSource:
         UsageError: the file cannot be read, is empty, or lacks the prompt field (with the line or row).
     """
     if data.source == "arithmetic":
-        return Arithmetic(seed, data.operand_max)
+        return Arithmetic(seed, data.operand_max, data.prompt_length)
     path = Path(data.source)
     readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
     if path.suffix not in readers:

@@ -152,6 +152,7 @@ class Launch:
             open_prompts(self._workload.data, self._workload.seed),
             load_tokenizer(self._workload.model),
             lambda step, running: self._progress("step", step, running),
+            hands_over=self._hands_over(),
         )
         with self._trial.steps.open("a", encoding="utf-8") as steps:
             for step in range(1, self._workload.steps + 1):
@@ -159,6 +160,12 @@ class Launch:
                 print(format_step(step, metrics), flush=True)
                 append_jsonl(steps, {"step": step, "wall": time.time(), "metrics": metrics})
                 self._write_spans(spans)
+
+    def _hands_over(self) -> bool:
+        """Whether generation and training take turns in the devices' memory: an engine of its own on GPUs."""
+        rollout = self._workload.rollout
+        on_gpus = any(device["kind"] == "gpu" for device in self._devices.values())
+        return rollout.backend == "vllm" and rollout.sleep and on_gpus
 
     def _progress(self, stage: str, step: int = 0, running: tuple[str, ...] = ()) -> None:
         content = {"stage": stage, "step": step, "steps": self._workload.steps, "running": running, "wall": time.time()}

@@ -66,6 +66,7 @@ class StepMetrics:
         cut = batch.response_lengths == workload.batch.max_response_length
         self._values["response_length/clip_ratio"] = float(cut.mean())
         self._spread("prompt_length", batch.prompt_lengths)
+        self._work(batch)
         tokens = int(batch.lengths.sum())
         self._values["perf/total_num_tokens"] = tokens
         self._values["perf/time_per_step"] = seconds
@@ -73,6 +74,20 @@ class StepMetrics:
         self._values["timing_s/unattributed"] = seconds - self._attributed()
         self._values["timing_s/step"] = seconds
         return self._values
+
+    def weights_written(self, bytes_written: int) -> None:
+        """Bytes of weights written into the engine of one device."""
+        self._values["perf/update_weights_bytes"] = bytes_written
+
+    def _work(self, batch: SequenceBatch) -> None:
+        """What the step's arithmetic and its traffic of keys and values follow from."""
+        lengths, responses = batch.lengths.astype(np.float64), batch.response_lengths.astype(np.float64)
+        # Mean length of a sequence over tokens: attention works on the sum of squared lengths.
+        self._values["perf/attention_length"] = float((lengths**2).sum() / lengths.sum())
+        # Tokens that a new one attends to, summed over all new ones.
+        read = batch.prompt_lengths * responses + responses * (responses - 1) / 2
+        self._values["perf/decode_context_tokens"] = float(read.sum())
+        self._values["perf/decode_steps"] = int(responses.max())
 
     def _attributed(self) -> float:
         """Seconds in which at least one phase ran: overlapping phases count once."""

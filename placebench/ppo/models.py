@@ -7,13 +7,18 @@ from torch import Tensor, nn
 
 from placebench.errors import UsageError
 from placebench.models import PRESETS
+from placebench.ppo.attention import PACKED, register
+from placebench.ppo.token_log_probs import token_log_probs
+
+# Settings of some architectures that change logits behind the output head, which `PolicyModel` does not compute.
+_HEAD_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
 def model_config(model: str) -> Any:
     """The transformers config of a preset, a folder or a hub id.
 
     Raises:
-        UsageError: transformers cannot load it.
+        UsageError: transformers cannot load it, or its logits are not a plain product.
     """
     from transformers import AutoConfig
 
@@ -23,82 +28,135 @@ def model_config(model: str) -> Any:
             shape.model_type, **shape.config(), eos_token_id=0, pad_token_id=0, bos_token_id=None
         )
     try:
-        return AutoConfig.from_pretrained(model)
+        config = AutoConfig.from_pretrained(model)
     except (OSError, ValueError) as error:
         raise UsageError(f"--model {model}: cannot be loaded: {str(error).splitlines()[0]}") from None
+    for name in _HEAD_SETTINGS:
+        if getattr(config, name, None) is not None:
+            raise UsageError(f"--model {model}: its {name} is not supported; choose another model")
+    return config
 
 
-def load_language_model(model: str, seed: int) -> Any:
-    """A causal language model in float32: random weights from the seed for a preset, the saved ones otherwise."""
+def load_language_model(model: str) -> Any:
+    """A causal language model: the saved weights, or for a preset weights on the meta device, without memory yet."""
     import transformers
 
+    register()
     auto_model: Any = transformers.AutoModelForCausalLM
     config = model_config(model)
-    if model not in PRESETS:
-        return auto_model.from_pretrained(model, config=config, dtype=torch.float32)
-    torch.manual_seed(seed)
-    return auto_model.from_config(config, dtype=torch.float32)
+    try:
+        if model not in PRESETS:
+            return auto_model.from_pretrained(model, config=config, dtype="auto", attn_implementation=PACKED)
+        with torch.device("meta"):
+            return auto_model.from_config(config, dtype=torch.float32, attn_implementation=PACKED)
+    except ValueError as error:
+        raise UsageError(f"--model {model}: cannot be trained: {str(error).splitlines()[0]}") from None
 
 
-class PolicyModel(nn.Module):
-    """A causal language model that gives log-probabilities of given tokens instead of logits."""
+class DecoderModel(nn.Module):
+    """A transformers decoder with a head of its own."""
 
-    def __init__(self, language_model: Any, temperature: float) -> None:
+    def __init__(self, language_model: Any) -> None:
         super().__init__()
-        self.language_model = language_model
-        self.temperature = temperature
+        # Not a submodule, because not every head uses all of it.
+        self._initialize = language_model._init_weights
+
+    @property
+    def decoder(self) -> nn.Module:
+        """Embedding, blocks and final norm."""
+        raise NotImplementedError
 
     @property
     def layers(self) -> nn.ModuleList:
-        """The transformer blocks, the units of sharding and checkpointing."""
-        return cast(nn.ModuleList, self.language_model.model.layers)
+        """The transformer blocks, the units of sharding, checkpointing and compiling."""
+        return cast(nn.ModuleList, self.decoder.layers)
 
-    def forward(self, input_ids: Tensor, predicts: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropy of the sampling distribution at the response tokens.
+    def materialize(self, part: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+        """Give a part of the model memory on a device, in a precision: its values, or random ones where it has none.
+
+        The draws come from torch's generator of the device. Called for the parts of a model in the same order after
+        the same seed, they are the same, whoever keeps which shard of them later.
+        """
+        for module in part.modules():
+            own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+            if any(tensor.is_meta for tensor in own):
+                module.to_empty(device=device, recurse=False)
+                self.initialize(module)
+        part.to(device)
+        for parameter in part.parameters():
+            parameter.data = parameter.data.to(dtype)
+
+    def initialize(self, module: nn.Module) -> None:
+        """Draw one module's own parameters."""
+        self._initialize(module)
+
+    def tie_weights(self) -> None:
+        """Let tied parameters be one again, once all of the model has memory."""
+
+    def _hidden(self, inputs: dict[str, Any], predict_positions: Tensor) -> Tensor:
+        output: Tensor = self.decoder(**inputs, use_cache=False).last_hidden_state
+        return output.squeeze(0).index_select(0, predict_positions)
+
+
+class PolicyModel(DecoderModel):
+    """A causal language model that gives log-probabilities of given tokens instead of logits."""
+
+    def __init__(self, language_model: Any, temperature: float, precision: torch.dtype, compiled: bool) -> None:
+        super().__init__(language_model)
+        self.language_model = language_model
+        self._temperature, self._precision, self._compiled = temperature, precision, compiled
+
+    @property
+    def decoder(self) -> nn.Module:
+        """Embedding, blocks and final norm."""
+        return cast(nn.Module, self.language_model.model)
+
+    def tie_weights(self) -> None:
+        """Let output head and embedding share their weights again where the architecture says so."""
+        self.language_model.tie_weights()
+
+    def forward(
+        self, inputs: dict[str, Any], predict_positions: Tensor, targets: Tensor, entropy: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies of the sampling distribution at the response tokens.
 
         Args:
-            input_ids: int64 [sequences, length], padded on the right. Attention is causal, so that no response
-                token sees the padding.
-            predicts: bool [sequences, length], True at the positions whose output predicts a response token.
+            inputs: packed sequences, see `packing.pack`.
+            predict_positions: int64 [response tokens], the positions whose output predicts a response token.
             targets: int64 [response tokens], those tokens in order.
+            entropy: whether entropies are wanted; they are zeros otherwise.
 
         Returns:
             Log-probabilities of the targets and entropies in nats, both float32 [response tokens].
         """
-        hidden = self.language_model.model(input_ids=input_ids, use_cache=False).last_hidden_state[predicts]
-        logits = self.language_model.lm_head(hidden).float() / self.temperature
-        log_probs = torch.log_softmax(logits, dim=-1)
-        entropy = -(log_probs.exp() * log_probs).sum(dim=-1)
-        return log_probs.gather(1, targets[:, None]).squeeze(1), entropy
+        hidden = self._hidden(inputs, predict_positions).to(self._precision)
+        head = self.language_model.lm_head.weight
+        return token_log_probs(hidden, head, targets, self._temperature, entropy=entropy, compiled=self._compiled)
 
 
-class ValueModel(nn.Module):
+class ValueModel(DecoderModel):
     """A decoder with a value head: the expected return before each response token."""
 
-    def __init__(self, backbone: Any, hidden_size: int) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.value_head = nn.Linear(hidden_size, 1, bias=False, dtype=next(backbone.parameters()).dtype)
-        nn.init.normal_(self.value_head.weight, std=1 / (hidden_size + 1))
+    def __init__(self, language_model: Any) -> None:
+        super().__init__(language_model)
+        self.backbone = language_model.model
+        with torch.device("meta"):
+            self.value_head = nn.Linear(language_model.config.hidden_size, 1, bias=False)
 
     @property
-    def layers(self) -> nn.ModuleList:
-        """The transformer blocks, the units of sharding and checkpointing."""
-        return cast(nn.ModuleList, self.backbone.layers)
+    def decoder(self) -> nn.Module:
+        """Embedding, blocks and final norm."""
+        return cast(nn.Module, self.backbone)
 
-    def forward(self, input_ids: Tensor, predicts: Tensor) -> Tensor:
+    def initialize(self, module: nn.Module) -> None:
+        """Draw one module's own parameters; the head's so that values begin near 0."""
+        if module is self.value_head:
+            nn.init.normal_(self.value_head.weight, std=1 / (self.value_head.in_features + 1))
+        else:
+            super().initialize(module)
+
+    def forward(self, inputs: dict[str, Any], predict_positions: Tensor) -> Tensor:
         """Values at the response tokens, float32 [response tokens]; arguments as in `PolicyModel`."""
-        hidden = self.backbone(input_ids=input_ids, use_cache=False).last_hidden_state[predicts]
-        return cast(Tensor, self.value_head(hidden)).squeeze(-1).float()
-
-
-def build_policy(model: str, seed: int, temperature: float) -> PolicyModel:
-    """The actor's or the reference's model; equal seeds give equal weights."""
-    return PolicyModel(load_language_model(model, seed), temperature)
-
-
-def build_critic(model: str, seed: int) -> ValueModel:
-    """The critic: the decoder of `model` with a new value head."""
-    language_model = load_language_model(model, seed)
-    torch.manual_seed(seed)
-    return ValueModel(language_model.model, language_model.config.hidden_size)
+        values: Tensor = self.value_head(self._hidden(inputs, predict_positions))
+        # A tensor of its own: sharding hooks itself to what comes out of a model.
+        return values.float().squeeze(-1).clone()

@@ -1,7 +1,8 @@
 """One model in one rank: micro-batches, forward passes, and optimizer steps over the pool's ranks."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,64 +11,118 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from placebench.ppo.batch import SequenceBatch, micro_batches
 from placebench.ppo.losses import LossSums
+from placebench.ppo.models import DecoderModel
+from placebench.ppo.packing import Pack, pack
 from placebench.workload import Optimizer, Workload
 
-ForwardLoss = Callable[[nn.Module, dict[str, Tensor]], LossSums]
+Forward = Callable[[nn.Module, Pack], Tensor]
+ForwardLoss = Callable[[nn.Module, Pack], LossSums]
 
 
-def spread_over_ranks(module: nn.Module, workload: Workload) -> nn.Module:
-    """Shard a model over the pool's ranks (FSDP2) or replicate it (DDP averages its gradients)."""
-    if workload.activation_checkpointing:
-        from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+def place(module: DecoderModel, workload: Workload, device: torch.device, seed: int, *, trained: bool) -> nn.Module:
+    """Give a model its weights on the device and spread it over the pool's ranks: sharded (FSDP2) or replicated (DDP).
 
-        layers = set(module.layers)  # type: ignore[arg-type]  # PolicyModel and ValueModel name their blocks so
-        apply_activation_checkpointing(module, check_fn=lambda part: part in layers)
-    if workload.sharding == "replicate":
-        trains = any(parameter.requires_grad for parameter in module.parameters())
-        return DistributedDataParallel(module) if trains else module
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    casts = workload.precision == "bfloat16"
-    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if casts else MixedPrecisionPolicy()
-    for layer in module.layers:  # type: ignore[union-attr]
-        fully_shard(layer, mp_policy=policy)
-    fully_shard(module, mp_policy=policy)
+    A sharded model is never whole on a device: each block is split among the ranks before the next one gets memory.
+    Weights that are trained are float32, others have the precision of the computing.
+    """
+    precision: torch.dtype = getattr(torch, workload.precision)
+    torch.manual_seed(seed)
+    for part in (*module.layers, module):
+        module.materialize(part, device, torch.float32 if trained else precision)
+        if part is module:
+            module.tie_weights()
+        else:
+            _wrap_forward(part, workload, trained)
+        if workload.sharding == "shard":
+            _shard(part, precision)
+    if workload.sharding == "replicate" and trained:
+        return DistributedDataParallel(module)
     return module
 
 
-class SequenceModel:
-    """Forward passes of a model over a rank's sequences, in micro-batches without much padding.
+def _wrap_forward(layer: nn.Module, workload: Workload, trained: bool) -> None:
+    """Compile a block, or let the backward pass compute its activations anew, below the hooks that shard it."""
+    forward: Callable[..., Any] = layer.forward
+    if workload.torch_compile:
+        forward = torch.compile(forward)
+    if workload.activation_checkpointing and trained:
+        forward = partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
+    layer.forward = forward
 
-    Weights and optimizer states are float32; with `precision: bfloat16` only the computing is in bfloat16.
+
+def _shard(part: nn.Module, precision: torch.dtype) -> None:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    fully_shard(part, mp_policy=MixedPrecisionPolicy(param_dtype=precision, reduce_dtype=torch.float32))
+
+
+def whole_weights(module: DecoderModel, language_model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every weight of the language model in `module` by its name there; sharded ones are gathered block by block.
+
+    Collective: all ranks of the pool iterate to the end. A tensor is valid until the next one is asked for.
+    """
+    names = {part: f"{name}." for name, part in language_model.named_modules()}
+    for layer in module.layers:
+        with _gathered(layer):
+            yield from ((names[layer] + name, weight.detach()) for name, weight in layer.named_parameters())
+    in_layers = tuple(names[layer] for layer in module.layers)
+    with _gathered(module):
+        for name, weight in language_model.named_parameters():
+            if not name.startswith(in_layers):
+                yield name, weight.detach()
+
+
+@contextmanager
+def _gathered(part: nn.Module) -> Iterator[None]:
+    from torch.distributed.fsdp import FSDPModule
+
+    if not isinstance(part, FSDPModule):
+        yield
+        return
+    part.unshard()
+    try:
+        yield
+    finally:
+        part.reshard()
+
+
+class SequenceModel:
+    """Forward passes of a model over a rank's sequences, packed into micro-batches.
+
+    With `precision: bfloat16` the computing is in bfloat16; weights that are trained, their gradients over the ranks
+    and optimizer states are float32.
     """
 
-    def __init__(self, module: nn.Module, workload: Workload, device: torch.device) -> None:
-        self.module = spread_over_ranks(module.to(device), workload)
-        self._token_budget = workload.batch.micro_batch_tokens
+    def __init__(
+        self, module: DecoderModel, workload: Workload, device: torch.device, seed: int, *, trained: bool = False
+    ) -> None:
+        self.module = place(module, workload, device, seed, trained=trained).train(trained)
+        self._batch = workload.batch
         self._device = device
-        self._must_agree = workload.sharding == "shard"
-        # A sharded model's parts cast by themselves.
-        self._casts = workload.precision == "bfloat16" and workload.sharding == "replicate"
+        self._precision: torch.dtype = getattr(torch, workload.precision)
+        self._is_sharded = workload.sharding == "shard"
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The context of every forward pass: computing in bfloat16 where the workload says so."""
-        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._casts)
+        """The context of every forward pass: a replicated model computes in bfloat16 where the workload says so."""
+        casts = self._precision is torch.bfloat16 and not self._is_sharded
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=casts)
 
-    def per_token(
-        self, batch: SequenceBatch, forward: Callable[[nn.Module, dict[str, Tensor]], Tensor]
-    ) -> NDArray[np.float32]:
+    def per_token(self, batch: SequenceBatch, forward: Forward) -> NDArray[np.float32]:
         """Apply `forward` to every micro-batch without gradient.
 
         Returns:
             One value per response token, float32 [sum of response lengths], in the batch's order.
         """
         groups = self._groups(batch)
-        values: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(batch)
         with torch.no_grad(), self.autocast():
-            results = [forward(self.module, self.inputs(batch.select(group))) for group in groups]
+            results = [forward(self.module, self._pack(batch.select(group))) for group in groups]
+        if self._is_sharded:
+            self.module.reshard()  # type: ignore[operator]  # an FSDPModule; its root stays whole otherwise
+        values: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(batch)
         for group, result in zip(groups, results, strict=True):
             parts = np.split(result.float().cpu().numpy(), np.cumsum(batch.response_lengths[group])[:-1])
             for index, part in zip(group, parts, strict=True):
@@ -75,45 +130,40 @@ class SequenceModel:
         return np.concatenate(values)
 
     def _groups(self, batch: SequenceBatch) -> list[NDArray[np.intp]]:
-        groups = micro_batches(batch.lengths, self._token_budget)
-        if self._must_agree:
+        groups = micro_batches(batch.lengths, self._batch.micro_batch_tokens)
+        if self._is_sharded:
             # Every forward pass of a sharded model gathers weights, so that all ranks must do equally many.
             wanted = torch.tensor(len(groups), device=self._device)
             dist.all_reduce(wanted, dist.ReduceOp.MAX)
-            groups = micro_batches(batch.lengths, self._token_budget, at_least=int(wanted))
+            groups = micro_batches(batch.lengths, self._batch.micro_batch_tokens, at_least=int(wanted))
         return groups
 
-    def inputs(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """A micro-batch on the device: padded tokens, where they predict a response token, and per-token fields."""
-        longest = int(batch.lengths.max())
-        tokens = np.zeros((len(batch), longest), np.int64)
-        positions = np.arange(longest)
-        tokens[positions < batch.lengths[:, None]] = batch.tokens
-        is_response = (positions >= batch.prompt_lengths[:, None]) & (positions < batch.lengths[:, None])
-        arrays: dict[str, Any] = {
-            "input_ids": tokens,
-            "predicts": np.roll(is_response, -1, axis=1),
-            "targets": tokens[is_response],
-            **batch.per_token,
-        }
-        return {name: torch.from_numpy(values).to(self._device) for name, values in arrays.items()}
+    def _pack(self, batch: SequenceBatch) -> Pack:
+        longest = self._batch.max_prompt_length + self._batch.max_response_length
+        return pack(batch, longest, self._device, self._precision)
 
 
 class TrainedModel(SequenceModel):
     """A model with its optimizer."""
 
-    def __init__(self, module: nn.Module, workload: Workload, device: torch.device, learning_rate: float) -> None:
-        super().__init__(module, workload, device)
+    def __init__(
+        self, module: DecoderModel, workload: Workload, device: torch.device, seed: int, learning_rate: float
+    ) -> None:
+        super().__init__(module, workload, device, seed, trained=True)
         self._settings: Optimizer = workload.optimizer
+        self._parameters = list(self.module.parameters())
         self.optimizer = torch.optim.AdamW(
-            self.module.parameters(),
+            self._parameters,
             lr=learning_rate,
             betas=self._settings.betas,
             eps=self._settings.eps,
             weight_decay=self._settings.weight_decay,
+            fused=device.type == "cuda",
         )
 
-    def update(self, batch: SequenceBatch, mini_batch_tokens: Sequence[int], epochs: int, loss: ForwardLoss) -> Any:
+    def update(
+        self, batch: SequenceBatch, mini_batch_tokens: Sequence[int], epochs: int, loss: ForwardLoss
+    ) -> dict[str, float]:
         """Train on a rank's sequences.
 
         Args:
@@ -123,45 +173,52 @@ class TrainedModel(SequenceModel):
             loss: runs the module on a micro-batch and returns sums over its tokens.
 
         Returns:
-            Metrics, each a float: sums over the rank's tokens of all mini-batches and epochs, and `grad_norm`, the
-            mean gradient norm before clipping.
+            Metrics: sums over the rank's tokens of all mini-batches and epochs, and `grad_norm`, the mean gradient
+            norm before clipping.
         """
-        self.module.train()
-        totals: dict[str, float] = {}
-        norms: list[float] = []
+        totals: dict[str, Tensor] = {}
+        norms: list[Tensor] = []
         for _ in range(epochs):
             shares = np.split(np.arange(len(batch)), len(mini_batch_tokens))
             for share, tokens in zip(shares, mini_batch_tokens, strict=True):
-                for name, value in self._accumulate(batch.select(share), tokens, loss).items():
-                    totals[name] = totals.get(name, 0.0) + value
+                self._accumulate(batch.select(share), tokens, loss, totals)
                 norms.append(self._step())
-        self.module.eval()
-        return {**totals, "grad_norm": float(np.mean(norms))}
+        # Read only now, so that the device never waits for the host in between.
+        return {name: float(value) for name, value in totals.items()} | {"grad_norm": float(torch.stack(norms).mean())}
 
-    def _accumulate(self, share: SequenceBatch, tokens: int, loss: ForwardLoss) -> dict[str, float]:
+    def _accumulate(self, share: SequenceBatch, tokens: int, loss: ForwardLoss, totals: dict[str, Tensor]) -> None:
         # The wrappers average gradients over ranks; a mean over all ranks' tokens needs the sum.
         scale = dist.get_world_size() / tokens
         groups = self._groups(share)
-        sums: dict[str, Tensor] = {}
         for number, group in enumerate(groups):
-            self._synchronize_gradients(number == len(groups) - 1)
+            if isinstance(self.module, DistributedDataParallel):
+                self.module.require_backward_grad_sync = number == len(groups) - 1
             with self.autocast():
-                result = loss(self.module, self.inputs(share.select(group)))
+                result = loss(self.module, self._pack(share.select(group)))
             torch.autograd.backward(result.loss * scale)
             for name, value in result.metrics.items():
-                sums[name] = sums[name] + value if name in sums else value
-        return {name: float(value) for name, value in sums.items()}
+                totals[name] = totals[name] + value if name in totals else value
 
-    def _synchronize_gradients(self, last: bool) -> None:
-        if isinstance(self.module, DistributedDataParallel):
-            self.module.require_backward_grad_sync = last
-        else:
-            self.module.set_requires_gradient_sync(last)  # type: ignore[operator]  # an FSDPModule
-
-    def _step(self) -> float:
-        norm = nn.utils.clip_grad_norm_(self.module.parameters(), self._settings.grad_clip)
-        if hasattr(norm, "full_tensor"):
-            norm = norm.full_tensor()
+    def _step(self) -> Tensor:
+        norm = self._clip_gradients()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return float(norm)
+        return norm
+
+    def _clip_gradients(self) -> Tensor:
+        """Scale the gradients down to the largest norm allowed; returns the norm before that.
+
+        On each rank's own shards, with one sum over the ranks.
+        """
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        if self._is_sharded:
+            gradients = [gradient.to_local() for gradient in gradients]  # type: ignore[attr-defined]  # a DTensor
+        norm = nn.utils.get_total_norm(gradients)
+        if self._is_sharded:
+            squares = norm.square()
+            dist.all_reduce(squares)
+            norm = squares.sqrt()
+        factor = (self._settings.grad_clip / (norm + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor)
+        return norm

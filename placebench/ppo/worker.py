@@ -5,9 +5,8 @@ bound to its device.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,7 +66,7 @@ class Worker:
             if self._device_record["kind"] == "cpu":
                 torch.set_num_threads(len(self._device_record["cores"]))
         if self._device_record["kind"] == "gpu":
-            self._spans = SpanRecorder(self._device_record["id"], self._pool, torch.cuda.synchronize, self._spans.clock)
+            self._spans = SpanRecorder(self._device_record["id"], self._pool, _GpuMeter(), self._spans.clock)
         return os.getpid()
 
     def open_store(self) -> tuple[str, int]:
@@ -93,29 +92,32 @@ class Worker:
         return self._spans.drain()
 
     def _build_roles(self) -> None:
-        from placebench.ppo.models import build_critic, build_policy
+        import torch
+
+        from placebench.ppo.models import DecoderModel, PolicyModel, ValueModel, load_language_model
         from placebench.ppo.rewards import load_reward
         from placebench.ppo.tokenizer import load_tokenizer
         from placebench.ppo.training import SequenceModel, TrainedModel
 
         job, device = self._workload, self._torch_device
-        temperature = job.rollout.temperature
+        precision = getattr(torch, job.precision)
+
+        def policy() -> PolicyModel:
+            return PolicyModel(load_language_model(job.model), job.rollout.temperature, precision, job.torch_compile)
+
         self._tokenizer = load_tokenizer(job.model)
         if Role.ACTOR in self._roles:
-            policy = build_policy(job.model, job.seed, temperature)
-            self._actor: TrainedModel = TrainedModel(policy, job, device, job.optimizer.actor_lr)
-            self._actor.module.eval()
-            self._policy = policy
+            self._policy = policy()
+            self._actor: TrainedModel = TrainedModel(self._policy, job, device, job.seed, job.optimizer.actor_lr)
             if job.sharding == "shard":
                 # FSDP fixes its units at the first pass through the root; generation enters below it.
                 self._actor.per_token(SequenceBatch.build([[0]], [[0]]), _log_probs)
         if Role.REF in self._roles:
-            reference = build_policy(job.model, job.seed, temperature).requires_grad_(False).eval()
-            self._ref: SequenceModel = SequenceModel(reference, job, device)
+            self._ref: SequenceModel = SequenceModel(policy().requires_grad_(False), job, device, job.seed)
         if Role.CRITIC in self._roles:
-            critic = build_critic(job.critic_model or job.model, job.seed + CRITIC_SEED)
-            self._critic: TrainedModel = TrainedModel(critic, job, device, job.optimizer.critic_lr)
-            self._critic.module.eval()
+            critic: DecoderModel = ValueModel(load_language_model(job.critic_model or job.model))
+            seed = job.seed + CRITIC_SEED
+            self._critic: TrainedModel = TrainedModel(critic, job, device, seed, job.optimizer.critic_lr)
         if Role.REWARD in self._roles:
             self._reward = load_reward(job.data.reward)
         if Role.ROLLOUT in self._roles:
@@ -129,15 +131,7 @@ class Worker:
             return shared
         from placebench.ppo.rollout.vllm import VllmRollout
 
-        batch = self._workload.batch
-        rollout = VllmRollout(
-            self._policy.language_model.config,
-            device.type,
-            self._workload.precision,
-            max_model_len=batch.max_prompt_length + batch.max_response_length,
-            sequences=ceil(batch.size / self._ranks),
-            seed=self._workload.seed,
-        )
+        rollout = VllmRollout(self._policy.language_model.config, device.type, self._workload, self._ranks)
         rollout.update_weights(self._policy_weights())
         return rollout
 
@@ -145,6 +139,8 @@ class Worker:
         """Run one phase of a step; returns its result and its spans."""
         phases: dict[str, Callable[..., Any]] = {
             "gen": self._gen,
+            "sleep": lambda: self._rollout.sleep(),
+            "wake_up": lambda: self._rollout.wake_up(),
             "reward": self._score,
             "old_log_prob": self._old_log_prob,
             "ref": self._ref_log_prob,
@@ -157,23 +153,19 @@ class Worker:
             result = phases[phase](**arguments)
         return result, self._spans.drain()
 
-    def _gen(self, prompts: list[list[int]], seeds: list[int]) -> SequenceBatch:
+    def _gen(self, prompts: list[list[int]], longest: list[int], seeds: list[int]) -> SequenceBatch:
         from placebench.ppo.rollout.base import SamplingSettings
         from placebench.ppo.rollout.torch import unsharded
 
         rollout = self._workload.rollout
         settings = SamplingSettings(
-            self._workload.batch.max_response_length,
-            rollout.temperature,
-            rollout.top_p,
-            rollout.ignore_eos,
-            self._tokenizer.eos_token_id,
+            rollout.temperature, rollout.top_p, rollout.ignore_eos, self._tokenizer.eos_token_id
         )
         with ExitStack() as actor:
             if self._workload.rollout.backend == "torch":
                 actor.enter_context(unsharded(self._actor.module))
                 actor.enter_context(self._actor.autocast())
-            responses = self._rollout.generate(prompts, settings, seeds)
+            responses = self._rollout.generate(prompts, longest, seeds, settings)
         log_probs = [value for response in responses for value in response.log_probs]
         return SequenceBatch.build(prompts, [response.tokens for response in responses], rollout_log_probs=log_probs)
 
@@ -192,40 +184,39 @@ class Worker:
         return self._ref.per_token(batch, _log_probs)
 
     def _values(self, batch: SequenceBatch) -> np.ndarray[Any, Any]:
-        return self._critic.per_token(batch, lambda module, inputs: module(inputs["input_ids"], inputs["predicts"]))
+        return self._critic.per_token(batch, lambda module, pack: module(pack.inputs, pack.predict_positions))
 
     def _update_actor(self, batch: SequenceBatch, mini_batch_tokens: list[int], kl_coef: float) -> dict[str, float]:
         from placebench.ppo.losses import policy_loss
 
         algorithm = self._workload.algorithm
 
-        def loss(module: Any, inputs: Any) -> Any:
-            log_probs, entropy = module(inputs["input_ids"], inputs["predicts"], inputs["targets"])
-            old, ref, advantages = inputs["old_log_probs"], inputs["ref_log_probs"], inputs["advantages"]
+        def loss(module: Any, pack: Any) -> Any:
+            log_probs, entropy = module(pack.inputs, pack.predict_positions, pack.targets, True)
+            old, ref, advantages = (pack.fields[name] for name in ("old_log_probs", "ref_log_probs", "advantages"))
             return policy_loss(log_probs, entropy, old, ref, advantages, algorithm, kl_coef)
 
-        metrics: dict[str, float] = self._actor.update(batch, mini_batch_tokens, algorithm.epochs, loss)
-        return metrics
+        return self._actor.update(batch, mini_batch_tokens, algorithm.epochs, loss)
 
     def _update_critic(self, batch: SequenceBatch, mini_batch_tokens: list[int]) -> dict[str, float]:
         from placebench.ppo.losses import value_loss
 
         algorithm = self._workload.algorithm
 
-        def loss(module: Any, inputs: Any) -> Any:
-            values = module(inputs["input_ids"], inputs["predicts"])
-            return value_loss(values, inputs["values"], inputs["returns"], algorithm.clip_value)
+        def loss(module: Any, pack: Any) -> Any:
+            values = module(pack.inputs, pack.predict_positions)
+            return value_loss(values, pack.fields["values"], pack.fields["returns"], algorithm.clip_value)
 
-        metrics: dict[str, float] = self._critic.update(batch, mini_batch_tokens, algorithm.epochs, loss)
-        return metrics
+        return self._critic.update(batch, mini_batch_tokens, algorithm.epochs, loss)
 
     def _update_weights(self) -> int:
         return self._rollout.update_weights(self._policy_weights())
 
-    def _policy_weights(self) -> Any:
-        for name, parameter in self._policy.language_model.named_parameters():
-            whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
-            yield name, whole.detach()
+    def _policy_weights(self) -> Iterator[tuple[str, "torch.Tensor"]]:
+        """The policy's weights by their name in transformers, whole, in the precision of the computing."""
+        from placebench.ppo.training import whole_weights
+
+        return whole_weights(self._policy, self._policy.language_model)
 
     def stop(self) -> list[dict[str, Any]]:
         """Free the rollout backend and leave the process group; returns the remaining spans."""
@@ -239,5 +230,24 @@ class Worker:
         return self._spans.drain()
 
 
-def _log_probs(module: Any, inputs: Mapping[str, Any]) -> Any:
-    return module(inputs["input_ids"], inputs["predicts"], inputs["targets"])[0]
+class _GpuMeter:
+    """The process's GPU; its memory as torch's allocator counts it."""
+
+    def synchronize(self) -> None:
+        import torch
+
+        torch.cuda.synchronize()
+
+    def reset_peaks(self) -> None:
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+
+    def peaks(self) -> tuple[int, int]:
+        import torch
+
+        return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+
+
+def _log_probs(module: Any, pack: Any) -> Any:
+    return module(pack.inputs, pack.predict_positions, pack.targets, False)[0]

@@ -6,10 +6,10 @@ has the same length on both clocks even when the wall clock is set in between.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 CONTROLLER = "controller"
 
@@ -49,6 +49,8 @@ class Span:
         end_wall: end, seconds since the epoch.
         start_mono: start on the node's monotonic clock.
         end_mono: end on the node's monotonic clock.
+        memory_peak_bytes: most device memory that tensors took at a time in it; None where that is not counted.
+        memory_reserved_bytes: likewise, with what their allocator kept in reserve.
     """
 
     step: int
@@ -60,6 +62,8 @@ class Span:
     end_wall: float
     start_mono: float
     end_mono: float
+    memory_peak_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -67,8 +71,25 @@ class Span:
         return self.end_mono - self.start_mono
 
     def to_dict(self) -> dict[str, Any]:
-        """The span as one object of `spans.jsonl`."""
-        return asdict(self)
+        """The span as one object of `spans.jsonl`; memory only where it is counted."""
+        content = asdict(self)
+        for name in ("memory_peak_bytes", "memory_reserved_bytes"):
+            if content[name] is None:
+                del content[name]
+        return content
+
+
+class DeviceMeter(Protocol):
+    """What a device that works asynchronously, with memory of its own, tells of a span."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all work queued so far."""
+
+    def reset_peaks(self) -> None:
+        """Count memory peaks from here."""
+
+    def peaks(self) -> tuple[int, int]:
+        """Most bytes that tensors took since `reset_peaks`, and most that their allocator reserved."""
 
 
 class SpanRecorder:
@@ -77,8 +98,8 @@ class SpanRecorder:
     Args:
         device: the id of the device the process works on, or `CONTROLLER`.
         pool: the pool of the process; None where it has none.
-        synchronize: waits until the device has done all work queued so far; called before each reading of
-            the clock. None where work is done when its call returns, as on CPU devices.
+        meter: the device; it is synchronized before each reading of the clock. None where work is done when its call
+            returns, as on CPU devices.
         clock: the clock to read; one of its own when not given.
     """
 
@@ -86,19 +107,19 @@ class SpanRecorder:
         self,
         device: str,
         pool: str | None = None,
-        synchronize: Callable[[], object] | None = None,
+        meter: DeviceMeter | None = None,
         clock: SpanClock | None = None,
     ) -> None:
         self.device = device
         self.pool = pool
         self.clock = clock or SpanClock()
-        self._synchronize = synchronize
+        self._meter = meter
         self._spans: list[Span] = []
 
     def now(self) -> float:
         """Monotonic time at which the device has done all work queued so far."""
-        if self._synchronize is not None:
-            self._synchronize()
+        if self._meter is not None:
+            self._meter.synchronize()
         return self.clock.mono()
 
     @contextmanager
@@ -112,11 +133,24 @@ class SpanRecorder:
             pool: the phase's pool where it is not the process's own, as in the controller.
         """
         start = self.now()
-        yield
-        self.add(step, phase, start, self.now(), role, pool)
+        if self._meter is None:
+            yield
+            self.add(step, phase, start, self.now(), role, pool)
+        else:
+            self._meter.reset_peaks()
+            yield
+            self.add(step, phase, start, self.now(), role, pool, *self._meter.peaks())
 
     def add(
-        self, step: int, phase: str, start: float, end: float, role: str | None = None, pool: str | None = None
+        self,
+        step: int,
+        phase: str,
+        start: float,
+        end: float,
+        role: str | None = None,
+        pool: str | None = None,
+        memory_peak_bytes: int | None = None,
+        memory_reserved_bytes: int | None = None,
     ) -> Span:
         """Record a span whose ends were read with `now`, for work that no one block of code encloses.
 
@@ -127,9 +161,21 @@ class SpanRecorder:
             end: monotonic end, seconds.
             role: the role that works.
             pool: the phase's pool where it is not the process's own.
+            memory_peak_bytes: most device memory that tensors took at a time in it.
+            memory_reserved_bytes: likewise, with what their allocator kept in reserve.
         """
         span = Span(
-            step, phase, role, pool or self.pool, self.device, self.clock.wall(start), self.clock.wall(end), start, end
+            step,
+            phase,
+            role,
+            pool or self.pool,
+            self.device,
+            self.clock.wall(start),
+            self.clock.wall(end),
+            start,
+            end,
+            memory_peak_bytes,
+            memory_reserved_bytes,
         )
         self._spans.append(span)
         return span

@@ -12,14 +12,12 @@ class SamplingSettings:
     """How tokens are drawn.
 
     Attributes:
-        max_response_length: tokens after which a response is cut.
         temperature: divides the logits; above 0.
         top_p: mass of the most likely tokens to draw from.
         ignore_eos: whether a response goes on behind an end-of-sequence token.
         eos_token_id: the token that ends a response; it is part of the response.
     """
 
-    max_response_length: int
     temperature: float
     top_p: float
     ignore_eos: bool
@@ -43,12 +41,29 @@ class Rollout(Protocol):
     """Generates responses with the policy's current weights."""
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], settings: SamplingSettings, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        longest: Sequence[int],
+        seeds: Sequence[int],
+        settings: SamplingSettings,
     ) -> list[Generated]:
-        """Generate one response per prompt; a prompt's seed alone decides its draws, not its neighbours."""
+        """Generate one response per prompt.
+
+        Args:
+            prompts: tokens of each prompt.
+            longest: tokens after which each response is cut.
+            seeds: one a prompt; on CPU devices it alone decides the prompt's draws, not its neighbours.
+            settings: how tokens are drawn.
+        """
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]]) -> int:
         """Take over the policy's weights, named as in transformers, in place; returns the bytes written."""
+
+    def sleep(self) -> None:
+        """Give device memory back until `wake_up`; a backend without memory of its own has nothing to give."""
+
+    def wake_up(self) -> None:
+        """Take device memory again; the weights are undefined until the next `update_weights`."""
 
     def close(self) -> None:
         """Free what the backend holds."""

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from placebench.ppo.attention import cached_attention
 from placebench.ppo.rollout.base import Generated, SamplingSettings
 
 
@@ -19,28 +20,50 @@ class TorchRollout:
 
     @torch.inference_mode()
     def generate(
-        self, prompts: Sequence[Sequence[int]], settings: SamplingSettings, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        longest: Sequence[int],
+        seeds: Sequence[int],
+        settings: SamplingSettings,
     ) -> list[Generated]:
-        """Generate one response per prompt, the whole batch in step."""
+        """Generate one response per prompt, the whole batch in step until the last one ends."""
+        with cached_attention(self._model):
+            tokens, log_probs = self._decode(prompts, longest, seeds, settings)
+        return _responses(tokens, log_probs, longest, settings)
+
+    def _decode(
+        self,
+        prompts: Sequence[Sequence[int]],
+        longest: Sequence[int],
+        seeds: Sequence[int],
+        settings: SamplingSettings,
+    ) -> tuple[Tensor, Tensor]:
         device = next(self._model.parameters()).device
-        draws = _uniform_draws(seeds, settings.max_response_length).to(device)
+        draws = _uniform_draws(seeds, max(longest)).to(device)
+        limits = torch.tensor(longest, device=device)
         inputs = _pad_left(prompts, device)
         tokens, log_probs = [], []
         finished = torch.zeros(len(prompts), dtype=torch.bool, device=device)
-        for position in range(settings.max_response_length):
+        for position in range(max(longest)):
             output = self._model(**inputs, use_cache=True, logits_to_keep=1)
             chosen, log_prob = _sample(output.logits[:, -1], settings, draws[:, position])
             tokens.append(chosen)
             log_probs.append(log_prob)
-            finished |= chosen == settings.eos_token_id
+            finished |= (chosen == settings.eos_token_id) | (limits == position + 1)
             if not settings.ignore_eos and bool(finished.all()):
                 break
             inputs = _next_inputs(inputs, output.past_key_values, chosen)
-        return _responses(torch.stack(tokens, 1), torch.stack(log_probs, 1), settings)
+        return torch.stack(tokens, 1), torch.stack(log_probs, 1)
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]]) -> int:
         """Nothing to do: the weights are the policy's own."""
         return 0
+
+    def sleep(self) -> None:
+        """Nothing is held."""
+
+    def wake_up(self) -> None:
+        """Nothing is held."""
 
     def close(self) -> None:
         """Nothing is held."""
@@ -107,10 +130,13 @@ def _sample(logits: Tensor, settings: SamplingSettings, draws: Tensor) -> tuple[
     return chosen.squeeze(1), log_probs.gather(1, chosen).squeeze(1)
 
 
-def _responses(tokens: Tensor, log_probs: Tensor, settings: SamplingSettings) -> list[Generated]:
+def _responses(
+    tokens: Tensor, log_probs: Tensor, longest: Sequence[int], settings: SamplingSettings
+) -> list[Generated]:
     ends = (tokens == settings.eos_token_id) & (not settings.ignore_eos)
     first_end = torch.where(ends.any(1), ends.int().argmax(1) + 1, tokens.shape[1])
+    lengths = [min(end, limit) for end, limit in zip(first_end.tolist(), longest, strict=True)]
     return [
         Generated(row[:length], values[:length])
-        for row, values, length in zip(tokens.tolist(), log_probs.tolist(), first_end.tolist(), strict=True)
+        for row, values, length in zip(tokens.tolist(), log_probs.tolist(), lengths, strict=True)
     ]

@@ -8,7 +8,7 @@ import copy
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from math import ceil
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.nn.functional import linear
 
 from placebench.errors import LaunchError
 from placebench.ppo.rollout.base import Generated, SamplingSettings
+from placebench.workload import Workload
 
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -34,45 +35,57 @@ _BLOCK_TOKENS = 128
 
 
 class VllmRollout:
-    """Generates with vLLM, in the pool's process group.
+    """Generates with vLLM, in the pool's process group: one engine a rank, or one for several ranks.
 
-    Building it is collective: every rank of the default process group has to, at the same time. The engine starts with
-    random weights; the first `update_weights` gives it the policy's.
+    Building it is collective: every rank of the default process group has to, at the same time; so are all methods
+    where ranks share an engine. The engine starts with random weights; the first `update_weights` gives it the
+    policy's.
 
     Args:
         model_config: the policy's transformers config.
         device_kind: `cpu` or `cuda`.
-        dtype: of weights and key-value cache: `float32` or `bfloat16`.
-        max_model_len: tokens of the longest prompt and response together.
-        sequences: prompts that one call generates for at most; the key-value cache holds all of them.
-        seed: of the engine; the draws follow the seeds of `generate` alone.
+        workload: the job.
+        ranks: size of the pool.
     """
 
-    def __init__(
-        self, model_config: Any, device_kind: str, dtype: str, *, max_model_len: int, sequences: int, seed: int
-    ) -> None:
-        os.environ.update(_ENVIRONMENT, RANK=str(dist.get_rank()))
+    def __init__(self, model_config: Any, device_kind: str, workload: Workload, ranks: int) -> None:
+        rank, shared_by = dist.get_rank(), workload.rollout.tensor_parallel_size
+        os.environ.update(_ENVIRONMENT, RANK=str(rank))
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         if device_kind == "cpu":
             # Without it vLLM leaves the process, and so training, one thread.
             os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
         from vllm import LLM
 
-        self._value_bytes = getattr(torch, dtype).itemsize
-        with tempfile.TemporaryDirectory(prefix="placebench-") as folder, _plain_weights():
-            _write_config(model_config, folder)
+        self._is_gpu = device_kind == "cuda"
+        self._value_bytes = getattr(torch, workload.precision).itemsize
+        self._group: Any = None
+        if shared_by > 1:
+            self._group, _ = dist.new_subgroups(shared_by)  # type: ignore[no-untyped-call]
+        length = workload.batch.max_prompt_length + workload.batch.max_response_length
+        sequences = ceil(workload.batch.size / ranks) * shared_by
+        kv_cache_bytes = self._kv_cache_bytes(model_config, length, sequences) // shared_by
+        with tempfile.TemporaryDirectory(prefix="placebench-") as folder, ExitStack() as building:
+            write_config(model_config, folder)
+            device_settings: dict[str, Any] = {"enforce_eager": True}
+            if self._is_gpu:
+                device_settings = self._gpu_settings(model_config, workload, kv_cache_bytes)
+            else:
+                building.enter_context(_plain_weights())
             self._engine = LLM(
                 folder,
                 load_format="dummy",
                 skip_tokenizer_init=True,
                 generation_config="vllm",
                 distributed_executor_backend="external_launcher",
-                dtype=dtype,
-                max_model_len=max_model_len,
+                tensor_parallel_size=shared_by,
+                dtype=workload.precision,
+                max_model_len=length,
                 max_num_seqs=sequences,
-                kv_cache_memory_bytes=self._kv_cache_bytes(model_config, max_model_len, sequences),
-                enforce_eager=device_kind == "cpu",
-                seed=seed,
+                kv_cache_memory_bytes=kv_cache_bytes,
+                # Engines draw differently, the ranks of one engine alike.
+                seed=workload.seed + rank // shared_by,
+                **device_settings,
             )
 
     def _kv_cache_bytes(self, model_config: Any, max_model_len: int, sequences: int) -> int:
@@ -83,36 +96,74 @@ class VllmRollout:
         blocks = sequences * ceil(max_model_len / _BLOCK_TOKENS) + 1
         return int(blocks * _BLOCK_TOKENS * per_token)
 
+    def _gpu_settings(self, model_config: Any, workload: Workload, kv_cache_bytes: int) -> dict[str, Any]:
+        free, whole = torch.cuda.mem_get_info()
+        settings: dict[str, Any] = {
+            "enable_sleep_mode": workload.rollout.sleep,
+            # vLLM insists on this share of the device being free; the cache's size is given already.
+            "gpu_memory_utilization": min(0.9, (kv_cache_bytes + (1 << 30)) / whole, free / whole),
+            # Each process sees its own device alone, so that vLLM's peer-to-peer kernels find no peer.
+            "disable_custom_all_reduce": True,
+        }
+        if workload.rollout.cuda_graphs:
+            # Graphs take the host's work off decoding; without torch.compile they are captured within seconds.
+            settings["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
+        else:
+            settings["enforce_eager"] = True
+        return settings
+
     def generate(
-        self, prompts: Sequence[Sequence[int]], settings: SamplingSettings, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        longest: Sequence[int],
+        seeds: Sequence[int],
+        settings: SamplingSettings,
     ) -> list[Generated]:
         """Generate one response per prompt, batched as vLLM schedules them.
 
         vLLM reports log-probabilities either before the temperature or after top-p. Scaled logits and temperature 1
-        give those in between, which the policy computes too.
+        give those in between, which the policy computes too. On GPUs the draws follow the engine's seed instead of the
+        prompts': vLLM draws request by request where these have seeds of their own, one kernel each.
         """
         from vllm import SamplingParams
 
         self._engine.apply_model(lambda model: setattr(model.logits_processor, "scale", 1 / settings.temperature))
+        cases = self._gather(list(zip(prompts, longest, seeds, strict=True)))
         parameters = [
             SamplingParams(
-                max_tokens=settings.max_response_length,
+                max_tokens=limit,
                 temperature=1.0,
                 top_p=settings.top_p,
-                seed=seed,
+                seed=None if self._is_gpu else seed,
                 # vLLM's own idea of the end of a sequence comes from the model's config; the settings alone count.
                 ignore_eos=True,
                 stop_token_ids=[] if settings.ignore_eos else [settings.eos_token_id],
                 logprobs=0,
                 detokenize=False,
             )
-            for seed in seeds
+            for _, limit, seed in cases
         ]
-        inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        return [_generated(output.outputs[0]) for output in self._engine.generate(inputs, parameters, use_tqdm=False)]
+        inputs = [{"prompt_token_ids": list(prompt)} for prompt, _, _ in cases]
+        outputs = self._engine.generate(inputs, parameters, use_tqdm=False)
+        first = self._group_rank() * len(prompts)
+        return [_generated(output.outputs[0]) for output in outputs[first : first + len(prompts)]]
+
+    def _gather(self, cases: list[Any]) -> list[Any]:
+        """The cases of all ranks that share the engine: each of them has to put in the same requests."""
+        if self._group is None:
+            return cases
+        everyone: list[Any] = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(everyone, cases, group=self._group)
+        return [case for part in everyone for case in part]
+
+    def _group_rank(self) -> int:
+        return 0 if self._group is None else dist.get_rank(self._group)
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]]) -> int:
         """Overwrite the engine's weights with the policy's and forget what it has cached of the old ones.
+
+        Returns:
+            Bytes of the policy's weights that went into the engine.
 
         Raises:
             LaunchError: a weight of the engine was not written, or is not the one that it computes with.
@@ -131,12 +182,23 @@ class VllmRollout:
             raise LaunchError("vLLM kept its prefix cache through an update of weights: requests are still running")
         return written
 
+    def sleep(self) -> None:
+        """Free the memory of weights and key-value cache; the weights are not kept."""
+        self._engine.sleep(level=2)
+
+    def wake_up(self) -> None:
+        """Allocate weights and key-value cache anew, beside what training has in use."""
+        # Training's allocator keeps what it has freed, and the engine's takes memory from the device alone.
+        torch.cuda.empty_cache()
+        self._engine.wake_up()
+
     def close(self) -> None:
         """End the engine; vLLM leaves the default process group with it."""
         self._engine.llm_engine.engine_core.shutdown()
 
 
-def _write_config(model_config: Any, folder: str) -> None:
+def write_config(model_config: Any, folder: str) -> None:
+    """Write the config that vLLM builds a model with random weights from."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     config = copy.deepcopy(model_config)

@@ -1,0 +1,141 @@
+"""Decoding in the rollout phase beside vLLM alone, on one device, in turn.
+
+    python benchmarks/decode.py --model qwen2.5-1.5b --sequences 64 [--set key=value …]
+
+Both sides generate for the same number of prompts of the same length, every response of full length, with the same
+random weights' shape: `rollout` through the job's backend, log-probabilities included, `vllm` through an engine as vLLM
+sets it up by itself. Each has a process of its own, started in turn `--pairs` times; each generates three times and the
+median of the last two counts. Prints tokens/s of both and their ratio.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import click
+import numpy as np
+
+from placebench.config import parse_settings
+from placebench.models import model_shape
+from placebench.workload import Workload, build_workload
+
+REPEATS = 3
+
+
+@click.command()
+@click.option("--model", default="qwen2.5-1.5b", show_default=True, help="A preset or the folder of a saved model.")
+@click.option("--sequences", default=64, show_default=True, type=click.IntRange(1), help="Prompts of the device.")
+@click.option("--pairs", default=1, show_default=True, type=click.IntRange(1), help="Starts of each side.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
+@click.option("--side", type=click.Choice(["rollout", "vllm"]), hidden=True)
+def main(model: str, sequences: int, pairs: int, settings: tuple[str, ...], side: str | None) -> None:
+    """Compare the tokens/s of the rollout phase with those of vLLM alone."""
+    content = {**parse_settings(settings), "model": model}
+    workload = build_workload(content)
+    if side:
+        measure = _rollout if side == "rollout" else _vllm
+        print(json.dumps(measure(workload, sequences)))
+        return
+    rates: dict[str, list[float]] = {"rollout": [], "vllm": []}
+    for pair in range(pairs):
+        for name in ("rollout", "vllm") if pair % 2 == 0 else ("vllm", "rollout"):
+            found = _start(name)
+            tokens = sequences * workload.batch.max_response_length
+            rates[name].append(tokens / statistics.median(found["seconds"][1:]))
+            print(
+                f"pair {pair + 1}  {name:8} {rates[name][-1]:10,.0f} tokens/s   start {found['start']:.1f} s",
+                flush=True,
+            )
+    ratios = [ours / theirs for ours, theirs in zip(rates["rollout"], rates["vllm"], strict=True)]
+    print(f"rollout / vllm alone: {statistics.median(ratios):.3f} (of {', '.join(f'{one:.3f}' for one in ratios)})")
+
+
+def _start(side: str) -> dict:  # type: ignore[type-arg]
+    command = [sys.executable, *sys.argv, "--side", side]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise click.ClickException(f"{' '.join(command)} ended with {done.returncode}; see its output above")
+    result: dict = json.loads(done.stdout.splitlines()[-1])  # type: ignore[type-arg]
+    return result
+
+
+def _prompts(workload: Workload, sequences: int) -> list[list[int]]:
+    shape = model_shape(workload.model)
+    assert shape is not None, "a preset or a folder has a shape"
+    random = np.random.default_rng(0)
+    tokens: list[list[int]] = random.integers(
+        1, shape.vocab_size, (sequences, workload.batch.max_prompt_length)
+    ).tolist()
+    return tokens
+
+
+def _rollout(workload: Workload, sequences: int) -> dict:  # type: ignore[type-arg]
+    import torch
+    import torch.distributed as dist
+
+    from placebench.ppo.models import model_config
+    from placebench.ppo.rollout.base import SamplingSettings
+    from placebench.ppo.rollout.vllm import VllmRollout
+
+    begin = time.perf_counter()
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)  # type: ignore[attr-defined]  # public, not in __all__
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo", store=store, rank=0, world_size=1)
+    workload = workload.model_copy(
+        update={"batch": workload.batch.model_copy(update={"size": sequences, "mini_batch_size": sequences})}
+    )
+    rollout = VllmRollout(model_config(workload.model), kind, workload, 1)
+    start = time.perf_counter() - begin
+    settings = SamplingSettings(1.0, 1.0, True, 0)
+    longest = [workload.batch.max_response_length] * sequences
+    seconds = []
+    for repeat in range(REPEATS):
+        prompts = _prompts(workload, sequences)
+        if repeat:
+            rollout.sleep()
+            rollout.wake_up()
+        begin = time.perf_counter()
+        rollout.generate(prompts, longest, list(range(sequences)), settings)
+        seconds.append(time.perf_counter() - begin)
+    rollout.close()
+    return {"start": start, "seconds": seconds}
+
+
+def _vllm(workload: Workload, sequences: int) -> dict:  # type: ignore[type-arg]
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    begin = time.perf_counter()
+    from vllm import LLM, SamplingParams
+
+    from placebench.ppo.models import model_config
+    from placebench.ppo.rollout.vllm import write_config
+
+    batch = workload.batch
+    with tempfile.TemporaryDirectory(prefix="placebench-") as folder:
+        write_config(model_config(workload.model), folder)
+        engine = LLM(
+            folder,
+            load_format="dummy",
+            skip_tokenizer_init=True,
+            generation_config="vllm",
+            dtype=workload.precision,
+            max_model_len=batch.max_prompt_length + batch.max_response_length,
+            gpu_memory_utilization=0.5,
+            enable_prefix_caching=False,
+        )
+    start = time.perf_counter() - begin
+    parameters = SamplingParams(max_tokens=batch.max_response_length, ignore_eos=True, detokenize=False)
+    seconds = []
+    for _ in range(REPEATS):
+        prompts = [{"prompt_token_ids": prompt} for prompt in _prompts(workload, sequences)]
+        begin = time.perf_counter()
+        engine.generate(prompts, parameters, use_tqdm=False)
+        seconds.append(time.perf_counter() - begin)
+    return {"start": start, "seconds": seconds}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""How near the training phases come to the device's peak, on one device, without the rest of the job.
+
+    python benchmarks/training.py --model qwen2.5-1.5b --sequences 64 [--set key=value …]
+
+Runs the job's own models and losses over sequences of full length, each phase `--repeats` times after two passes of
+warm-up, and prints the median seconds and the model FLOP utilisation (MFU) of each phase. FLOPs a token: forward
+2·N + 4·layers·hidden·T, training 6·N + 12·layers·hidden·T, for N parameters and sequences of T tokens; attention is
+counted as if it were not causal, and what checkpointing computes anew is not counted.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import click
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from placebench.config import parse_settings
+from placebench.models import model_shape
+from placebench.ppo.batch import SequenceBatch
+from placebench.ppo.losses import policy_loss, value_loss
+from placebench.ppo.models import PolicyModel, ValueModel, load_language_model
+from placebench.ppo.training import TrainedModel
+from placebench.workload import Workload, build_workload
+
+
+@click.command()
+@click.option("--model", default="qwen2.5-1.5b", show_default=True, help="A preset or the folder of a saved model.")
+@click.option("--sequences", default=64, show_default=True, type=click.IntRange(1), help="Sequences of the device.")
+@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Timed runs of each phase.")
+@click.option("--peak", default=989.0, show_default=True, help="The device's dense peak, TFLOP/s.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
+def main(model: str, sequences: int, repeats: int, peak: float, settings: tuple[str, ...]) -> None:
+    """Time old_log_prob, values, update_actor and update_critic on one device."""
+    content = {**parse_settings(settings), "model": model}
+    workload = build_workload(content)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)  # type: ignore[attr-defined]  # public, not in __all__
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=0, world_size=1)
+    shape = model_shape(workload.model)
+    assert shape is not None, "a preset or a folder has a shape"
+    batch = _batch(workload, sequences, shape.vocab_size)
+    tokens, length = int(batch.lengths.sum()), int(batch.lengths[0])
+    forward = tokens * (2 * shape.parameters + 4 * shape.num_hidden_layers * shape.hidden_size * length)
+    for name, run in _phases(workload, batch, device).items():
+        seconds = _time(run, repeats, device)
+        flops = forward * (3 if name.startswith("update") else 1)
+        mfu = flops / seconds / (peak * 1e12)
+        print(f"{name:14} {seconds:8.3f} s   {tokens / seconds:10,.0f} tokens/s   MFU {100 * mfu:5.1f} %", flush=True)
+    if device.type == "cuda":
+        print(f"peak memory    {torch.cuda.max_memory_allocated() / 1e9:8.1f} GB allocated")
+    dist.destroy_process_group()
+
+
+def _batch(workload: Workload, sequences: int, words: int) -> SequenceBatch:
+    random = np.random.default_rng(0)
+    prompt, response = workload.batch.max_prompt_length, workload.batch.max_response_length
+    tokens = random.integers(1, words, (sequences, prompt + response)).tolist()
+    batch = SequenceBatch.build([row[:prompt] for row in tokens], [row[prompt:] for row in tokens])
+    count = batch.response_tokens
+    fields = ("old_log_probs", "ref_log_probs", "advantages", "values", "returns")
+    values = {name: random.normal(size=count).astype(np.float32) for name in fields}
+    values["old_log_probs"] = values["ref_log_probs"] = np.full(count, -np.log(words), np.float32)
+    return batch.with_fields(values)
+
+
+def _phases(workload: Workload, batch: SequenceBatch, device: torch.device) -> dict[str, Callable[[], object]]:
+    algorithm, optimizer = workload.algorithm, workload.optimizer
+    policy = PolicyModel(
+        load_language_model(workload.model), 1.0, getattr(torch, workload.precision), workload.torch_compile
+    )
+    actor = TrainedModel(policy, workload, device, 0, optimizer.actor_lr)
+    critic = TrainedModel(ValueModel(load_language_model(workload.model)), workload, device, 1, optimizer.critic_lr)
+    scored = batch.with_fields()
+    responses = [batch.response_tokens]
+
+    def actor_loss(module, pack):  # type: ignore[no-untyped-def]
+        log_probs, entropy = module(pack.inputs, pack.predict_positions, pack.targets, True)
+        old, ref, advantages = (pack.fields[name] for name in ("old_log_probs", "ref_log_probs", "advantages"))
+        return policy_loss(log_probs, entropy, old, ref, advantages, algorithm, 0.0)
+
+    def critic_loss(module, pack):  # type: ignore[no-untyped-def]
+        values = module(pack.inputs, pack.predict_positions)
+        return value_loss(values, pack.fields["values"], pack.fields["returns"], algorithm.clip_value)
+
+    def log_probs(module, pack):  # type: ignore[no-untyped-def]
+        return module(pack.inputs, pack.predict_positions, pack.targets, False)[0]
+
+    return {
+        "old_log_prob": lambda: actor.per_token(scored, log_probs),
+        "values": lambda: critic.per_token(scored, lambda module, pack: module(pack.inputs, pack.predict_positions)),
+        "update_critic": lambda: critic.update(batch, responses, 1, critic_loss),
+        "update_actor": lambda: actor.update(batch, responses, 1, actor_loss),
+    }
+
+
+def _time(run: Callable[[], object], repeats: int, device: torch.device) -> float:
+    seconds = []
+    for _ in range(2 + repeats):
+        start = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[2:])
+
+
+if __name__ == "__main__":
+    main()
