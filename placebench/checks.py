@@ -139,7 +139,7 @@ def _unusable_prompts(workload: Workload) -> Iterator[str]:
 
     data, longest = workload.data, workload.batch.max_prompt_length
     try:
-        source = open_prompts(data, workload.seed)
+        source = open_prompts(data, workload.seed, longest)
         if workload.model not in PRESETS:
             return
         largest = data.operand_max

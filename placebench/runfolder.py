@@ -66,6 +66,11 @@ class Trial:
         return self.path / "processes.jsonl"
 
     @property
+    def kernels(self) -> Path:
+        """How each phase of one warm-up step spent its time on each GPU."""
+        return self.path / "kernels.jsonl"
+
+    @property
     def progress(self) -> Path:
         """What the job is doing now, replaced at every change of phase."""
         return self.path / "progress.json"

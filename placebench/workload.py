@@ -12,6 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from placebench.config import merge
 from placebench.errors import UsageError
+from placebench.models import PRESETS
+
+# The preset that learns within a minute on two cores; the defaults below are for it.
+SMALL_MODEL = "tiny"
 
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -31,8 +35,8 @@ class Data(_Section):
     answer_key: str = Field("answer", description="field of the file that holds the answer handed to the reward")
     reward: str = Field("prefix_match", description="a built-in reward's name, or module:function")
     operand_max: Positive = Field(4, description="largest operand of the arithmetic task")
-    prompt_length: Annotated[int, Field(ge=0)] = Field(
-        0, description="characters that solved examples fill every arithmetic prompt up to; 0: no examples"
+    fill_prompts: bool = Field(
+        False, description="solved examples fill every arithmetic prompt up to batch.max_prompt_length characters"
     )
 
 
@@ -112,7 +116,7 @@ class Workload(_Section):
     left out of the numbers.
     """
 
-    model: str = Field("tiny", description="a preset, a folder, or a hub id")
+    model: str = Field(SMALL_MODEL, description="a preset, a folder, or a hub id")
     critic_model: str | None = Field(None, description="the critic's model; the actor's when not given")
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     steps: Positive = 10
@@ -121,38 +125,43 @@ class Workload(_Section):
     sharding: Literal["replicate", "shard"] = "replicate"
     activation_checkpointing: bool = False
     torch_compile: bool = Field(False, description="compile the transformer blocks for training and scoring")
+    trace_kernels: bool = Field(True, description="trace on GPUs what the last warm-up step's phases spend time on")
     data: Data = Data()
     batch: Batch = Batch()
     rollout: Rollout = Rollout()
     algorithm: Algorithm = Algorithm()
     optimizer: Optimizer = Optimizer()
 
+    @property
+    def traced_step(self) -> int | None:
+        """The step whose kernels are traced: the last warm-up step, unless that is the first, which compiles."""
+        return self.warmup_steps if self.trace_kernels and self.warmup_steps > 1 else None
+
     @model_validator(mode="after")
     def _measures_something(self) -> Self:
-        if 0 < self.batch.max_prompt_length < self.data.prompt_length:
-            raise ValueError(
-                f"data.prompt_length {self.data.prompt_length} is more than batch.max_prompt_length"
-                f" {self.batch.max_prompt_length}"
-            )
         if self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} leaves none of {self.steps} steps to measure")
         return self
 
 
-# What a model of real size starts from: verl's learning rates, one epoch, 512 + 512 tokens, bf16.
+# What a model of real size starts from: verl's learning rates, one epoch, 512 + 512 tokens, bf16, vLLM.
 REAL_MODEL: Mapping[str, Any] = {
     "precision": "bfloat16",
     "sharding": "shard",
+    "torch_compile": True,
+    "rollout": {"backend": "vllm"},
     "batch": {
         "size": 256,
         "mini_batch_size": 128,
-        "micro_batch_tokens": 32_768,
+        "micro_batch_tokens": 16_384,
         "max_prompt_length": 512,
         "max_response_length": 512,
     },
     "algorithm": {"epochs": 1, "entropy_coeff": 0.0},
     "optimizer": {"actor_lr": 1e-6, "critic_lr": 1e-5},
 }
+# With random weights nothing is learned, and lengths would be noise: prompts and responses are as long as can be.
+RANDOM_WEIGHTS: Mapping[str, Any] = {"data": {"fill_prompts": True}, "rollout": {"ignore_eos": True}}
 
 
 def build_workload(content: Mapping[str, Any], origin: str | Callable[[str], str] = "workload") -> Workload:
@@ -165,8 +174,9 @@ def build_workload(content: Mapping[str, Any], origin: str | Callable[[str], str
     Raises:
         UsageError: one line that names the first wrong key, what is wrong and the value found.
     """
-    if content.get("model", "tiny") != "tiny":
-        content = merge(REAL_MODEL, content)
+    model = content.get("model", SMALL_MODEL)
+    if model != SMALL_MODEL:
+        content = merge(merge(REAL_MODEL, RANDOM_WEIGHTS if model in PRESETS else {}), content)
     try:
         return Workload.model_validate(content)
     except ValidationError as error:

@@ -10,7 +10,7 @@ from synthetic_run import GIB, SyntheticRun
 
 from placebench.compare.attribution import attribute, attribute_samples, peak_memory
 from placebench.compare.comparison import compare_run, phase_devices
-from placebench.compare.intervals import Intervals
+from placebench.intervals import Intervals
 
 
 def samples(period: float, loads: list[float | None], **columns: list[float | None]) -> pd.DataFrame:

@@ -58,11 +58,11 @@ def test_each_sequence_attends_to_itself_alone(kv_heads: int, window: int | None
         torch.nn.Identity(), query, key, value, None, **arguments, sliding_window=window, scaling=0.3
     )
     for start, end in ((0, 5), (5, 7), (7, 13)):
-        part = [tensor[:, :, start:end] for tensor in (query, key, value)]
+        q, k, v = (tensor[:, :, start:end] for tensor in (query, key, value))
         steps = torch.arange(end - start)
         behind = steps[:, None] - steps
         mask = (behind >= 0) & (behind < (window or 99))
-        alone = scaled_dot_product_attention(*part, attn_mask=mask, scale=0.3, enable_gqa=True)
+        alone = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.3, enable_gqa=True)
         torch.testing.assert_close(together[:, start:end], alone.transpose(1, 2))
 
 
@@ -88,16 +88,17 @@ def test_chunks_give_values_and_gradients_of_the_whole_table(
     hidden, weight, targets = torch.randn(7, 5), torch.randn(11, 5), torch.randint(11, (7,))
     monkeypatch.setattr(chunks, "TABLE_VALUES", rows * 11)
     factors = torch.randn(2, 7)
-    found, expected = [], []
-    for results, compute in (
-        (found, lambda h, w: token_log_probs(h, w, targets, 0.7, entropy=True, compiled=compiled)),
-        (expected, lambda h, w: plain_log_probs(h, w, targets, 0.7)),
-    ):
-        inputs = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-        log_probs, entropy = compute(*inputs)
-        ((factors[0] * log_probs).sum() + (factors[1] * entropy).sum()).backward()
-        results += [log_probs.detach(), entropy.detach(), *(one.grad for one in inputs)]
-    for one, other in zip(found, expected, strict=True):
+
+    def values_and_gradients(in_chunks: bool) -> list[Any]:
+        h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        if in_chunks:
+            log_probs, entropy = token_log_probs(h, w, targets, 0.7, entropy=True, compiled=compiled)
+        else:
+            log_probs, entropy = plain_log_probs(h, w, targets, 0.7)
+        torch.autograd.backward((factors[0] * log_probs).sum() + (factors[1] * entropy).sum())
+        return [log_probs.detach(), entropy.detach(), h.grad, w.grad]
+
+    for one, other in zip(values_and_gradients(True), values_and_gradients(False), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
@@ -106,7 +107,7 @@ def test_no_tokens_and_no_entropy() -> None:
     log_probs, entropy = token_log_probs(
         torch.randn(0, 5), weight, torch.empty(0, dtype=torch.int64), 1.0, entropy=True
     )
-    (log_probs.sum() + entropy.sum()).backward()
+    torch.autograd.backward(log_probs.sum() + entropy.sum())
     assert log_probs.shape == entropy.shape == (0,)
     assert weight.grad is not None
     assert not weight.grad.any()
@@ -120,7 +121,7 @@ def test_packed_log_probs_are_those_of_transformers(model: str, monkeypatch: pyt
 
     from placebench.models import PRESETS, ModelShape
 
-    monkeypatch.setitem(PRESETS, "llama", ModelShape("llama", 32, 48, 2, 4, 2, 64, True))  # type: ignore[arg-type]
+    monkeypatch.setitem(PRESETS, "llama", ModelShape("llama", 32, 48, 2, 4, 2, 64, True))
     module = PolicyModel(load_language_model(model), 0.7, torch.float32, compiled=False)
     trained = SequenceModel(module.requires_grad_(False), build_workload({}), CPU, 3)
     batch = batch_of([(3, 4), (5, 2), (7, 6)])
@@ -156,4 +157,5 @@ def test_a_head_that_is_no_plain_product_is_refused(tmp_path: Any) -> None:
     config.save_pretrained(tmp_path)
     with pytest.raises(UsageError, match="logit_scale is not supported"):
         model_config(str(tmp_path))
-    assert PACKED in transformers.AttentionInterface()
+    interface: Any = transformers.AttentionInterface
+    assert PACKED in interface()

@@ -90,9 +90,9 @@ def test_micro_batches_are_few_and_even() -> None:
 
 
 def test_arithmetic_follows_seed_and_step() -> None:
-    source = open_prompts(Data(operand_max=9), seed=3)
+    source = open_prompts(Data(operand_max=9), 3, 16)
     prompts = source.step_prompts(2, 50)
-    assert prompts == open_prompts(Data(operand_max=9), seed=3).step_prompts(2, 50)
+    assert prompts == open_prompts(Data(operand_max=9), 3, 16).step_prompts(2, 50)
     assert prompts != source.step_prompts(1, 50)
     for prompt in prompts:
         left, right = prompt.text.removesuffix("=").split("+")
@@ -102,13 +102,13 @@ def test_arithmetic_follows_seed_and_step() -> None:
 def test_prompts_from_files(tmp_path: Path) -> None:
     lines = tmp_path / "prompts.jsonl"
     lines.write_text("\n".join(json.dumps({"prompt": f"{n}+0=", "answer": n}) for n in range(3)) + "\n")
-    source = open_prompts(Data(source=str(lines)), seed=0)
+    source = open_prompts(Data(source=str(lines)), 0, 16)
     passes = [Counter(prompt.answer for prompt in source.step_prompts(step, 3)) for step in (1, 2)]
     assert passes == [Counter("012")] * 2
     table = tmp_path / "prompts.parquet"
     rows = [{"prompt": [{"role": "user", "content": "1+1="}], "reward_model": {"style": "rule", "ground_truth": "2"}}]
     pd.DataFrame(rows).to_parquet(table)
-    (prompt,) = open_prompts(Data(source=str(table)), seed=0).step_prompts(1, 1)
+    (prompt,) = open_prompts(Data(source=str(table)), 0, 16).step_prompts(1, 1)
     assert (prompt.text, prompt.answer) == ("1+1=", "2")
 
 
@@ -127,12 +127,12 @@ def test_prompts_from_files(tmp_path: Path) -> None:
 def test_unusable_prompt_files(tmp_path: Path, name: str, text: str, words: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=words):
-        open_prompts(Data(source=str(tmp_path / name)), seed=0)
+        open_prompts(Data(source=str(tmp_path / name)), 0, 16)
 
 
 def test_missing_prompt_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
-        open_prompts(Data(source=str(tmp_path / "none.jsonl")), seed=0)
+        open_prompts(Data(source=str(tmp_path / "none.jsonl")), 0, 16)
 
 
 def test_rewards() -> None:
@@ -258,7 +258,8 @@ def test_public_parameter_counts() -> None:
 
 
 def test_model_shapes(tmp_path: Path) -> None:
-    policy(1.0).module.language_model.save_pretrained(tmp_path)
+    language_model: Any = policy(1.0).module.language_model
+    language_model.save_pretrained(tmp_path)
     saved = model_shape(str(tmp_path))
     assert saved is not None
     assert saved.parameters == PRESETS["tiny"].parameters
@@ -269,3 +270,16 @@ def test_model_shapes(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UsageError, match="not the config of"):
         model_shape(str(tmp_path))
+
+
+@given(st.integers(0, 60))
+def test_solved_examples_fill_a_prompt(length: int) -> None:
+    plain = open_prompts(Data(operand_max=9), 3, length).step_prompts(2, 20)
+    filled = open_prompts(Data(operand_max=9, fill_prompts=True), 3, length).step_prompts(2, 20)
+    for prompt, question in zip(filled, plain, strict=True):
+        assert len(prompt.text) == max(length, len(question.text))
+        assert prompt.text.endswith(question.text)
+        assert prompt.answer == question.answer
+        for example in prompt.text.split(",")[1:-1]:
+            left, _, result = example.partition("=")
+            assert sum(map(int, left.split("+"))) == int(result)

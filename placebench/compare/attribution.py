@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from placebench.compare.intervals import Intervals, contains, covered, length, subtract, union
 from placebench.compare.run import Launch, RunPlacement
 from placebench.compare.steps import STEP_PHASE
+from placebench.intervals import Intervals, contains, covered, length, subtract, union
 from placebench.telemetry.spans import CONTROLLER
 
 IDLE = "idle"

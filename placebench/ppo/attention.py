@@ -8,7 +8,7 @@ padded, for the time of the attention.
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -71,11 +71,11 @@ def packed_attention(
         if options.get(name) is not None:
             raise LaunchError(f"this model's attention uses {name}, which training here does not compute")
     window = sliding_window if sliding_window is not None and sliding_window < max_length_q else None
-    rows = [tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value)]
+    query, key, value = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
     if padded_positions is None:
-        result = _flash(*rows, cu_seq_lens_q, max_length_q, scaling, window)
+        result = _flash(query, key, value, cu_seq_lens_q, max_length_q, scaling, window)
     else:
-        result = _padded(*rows, cu_seq_lens_q.shape[0] - 1, max_length_q, padded_positions, scaling, window)
+        result = _padded(query, key, value, len(cu_seq_lens_q) - 1, max_length_q, padded_positions, scaling, window)
     return result.unsqueeze(0), None
 
 
@@ -92,10 +92,10 @@ def _flash(
     # Since torch 2.13 grouped heads must be asked for; before, they are taken as they come.
     grouped: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
     before = -1 if window is None else window - 1
-    result: Tensor = varlen_attn(
+    result = varlen_attn(
         query, key, value, starts, starts, longest, longest, scale=scaling, window_size=(before, 0), **grouped
     )
-    return result
+    return cast(Tensor, result)
 
 
 def _padded(

@@ -33,6 +33,21 @@ READS: Mapping[str, tuple[str, ...]] = {
 WRITES: Mapping[str, str] = {"old_log_prob": "old_log_probs", "ref": "ref_log_probs", "values": "values"}
 
 
+@dataclass(frozen=True)
+class StepRecord:
+    """What is kept of a step.
+
+    Attributes:
+        metrics: under verl's names.
+        spans: of all devices and the controller, objects of `spans.jsonl`.
+        kernels: objects of `kernels.jsonl`; none in steps that are not traced.
+    """
+
+    metrics: dict[str, float]
+    spans: list[dict[str, Any]]
+    kernels: list[dict[str, Any]]
+
+
 @dataclass
 class _StepState:
     """What one step knows so far."""
@@ -79,9 +94,10 @@ class Controller:
         self._kl = KLController(workload.algorithm, workload.algorithm.kl_coef)
         self._recorder = SpanRecorder("controller")
         self._worker_spans: list[dict[str, Any]] = []
+        self._kernels: list[dict[str, Any]] = []
 
-    def run_step(self, step: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Run one step; returns its metrics under verl's names and the spans of all devices."""
+    def run_step(self, step: int) -> "StepRecord":
+        """Run one step."""
         start = time.monotonic()
         state = _StepState(step, self._prompts.step_prompts(step, self._workload.batch.size))
         done: frozenset[str] = frozenset()
@@ -100,8 +116,9 @@ class Controller:
         end = self._recorder.now()
         self._recorder.add(step, "step", start, end)
         metrics = state.metrics.finish(state.sequences, end - start, self._placement.size, self._workload)
-        spans, self._worker_spans = self._worker_spans + self._recorder.drain(), []
-        return metrics, spans
+        record = StepRecord(metrics, self._worker_spans + self._recorder.drain(), self._kernels)
+        self._worker_spans, self._kernels = [], []
+        return record
 
     def _submittable(self, done: frozenset[str], running: Any) -> tuple[Phase, ...]:
         """Ready phases whose pool is free, at most one a pool."""
@@ -149,9 +166,10 @@ class Controller:
 
     def _collect(self, state: _StepState, one: "_Running") -> None:
         ordered = [one.results[rank] for rank in range(len(one.pending))]
-        for _, spans in ordered:
-            self._worker_spans += spans
-        self._absorb(state, one, [result for result, _ in ordered])
+        for told in ordered:
+            self._worker_spans += told.spans
+            self._kernels += told.kernels
+        self._absorb(state, one, [told.result for told in ordered])
         end = self._recorder.now()
         self._recorder.add(state.step, one.phase.name, one.start, end, one.phase.role, one.pool)
         state.metrics.timing(one.phase.name, one.start, end)

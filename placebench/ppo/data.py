@@ -46,11 +46,9 @@ class Arithmetic:
         """Draw operands uniformly from 0 to `operand_max`."""
         examples = ceil(self.length / len("0+0=0,"))
         random = np.random.default_rng([self.seed, step])
-        draw = random.integers(0, self.operand_max + 1, (count, 2))
-        solved = random.integers(0, self.operand_max + 1, (count, examples, 2))
-        return [
-            self._prompt(*question, others) for question, others in zip(draw.tolist(), solved.tolist(), strict=True)
-        ]
+        questions = random.integers(0, self.operand_max + 1, (count, 2)).tolist()
+        solved = random.integers(0, self.operand_max + 1, (count, examples, 2)).tolist()
+        return [self._prompt(left, right, others) for (left, right), others in zip(questions, solved, strict=True)]
 
     def _prompt(self, left: int, right: int, solved: list[list[int]]) -> Prompt:
         question = f"{left}+{right}="
@@ -77,14 +75,19 @@ class FilePrompts:
         return self.prompts[int(order[offset])]
 
 
-def open_prompts(data: Data, seed: int) -> PromptSource:
+def open_prompts(data: Data, seed: int, longest: int) -> PromptSource:
     """The prompt source that the workload names.
+
+    Args:
+        data: where prompts come from.
+        seed: of their draws and order.
+        longest: characters that prompts are filled up to where `data` says so.
 
     Raises:
         UsageError: the file cannot be read, is empty, or lacks the prompt field (with the line or row).
     """
     if data.source == "arithmetic":
-        return Arithmetic(seed, data.operand_max, data.prompt_length)
+        return Arithmetic(seed, data.operand_max, longest if data.fill_prompts else 0)
     path = Path(data.source)
     readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
     if path.suffix not in readers:

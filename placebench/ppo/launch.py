@@ -149,17 +149,18 @@ class Launch:
             self._workload,
             self._placement,
             workers,
-            open_prompts(self._workload.data, self._workload.seed),
+            open_prompts(self._workload.data, self._workload.seed, self._workload.batch.max_prompt_length),
             load_tokenizer(self._workload.model),
             lambda step, running: self._progress("step", step, running),
             hands_over=self._hands_over(),
         )
         with self._trial.steps.open("a", encoding="utf-8") as steps:
             for step in range(1, self._workload.steps + 1):
-                metrics, spans = controller.run_step(step)
-                print(format_step(step, metrics), flush=True)
-                append_jsonl(steps, {"step": step, "wall": time.time(), "metrics": metrics})
-                self._write_spans(spans)
+                record = controller.run_step(step)
+                print(format_step(step, record.metrics), flush=True)
+                append_jsonl(steps, {"step": step, "wall": time.time(), "metrics": record.metrics})
+                self._write_spans(record.spans)
+                self._write_kernels(record.kernels)
 
     def _hands_over(self) -> bool:
         """Whether generation and training take turns in the devices' memory: an engine of its own on GPUs."""
@@ -179,6 +180,12 @@ class Launch:
         with self._trial.spans.open("a", encoding="utf-8") as stream:
             for span in spans:
                 append_jsonl(stream, span)
+
+    def _write_kernels(self, rows: list[dict[str, Any]]) -> None:
+        if rows:
+            with self._trial.kernels.open("a", encoding="utf-8") as stream:
+                for row in rows:
+                    append_jsonl(stream, row)
 
 
 def _call(workers: Mapping[str, list[Any]], method: str) -> list[Any]:

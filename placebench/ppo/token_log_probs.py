@@ -33,12 +33,14 @@ def token_log_probs(
     Returns:
         Log-probabilities and entropies in nats, float32 [tokens] each.
     """
-    return _TokenLogProbs.apply(hidden, weight, targets, temperature, entropy, compiled)  # type: ignore[no-any-return, no-untyped-call]
+    apply: Any = _TokenLogProbs.apply
+    results: tuple[Tensor, Tensor] = apply(hidden, weight, targets, temperature, entropy, compiled)
+    return results
 
 
 class _TokenLogProbs(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         context: Any,
         hidden: Tensor,
         weight: Tensor,
@@ -58,7 +60,7 @@ class _TokenLogProbs(torch.autograd.Function):
         return results[0].clone(), results[2].clone()
 
     @staticmethod
-    def backward(context: Any, log_probs_gradient: Tensor, entropies_gradient: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(context: Any, log_probs_gradient: Tensor, entropies_gradient: Tensor) -> tuple[Any, ...]:
         hidden, weight, targets, (_, normalizers, entropies) = context.saved_tensors
         logits_gradient = _function(_logits_gradient, context.compiled)
         hidden_gradient = torch.empty_like(hidden)

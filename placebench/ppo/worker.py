@@ -6,13 +6,14 @@ bound to its device.
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from placebench.placement import Role
 from placebench.ppo.batch import SequenceBatch
+from placebench.telemetry.kernels import KernelTrace
 from placebench.telemetry.spans import SpanRecorder
 from placebench.workload import Workload
 
@@ -23,6 +24,20 @@ if TYPE_CHECKING:
 
 # Added to the workload's seed, so that the critic does not start with the actor's weights.
 CRITIC_SEED = 1
+
+
+class PhaseResult(NamedTuple):
+    """What a rank has to tell after a phase.
+
+    Attributes:
+        result: the phase's own, see the methods of `Worker`.
+        spans: objects of `spans.jsonl`.
+        kernels: objects of `kernels.jsonl`; none in steps that are not traced.
+    """
+
+    result: Any
+    spans: list[dict[str, Any]]
+    kernels: list[dict[str, Any]]
 
 
 class Worker:
@@ -51,6 +66,7 @@ class Worker:
         self._pool, self._device_record = pool, device
         self._rank, self._ranks = rank, ranks
         self._spans = SpanRecorder(device["id"], pool)
+        self._kernels: KernelTrace | None = None
 
     def start(self) -> int:
         """Bind the process to its device and import what the job needs; returns the process id."""
@@ -67,6 +83,7 @@ class Worker:
                 torch.set_num_threads(len(self._device_record["cores"]))
         if self._device_record["kind"] == "gpu":
             self._spans = SpanRecorder(self._device_record["id"], self._pool, _GpuMeter(), self._spans.clock)
+            self._kernels = KernelTrace(self._device_record["id"])
         return os.getpid()
 
     def open_store(self) -> tuple[str, int]:
@@ -135,8 +152,8 @@ class Worker:
         rollout.update_weights(self._policy_weights())
         return rollout
 
-    def run(self, step: int, phase: str, role: str, arguments: Mapping[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
-        """Run one phase of a step; returns its result and its spans."""
+    def run(self, step: int, phase: str, role: str, arguments: Mapping[str, Any]) -> PhaseResult:
+        """Run one phase of a step."""
         phases: dict[str, Callable[..., Any]] = {
             "gen": self._gen,
             "sleep": lambda: self._rollout.sleep(),
@@ -149,9 +166,10 @@ class Worker:
             "update_critic": self._update_critic,
             "update_weights": self._update_weights,
         }
-        with self._spans.span(step, phase, role):
+        kernels = self._kernels if step == self._workload.traced_step else None
+        with self._spans.span(step, phase, role), kernels.phase(step, phase) if kernels else nullcontext():
             result = phases[phase](**arguments)
-        return result, self._spans.drain()
+        return PhaseResult(result, self._spans.drain(), kernels.drain() if kernels else [])
 
     def _gen(self, prompts: list[list[int]], longest: list[int], seeds: list[int]) -> SequenceBatch:
         from placebench.ppo.rollout.base import SamplingSettings

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from placebench.compare.intervals import Intervals, contains, covered, length, subtract, union
+from placebench.intervals import Intervals, contains, covered, length, subtract, union
 
 HOURS = 24
 WHOLE_HOURS = st.lists(st.tuples(st.integers(0, HOURS), st.integers(0, HOURS)).map(sorted), max_size=8)
