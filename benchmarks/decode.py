@@ -2,10 +2,11 @@
 
     python benchmarks/decode.py --model qwen2.5-1.5b --sequences 64 [--set key=value …]
 
-Both sides generate for the same number of prompts of the same length, every response of full length, with the same
-random weights' shape: `rollout` through the job's backend, log-probabilities included, `vllm` through an engine as vLLM
-sets it up by itself. Each has a process of its own, started in turn `--pairs` times; each generates three times and the
-median of the last two counts. Prints tokens/s of both and their ratio.
+Both sides generate for the same number of prompts of the same length, every response of full length, with random
+weights of the same shape: `rollout` through the job's backend, which keeps the log-probability of every token, `vllm`
+through an engine as vLLM sets it up by itself, with the same request for log-probabilities and without. Each side has a
+process of its own, started in turn `--pairs` times; every kind of request is generated for three times and the median of
+the last two counts. Prints the tokens/s and their ratios.
 """
 
 import json
@@ -40,18 +41,20 @@ def main(model: str, sequences: int, pairs: int, settings: tuple[str, ...], side
         measure = _rollout if side == "rollout" else _vllm
         print(json.dumps(measure(workload, sequences)))
         return
-    rates: dict[str, list[float]] = {"rollout": [], "vllm": []}
-    for pair in range(pairs):
-        for name in ("rollout", "vllm") if pair % 2 == 0 else ("vllm", "rollout"):
+    ratios: dict[str, list[float]] = {}
+    for pair in range(1, pairs + 1):
+        rates: dict[str, float] = {}
+        for name in ("rollout", "vllm") if pair % 2 else ("vllm", "rollout"):
             found = _start(name)
-            tokens = sequences * workload.batch.max_response_length
-            rates[name].append(tokens / statistics.median(found["seconds"][1:]))
-            print(
-                f"pair {pair + 1}  {name:8} {rates[name][-1]:10,.0f} tokens/s   start {found['start']:.1f} s",
-                flush=True,
-            )
-    ratios = [ours / theirs for ours, theirs in zip(rates["rollout"], rates["vllm"], strict=True)]
-    print(f"rollout / vllm alone: {statistics.median(ratios):.3f} (of {', '.join(f'{one:.3f}' for one in ratios)})")
+            for kind, seconds in found["seconds"].items():
+                rates[kind] = sequences * workload.batch.max_response_length / statistics.median(seconds[1:])
+                print(f"pair {pair}  {kind:28} {rates[kind]:10,.0f} tokens/s", flush=True)
+            print(f"pair {pair}  {name + ' start':28} {found['start']:10.1f} s", flush=True)
+        for kind, rate in rates.items():
+            ratios.setdefault(kind, []).append(rates["rollout"] / rate)
+    for kind, values in ratios.items():
+        if kind != "rollout":
+            print(f"rollout / {kind}: {statistics.median(values):.3f} ({', '.join(f'{one:.3f}' for one in values)})")
 
 
 def _start(side: str) -> dict:  # type: ignore[type-arg]
@@ -102,7 +105,7 @@ def _rollout(workload: Workload, sequences: int) -> dict:  # type: ignore[type-a
         rollout.generate(prompts, longest, list(range(sequences)), settings)
         seconds.append(time.perf_counter() - begin)
     rollout.close()
-    return {"start": start, "seconds": seconds}
+    return {"start": start, "seconds": {"rollout": seconds}}
 
 
 def _vllm(workload: Workload, sequences: int) -> dict:  # type: ignore[type-arg]
@@ -127,13 +130,15 @@ def _vllm(workload: Workload, sequences: int) -> dict:  # type: ignore[type-arg]
             enable_prefix_caching=False,
         )
     start = time.perf_counter() - begin
-    parameters = SamplingParams(max_tokens=batch.max_response_length, ignore_eos=True, detokenize=False)
-    seconds = []
-    for _ in range(REPEATS):
-        prompts = [{"prompt_token_ids": prompt} for prompt in _prompts(workload, sequences)]
-        begin = time.perf_counter()
-        engine.generate(prompts, parameters, use_tqdm=False)
-        seconds.append(time.perf_counter() - begin)
+    kinds = {"vllm with log-probabilities": {"logprobs": 0}, "vllm": {}}
+    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for kind, settings in kinds.items():
+        parameters = SamplingParams(max_tokens=batch.max_response_length, ignore_eos=True, detokenize=False, **settings)
+        for _ in range(REPEATS):
+            prompts = [{"prompt_token_ids": prompt} for prompt in _prompts(workload, sequences)]
+            begin = time.perf_counter()
+            engine.generate(prompts, parameters, use_tqdm=False)
+            seconds[kind].append(time.perf_counter() - begin)
     return {"start": start, "seconds": seconds}
 
 

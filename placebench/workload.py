@@ -125,7 +125,9 @@ class Workload(_Section):
     sharding: Literal["replicate", "shard"] = "replicate"
     activation_checkpointing: bool = False
     torch_compile: bool = Field(False, description="compile the transformer blocks for training and scoring")
-    trace_kernels: bool = Field(True, description="trace on GPUs what the last warm-up step's phases spend time on")
+    trace_kernels: bool = Field(
+        True, description="trace on GPUs what the first round's last warm-up step spends its time on"
+    )
     data: Data = Data()
     batch: Batch = Batch()
     rollout: Rollout = Rollout()

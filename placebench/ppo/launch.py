@@ -54,6 +54,8 @@ class Launch:
             {Role(role): pool for role, pool in content["placement"]["roles"].items()},
             Overlap(content["placement"]["overlap"]),
         )
+        # Tracing takes seconds, and what it shows is the same in every round.
+        self._traced_step = self._workload.traced_step if content["round"] == 1 else None
         self._recorder = SpanRecorder("controller")
 
     def run(self) -> None:
@@ -117,6 +119,7 @@ class Launch:
                     self._devices[device],
                     rank,
                     len(devices),
+                    self._traced_step,
                 )
                 for rank, device in enumerate(devices)
             ]

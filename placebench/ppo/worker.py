@@ -7,6 +7,7 @@ bound to its device.
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -50,6 +51,7 @@ class Worker:
         device: the device's record in launch.json.
         rank: this process's rank in the pool.
         ranks: size of the pool.
+        traced_step: the step whose kernels are traced on a GPU; None for none.
     """
 
     def __init__(
@@ -60,7 +62,9 @@ class Worker:
         device: Mapping[str, Any],
         rank: int,
         ranks: int,
+        traced_step: int | None,
     ) -> None:
+        self._traced_step = traced_step
         self._workload = Workload.model_validate(workload)
         self._roles = tuple(Role(role) for role in roles)
         self._pool, self._device_record = pool, device
@@ -106,6 +110,8 @@ class Worker:
             dist.init_process_group(backend, store=store, rank=self._rank, world_size=self._ranks)
             self._torch_device = torch.device("cuda" if backend == "nccl" else "cpu")
             self._build_roles()
+        if Role.ROLLOUT in self._roles:
+            self._rollout = self._build_rollout(self._torch_device)
         return self._spans.drain()
 
     def _build_roles(self) -> None:
@@ -137,8 +143,6 @@ class Worker:
             self._critic: TrainedModel = TrainedModel(critic, job, device, seed, job.optimizer.critic_lr)
         if Role.REWARD in self._roles:
             self._reward = load_reward(job.data.reward)
-        if Role.ROLLOUT in self._roles:
-            self._rollout = self._build_rollout(device)
 
     def _build_rollout(self, device: "torch.device") -> "Rollout":
         if self._workload.rollout.backend == "torch":
@@ -146,10 +150,18 @@ class Worker:
 
             shared: Rollout = TorchRollout(self._policy.language_model)
             return shared
-        from placebench.ppo.rollout.vllm import VllmRollout
+        from placebench.ppo.rollout.vllm import VllmRollout, import_engine
 
-        rollout = VllmRollout(self._policy.language_model.config, device.type, self._workload, self._ranks)
-        rollout.update_weights(self._policy_weights())
+        with self._spans.span(0, "import_engine"):
+            import_engine(device.type)
+        times = [self._spans.now()]
+        config = self._policy.language_model.config
+        rollout = VllmRollout(config, device.type, self._workload, self._ranks, lambda: times.append(self._spans.now()))
+        times.append(self._spans.now())
+        for phase, (start, end) in zip(("start_engine", "warm_up_engine"), pairwise(times), strict=False):
+            self._spans.add(0, phase, start, end)
+        with self._spans.span(0, "first_weights"):
+            rollout.update_weights(self._policy_weights())
         return rollout
 
     def run(self, step: int, phase: str, role: str, arguments: Mapping[str, Any]) -> PhaseResult:
@@ -166,7 +178,7 @@ class Worker:
             "update_critic": self._update_critic,
             "update_weights": self._update_weights,
         }
-        kernels = self._kernels if step == self._workload.traced_step else None
+        kernels = self._kernels if step == self._traced_step else None
         with self._spans.span(step, phase, role), kernels.phase(step, phase) if kernels else nullcontext():
             result = phases[phase](**arguments)
         return PhaseResult(result, self._spans.drain(), kernels.drain() if kernels else [])

@@ -39,14 +39,14 @@ class TorchRollout:
         settings: SamplingSettings,
     ) -> tuple[Tensor, Tensor]:
         device = next(self._model.parameters()).device
-        draws = _uniform_draws(seeds, max(longest)).to(device)
+        sources = [np.random.default_rng(seed) for seed in seeds]
         limits = torch.tensor(longest, device=device)
         inputs = _pad_left(prompts, device)
         tokens, log_probs = [], []
         finished = torch.zeros(len(prompts), dtype=torch.bool, device=device)
         for position in range(max(longest)):
             output = self._model(**inputs, use_cache=True, logits_to_keep=1)
-            chosen, log_prob = _sample(output.logits[:, -1], settings, draws[:, position])
+            chosen, log_prob = _sample(output.logits[:, -1], settings, sources)
             tokens.append(chosen)
             log_probs.append(log_prob)
             finished |= (chosen == settings.eos_token_id) | (limits == position + 1)
@@ -89,11 +89,6 @@ def unsharded(module: nn.Module) -> Iterator[None]:
             part.reshard()
 
 
-def _uniform_draws(seeds: Sequence[int], count: int) -> Tensor:
-    """One row of uniform numbers per seed, float64 [sequences, count]."""
-    return torch.from_numpy(np.stack([np.random.default_rng(seed).random(count) for seed in seeds]))
-
-
 def _pad_left(prompts: Sequence[Sequence[int]], device: torch.device) -> dict[str, Any]:
     longest = max(len(prompt) for prompt in prompts)
     ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)
@@ -113,21 +108,32 @@ def _next_inputs(inputs: dict[str, Any], cache: Any, chosen: Tensor) -> dict[str
     }
 
 
-def _sample(logits: Tensor, settings: SamplingSettings, draws: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw by inverting the cumulative distribution, tokens in falling order of probability.
+def _sample(
+    logits: Tensor, settings: SamplingSettings, sources: Sequence[np.random.Generator]
+) -> tuple[Tensor, Tensor]:
+    """Draw the token with the largest sum of log-probability and Gumbel noise (Gumbel 1954; Maddison et al. 2014).
+
+    The noise belongs to sequence, position and token. So a rounding error of the logits changes a draw only where two
+    tokens nearly tie, which inverting the cumulative distribution of many words would not give.
 
     Returns:
         Tokens int64 [sequences] and their log-probabilities before top-p, float32 [sequences].
     """
     log_probs = torch.log_softmax(logits.float() / settings.temperature, dim=-1)
-    mass, order = log_probs.double().exp().sort(dim=-1, descending=True, stable=True)
-    cumulative = mass.cumsum(-1)
-    # A token stays while the mass before it is below top_p, so that the first one always does.
-    nucleus = torch.where(cumulative - mass < settings.top_p, mass, 0.0).cumsum(-1)
-    rank = torch.searchsorted(nucleus, draws[:, None] * nucleus[:, -1:], right=True)
-    rank = rank.clamp(max=logits.shape[-1] - 1)
-    chosen = order.gather(1, rank)
+    noise = np.stack([source.gumbel(size=logits.shape[-1]) for source in sources])
+    scores = _nucleus(log_probs, settings.top_p).double() + torch.from_numpy(noise).to(logits.device)
+    chosen = scores.argmax(-1, keepdim=True)
     return chosen.squeeze(1), log_probs.gather(1, chosen).squeeze(1)
+
+
+def _nucleus(log_probs: Tensor, top_p: float) -> Tensor:
+    """The log-probabilities of the most likely tokens that make up the mass `top_p`, -inf elsewhere."""
+    if top_p == 1:
+        return log_probs
+    mass, order = log_probs.double().exp().sort(dim=-1, descending=True, stable=True)
+    # A token stays while the mass before it is below top_p, so that the first one always does.
+    left_out = (mass.cumsum(-1) - mass >= top_p).gather(1, order.argsort(-1))
+    return log_probs.masked_fill(left_out, float("-inf"))
 
 
 def _responses(

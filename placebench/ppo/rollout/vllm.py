@@ -7,7 +7,7 @@ the process group that the pool has, each rank runs an engine of its own, and we
 import copy
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import ceil
 from typing import Any
@@ -34,6 +34,20 @@ _ENVIRONMENT = {
 _BLOCK_TOKENS = 128
 
 
+def import_engine(device_kind: str) -> None:
+    """Import vLLM, which takes many seconds and reads its settings meanwhile.
+
+    Args:
+        device_kind: `cpu` or `cuda`.
+    """
+    os.environ.update(_ENVIRONMENT, RANK=str(dist.get_rank()))
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    if device_kind == "cpu":
+        # Without it vLLM leaves the process, and so training, one thread.
+        os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
+    import vllm  # noqa: F401
+
+
 class VllmRollout:
     """Generates with vLLM, in the pool's process group: one engine a rank, or one for several ranks.
 
@@ -46,17 +60,21 @@ class VllmRollout:
         device_kind: `cpu` or `cuda`.
         workload: the job.
         ranks: size of the pool.
+        on_warm_up: called on a GPU when the model is there and its kernels are to be compiled, tried and captured.
     """
 
-    def __init__(self, model_config: Any, device_kind: str, workload: Workload, ranks: int) -> None:
-        rank, shared_by = dist.get_rank(), workload.rollout.tensor_parallel_size
-        os.environ.update(_ENVIRONMENT, RANK=str(rank))
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-        if device_kind == "cpu":
-            # Without it vLLM leaves the process, and so training, one thread.
-            os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
+    def __init__(
+        self,
+        model_config: Any,
+        device_kind: str,
+        workload: Workload,
+        ranks: int,
+        on_warm_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        import_engine(device_kind)
         from vllm import LLM
 
+        rank, shared_by = dist.get_rank(), workload.rollout.tensor_parallel_size
         self._is_gpu = device_kind == "cuda"
         self._value_bytes = getattr(torch, workload.precision).itemsize
         self._group: Any = None
@@ -69,7 +87,8 @@ class VllmRollout:
             write_config(model_config, folder)
             device_settings: dict[str, Any] = {"enforce_eager": True}
             if self._is_gpu:
-                device_settings = self._gpu_settings(model_config, workload, kv_cache_bytes)
+                device_settings = self._gpu_settings(workload, kv_cache_bytes)
+                building.enter_context(_announced_warm_up(on_warm_up))
             else:
                 building.enter_context(_plain_weights())
             self._engine = LLM(
@@ -96,7 +115,7 @@ class VllmRollout:
         blocks = sequences * ceil(max_model_len / _BLOCK_TOKENS) + 1
         return int(blocks * _BLOCK_TOKENS * per_token)
 
-    def _gpu_settings(self, model_config: Any, workload: Workload, kv_cache_bytes: int) -> dict[str, Any]:
+    def _gpu_settings(self, workload: Workload, kv_cache_bytes: int) -> dict[str, Any]:
         free, whole = torch.cuda.mem_get_info()
         settings: dict[str, Any] = {
             "enable_sleep_mode": workload.rollout.sleep,
@@ -108,6 +127,8 @@ class VllmRollout:
         if workload.rollout.cuda_graphs:
             # Prompts are worked through in large batches, which gain nothing from graphs; decoding lives by them.
             settings["compilation_config"] = {"cudagraph_mode": "FULL_DECODE_ONLY"}
+            if not workload.torch_compile:
+                settings["compilation_config"]["mode"] = 0
         else:
             settings["enforce_eager"] = True
         return settings
@@ -210,6 +231,24 @@ def write_config(model_config: Any, folder: str) -> None:
 def _generated(completion: Any) -> Generated:
     # One number a token, because no others than the drawn token's were asked for.
     return Generated(list(completion.token_ids), list(completion.logprobs.logprobs))
+
+
+@contextmanager
+def _announced_warm_up(announce: Callable[[], None]) -> Iterator[None]:
+    """Call `announce` before the engine built inside warms up."""
+    from vllm.v1.worker.gpu_worker import Worker
+
+    warm_up = Worker.compile_or_warm_up_model
+
+    def announced(worker: Worker) -> Any:
+        announce()
+        return warm_up(worker)
+
+    Worker.compile_or_warm_up_model = announced
+    try:
+        yield
+    finally:
+        Worker.compile_or_warm_up_model = warm_up
 
 
 @contextmanager
