@@ -4,9 +4,9 @@
 
 Both sides generate for the same number of prompts of the same length, every response of full length, with random
 weights of the same shape: `rollout` through the job's backend, which keeps the log-probability of every token, `vllm`
-through an engine as vLLM sets it up by itself, with the same request for log-probabilities and without. Each side has a
-process of its own, started in turn `--pairs` times; every kind of request is generated for three times and the median of
-the last two counts. Prints the tokens/s and their ratios.
+through an engine as vLLM sets it up by itself, with the same request for log-probabilities and without. Each side has
+a process of its own, started in turn `--pairs` times; every kind of request is generated for three times and the median
+of the last two counts. Prints the tokens/s and their ratios.
 """
 
 import json

@@ -17,7 +17,18 @@ from placebench.telemetry.spans import CONTROLLER
 
 IDLE = "idle"
 RATES = ("util", "sm_activity", "tensor_activity", "dram_activity", "power_w")
-COLUMNS = ("phase", "device", "span_s", "seconds", "samples", "load", *RATES, "peak_memory_bytes", "energy_j")
+COLUMNS = (
+    "phase",
+    "device",
+    "span_s",
+    "seconds",
+    "samples",
+    "load",
+    *RATES,
+    "peak_memory_bytes",
+    "allocated_bytes",
+    "energy_j",
+)
 
 
 def attribute(launch: Launch, placement: RunPlacement, warmup_steps: int, load_signal: str) -> pd.DataFrame:
@@ -33,7 +44,8 @@ def attribute(launch: Launch, placement: RunPlacement, warmup_steps: int, load_s
         One row a phase and device, in columns `COLUMNS`; besides the phases the rows `IDLE` (measured steps, no
         phase on the device) and `STEP_PHASE` (all of it). `span_s` is the phase's time on the device over all
         measured steps, `seconds` the part that samples with a load cover, `samples` their number; `load` and the
-        rates (shares 0..1, power in W) are means over time; `energy_j` is the sum over the measured steps.
+        rates (shares 0..1, power in W) are means over time; `energy_j` is the sum over the measured steps;
+        `allocated_bytes` is the most that tensors took, where the job counts it.
         What the source does not have is NaN.
     """
     spans = launch.spans[launch.spans["step"] > warmup_steps]
@@ -45,8 +57,14 @@ def attribute(launch: Launch, placement: RunPlacement, warmup_steps: int, load_s
         phases = {str(phase): _times(mine, mine["phase"] == phase) for phase in mine["phase"].unique()}
         phases[IDLE] = subtract(whole, union(np.concatenate([np.empty((0, 2)), *phases.values()])))
         phases[STEP_PHASE] = whole
+        allocated = mine.groupby("phase")["allocated_bytes"].max()
         rows += [
-            {"phase": phase, "device": device, **attribute_samples(samples, times, load_signal)}
+            {
+                "phase": phase,
+                "device": device,
+                **attribute_samples(samples, times, load_signal),
+                "allocated_bytes": allocated.get(phase, np.nan),
+            }
             for phase, times in phases.items()
         ]
     return pd.DataFrame(rows, columns=list(COLUMNS))

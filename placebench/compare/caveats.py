@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from placebench.compare.comparison import GPM_LOAD, Comparison, PlacementResult
+from placebench.compare.hardware import hardware_warnings
 from placebench.compare.metrics import LOAD
 from placebench.compare.run import Launch
 from placebench.compare.text import number, plural
@@ -30,6 +31,7 @@ def caveats(comparison: Comparison) -> tuple[str, ...]:
         *_unequal_devices(comparison),
         *(line for result in comparison.results for launch in result.launches for line in _launch(comparison, launch)),
         *_load(comparison),
+        *hardware_warnings(comparison),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from placebench.compare.attribution import RATES, attribute, peak_memory
+from placebench.compare.efficiency import measure_efficiency
 from placebench.compare.metrics import Metric, controller_metric, device_metrics, placement_metrics
 from placebench.compare.run import Launch, Run, RunPlacement, load_run
 from placebench.compare.statistics import MIN_EFFECT, Estimate, Ratio, compare, estimate
@@ -137,10 +138,13 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementRe
     steps, samples, values = [], [], {}
     for launch in launches:
         measured = measure_steps(launch, placement, run.warmup_steps)
+        measured = measured.join(measure_efficiency(measured, launch, placement, run))
         attributed = attribute(launch, placement, run.warmup_steps, load_signal)
         steps.append(measured.reset_index().assign(round=launch.round))
         samples.append(attributed.assign(round=launch.round))
-        values[launch.round] = _steps_values(measured) | _device_values(launch, placement, attributed, len(measured))
+        numbers = _steps_values(measured) | _device_values(launch, placement, attributed, len(measured))
+        numbers["tokens_per_j"] = float(measured["tokens"].mean()) / numbers["energy"]
+        values[launch.round] = numbers
     launch_values = pd.DataFrame.from_dict(values, orient="index")
     rare = [str(key) for key in launch_values.columns if str(key).startswith(RARE)]
     launch_values[rare] = launch_values[rare].fillna(0.0)
@@ -194,8 +198,8 @@ def phase_devices(result: PlacementResult) -> pd.DataFrame:
 
     Returns:
         One row a phase and device, in order of appearance: the rates of `attribution.RATES` and `load` as means over
-        the seconds sampled, `seconds` and `samples` summed, `peak_memory_bytes` the highest, `energy_j` per step,
-        `launches` how many have samples of the phase.
+        the seconds sampled, `seconds` and `samples` summed, `peak_memory_bytes` and `allocated_bytes` the highest,
+        `energy_j` per step, `launches` how many have samples of the phase.
     """
     rows = []
     steps_per_round = result.steps.groupby("round").size() if len(result.steps) else pd.Series(dtype=int)
@@ -210,6 +214,7 @@ def phase_devices(result: PlacementResult) -> pd.DataFrame:
         row["samples"] = int(group["samples"].sum())
         row["launches"] = int((group["samples"] > 0).sum())
         row["peak_memory_bytes"] = float(group["peak_memory_bytes"].max())
+        row["allocated_bytes"] = float(group["allocated_bytes"].max())
         row["energy_j"] = float((group["energy_j"] / group["round"].map(steps_per_round)).mean())
         rows.append(row)
     return pd.DataFrame(rows)

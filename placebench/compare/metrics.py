@@ -14,7 +14,7 @@ class Metric:
     Attributes:
         key: its name in frames and files, such as `phase/gen`.
         label: its name for people.
-        unit: `s`, `tokens/s`, `1` (a share), `B`, `J`.
+        unit: `s`, `tokens/s`, `1` (a share), `B`, `B/s`, `J`, `tokens/J`.
         better: what a larger value means.
         meaning: one line that defines it.
     """
@@ -43,6 +43,39 @@ LOAD = Metric("load", "device load", "1", Better.NEITHER, "mean over measured st
 MEMORY = Metric("peak_memory", "peak memory", "B", Better.NEITHER, "highest sample of the fullest device in a launch")
 IDLE = Metric("idle", "idle", "s", Better.NEITHER, "step without the device's own phases, mean of the devices")
 ENERGY = Metric("energy", "energy per step", "J", Better.NEITHER, "of all devices, from their energy counters")
+
+TOKENS_PER_J = Metric(
+    "tokens_per_j", "tokens/J", "tokens/J", Better.NEITHER, "tokens of a step / energy of all devices"
+)
+WEIGHTS_RATE = Metric(
+    "weights_rate", "weights written", "B/s", Better.NEITHER, "weights a device gets / time of update_weights"
+)
+MBU = Metric(
+    "mbu/gen",
+    "MBU gen",
+    "1",
+    Better.NEITHER,
+    "bytes that decoding must read (weights for each token of the longest response, keys and values)"
+    " / time of gen / the pool's peak of memory traffic",
+)
+_FLOPS = {
+    True: "(6·N + 12·layers·width·length) · tokens · epochs, attention not counted as causal",
+    False: "(2·N + 4·layers·width·length) · tokens, attention not counted as causal",
+}
+
+
+def mfu_metric(phase: str, trains: bool) -> Metric:
+    """How much of its pool's peak a phase uses."""
+    meaning = f"{_FLOPS[trains]} / time of {phase} / the pool's bfloat16 peak"
+    return Metric(f"mfu/{phase}", f"MFU {phase}", "1", Better.NEITHER, meaning)
+
+
+EFFICIENCY = (
+    *(mfu_metric(phase, trains=False) for phase in ("old_log_prob", "ref", "values")),
+    *(mfu_metric(phase, trains=True) for phase in ("update_critic", "update_actor")),
+    MBU,
+    WEIGHTS_RATE,
+)
 
 
 def phase_metric(phase: str) -> Metric:
@@ -78,4 +111,6 @@ def placement_metrics(phases: Iterable[str]) -> tuple[Metric, ...]:
         MEMORY,
         IDLE,
         ENERGY,
+        TOKENS_PER_J,
+        *EFFICIENCY,
     )

@@ -12,7 +12,8 @@ import pandas as pd
 from placebench.errors import UsageError
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status, Trial, read_jsonl
 
-SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end")
+SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end", "allocated_bytes")
+KERNEL_TIMES = ("kernel_s", "collective_s", "copy_s", "no_kernel_s", "span_s")
 SAMPLE_COLUMNS = ("mono", "device", "util", "memory_bytes", "power_w", "energy_j")
 
 
@@ -117,12 +118,22 @@ class Launch:
 
     @cached_property
     def spans(self) -> pd.DataFrame:
-        """Phase spans, columns `SPAN_COLUMNS`; start and end in seconds of the monotonic clock."""
+        """Phase spans, columns `SPAN_COLUMNS`.
+
+        Start and end are in seconds of the monotonic clock, `allocated_bytes` is the most that tensors took at a time,
+        NaN where that is not counted.
+        """
         rows = [
-            (row["step"], row["phase"], row["role"], row["pool"], row["device"], row["start_mono"], row["end_mono"])
+            (*(row[name] for name in (*SPAN_COLUMNS[:5], "start_mono", "end_mono")), row.get("memory_peak_bytes"))
             for row in _read(self.trial.spans, *SPAN_COLUMNS[:5], "start_mono", "end_mono")
         ]
-        return pd.DataFrame(rows, columns=list(SPAN_COLUMNS))
+        return pd.DataFrame(rows, columns=list(SPAN_COLUMNS)).astype({"allocated_bytes": float})
+
+    @cached_property
+    def kernels(self) -> pd.DataFrame:
+        """What ran on each GPU in the traced step: columns `phase`, `device` and `KERNEL_TIMES`, seconds."""
+        rows = list(_read(self.trial.kernels, "phase", "device", *KERNEL_TIMES))
+        return pd.DataFrame(rows, columns=["phase", "device", *KERNEL_TIMES])
 
     @cached_property
     def samples(self) -> pd.DataFrame:

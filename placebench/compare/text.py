@@ -13,8 +13,8 @@ def quantity(value: float | None, unit: str) -> str:
 
     Args:
         value: the number; None and NaN are missing.
-        unit: `s`, `tokens/s`, `1` (a share, shown in percent), `B`, `J` or `W`. Tokens per second stand without
-            their unit, which is in the row's name.
+        unit: `s`, `tokens/s`, `tokens/J`, `1` (a share, shown in percent), `B`, `B/s`, `J` or `W`. Rates of tokens
+            stand without their unit, which is in the row's name.
     """
     if value is None or math.isnan(value):
         return MISSING
@@ -24,7 +24,9 @@ def quantity(value: float | None, unit: str) -> str:
         return f"{number(value / 2**30)} GiB" if value >= 1000 * 2**20 else f"{number(value / 2**20)} MiB"
     if unit == "s" and 0 < value < MILLISECOND:
         return f"{number(value / MILLISECOND, 2)} ms"
-    return number(value) if unit == "tokens/s" else f"{number(value)} {unit}"
+    if unit == "B/s":
+        return f"{number(value / 1e9)} GB/s"
+    return number(value) if unit.startswith("tokens/") else f"{number(value)} {unit}"
 
 
 def number(value: float, digits: int = 3) -> str:

@@ -39,7 +39,7 @@ class Quantity(_Part):
 
     key: str
     label: str
-    unit: Literal["s", "tokens/s", "1", "B", "J", "W"] = Field(description="1 is a share")
+    unit: Literal["s", "tokens/s", "tokens/J", "1", "B", "B/s", "J", "W"] = Field(description="1 is a share")
     better: Better
     value: Number = Field(
         description="mean of the launches: arithmetic for hidden, idle and waiting time, else geometric"
@@ -65,12 +65,27 @@ class PhaseOnDevice(_Part):
     phase: str
     device: str
     load: Number = Field(description="share, mean over the time sampled")
+    sm_activity: Number = Field(description="share of the SMs with work (GPM), likewise")
+    tensor_activity: Number = Field(description="share of the tensor cores' peak rate (GPM), likewise")
+    dram_activity: Number = Field(description="share of the memory's peak rate (GPM), likewise")
     peak_memory_bytes: Number = Field(description="highest sample")
+    allocated_bytes: Number = Field(description="most that tensors of the job took at a time, without the engine's")
     power_w: Number = Field(description="mean over the time sampled")
     energy_j: Number = Field(description="per step")
     seconds: float = Field(description="time of the phase that samples cover, all launches")
     samples: int = Field(description="samples that share time with the phase")
     n: int = Field(description="launches that have samples of the phase")
+
+
+class KernelTimes(_Part):
+    """What one phase of the traced warm-up step spent its time on, mean of its devices."""
+
+    phase: str
+    span_s: float
+    kernel_s: float = Field(description="a kernel that computes was running")
+    collective_s: float = Field(description="only collectives were running")
+    copy_s: float = Field(description="only copies were running")
+    no_kernel_s: float = Field(description="nothing was running: the host had queued nothing")
 
 
 class PlacementSummary(_Part):
@@ -89,6 +104,7 @@ class PlacementSummary(_Part):
     waits: tuple[Quantity, ...] = Field(description="idle time per step by pool and cause, mean of the pool's devices")
     devices: tuple[DeviceSummary, ...]
     phases_on_devices: tuple[PhaseOnDevice, ...]
+    kernels: tuple[KernelTimes, ...] = Field(description="empty where no kernels were traced")
 
 
 class LaunchSummary(_Part):

@@ -26,6 +26,9 @@ PHASE_COLORS: Mapping[str, str] = {
     "update_critic": "#882255",
     "update_actor": "#117733",
     "update_weights": "#cc6677",
+    # From his 'light' scheme: they are short, and beside phases of the rollout.
+    "sleep": "#bbcc33",
+    "wake_up": "#ffaabb",
     "testing": "#ee7733",
     "save_checkpoint": "#0077bb",
     STEP: "#000000",

@@ -10,11 +10,12 @@ from placebench.compare.comparison import Comparison, PlacementResult, phase_dev
 from placebench.compare.launches import launch_times
 from placebench.compare.metrics import Metric, controller_metric, device_metrics
 from placebench.compare.reasons import alone, headline, reasons, waiting
-from placebench.compare.run import Launch
+from placebench.compare.run import KERNEL_TIMES, Launch
 from placebench.compare.statistics import CONFIDENCE, Better
 from placebench.compare.statistics import Ratio as MeasuredRatio
 from placebench.report.schema import (
     DeviceSummary,
+    KernelTimes,
     LaunchSummary,
     Method,
     PhaseOnDevice,
@@ -71,6 +72,7 @@ def _placement(comparison: Comparison, result: PlacementResult) -> PlacementSumm
         waits=_times(result, "wait/"),
         devices=tuple(_device(comparison, result, device) for device in result.placement.devices),
         phases_on_devices=_phases_on_devices(result),
+        kernels=_kernels(result),
     )
 
 
@@ -133,6 +135,10 @@ def _phases_on_devices(result: PlacementResult) -> tuple[PhaseOnDevice, ...]:
             phase=row.phase,
             device=row.device,
             load=row.load,
+            sm_activity=row.sm_activity,
+            tensor_activity=row.tensor_activity,
+            dram_activity=row.dram_activity,
+            allocated_bytes=row.allocated_bytes,
             peak_memory_bytes=row.peak_memory_bytes,
             power_w=row.power_w,
             energy_j=row.energy_j,
@@ -142,6 +148,15 @@ def _phases_on_devices(result: PlacementResult) -> tuple[PhaseOnDevice, ...]:
         )
         for row in frame.itertuples()
     )
+
+
+def _kernels(result: PlacementResult) -> tuple[KernelTimes, ...]:
+    frames = [launch.kernels for launch in result.launches if len(launch.kernels)]
+    if not frames:
+        return ()
+    means = pd.concat(frames).groupby("phase", sort=False)[list(KERNEL_TIMES)].mean()
+    rows = ({"phase": phase, **times} for phase, times in means.iterrows())
+    return tuple(KernelTimes.model_validate(row) for row in rows)
 
 
 def _launch(launch: Launch) -> LaunchSummary:

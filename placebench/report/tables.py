@@ -83,7 +83,10 @@ def phase_device_grid(summary: Summary) -> Grid:
             labels[found.device],
             found.phase,
             quantity(found.load, "1"),
+            quantity(found.tensor_activity, "1"),
+            quantity(found.dram_activity, "1"),
             quantity(found.peak_memory_bytes, "B"),
+            quantity(found.allocated_bytes, "B"),
             quantity(found.power_w, "W"),
             quantity(found.energy_j, "J"),
             f"{quantity(found.seconds, 's')} ({found.samples})",
@@ -92,8 +95,30 @@ def phase_device_grid(summary: Summary) -> Grid:
         for labels in [{device.id: device.label for device in placement.devices}]
         for found in placement.phases_on_devices
     ]
-    header = ("placement", "device", "phase", "load", "peak memory", "power", "energy per step", "sampled")
+    header = (
+        *("placement", "device", "phase", "load", "tensor cores", "memory traffic"),
+        *("peak memory", "in tensors", "power", "energy per step", "sampled"),
+    )
     return Grid("Phases on devices", *_without_empty_columns(header, rows))
+
+
+def kernel_grid(summary: Summary) -> Grid:
+    """What the traced step's phases spent their time on."""
+    rows = tuple(
+        (
+            placement.name,
+            found.phase,
+            quantity(found.span_s, "s"),
+            *(
+                quantity(seconds / found.span_s if found.span_s else None, "1")
+                for seconds in (found.kernel_s, found.collective_s, found.copy_s, found.no_kernel_s)
+            ),
+        )
+        for placement in summary.placements
+        for found in placement.kernels
+    )
+    header = ("placement", "phase", "traced", "computing", "collectives alone", "copies alone", "waiting for the host")
+    return Grid("What the phases of a traced warm-up step spent their time on", header, rows)
 
 
 def wait_grid(summary: Summary) -> Grid:
@@ -138,6 +163,7 @@ def launch_grid(summary: Summary) -> Grid:
 def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
     """What the numbers are, one line each."""
     effect = quantity(summary.method.min_effect, "1")
+    measured = {found.key for placement in summary.placements for found in placement.quantities}
     lines = (
         f"Steps: {summary.method.steps}; the first {plural(summary.method.warmup_steps, 'step')} of each launch are"
         " left out as warm-up. Values are means over launches.",
@@ -145,7 +171,7 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
         " the log ratios of launches of the same round.",
         f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"
         f" within {effect}, else undecided.",
-        *(f"{found.label}: {found.meaning}." for found in placement_metrics(())),
+        *(f"{found.label}: {found.meaning}." for found in placement_metrics(()) if found.key in measured),
         "Phase: time of the device that worked longest on it. Phases in different pools overlap and do not add up.",
         f"Load: {summary.method.load}. A sample counts for a phase by the time they share; 'sampled' is that time and"
         " the number of samples.",

@@ -1,0 +1,150 @@
+"""How near a step came to what its devices can do: model FLOP utilisation, memory bandwidth utilisation.
+
+For a model of N parameters, L layers and width h, and T, the mean length of a sequence over its tokens:
+
+    training     6·N + 12·L·h·T floating-point operations a token, times the epochs
+    forward      2·N + 4·L·h·T
+    decoding     weights' bytes · steps of each engine + bytes of a token's keys and values · tokens attended to
+
+Attention is counted as if it were not causal, the output head as if every token had logits, and what activation
+checkpointing computes anew is not counted (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). A decoding step reads
+all weights of an engine once, but for an embedding of which it only looks up rows; there are as many steps as the
+longest response has tokens. Divided by the phase's seconds, the
+devices of its pool and their peak, these are MFU and MBU.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from placebench.compare.run import Device, Launch, Run, RunPlacement
+from placebench.errors import UsageError
+from placebench.models import ModelShape, model_shape
+
+TRAINING = {"update_actor": "actor", "update_critic": "critic"}
+FORWARD = {"old_log_prob": "actor", "ref": "ref", "values": "critic"}
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What a device can do at best.
+
+    Attributes:
+        flops: dense bfloat16 operations/s.
+        bandwidth: bytes/s of its memory.
+    """
+
+    flops: float
+    bandwidth: float
+
+
+# Vendor's datasheets; a device is found by the name that its driver gives.
+_PEAKS: Mapping[str, Peak] = {
+    r"H200": Peak(989e12, 4.8e12),
+    r"H100 80GB HBM3": Peak(989e12, 3.35e12),
+    r"A100.*80GB": Peak(312e12, 2.0e12),
+    r"B200": Peak(2250e12, 8.0e12),
+}
+
+
+def device_peak(name: str) -> Peak | None:
+    """The peak of a device by its name; None for devices that are not known, CPU devices among them."""
+    return next((peak for pattern, peak in _PEAKS.items() if re.search(rf"\b{pattern}\b", name)), None)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The part of a run's workload that its arithmetic follows from.
+
+    Attributes:
+        actor: shape of actor and reference.
+        critic: shape of the critic's decoder.
+        epochs: passes of an update over the batch.
+        shared_by: devices that share one engine.
+        value_bytes: bytes of a weight, and of a key or value, in decoding.
+    """
+
+    actor: ModelShape
+    critic: ModelShape
+    epochs: int
+    shared_by: int
+    value_bytes: int
+
+    def training_flops(self, role: str, length: float) -> float:
+        """Operations a token of an update."""
+        return 3 * self.epochs * self.forward_flops(role, length)
+
+    def forward_flops(self, role: str, length: float) -> float:
+        """Operations a token of a forward pass over sequences of `length` tokens."""
+        shape = self.critic if role == "critic" else self.actor
+        parameters = shape.critic_parameters if role == "critic" else shape.parameters
+        return 2 * parameters + 4 * shape.num_hidden_layers * shape.hidden_size * length
+
+    def decode_bytes(self, steps: float, context_tokens: float, devices: int) -> float:
+        """Bytes that decoding reads on all devices of its pool."""
+        looked_up = 0 if self.actor.tie_word_embeddings else self.actor.vocab_size * self.actor.hidden_size
+        weights = self.value_bytes * (self.actor.parameters - looked_up) * steps * devices / self.shared_by
+        width = self.actor.num_key_value_heads * self.actor.head_dim
+        return weights + 2 * self.value_bytes * self.actor.num_hidden_layers * width * context_tokens
+
+
+def work_of(workload: Mapping[str, Any]) -> Work | None:
+    """What a run's workload says; None for float32, whose peak is another, and for models whose shape is not known."""
+    if workload.get("precision") != "bfloat16":
+        return None
+    try:
+        actor = model_shape(workload["model"])
+        critic = model_shape(workload.get("critic_model") or workload["model"])
+    except UsageError:  # the folder of a model that is not on this machine
+        return None
+    if actor is None or critic is None:
+        return None
+    rollout, algorithm = workload.get("rollout", {}), workload.get("algorithm", {})
+    return Work(actor, critic, algorithm.get("epochs", 1), rollout.get("tensor_parallel_size", 1), value_bytes=2)
+
+
+def pool_peak(devices: Mapping[str, Device], pool: tuple[str, ...]) -> Peak | None:
+    """What all devices of a pool can do together; None where one of them is not known."""
+    peaks = [device_peak(devices[device].name) for device in pool]
+    if not all(peaks):
+        return None
+    return Peak(sum(peak.flops for peak in peaks if peak), sum(peak.bandwidth for peak in peaks if peak))
+
+
+def measure_efficiency(measured: pd.DataFrame, launch: Launch, placement: RunPlacement, run: Run) -> pd.DataFrame:
+    """Efficiency of every measured step.
+
+    Args:
+        measured: the step's numbers, as from `steps.measure_steps`.
+        launch: the launch.
+        placement: its placement.
+        run: its run.
+
+    Returns:
+        Indexed like `measured`: `mfu/<phase>`, `mbu/gen` (shares of the pool's peak) and `weights_rate` (bytes/s that
+        one device writes into its engine), as far as devices and models are known.
+    """
+    counted = launch.steps.reindex(measured.index)
+    numbers = pd.DataFrame(index=measured.index)
+    if "perf/update_weights_bytes" in counted and "phase/update_weights" in measured:
+        numbers["weights_rate"] = counted["perf/update_weights_bytes"] / measured["phase/update_weights"]
+    work = work_of(run.manifest.get("workload", {}))
+    if work is None or "perf/attention_length" not in counted:
+        return numbers
+    tokens, length = counted["perf/total_num_tokens"], counted["perf/attention_length"]
+    for phase, role in {**TRAINING, **FORWARD}.items():
+        peak = pool_peak(run.devices, placement.pools[placement.roles[role]])
+        if peak and f"phase/{phase}" in measured:
+            flops = work.training_flops if phase in TRAINING else work.forward_flops
+            done = tokens * np.asarray([flops(role, one) for one in length])
+            numbers[f"mfu/{phase}"] = done / measured[f"phase/{phase}"] / peak.flops
+    pool = placement.pools[placement.roles["rollout"]]
+    if (peak := pool_peak(run.devices, pool)) and "phase/gen" in measured:
+        steps, context = counted["perf/decode_steps"], counted["perf/decode_context_tokens"]
+        read = [work.decode_bytes(*pair, len(pool)) for pair in zip(steps, context, strict=True)]
+        numbers["mbu/gen"] = np.asarray(read) / measured["phase/gen"] / peak.bandwidth
+    return numbers
