@@ -27,6 +27,7 @@ class FakeGpu:
     gpm_codes: dict[int, int] = field(default_factory=dict)
     gpm_supported: bool = True
     nvlinks: int = 0
+    processes: list[int] = field(default_factory=list)
     errors: dict[str, int] = field(default_factory=dict)
 
 
@@ -153,6 +154,14 @@ class FakeLibrary:
 
     def _nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu, energy: Any) -> None:
         energy._obj.value = self._value(gpu, "energy_mj")
+
+    def _nvmlDeviceGetComputeRunningProcesses_v3(self, gpu: FakeGpu, count: Any, processes: Any) -> int:
+        room, count._obj.value = count._obj.value, len(gpu.processes)
+        if len(gpu.processes) > room:
+            return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+        for entry, pid in zip(processes or (), gpu.processes, strict=False):
+            entry.pid = pid
+        return 0
 
     def _nvmlDeviceGetNvLinkState(self, gpu: FakeGpu, link: int, active: Any) -> int:
         active._obj.value = 1

@@ -54,6 +54,8 @@ def test_every_quantity_is_read_in_the_units_of_the_schema(monkeypatch: pytest.M
             "clock_sm_mhz": 1365,
             "clock_memory_mhz": 3201,
             "event_reasons": 4,
+            "compute_processes": 0,
+            "earlier_processes": 0,
             "sm_activity": 0.965,
             "tensor_activity": 0.936,
             "dram_activity": 0.41,
@@ -128,6 +130,22 @@ def test_energy_is_read_once_a_second_and_the_devices_take_turns(monkeypatch: py
                 read_at[line["device"]].append(round(mono[0] - 100, 3))
     assert read_at == {FIRST: [0, 1, 2, 3], SECOND: [0, 0.6, 1.6, 2.6]}
     assert sum(name == "nvmlDeviceGetTotalEnergyConsumption" for name, _ in library.calls) == 8
+
+
+def test_processes_that_were_there_before_the_job_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [FakeGpu(FIRST, gpm_supported=False, processes=[7, 8])]
+    install(monkeypatch, gpus)
+    clock = SpanClock()
+    mono = [100.0]
+    monkeypatch.setattr(clock, "mono", lambda: mono[0])
+    source = NvmlSource([FIRST], clock)
+    counted = []
+    for now, processes in ((100.0, [7, 8]), (100.5, [7, 8, 9]), (101.0, [7, 9, 10]), (102.0, [9, 10]), (103.0, [7, 9])):
+        mono[0], gpus[0].processes = now, processes
+        (sample,) = source.read()
+        counted.append((sample["compute_processes"], sample["earlier_processes"]))
+    assert counted == [(2, 2), (None, None), (3, 1), (2, 0), (2, 1)]
+    source.close()
 
 
 def test_what_a_device_does_not_support_is_null_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,14 +170,14 @@ def _overlaps(step: Step, pools: list[tuple[str, ...]]) -> dict[str, float]:
 def _waits(step: Step, pool: tuple[str, ...], idle: Flags) -> dict[str, float]:
     """Seconds of a device's idle segments by what it waited for; they sum to its idle time.
 
-    The cause is the phase that other pools or the controller worked on; where several did, the one that ended last,
-    for the wait could not end before it. It is `OWN_POOL` where only devices of the same pool worked, and `NO_PHASE`
-    where nothing did.
+    It is `OWN_POOL` while another device of the pool works, for its ranks go on together: these seconds are the
+    imbalance of the ranks. Else the cause is the phase that other pools or the controller worked on; where several
+    did, the one that ended last, for the wait could not end before it. It is `NO_PHASE` where nothing worked.
     """
     own = np.isin(step.device, pool)
     elsewhere = step.works & ~own
     causes = np.full(len(idle), NO_PHASE, dtype=object)
-    causes[step.during(own)] = OWN_POOL
     for span in np.flatnonzero(elsewhere)[np.argsort(step.ends[elsewhere], kind="stable")]:
         causes[step.active[span]] = step.phase[span]
+    causes[step.during(own)] = OWN_POOL
     return {cause: step.length(idle & (causes == cause)) for cause in dict.fromkeys(causes[idle])}

@@ -19,7 +19,8 @@ LOST_CODES = (
 )
 """Errors after which a device's readings mean nothing any more."""
 
-_ENERGY_EVERY_S = 1.0
+_SLOW_EVERY_S = 1.0
+"""How often a device is asked for what takes long, or changes rarely: its energy counter and its processes."""
 
 
 def _utilization(handle: Any) -> dict[str, float]:
@@ -66,6 +67,10 @@ def _event_reasons(handle: Any) -> dict[str, float]:
 
 def _energy(handle: Any) -> dict[str, float]:
     return {"energy_j": pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000}
+
+
+def _process_ids(handle: Any) -> frozenset[int]:
+    return frozenset(process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
 
 
 _Reading = Callable[[Any], dict[str, float]]
@@ -117,7 +122,8 @@ class NvmlSource:
         notes = [
             "util: share of the driver's sampling period in which any kernel ran, also one that only waits",
             "memory_bytes: allocated by all processes, without memory_reserved_bytes",
-            f"energy_j is read every {_ENERGY_EVERY_S:g} s, just before the sample's clock",
+            f"energy_j and the processes are read every {_SLOW_EVERY_S:g} s, just before the sample's clock",
+            "earlier_processes: by NVML's process ids, which a container may not see, and then it is 0 or null",
         ]
         if self._gpm_absent:
             notes.append("no GPM on some devices: their activity of SMs, tensor cores, memory and links is not known")
@@ -157,15 +163,16 @@ class DeviceLostError(Exception):
 
 
 class _Series:
-    """One GPU. `offset` (0 to 1) spreads the slow energy readings of several GPUs over the second."""
+    """One GPU. `offset` (0 to 1) spreads the slow readings of several GPUs over the second."""
 
     def __init__(self, device: str, handle: Any, reader: gpm.GpmReader | None, clock: SpanClock, offset: float) -> None:
         self.device = device
         self._handle = handle
         self._clock = clock
         self._gpm = reader
-        self._energy_due = clock.mono()
-        self._energy_next = self._energy_due + offset * _ENERGY_EVERY_S
+        self._slow_due = clock.mono()
+        self._slow_next = self._slow_due + offset * _SLOW_EVERY_S
+        self._earlier: frozenset[int] | None = None
         self._seen: set[tuple[str, int]] = set()
         self._errors: list[dict[str, Any]] = []
 
@@ -176,8 +183,9 @@ class _Series:
             DeviceLostError: the device is lost.
         """
         values: dict[str, float | None] = dict.fromkeys(keys_of("nvml"))
-        if self._energy_is_due():  # first: it takes milliseconds, and the sample's clock is read after
+        if self._slow_is_due():  # first: energy takes milliseconds, and the sample's clock is read after
             self._try("energy_j", _energy, values)
+            self._try("compute_processes", self._processes, values)
         for key, reading in _EVERY_TICK:
             self._try(key, reading, values)
         if self._gpm is not None:
@@ -191,13 +199,20 @@ class _Series:
         drained, self._errors = self._errors, []
         return drained
 
-    def _energy_is_due(self) -> bool:
+    def _processes(self, handle: Any) -> dict[str, float]:
+        """Count the device's processes, and those of its first reading: the sampler starts before the job."""
+        found = _process_ids(handle)
+        if self._earlier is None:
+            self._earlier = found
+        return {"compute_processes": len(found), "earlier_processes": len(found & self._earlier)}
+
+    def _slow_is_due(self) -> bool:
         now = self._clock.mono()
-        if now < self._energy_due:
+        if now < self._slow_due:
             return False
-        while self._energy_next <= now:
-            self._energy_next += _ENERGY_EVERY_S
-        self._energy_due = self._energy_next
+        while self._slow_next <= now:
+            self._slow_next += _SLOW_EVERY_S
+        self._slow_due = self._slow_next
         return True
 
     def _try(self, key: str, reading: Callable[[Any], Any], values: dict[str, float | None]) -> None:

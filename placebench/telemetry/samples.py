@@ -73,6 +73,11 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("clock_sm_mhz", "MHz", _NVML, "of the SMs, at the sample"),
     Quantity("clock_memory_mhz", "MHz", _NVML, "of the memory, at the sample"),
     Quantity("event_reasons", "bits", _NVML, "why the clocks are not higher, at the sample; see EVENT_REASONS"),
+    Quantity("compute_processes", "1", _NVML, "processes that compute on the GPU, whoever started them; once a second"),
+    Quantity(
+        "earlier_processes", "1", _NVML,
+        "those of them that were there before the sampler started, and so before the job; once a second",
+    ),
     Quantity("sm_activity", "1", _NVML, "GPM: share of the SMs that had a warp, since the previous GPM sample"),
     Quantity("tensor_activity", "1", _NVML, "GPM: share of time tensor cores worked, since the previous GPM sample"),
     Quantity("dram_activity", "1", _NVML, "GPM: share of peak memory bandwidth, since the previous GPM sample"),
