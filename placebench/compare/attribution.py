@@ -16,7 +16,7 @@ from placebench.intervals import Intervals, contains, covered, length, subtract,
 from placebench.telemetry.spans import CONTROLLER
 
 IDLE = "idle"
-RATES = ("util", "sm_activity", "tensor_activity", "dram_activity", "power_w")
+RATES = ("util", "sm_activity", "tensor_activity", "dram_activity", "power_w", "clock_sm_mhz")
 COLUMNS = (
     "phase",
     "device",
@@ -44,9 +44,9 @@ def attribute(launch: Launch, placement: RunPlacement, warmup_steps: int, load_s
         One row a phase and device, in columns `COLUMNS`; besides the phases the rows `IDLE` (measured steps, no
         phase on the device) and `STEP_PHASE` (all of it). `span_s` is the phase's time on the device over all
         measured steps, `seconds` the part that samples with a load cover, `samples` their number; `load` and the
-        rates (shares 0..1, power in W) are means over time; `energy_j` is the sum over the measured steps;
-        `allocated_bytes` is the most that tensors took, where the job counts it.
-        What the source does not have is NaN.
+        rates (shares 0..1, power in W, clock in MHz) are means over time; `energy_j` is the sum over the measured
+        steps; `allocated_bytes` is the most that tensors took, where the job counts it. What the source does not have
+        is NaN.
     """
     spans = launch.spans[launch.spans["step"] > warmup_steps]
     whole = _times(spans, (spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE))

@@ -10,7 +10,7 @@ import pandas as pd
 
 from placebench.compare.attribution import RATES, attribute, peak_memory
 from placebench.compare.efficiency import measure_efficiency
-from placebench.compare.metrics import Metric, controller_metric, device_metrics, placement_metrics
+from placebench.compare.metrics import TOKENS_PER_J, Metric, controller_metric, device_metrics, placement_metrics
 from placebench.compare.run import Launch, Run, RunPlacement, load_run
 from placebench.compare.statistics import MIN_EFFECT, Estimate, Ratio, compare, estimate
 from placebench.compare.steps import STEP_PHASE, measure_steps
@@ -143,7 +143,8 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementRe
         steps.append(measured.reset_index().assign(round=launch.round))
         samples.append(attributed.assign(round=launch.round))
         numbers = _steps_values(measured) | _device_values(launch, placement, attributed, len(measured))
-        numbers["tokens_per_j"] = float(measured["tokens"].mean()) / numbers["energy"]
+        if numbers["energy"] > 0:
+            numbers[TOKENS_PER_J.key] = float(measured["tokens"].mean()) / numbers["energy"]
         values[launch.round] = numbers
     launch_values = pd.DataFrame.from_dict(values, orient="index")
     rare = [str(key) for key in launch_values.columns if str(key).startswith(RARE)]
@@ -205,16 +206,38 @@ def phase_devices(result: PlacementResult) -> pd.DataFrame:
     steps_per_round = result.steps.groupby("round").size() if len(result.steps) else pd.Series(dtype=int)
     groups = result.samples.groupby(["phase", "device"], sort=False) if len(result.samples) else ()
     for (phase, device), group in groups:
-        row: dict[str, object] = {"phase": phase, "device": device}
-        for rate in ("load", *RATES):
-            known = group[rate].notna() & (group["seconds"] > 0)
-            weights = group.loc[known, "seconds"]
-            row[rate] = float(np.average(group.loc[known, rate], weights=weights)) if known.any() else np.nan
-        row["seconds"] = float(group["seconds"].sum())
+        row: dict[str, object] = {"phase": phase, "device": device, **_pooled(group)}
         row["samples"] = int(group["samples"].sum())
         row["launches"] = int((group["samples"] > 0).sum())
-        row["peak_memory_bytes"] = float(group["peak_memory_bytes"].max())
-        row["allocated_bytes"] = float(group["allocated_bytes"].max())
         row["energy_j"] = float((group["energy_j"] / group["round"].map(steps_per_round)).mean())
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def phase_pools(result: PlacementResult) -> pd.DataFrame:
+    """The same for each phase and pool.
+
+    Returns:
+        One row a phase and pool, in order of appearance: rates, seconds and peaks as in `phase_devices`, `energy_j` per
+        step of all the pool's devices together, NaN where one has none, and `devices`, how many there are.
+    """
+    devices = phase_devices(result)
+    if devices.empty:
+        return devices
+    rows = []
+    for (phase, pool), group in devices.groupby(["phase", devices["device"].map(result.placement.pool_of)], sort=False):
+        row: dict[str, object] = {"phase": phase, "pool": pool, "devices": len(group), **_pooled(group)}
+        row["energy_j"] = float(group["energy_j"].sum(skipna=False))
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _pooled(group: pd.DataFrame) -> dict[str, float]:
+    """Rates as means over the seconds sampled, the seconds summed, and the highest peaks."""
+    numbers = {}
+    for rate in ("load", *RATES):
+        known = group[rate].notna() & (group["seconds"] > 0)
+        weights = group.loc[known, "seconds"]
+        numbers[rate] = float(np.average(group.loc[known, rate], weights=weights)) if known.any() else np.nan
+    numbers["seconds"] = float(group["seconds"].sum())
+    return numbers | {peak: float(group[peak].max()) for peak in ("peak_memory_bytes", "allocated_bytes")}

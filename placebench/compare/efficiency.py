@@ -9,11 +9,10 @@ For a model of N parameters, L layers and width h, and T, the mean length of a s
 Attention is counted as if it were not causal, the output head as if every token had logits, and what activation
 checkpointing computes anew is not counted (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). A decoding step reads
 all weights of an engine once, but for an embedding of which it only looks up rows; there are as many steps as the
-longest response has tokens. Divided by the phase's seconds, the
-devices of its pool and their peak, these are MFU and MBU.
+longest response has tokens; the prompts' pass is in the seconds of gen and not in the bytes. Divided by the phase's
+seconds, the devices of its pool and their peak, these are MFU and MBU.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,18 +41,19 @@ class Peak:
     bandwidth: float
 
 
-# Vendor's datasheets; a device is found by the name that its driver gives.
+# Vendor's data sheets, by the name that the driver gives, in full: an NVL, a PCIe card or a MIG slice has other peaks.
 _PEAKS: Mapping[str, Peak] = {
-    r"H200": Peak(989e12, 4.8e12),
-    r"H100 80GB HBM3": Peak(989e12, 3.35e12),
-    r"A100.*80GB": Peak(312e12, 2.0e12),
-    r"B200": Peak(2250e12, 8.0e12),
+    "NVIDIA H200": Peak(989e12, 4.8e12),
+    "NVIDIA H100 80GB HBM3": Peak(989e12, 3.35e12),
+    "NVIDIA A100-SXM4-80GB": Peak(312e12, 2.039e12),
+    "NVIDIA A100 80GB PCIe": Peak(312e12, 1.935e12),
+    "NVIDIA B200": Peak(2250e12, 8.0e12),
 }
 
 
 def device_peak(name: str) -> Peak | None:
     """The peak of a device by its name; None for devices that are not known, CPU devices among them."""
-    return next((peak for pattern, peak in _PEAKS.items() if re.search(rf"\b{pattern}\b", name)), None)
+    return _PEAKS.get(name)
 
 
 @dataclass(frozen=True)
@@ -148,3 +148,31 @@ def measure_efficiency(measured: pd.DataFrame, launch: Launch, placement: RunPla
         read = [work.decode_bytes(*pair, len(pool)) for pair in zip(steps, context, strict=True)]
         numbers["mbu/gen"] = np.asarray(read) / measured["phase/gen"] / peak.bandwidth
     return numbers
+
+
+def basis(run: Run) -> tuple[str, ...]:
+    """The constants behind a run's MFU and MBU, or why there are none: one line each, none without GPUs."""
+    names = dict.fromkeys(device.name for device in run.devices.values() if device.is_gpu)
+    work = work_of(run.manifest.get("workload", {}))
+    if names and work is None:
+        return ("No MFU and no MBU: they need a model in bfloat16 whose shape is known where the report is built.",)
+    lines = []
+    for name in names:
+        peak = device_peak(name)
+        lines.append(
+            f"Peak of {name}: {peak.flops / 1e12:,.0f} TFLOP/s dense bfloat16, {peak.bandwidth / 1e12:.3g} TB/s."
+            if peak
+            else f"No MFU and no MBU on {name}: its peak is not known."
+        )
+    if work is not None and any(map(device_peak, names)):
+        lines += [_parameters("actor", work.actor, work.actor.parameters, looks_up=not work.actor.tie_word_embeddings)]
+        lines += [_parameters("critic", work.critic, work.critic.critic_parameters, looks_up=True)]
+    return tuple(lines)
+
+
+def _parameters(role: str, shape: ModelShape, parameters: int, *, looks_up: bool) -> str:
+    line = f"N of the {role}: {parameters / 1e9:.3g} billion, all its parameters"
+    if looks_up:
+        share = shape.vocab_size * shape.hidden_size / parameters
+        line += f", {100 * share:.0f} % of them an embedding that is only looked up"
+    return line + "."

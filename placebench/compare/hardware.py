@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.attribution import IDLE
+from placebench.compare.comparison import Comparison, PlacementResult, phase_pools
 from placebench.compare.run import Launch
 from placebench.compare.steps import STEP_PHASE
-from placebench.compare.text import listing, number, quantity
+from placebench.compare.text import number, plural, quantity
 from placebench.telemetry.spans import CONTROLLER
 
 # Bits of NVML's clocks event reasons that hold clocks down against the work (nvml.h, nvmlClocksEventReasons).
@@ -23,25 +24,26 @@ _REASONS: Mapping[int, str] = {
 LIMITED_SHARE = 0.05
 # Relative differences of SM clocks from which they are worth a word: between placements they bias the verdict directly.
 CLOCK_DIFFERENCE = 0.02
-CLOCK_BELOW_PEERS = 0.05
+BELOW_PEERS = 0.05
+# A phase shorter than this share of the step does not tell a slow device.
+NOTABLE_PHASE = 0.05
 # Memory in use before the job has started anything; the driver itself keeps less.
 FOREIGN_BYTES = 1 << 30
 
 
 def hardware_warnings(comparison: Comparison) -> Iterator[str]:
-    """What the samples show of limits, unequal clocks and other processes, one line each."""
-    clocks = {}
+    """What the files show of limits, unequal clocks, slow devices and other processes, one line each."""
     for result in comparison.results:
         samples = [_measured_samples(launch, comparison.run.warmup_steps) for launch in result.launches]
         joined = pd.concat(samples) if samples else pd.DataFrame()
         yield from _limits(result, joined)
-        yield from _slow_devices(comparison, result, joined)
-        if "clock_sm_mhz" in joined and joined["clock_sm_mhz"].notna().any():
-            clocks[result.name] = float(joined["clock_sm_mhz"].mean())
-        yield from _foreign(comparison, result)
-    if clocks and max(clocks.values()) > (1 + CLOCK_DIFFERENCE) * min(clocks.values()):
-        each = listing(f"{number(clock, 4)} MHz under {name}" for name, clock in clocks.items())
-        yield f"The SM clocks differ between placements: {each}, means of the measured steps."
+        yield from _slow_clocks(comparison, result, joined)
+        if _equal_work(comparison.run.manifest.get("workload", {})):
+            yield from _slow_spans(comparison, result)
+        for launch, measured in zip(result.launches, samples, strict=True):
+            yield from _foreign(comparison, result, launch, measured)
+    for other in comparison.results[1:]:
+        yield from _unequal_clocks(comparison.first, other)
 
 
 def _measured_samples(launch: Launch, warmup_steps: int) -> pd.DataFrame:
@@ -63,7 +65,31 @@ def _limits(result: PlacementResult, samples: pd.DataFrame) -> Iterator[str]:
             yield f"{result.name}: {words} held clocks down in {quantity(share, '1')} of the samples"
 
 
-def _slow_devices(comparison: Comparison, result: PlacementResult, samples: pd.DataFrame) -> Iterator[str]:
+def _unequal_clocks(first: PlacementResult, other: PlacementResult) -> Iterator[str]:
+    """SM clocks that differ in the same phases; phases weigh by their time in the first placement.
+
+    Phase by phase, because a device that waits has another clock, and placements differ in how much they wait.
+    """
+    if not first.launches or not other.launches:
+        return
+    before, now = (phase_pools(result).set_index("phase") for result in (first, other))
+    working = before.index.intersection(now.index).difference([IDLE, STEP_PHASE])
+    before, now = before.loc[working], now.loc[working]
+    before = before[before["clock_sm_mhz"].notna() & (before["seconds"] > 0)]
+    now = now.reindex(before.index).dropna(subset="clock_sm_mhz")
+    before = before.loc[now.index]
+    if before.empty:
+        return
+    means = [float(np.average(side["clock_sm_mhz"], weights=before["seconds"])) for side in (before, now)]
+    more = means[1] / means[0] - 1
+    if abs(more) > CLOCK_DIFFERENCE:
+        yield (
+            f"The SM clocks differ: {number(means[1], 4)} MHz under {other.name}, {number(means[0], 4)} MHz under"
+            f" {first.name} ({100 * more:+.1f} %) in the same phases."
+        )
+
+
+def _slow_clocks(comparison: Comparison, result: PlacementResult, samples: pd.DataFrame) -> Iterator[str]:
     """Devices whose SM clock is below that of the other devices of their pool, which do the same work."""
     if "clock_sm_mhz" not in samples:
         return
@@ -72,7 +98,7 @@ def _slow_devices(comparison: Comparison, result: PlacementResult, samples: pd.D
         known = clocks.reindex(list(devices)).dropna()
         for device, clock in known.items():
             peers = known.drop(device)
-            if len(peers) and clock < (1 - CLOCK_BELOW_PEERS) * peers.median():
+            if len(peers) and clock < (1 - BELOW_PEERS) * peers.median():
                 label = comparison.run.devices[str(device)].label
                 yield (
                     f"{result.name}: {label} ran at {number(float(clock), 4)} MHz, the other devices of its pool at"
@@ -80,18 +106,58 @@ def _slow_devices(comparison: Comparison, result: PlacementResult, samples: pd.D
                 )
 
 
-def _foreign(comparison: Comparison, result: PlacementResult) -> Iterator[str]:
-    """Devices with memory in use before the job had started a worker.
+def _equal_work(workload: Mapping[str, object]) -> bool:
+    """Whether responses are equally long, so that devices of a pool have the same work in every phase."""
+    rollout = workload.get("rollout")
+    if not isinstance(rollout, Mapping):
+        return False
+    return bool(rollout.get("ignore_eos")) and rollout.get("response_lengths", "longest") == "longest"
 
-    By memory, because NVML often gives no process ids, or the host's, inside a container.
+
+def _slow_spans(comparison: Comparison, result: PlacementResult) -> Iterator[str]:
+    """Devices that take longer for the same work than the others of their pool, in every one of several launches."""
+    if len(result.launches) < 2:
+        return
+    seconds = result.samples.pivot(index=["phase", "round"], columns="device", values="span_s")
+    whole = float(seconds.loc[STEP_PHASE].to_numpy(dtype=np.float64).mean())
+    for devices in result.placement.pools.values():
+        for device in devices:
+            peers = [peer for peer in devices if peer != device]
+            for phase in dict.fromkeys(seconds.index.get_level_values("phase")):
+                mine = seconds.loc[phase]
+                if not peers or phase in (IDLE, STEP_PHASE) or not mine[device].mean() > NOTABLE_PHASE * whole:
+                    continue
+                slower = mine[device] / mine[peers].median(axis=1) - 1
+                if (slower > BELOW_PEERS).all():
+                    yield (
+                        f"{result.name}: {comparison.run.devices[device].label} takes"
+                        f" {quantity(float(slower.mean()), '1')} longer for {phase} than the other devices of its pool,"
+                        " in every launch"
+                    )
+
+
+def _foreign(comparison: Comparison, result: PlacementResult, launch: Launch, measured: pd.DataFrame) -> Iterator[str]:
+    """Devices that the job did not have for itself.
+
+    The sampler starts before the job, so what uses a device at its first reading is another process. Memory tells it
+    even inside a container, where NVML may show no processes. Process ids are compared with NVML's own alone, for they
+    may be those of another namespace: one that was there before and still is, or more processes than at first in the
+    measured steps, when the job starts none.
     """
-    for launch in result.launches:
-        if launch.sampling.source != "nvml":
+    if launch.sampling.source != "nvml":
+        return
+    first = launch.samples.drop_duplicates("device").set_index("device")["memory_bytes"]
+    for device in result.placement.devices:
+        where = f"{launch.label}: {comparison.run.devices[device].label}"
+        used = first.get(device, np.nan)
+        if used > FOREIGN_BYTES:
+            yield f"{where} had {quantity(float(used), 'B')} in use before the launch: another process"
+        if "compute_processes" not in measured:
             continue
-        first = launch.samples.drop_duplicates("device").set_index("device")["memory_bytes"]
-        for device in result.placement.devices:
-            used = first.get(device, np.nan)
-            if used > FOREIGN_BYTES:
-                label = comparison.run.devices[device].label
-                held = quantity(float(used), "B")
-                yield f"{launch.label}: {label} had {held} in use before the launch: by another process"
+        mine = measured[measured["device"] == device]
+        counts = mine["compute_processes"].dropna()
+        if (earlier := mine["earlier_processes"].max()) > 0:
+            yield f"{where} was shared with {plural(int(earlier), 'process', 'processes')} from before the launch"
+        if len(counts) and counts.max() > counts.iloc[0]:
+            more = plural(int(counts.max() - counts.iloc[0]), "process", "processes")
+            yield f"{where} got {more} more during the measured steps: another job"

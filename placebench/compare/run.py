@@ -26,12 +26,14 @@ class Device:
         label: `cpu:0`, `gpu:0`; with the node in front where the run has several.
         name: the model.
         memory_bytes: its memory; None where unknown.
+        is_gpu: whether it is a GPU.
     """
 
     id: str
     label: str
     name: str
     memory_bytes: int | None
+    is_gpu: bool
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class Sampling:
 
     Attributes:
         source: `nvml` or `cpu`; None when no sampler wrote.
-        gpm: whether SM, tensor and memory activity were read.
+        gpm: whether SM, tensor and memory activity were read on every device.
+        gpm_absent: why not, by device.
         ticks: samples taken, those due less the missed ones; None when the sampler did not end in order.
         missed: how many of them it missed; None as above.
         errors: what it reported of devices.
@@ -74,6 +77,7 @@ class Sampling:
 
     source: str | None
     gpm: bool
+    gpm_absent: Mapping[str, str]
     ticks: int | None
     missed: int | None
     errors: tuple[str, ...]
@@ -153,6 +157,7 @@ class Launch:
         return Sampling(
             header.get("source"),
             bool(header.get("gpm")),
+            dict(header.get("gpm_absent") or {}),
             footer.get("ticks"),
             footer.get("missed"),
             tuple(f"{row.get('device')}: {row.get('message')}" for row in errors),
@@ -269,7 +274,9 @@ def _devices(entries: list[dict[str, Any]]) -> dict[str, Device]:
         label = f"{entry['kind']}:{entry['index']}"
         if len(nodes) > 1:
             label = f"{entry['node']}/{label}"
-        devices[entry["id"]] = Device(entry["id"], label, entry.get("name") or "", entry.get("memory_bytes"))
+        devices[entry["id"]] = Device(
+            entry["id"], label, entry.get("name") or "", entry.get("memory_bytes"), entry["kind"] == "gpu"
+        )
     return devices
 
 
