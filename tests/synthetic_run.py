@@ -1,7 +1,7 @@
 """Run folders with known truths, written as the runner, the job and the sampler write them."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,14 @@ class SyntheticRun:
         tokens: real tokens of a step, by placement.
         samples: further keys of every sample, or replacements (`util` is computed).
         source: `cpu` or `nvml`.
+        missed: samples that the sampler missed.
+        device_name: the devices' model.
+        workload: the run's.
+        metrics: further metrics of every step.
+        device_samples: further keys of one device's samples.
+        header: further keys of the sampler's header.
+        kernels: lines of `kernels.jsonl` of every launch of the first round.
+        span_memory: `memory_peak_bytes` of every device's span; None where it is not counted.
     """
 
     layouts: Mapping[str, Layout] = field(default_factory=lambda: {"standard": STANDARD, "split": SPLIT})
@@ -104,6 +112,15 @@ class SyntheticRun:
     samples: Mapping[str, Any] = field(default_factory=dict)
     source: str = "cpu"
     missed: int = 0
+    device_name: str = "Example device"
+    workload: Mapping[str, Any] = field(
+        default_factory=lambda: {"model": "tiny", "seed": 0, "batch": {"size": 64}, "precision": "float32"}
+    )
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    device_samples: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    header: Mapping[str, Any] = field(default_factory=dict)
+    kernels: Sequence[Mapping[str, Any]] = ()
+    span_memory: int | None = None
 
     def write(self, path: Path) -> Path:
         """Write the run folder and return it."""
@@ -136,7 +153,7 @@ class SyntheticRun:
             "rounds": self.rounds,
             "steps": self.steps,
             "warmup_steps": self.warmup_steps,
-            "workload": {"model": "tiny", "seed": 0, "batch": {"size": 64}, "precision": "float32"},
+            "workload": dict(self.workload),
             "placements": [self._placement(name) for name in names],
             "devices": self._devices(),
             "host": {
@@ -144,7 +161,7 @@ class SyntheticRun:
                 "cpu_model": "Example CPU",
                 "cpu_count": 2,
                 "memory_bytes": 8 * GIB,
-                "gpus": [],
+                "gpus": [self.device_name] if self.source == "nvml" else [],
             },
             "versions": {"placebench": "0.1.0", "python": "3.11.7", "torch": "2.13.0"},
             "git": {"commit": "0123456789abcdef", "dirty": False},
@@ -165,7 +182,7 @@ class SyntheticRun:
                 "kind": "gpu" if self.source == "nvml" else "cpu",
                 "index": index,
                 "node": "bench",
-                "name": "Example device",
+                "name": self.device_name,
                 "memory_bytes": 8 * GIB,
                 "cores": [] if self.source == "nvml" else [index],
             }
@@ -187,6 +204,7 @@ class SyntheticRun:
                     "timing_s/step": seconds,
                     "perf/total_num_tokens": tokens,
                     "perf/throughput": tokens / seconds / 2,
+                    **self.metrics,
                     **{f"timing_s/{phase}": (end - begin) * scale for phase, (begin, end) in layout.times.items()},
                 }
                 append_jsonl(steps, {"step": step, "wall": now + seconds, "metrics": metrics})
@@ -194,7 +212,12 @@ class SyntheticRun:
         spans.append(_span(0, "stop", None, None, "controller", now, now + STOP_S))
         with trial.spans.open("w") as stream:
             for span in spans:
-                append_jsonl(stream, span)
+                counted = self.span_memory is not None and span["device"] != "controller"
+                append_jsonl(stream, span | ({"memory_peak_bytes": self.span_memory} if counted else {}))
+        if self.kernels and round_ == 1:
+            with trial.kernels.open("w") as stream:
+                for line in self.kernels:
+                    append_jsonl(stream, line)
         with trial.device_samples.open("w") as stream:
             for line in self._samples(layout, spans, start, now + STOP_S):
                 append_jsonl(stream, line)
@@ -204,6 +227,7 @@ class SyntheticRun:
         """Samples every 0.2 s: a device's load is exactly the share of the period that its spans cover."""
         lines: list[dict[str, Any]] = [
             {"kind": "header", "schema_version": 1, "hz": 5, "source": self.source, "node": "bench", "gpm": False}
+            | dict(self.header)
         ]
         ticks = int((end - start) / PERIOD_S) + 1
         for device in (device for devices in layout.pools.values() for device in devices):
@@ -222,10 +246,17 @@ class SyntheticRun:
                         "power_w": None,
                         "energy_j": None,
                         **self.samples,
+                        **self._energy(now),
+                        **self.device_samples.get(device, {}),
                     }
                 )
         lines.append({"kind": "footer", "ticks": ticks, "missed": self.missed, "achieved_hz": 5.0, "cpu_s": 0.1})
         return lines
+
+    def _energy(self, now: float) -> dict[str, float]:
+        """The counter that constant power gives."""
+        power = self.samples.get("power_w")
+        return {} if power is None or "energy_j" in self.samples else {"energy_j": power * now}
 
 
 def step_spans(layout: Layout, step: int, start: float, scale: float = 1.0) -> list[dict[str, Any]]:
@@ -250,3 +281,41 @@ def _span(
 def read_json(path: Path) -> Any:
     """Content of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+GPU_WORKLOAD = {
+    "model": "qwen2.5-1.5b",
+    "precision": "bfloat16",
+    "algorithm": {"epochs": 2},
+    "rollout": {"ignore_eos": True, "tensor_parallel_size": 1},
+}
+GPU_SAMPLES = {
+    "sm_activity": 0.5,
+    "tensor_activity": 0.25,
+    "dram_activity": 0.125,
+    "power_w": 400.0,
+    "clock_sm_mhz": 1900,
+    "event_reasons": 0,
+    "compute_processes": 1,
+    "earlier_processes": 0,
+}
+GPU_METRICS = {
+    "perf/attention_length": 1000.0,
+    "perf/decode_context_tokens": 1_000_000.0,
+    "perf/decode_steps": 500,
+    "perf/update_weights_bytes": 30_000_000,
+}
+
+
+def gpu_run(**changes: Any) -> SyntheticRun:
+    """A run on two H200s with GPM, of a model of real size."""
+    content: dict[str, Any] = {
+        "source": "nvml",
+        "device_name": "NVIDIA H200",
+        "workload": GPU_WORKLOAD,
+        "metrics": GPU_METRICS,
+        "samples": GPU_SAMPLES,
+        "header": {"gpm": True},
+        "span_memory": 3 * GIB,
+    }
+    return SyntheticRun(**content | changes)

@@ -109,3 +109,17 @@ def _load(comparison: Comparison) -> Iterator[str]:
             yield f"{result.name}: the samples have no device load"
     if comparison.load_signal != GPM_LOAD and "any kernel" in load_meaning(comparison):
         yield "Device load is NVML's: a device that spins in a waiting kernel reads 100 %."
+    yield from _without_gpm(comparison)
+
+
+def _without_gpm(comparison: Comparison) -> Iterator[str]:
+    """Devices without GPM, each once with the reason that the driver gave."""
+    absent = {
+        device: reason
+        for result in comparison.results
+        for launch in result.launches
+        for device, reason in launch.sampling.gpm_absent.items()
+    }
+    for device, reason in absent.items():
+        label = comparison.run.devices[device].label if device in comparison.run.devices else device
+        yield f"No GPM on {label} ({reason}): its activity of SMs, tensor cores and memory is not known."

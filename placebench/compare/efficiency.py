@@ -24,6 +24,11 @@ from placebench.compare.run import Device, Launch, Run, RunPlacement
 from placebench.errors import UsageError
 from placebench.models import ModelShape, model_shape
 
+FORMULAS = (
+    "MFU: FLOPs / (time · devices · dense bfloat16 peak); a token takes 6·N + 12·layers·width·length in training and"
+    " 2·N + 4·layers·width·length in a forward pass, attention not counted as causal, nothing recomputed. MBU: bytes of"
+    " weights, keys and values that decoding reads / (time · devices · peak of the memory)."
+)
 TRAINING = {"update_actor": "actor", "update_critic": "critic"}
 FORWARD = {"old_log_prob": "actor", "ref": "ref", "values": "critic"}
 

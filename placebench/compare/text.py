@@ -13,8 +13,8 @@ def quantity(value: float | None, unit: str) -> str:
 
     Args:
         value: the number; None and NaN are missing.
-        unit: `s`, `tokens/s`, `tokens/J`, `1` (a share, shown in percent), `B`, `B/s`, `J` or `W`. Rates of tokens
-            stand without their unit, which is in the row's name.
+        unit: `s`, `tokens/s`, `tokens/J`, `1` (a share, shown in percent), `B`, `B/s`, `J`, `W` or `MHz`. Rates of
+            tokens stand without their unit, which is in the row's name.
     """
     if value is None or math.isnan(value):
         return MISSING

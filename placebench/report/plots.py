@@ -10,10 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.efficiency import FORMULAS
 from placebench.compare.statistics import Better, Ratio
 from placebench.compare.text import interval, ratio
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
 from placebench.report.figures import mean_per_phase, phases_over_steps
+from placebench.report.peaks import shares_of_peak
 from placebench.report.style import phase_colors
 from placebench.report.timeline import timeline
 
@@ -59,6 +61,13 @@ def draw_plots(comparison: Comparison) -> Iterator[Plot]:
             "Each time and throughput over the first placement's, with its 95 % interval; the grey band is the smallest"
             " effect of interest.",
             ratios,
+        ),
+        (
+            "efficiency",
+            "Share of the devices' peak",
+            "MFU of training and forward phases and MBU of decoding, mean of the launches with their range; 100 % is"
+            " the data sheet's peak. " + FORMULAS,
+            shares_of_peak,
         ),
         (
             "phases",

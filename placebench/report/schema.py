@@ -59,20 +59,33 @@ class DeviceSummary(_Part):
     quantities: tuple[Quantity, ...]
 
 
-class PhaseOnDevice(_Part):
-    """What the samples say of one phase on one device; besides the phases there are `idle` and `step`."""
+class Sampled(_Part):
+    """What the samples say of one phase; besides the phases there are `idle` and `step`."""
 
     phase: str
-    device: str
     load: Number = Field(description="share, mean over the time sampled")
     sm_activity: Number = Field(description="share of the SMs with work (GPM), likewise")
     tensor_activity: Number = Field(description="share of the tensor cores' peak rate (GPM), likewise")
     dram_activity: Number = Field(description="share of the memory's peak rate (GPM), likewise")
     peak_memory_bytes: Number = Field(description="highest sample")
     allocated_bytes: Number = Field(description="most that tensors of the job took at a time, without the engine's")
-    power_w: Number = Field(description="mean over the time sampled")
-    energy_j: Number = Field(description="per step")
-    seconds: float = Field(description="time of the phase that samples cover, all launches")
+    power_w: Number = Field(description="of one device, mean over the time sampled")
+    clock_sm_mhz: Number = Field(description="clock of the SMs, likewise")
+    energy_j: Number = Field(description="per step; of a pool, all its devices together")
+    seconds: float = Field(description="time of the phase that samples cover, all launches and devices")
+
+
+class PhaseInPool(Sampled):
+    """One phase on the devices of one pool."""
+
+    pool: str
+    devices: int
+
+
+class PhaseOnDevice(Sampled):
+    """One phase on one device."""
+
+    device: str
     samples: int = Field(description="samples that share time with the phase")
     n: int = Field(description="launches that have samples of the phase")
 
@@ -103,6 +116,7 @@ class PlacementSummary(_Part):
     overlaps: tuple[Quantity, ...] = Field(description="time in which two phases ran side by side, per step")
     waits: tuple[Quantity, ...] = Field(description="idle time per step by pool and cause, mean of the pool's devices")
     devices: tuple[DeviceSummary, ...]
+    phases_in_pools: tuple[PhaseInPool, ...]
     phases_on_devices: tuple[PhaseOnDevice, ...]
     kernels: tuple[KernelTimes, ...] = Field(description="empty where no kernels were traced")
 
@@ -127,6 +141,7 @@ class Method(_Part):
     min_effect: float = Field(description="smallest effect of interest, a fraction")
     warmup_steps: int = Field(description="first steps of each launch that are left out")
     load: str = Field(description="what device load means here")
+    efficiency: tuple[str, ...] = Field(description="constants behind MFU and MBU, or why there are none")
     steps: str = "median of the measured steps of a launch; hidden, idle and waiting time: their mean"
     interval: str = "t interval over launches; of a ratio, over the log ratios of launches of the same round"
 

@@ -1,12 +1,14 @@
 """From a comparison to the content of `summary.json`."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 
 from placebench import __version__
 from placebench.compare.caveats import caveats, load_meaning
-from placebench.compare.comparison import Comparison, PlacementResult, phase_devices
+from placebench.compare.comparison import Comparison, PlacementResult, phase_devices, phase_pools
+from placebench.compare.efficiency import basis
 from placebench.compare.launches import launch_times
 from placebench.compare.metrics import Metric, controller_metric, device_metrics
 from placebench.compare.reasons import alone, headline, reasons, waiting
@@ -18,10 +20,12 @@ from placebench.report.schema import (
     KernelTimes,
     LaunchSummary,
     Method,
+    PhaseInPool,
     PhaseOnDevice,
     PlacementSummary,
     Quantity,
     Ratio,
+    Sampled,
     Summary,
 )
 from placebench.runfolder import Status
@@ -45,6 +49,7 @@ def summarize(comparison: Comparison) -> Summary:
             min_effect=comparison.min_effect,
             warmup_steps=run.warmup_steps,
             load=load_meaning(comparison),
+            efficiency=basis(run),
         ),
         workload=manifest.get("workload", {}),
         host=manifest.get("host", {}),
@@ -71,6 +76,7 @@ def _placement(comparison: Comparison, result: PlacementResult) -> PlacementSumm
         overlaps=_times(result, "overlap/"),
         waits=_times(result, "wait/"),
         devices=tuple(_device(comparison, result, device) for device in result.placement.devices),
+        phases_in_pools=_phases_in_pools(result),
         phases_on_devices=_phases_on_devices(result),
         kernels=_kernels(result),
     )
@@ -128,26 +134,21 @@ def _device(comparison: Comparison, result: PlacementResult, device: str) -> Dev
     )
 
 
-def _phases_on_devices(result: PlacementResult) -> tuple[PhaseOnDevice, ...]:
-    frame: pd.DataFrame = phase_devices(result)
+def _phases_in_pools(result: PlacementResult) -> tuple[PhaseInPool, ...]:
     return tuple(
-        PhaseOnDevice(
-            phase=row.phase,
-            device=row.device,
-            load=row.load,
-            sm_activity=row.sm_activity,
-            tensor_activity=row.tensor_activity,
-            dram_activity=row.dram_activity,
-            allocated_bytes=row.allocated_bytes,
-            peak_memory_bytes=row.peak_memory_bytes,
-            power_w=row.power_w,
-            energy_j=row.energy_j,
-            seconds=row.seconds,
-            samples=row.samples,
-            n=row.launches,
-        )
-        for row in frame.itertuples()
+        PhaseInPool(pool=row.pool, devices=row.devices, **_sampled(row)) for row in phase_pools(result).itertuples()
     )
+
+
+def _phases_on_devices(result: PlacementResult) -> tuple[PhaseOnDevice, ...]:
+    return tuple(
+        PhaseOnDevice(device=row.device, samples=row.samples, n=row.launches, **_sampled(row))
+        for row in phase_devices(result).itertuples()
+    )
+
+
+def _sampled(row: Any) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in Sampled.model_fields}
 
 
 def _kernels(result: PlacementResult) -> tuple[KernelTimes, ...]:

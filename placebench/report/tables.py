@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from placebench.compare.efficiency import FORMULAS
 from placebench.compare.metrics import placement_metrics
 from placebench.compare.text import MISSING, interval, plural, quantity, ratio
-from placebench.report.schema import PlacementSummary, Quantity, Summary
+from placebench.report.schema import PlacementSummary, Quantity, Sampled, Summary
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,17 @@ def device_grid(summary: Summary) -> Grid:
     return Grid("Devices", ("placement", "device", "pool", *(labels[key] for key in shown)), rows)
 
 
+def phase_pool_grid(summary: Summary) -> Grid:
+    """What the samples say of every phase on its pool."""
+    rows = [
+        (placement.name, f"{found.pool} ({found.devices})", found.phase, *_sampled_cells(found))
+        for placement in summary.placements
+        for found in placement.phases_in_pools
+    ]
+    header = ("placement", "pool", "phase", *_SAMPLED)
+    return Grid("Phases on the devices of a pool", *_without_empty_columns(header, rows))
+
+
 def phase_device_grid(summary: Summary) -> Grid:
     """What the samples say of every phase on every device."""
     rows = [
@@ -82,24 +94,33 @@ def phase_device_grid(summary: Summary) -> Grid:
             placement.name,
             labels[found.device],
             found.phase,
-            quantity(found.load, "1"),
-            quantity(found.tensor_activity, "1"),
-            quantity(found.dram_activity, "1"),
-            quantity(found.peak_memory_bytes, "B"),
-            quantity(found.allocated_bytes, "B"),
-            quantity(found.power_w, "W"),
-            quantity(found.energy_j, "J"),
+            *_sampled_cells(found),
             f"{quantity(found.seconds, 's')} ({found.samples})",
         )
         for placement in summary.placements
         for labels in [{device.id: device.label for device in placement.devices}]
         for found in placement.phases_on_devices
     ]
-    header = (
-        *("placement", "device", "phase", "load", "tensor cores", "memory traffic"),
-        *("peak memory", "in tensors", "power", "energy per step", "sampled"),
-    )
+    header = ("placement", "device", "phase", *_SAMPLED, "sampled")
     return Grid("Phases on devices", *_without_empty_columns(header, rows))
+
+
+_SAMPLED = (
+    "load", "tensor cores", "memory traffic", "peak memory", "in tensors", "power", "SM clock", "energy per step",
+)  # fmt: skip
+
+
+def _sampled_cells(found: Sampled) -> tuple[str, ...]:
+    return (
+        quantity(found.load, "1"),
+        quantity(found.tensor_activity, "1"),
+        quantity(found.dram_activity, "1"),
+        quantity(found.peak_memory_bytes, "B"),
+        quantity(found.allocated_bytes, "B"),
+        quantity(found.power_w, "W"),
+        quantity(found.clock_sm_mhz, "MHz"),
+        quantity(found.energy_j, "J"),
+    )
 
 
 def kernel_grid(summary: Summary) -> Grid:
@@ -175,8 +196,23 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
         "Phase: time of the device that worked longest on it. Phases in different pools overlap and do not add up.",
         f"Load: {summary.method.load}. A sample counts for a phase by the time they share; 'sampled' is that time and"
         " the number of samples.",
+        *summary.method.efficiency,
+        *_missing_trace(summary),
     )
     return (*lines, f"Open {trace} at https://ui.perfetto.dev to see every phase of every launch.") if trace else lines
+
+
+def efficiency_formula(summary: Summary) -> str | None:
+    """The formulas of MFU and MBU in one line; None where neither is known."""
+    if not any(found.key.startswith(("mfu/", "mbu/")) for found in summary.placements[0].quantities):
+        return None
+    return FORMULAS
+
+
+def _missing_trace(summary: Summary) -> Iterator[str]:
+    """That inside a phase waiting is not known, where the run has GPUs and traced no kernels."""
+    if summary.host.get("gpus") and not any(placement.kernels for placement in summary.placements):
+        yield "No kernels were traced: time that a phase waits for collectives or for the host is not known."
 
 
 def _text(found: Quantity) -> str:

@@ -8,7 +8,7 @@ from rich.text import Text
 from placebench.compare.statistics import Verdict
 from placebench.compare.text import plural
 from placebench.report.schema import PlacementSummary, Summary
-from placebench.report.tables import Grid, comparison_rows, device_grid, single_grid
+from placebench.report.tables import Grid, comparison_rows, device_grid, efficiency_formula, single_grid
 
 STYLES = {Verdict.FASTER: "bold green", Verdict.SLOWER: "bold red", Verdict.UNDECIDED: "yellow"}
 
@@ -32,6 +32,8 @@ def print_summary(summary: Summary, console: Console) -> None:
         markup=False,
         highlight=False,
     )
+    if formula := efficiency_formula(summary):
+        console.print(formula, style="dim", markup=False, highlight=False)
     for warning in summary.warnings:
         console.print(Text.assemble(("warning: ", "yellow"), warning))
     for placement in summary.verdicts:

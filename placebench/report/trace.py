@@ -101,6 +101,9 @@ def _counters(
         (comparison.load_signal, "load", "%", 100.0),
         ("memory_bytes", "memory", "GiB", 1 / GIB),
         ("power_w", "power", "W", 1.0),
+        ("tensor_activity", "tensor cores", "%", 100.0),
+        ("dram_activity", "memory traffic", "%", 100.0),
+        ("clock_sm_mhz", "SM clock", "MHz", 1.0),
     )
     for device in placement.devices:
         samples = launch.samples[launch.samples["device"] == device]

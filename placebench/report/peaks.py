@@ -1,0 +1,61 @@
+"""How near each phase of every placement came to the peak of its devices, as bars."""
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.metrics import EFFICIENCY
+from placebench.logs.timing import phase_order
+from placebench.report.style import frame_panels, hatch, literal, phase_colors, wrap
+
+WIDTH = 7.2
+GROUP = 0.84
+
+
+def shares_of_peak(comparison: Comparison) -> Figure | None:
+    """MFU and MBU of every phase, placements beside each other; None where no placement has any."""
+    found = {
+        metric.key.partition("/")[2]: metric
+        for metric in EFFICIENCY
+        if metric.unit == "1" and any(result.estimate(metric.key).n for result in comparison.results)
+    }
+    if not found:
+        return None
+    phases = phase_order(found)
+    colors = phase_colors(phases)
+    figure = Figure(figsize=(WIDTH, 1.4 + len(phases) * max(0.4, 0.2 * len(comparison.results))), layout="constrained")
+    axes = figure.subplots()
+    height = GROUP / len(comparison.results)
+    for index, result in enumerate(comparison.results):
+        for row, phase in enumerate(phases):
+            place = row + (index + 0.5) * height - GROUP / 2
+            _draw_share(axes, result, found[phase].key, place, height, colors[phase], hatch(index))
+    axes.axvline(100, color="black", linewidth=1)
+    axes.set_xlim(0, 104)
+    axes.set_yticks(range(len(phases)), [found[phase].label for phase in phases], parse_math=False)
+    axes.set_ylim(len(phases) - 0.45, -0.55)
+    axes.set_xlabel("share of the devices' peak, %: FLOP/s (MFU), bytes/s of memory (MBU)")
+    frame_panels([axes], grid="x")
+    if len(comparison.results) > 1:
+        handles = [
+            Patch(facecolor="#888888", edgecolor="white", hatch=hatch(index), label=literal(wrap(result.name)))
+            for index, result in enumerate(comparison.results)
+        ]
+        figure.legend(handles=handles, loc="outside upper left", ncols=2, frameon=False)
+    return figure
+
+
+def _draw_share(
+    axes: Axes, result: PlacementResult, key: str, place: float, height: float, color: str, pattern: str
+) -> None:
+    """A bar with its number, and the range of the launches where there are several."""
+    if not result.estimate(key).n:
+        return
+    share = 100 * result.value(key)
+    axes.barh(place, share, height=height * 0.92, color=color, hatch=pattern, edgecolor="white", linewidth=0)
+    launches = 100 * result.launch_values[key].dropna()
+    if len(launches) > 1:
+        axes.plot([launches.min(), launches.max()], [place, place], color="black", linewidth=1)
+    end = (max(share, launches.max()), place)
+    axes.annotate(f"{share:.1f}", end, (4, 0), textcoords="offset points", va="center", fontsize="x-small")
