@@ -74,6 +74,17 @@ def test_a_phase_lasts_as_long_as_its_slowest_device() -> None:
     assert numbers["wait/pool/no phase"] == pytest.approx(0.3)
 
 
+def test_a_rank_that_waits_for_its_pool_is_not_said_to_wait_for_another() -> None:
+    """cpu:0 is done with `gen` at 0.4, cpu:1 of its pool at 0.7, and cpu:2 of another pool works all the time."""
+    pools = {"pool": ("cpu:0", "cpu:1"), "critic_pool": ("cpu:2",)}
+    layout = Layout(pools, {"rollout": "pool", "critic": "critic_pool"}, {}, 1.0)
+    spans = [span("gen", "cpu:0", 0.0, 0.4), span("gen", "cpu:1", 0.0, 0.7), span("values", "cpu:2", 0.0, 0.9)]
+    numbers = measure(layout, spans)
+    assert numbers["wait/pool/own pool"] == pytest.approx(0.15)
+    assert numbers["wait/pool/values"] == pytest.approx(0.2)
+    assert numbers["wait/pool/no phase"] == pytest.approx(0.1)
+
+
 def test_a_phase_in_pieces_counts_its_union() -> None:
     layout = Layout({"pool": ("cpu:0",)}, {"rollout": "pool"}, {}, 1.0)
     numbers = measure(layout, [span("gen", "cpu:0", *times) for times in ((0.0, 0.2), (0.1, 0.3), (0.5, 0.6))])

@@ -2,10 +2,11 @@ import gzip
 import json
 from collections import defaultdict
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_run import STARTUP_S, SyntheticRun
+from synthetic_run import STARTUP_S, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import compare_run
 from placebench.report.trace import write_trace
@@ -86,3 +87,14 @@ def test_counters_have_units_and_no_missing_values(events: list[Event]) -> None:
     assert {event["args"]["memory"] for event in counters if event["name"] == "cpu:1 memory (GiB)"} == {0.75}
     # The first sample has no load, as nothing came before it.
     assert len(loads) == len([event for event in counters if event["name"] == "cpu:0 memory (GiB)"]) - 1
+
+
+def test_gpus_have_counters_of_tensor_cores_memory_traffic_and_clocks(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    write_trace(compare_run(gpu_run(rounds=1).write(tmp_path / "run")), path)
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    counters = {event["name"]: event["args"] for event in events if event["ph"] == "C" and "gpu:1" in event["name"]}
+    assert counters["gpu:1 tensor cores (%)"] == {"tensor cores": 25}
+    assert counters["gpu:1 memory traffic (%)"] == {"memory traffic": 12.5}
+    assert counters["gpu:1 SM clock (MHz)"] == {"SM clock": 1900}
+    assert counters["gpu:1 load (%)"] == {"load": 50}

@@ -6,6 +6,7 @@ from typing import Any
 
 from placebench.compare.efficiency import FORMULAS
 from placebench.compare.metrics import placement_metrics
+from placebench.compare.steps import OWN_POOL
 from placebench.compare.text import MISSING, interval, plural, quantity, ratio
 from placebench.report.schema import PlacementSummary, Quantity, Sampled, Summary
 
@@ -145,12 +146,17 @@ def kernel_grid(summary: Summary) -> Grid:
 def wait_grid(summary: Summary) -> Grid:
     """Idle time by pool and cause."""
     rows = tuple(
-        (placement.name, *found.label.split("/", 1), _text(found))
+        (placement.name, *_pool_and_cause(found.label), _text(found))
         for placement in summary.placements
         for found in placement.waits
         if found.value
     )
     return Grid("What devices wait for", ("placement", "pool", "waiting for", "seconds a step"), rows)
+
+
+def _pool_and_cause(label: str) -> tuple[str, str]:
+    pool, cause = label.split("/", 1)
+    return pool, {OWN_POOL: "slower devices of its pool (rank imbalance)"}.get(cause, cause)
 
 
 def overlap_grid(summary: Summary) -> Grid:
