@@ -97,13 +97,8 @@ def _read(path: Path, name: str, log_format: str | None, skip_first: int) -> pd.
     """The timings of a log without its first steps."""
     log = scan_log(path, log_format=log_format, keep=is_timing)
     timing = log.timings(name)
-    if log.table.replaced:
-        lines = (
-            "1 step line replaces an earlier one"
-            if log.table.replaced == 1
-            else f"{log.table.replaced} step lines replace earlier ones"
-        )
-        click.echo(f"{path}: {lines} of the same step", err=True)
+    for flag in log.flags:
+        click.echo(f"{path}: {flag.name}: {flag.text}", err=True)
     steps = timing["step"].drop_duplicates().sort_values().tolist()
     if skip_first >= len(steps):
         raise UsageError(f"--skip-first {skip_first} leaves nothing of {path}, which has timings of {len(steps)} steps")

@@ -135,7 +135,7 @@ def test_what_is_no_file_is_named_in_one_line(tmp_path: Path) -> None:
 def test_a_forced_format_that_does_not_fit_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"looked for: JSONL of verl's file logger"):
         read_log(write(tmp_path, OWN_JSONL), log_format="verl-jsonl")
-    with pytest.raises(UsageError, match="unknown log format 'wandb': use placebench, verl-jsonl, verl"):
+    with pytest.raises(UsageError, match="unknown log format 'wandb': use tensorboard, placebench, verl-jsonl, "):
         read_log(write(tmp_path, OWN_JSONL), log_format="wandb")
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from placebench.errors import UsageError
 from placebench.logs import read_log, scan_log
 
 Metrics = Mapping[str, float]
@@ -155,12 +156,13 @@ def test_two_step_lines_in_one_line(tmp_path: Path) -> None:
     assert read(tmp_path, text) == {1: {"a/x": 1.0}, 2: {"a/x": 2.0}}
 
 
-def test_a_step_printed_again_replaces_and_completes(tmp_path: Path) -> None:
+def test_a_restart_undoes_the_steps_that_are_done_again(tmp_path: Path) -> None:
     text = (
         "step:0 - val-core/acc:0.1\n"
         "step:1 - a/x:1.0 - a/y:1.0\n"
         "step:2 - a/x:2.0 - a/y:2.0\n"
         "step:2 - val-core/acc:0.2\n"
+        "step:9 - a/x:9.0 - a/y:9.0\n"
         "restarted from global_step_1\n"
         "step:2 - a/x:7.0 - a/z:7.0\n"
         "step:3 - a/x:3.0 - a/y:3.0\n"
@@ -168,9 +170,38 @@ def test_a_step_printed_again_replaces_and_completes(tmp_path: Path) -> None:
     assert read(tmp_path, text) == {
         0: {"val-core/acc": 0.1},
         1: {"a/x": 1.0, "a/y": 1.0},
-        2: {"a/x": 7.0, "a/y": 2.0, "val-core/acc": 0.2, "a/z": 7.0},
+        2: {"a/x": 7.0, "a/z": 7.0},
         3: {"a/x": 3.0, "a/y": 3.0},
     }
+
+
+def test_a_restart_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text("".join(f"noise\nstep:{step} - a/x:{at}.5\n" for at, step in enumerate([1, 2, 3, 2, 3, 4])))
+    table = scan_log(path).table
+    assert [(restart.step, restart.line) for restart in table.restarts] == [(2, 8)]
+    frame = table.frame("a")
+    assert dict(zip(frame["step"], frame["value"], strict=True)) == {1: 0.5, 2: 3.5, 3: 4.5, 4: 5.5}
+
+
+def test_steps_out_of_order_are_sorted(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text("".join(f"step:{step} - a/x:{step}.0\n" for step in (1, 3, 2, 5, 4)))
+    table = scan_log(path).table
+    assert (table.out_of_order, table.restarts) == (2, [])
+    assert table.frame("a")["value"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2, 4, 9])
+def test_two_runs_in_one_file_are_refused_with_the_line(tmp_path: Path, lag: int) -> None:
+    path = tmp_path / "log.txt"
+    ahead = {step: f"step:{step + lag} - a/x:1.5\n" for step in range(1, 20)}
+    behind = {step: f"step:{step} - a/x:2.5\n" for step in range(1, 20)}
+    path.write_text("".join(f"step:{step} - a/x:1.5\n" for step in range(1, lag + 1)))
+    with path.open("a") as stream:
+        stream.writelines(ahead[step] + behind[step] for step in range(1, 20))
+    with pytest.raises(UsageError, match=r"log\.txt: console log of verl: line \d+: step \d+ is there with different"):
+        read_log(path)
 
 
 def test_replaced_lines_are_counted(tmp_path: Path) -> None:

@@ -1,15 +1,19 @@
 """placebench's own `steps.jsonl`: `{"step": 1, "wall": …, "metrics": {"timing_s/gen": 1.2, …}}` a line."""
 
-from functools import partial
-
-from placebench.logs.formats import LogFormat
-from placebench.logs.jsonl import read_steps, step_begins
+from placebench.logs.formats import Count, Dialect, LogFormat, Tokens
+from placebench.logs.jsonl import step_begins, steps_reader
 from placebench.logs.timing import PLACEBENCH_TIMING
 
+PLACEBENCH_DIALECT = Dialect(
+    framework="placebench",
+    marks=("perf/decode_context_tokens", "perf/attention_length"),
+    timing=PLACEBENCH_TIMING,
+    tokens=Tokens(("perf/total_num_tokens",), Count.STEP, reported="perf/throughput"),
+)
 PLACEBENCH_JSONL = LogFormat(
     name="placebench",
     title="placebench's steps.jsonl",
     begins=step_begins("metrics"),
-    read=partial(read_steps, field="metrics"),
-    timing=PLACEBENCH_TIMING,
+    read=steps_reader("metrics"),
+    dialect=PLACEBENCH_DIALECT,
 )

@@ -8,10 +8,12 @@ from pathlib import Path
 import pandas as pd
 
 from placebench.errors import UsageError
-from placebench.logs.formats import DamagedLogError, LogFormat
-from placebench.logs.registry import FORMATS, format_named, format_of
+from placebench.logs.flags import Flag, table_flags, trap_flags
+from placebench.logs.formats import DamagedLogError, Dialect, LogFormat
+from placebench.logs.registry import DIALECTS, FORMATS, dialect_of, format_named, format_of
 from placebench.logs.source import Survey, whole_lines
 from placebench.logs.table import StepTable
+from placebench.logs.tensorboard import TENSORBOARD
 from placebench.logs.timing import found_instead, timing_frame
 
 
@@ -29,8 +31,18 @@ class Log:
     format: LogFormat
     table: StepTable
 
+    @property
+    def dialect(self) -> Dialect:
+        """What its metrics mean."""
+        return dialect_of(self.table.names) if self.format.dialect is None else self.format.dialect
+
+    @property
+    def flags(self) -> tuple[Flag, ...]:
+        """What a reader of its numbers must know."""
+        return (*trap_flags(self.dialect, self.table.names), *table_flags(self.table))
+
     def timings(self, launch: str | None = None) -> pd.DataFrame:
-        """The timings as `timing_frame` gives them, by the rules of the log's format.
+        """The timings as `timing_frame` gives them, by the rules of the log's framework.
 
         Args:
             launch: what to call the log in the frame; the file's name without its suffix by default.
@@ -42,7 +54,7 @@ class Log:
         if frame.empty:
             raise UsageError(f"{self.path}: no timing lines: {found_instead(self.table.lines, self.table.names)}")
         try:
-            return timing_frame(frame, self.format.timing)
+            return timing_frame(frame, self.dialect.timing)
         except UsageError as error:
             raise UsageError(f"{self.path}: {error}") from None
 
@@ -51,16 +63,18 @@ def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str],
     """Read a log into a `StepTable`, in one pass and in the memory of what is kept.
 
     Args:
-        path: a log, plain or gzip.
+        path: a log, plain, gzip or zstd.
         log_format: name of the format; None tells it by the content.
         keep: which metrics to keep, by name; None keeps all.
 
     Raises:
-        UsageError: the file cannot be read, or holds no steps; the message says what it holds.
+        UsageError: the file cannot be read, or holds no steps, or those of two runs in turn; the message says
+            what and where.
     """
     found = None if log_format is None else format_named(log_format)
     survey = Survey()
-    blocks = survey.watch(whole_lines(path))
+    is_binary = TENSORBOARD.begins if found is None else lambda head: found.binary
+    blocks = survey.watch(whole_lines(path, is_binary))
     first: tuple[bytes, ...] = ()
     if found is None:
         for block in blocks:
@@ -74,8 +88,10 @@ def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str],
             found.read(chain(first, blocks), table)
         except DamagedLogError as error:
             raise UsageError(f"{path}: {found.title}: {error}") from None
+        if not table.lines and table.damages:
+            raise UsageError(f"{path}: {found.title}: its only step, at line {table.damaged[0]}, is cut off")
     if found is None or not table.lines:
-        wanted = found.title if found and log_format else ", ".join(known.title for known in FORMATS)
+        wanted = found.title if found and log_format else f"any of {', '.join(known.name for known in FORMATS)}"
         raise UsageError(f"{path}: no training steps (looked for: {wanted}): {survey}")
     return Log(path, found, table)
 
@@ -90,7 +106,7 @@ def read_log(
     """Read a log into a tidy frame; see `scan_log`. Per step and metric the last value printed wins.
 
     Args:
-        path: a log, plain or gzip.
+        path: a log, plain, gzip or zstd.
         launch: what to call it in the frame; the file's name without its suffix by default.
         log_format: name of the format; None tells it by the content.
         keep: which metrics to keep, by name; None keeps all.
@@ -99,7 +115,8 @@ def read_log(
         Columns launch (str), step (int64), metric (str) and value (float64), by step.
 
     Raises:
-        UsageError: the file cannot be read, or holds no steps; the message says what it holds.
+        UsageError: the file cannot be read, or holds no steps, or those of two runs in turn; the message says
+            what and where.
     """
     log = scan_log(path, log_format=log_format, keep=keep)
     return log.table.frame(launch_names([path])[0] if launch is None else launch)
@@ -127,4 +144,4 @@ def launch_names(paths: Sequence[Path]) -> tuple[str, ...]:
 
 def is_timing(metric: str) -> bool:
     """Whether a metric is a timing in any format: the format is not known before the log is read."""
-    return any(known.timing.is_timing(metric) for known in FORMATS)
+    return any(known.timing.is_timing(metric) for known in DIALECTS)

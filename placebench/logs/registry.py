@@ -1,12 +1,54 @@
-"""The formats that are known, in the order in which they are tried."""
+"""The formats and the frameworks that are known, in the order in which they are tried."""
+
+from collections.abc import Iterable
 
 from placebench.errors import UsageError
-from placebench.logs.formats import LogFormat
-from placebench.logs.placebench_jsonl import PLACEBENCH_JSONL
-from placebench.logs.verl import VERL
+from placebench.logs.areal import AREAL, AREAL_DIALECT
+from placebench.logs.csv_table import CSV
+from placebench.logs.formats import Dialect, LogFormat
+from placebench.logs.nemo_rl import NEMO_RL, NEMO_RL_DIALECT
+from placebench.logs.open_instruct import OPEN_INSTRUCT, OPEN_INSTRUCT_DIALECT
+from placebench.logs.openrlhf import OPENRLHF, OPENRLHF_DIALECT
+from placebench.logs.placebench_jsonl import PLACEBENCH_DIALECT, PLACEBENCH_JSONL
+from placebench.logs.prime_rl import FLAT_JSONL, PRIME_RL, PRIME_RL_DIALECT
+from placebench.logs.skyrl import SKYRL, SKYRL_DIALECT
+from placebench.logs.slime import SLIME, SLIME_DIALECT
+from placebench.logs.tensorboard import TENSORBOARD
+from placebench.logs.timing import TimingRules
+from placebench.logs.trl import TRL, TRL_DIALECT, TRL_STATE
+from placebench.logs.verl import VERL, VERL_DIALECT
 from placebench.logs.verl_jsonl import VERL_JSONL
 
-FORMATS: tuple[LogFormat, ...] = (PLACEBENCH_JSONL, VERL_JSONL, VERL)
+FORMATS: tuple[LogFormat, ...] = (
+    TENSORBOARD,
+    PLACEBENCH_JSONL,
+    VERL_JSONL,
+    FLAT_JSONL,
+    VERL,
+    OPENRLHF,
+    SLIME,
+    SKYRL,
+    AREAL,
+    NEMO_RL,
+    OPEN_INSTRUCT,
+    PRIME_RL,
+    TRL,
+    TRL_STATE,
+    CSV,
+)
+DIALECTS: tuple[Dialect, ...] = (
+    PLACEBENCH_DIALECT,
+    VERL_DIALECT,
+    NEMO_RL_DIALECT,
+    OPENRLHF_DIALECT,
+    SKYRL_DIALECT,
+    AREAL_DIALECT,
+    SLIME_DIALECT,
+    TRL_DIALECT,
+    PRIME_RL_DIALECT,
+    OPEN_INSTRUCT_DIALECT,
+)
+UNKNOWN_DIALECT = Dialect("an unknown framework", (), TimingRules(prefixes=("timing_s/",)))
 
 
 def format_named(name: str) -> LogFormat:
@@ -24,3 +66,9 @@ def format_named(name: str) -> LogFormat:
 def format_of(block: bytes) -> LogFormat | None:
     """The format of which a step begins in a block of whole lines, None where there is none."""
     return next((known for known in FORMATS if known.begins(block)), None)
+
+
+def dialect_of(names: Iterable[str]) -> Dialect:
+    """The framework that writes metrics of these names."""
+    names = tuple(names)
+    return next((known for known in DIALECTS if known.owns(names)), UNKNOWN_DIALECT)

@@ -1,11 +1,14 @@
-"""A log file as blocks of whole lines, and words for what a file holds that is not a log."""
+"""A log file as blocks, unpacked, and words for what a file holds that is not a log."""
 
 import gzip
 import stat
 import zlib
-from collections.abc import Iterator
-from io import BufferedIOBase
+from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
 
 from placebench.errors import UsageError
 
@@ -13,16 +16,23 @@ BLOCK_BYTES = 1 << 20
 # A 'line' longer than this is no step line; it is passed on in pieces, so memory stays bounded.
 MAX_LINE_BYTES = 1 << 24
 GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+HEAD_BYTES = 64
 SAMPLE_CHARS = 60
 
 
-def whole_lines(path: Path) -> Iterator[bytes]:
-    r"""Read a file, gzip or plain, as blocks that begin and end at a line boundary.
+def whole_lines(path: Path, is_binary: Callable[[bytes], bool] = lambda head: False) -> Iterator[bytes]:
+    r"""Read a file, gzip, zstd or plain, as blocks that begin and end at a line boundary.
 
-    The last block ends in `\n` even where the file does not.
+    The last block ends in `\n` even where the file does not. A file that is binary has no lines: its blocks are cut
+    anywhere and end as the file does.
+
+    Args:
+        path: the file, which may be a pipe.
+        is_binary: tells from the first bytes whether the file is binary.
 
     Raises:
-        UsageError: the path is missing, a directory or a device, cannot be read, or its gzip data is damaged.
+        UsageError: the path is missing, a directory or a device, cannot be read, or its packed data are damaged.
     """
     try:
         mode = path.stat().st_mode
@@ -31,22 +41,64 @@ def whole_lines(path: Path) -> Iterator[bytes]:
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             raise UsageError(f"{path}: is a device, not a log file")
         with path.open("rb") as raw:
-            # A log need not be seekable: it may come from a pipe.
-            zipped = raw.peek(2)[:2] == GZIP_MAGIC
-            yield from _blocks(gzip.GzipFile(fileobj=raw) if zipped else raw)
+            stream = _unpacked(raw)
+            head = stream.read(HEAD_BYTES)
+            yield from (_chunks if is_binary(head) else _blocks)(head, stream)
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UsageError(f"{path}: the gzip data is damaged or cut off ({error})") from None
+    except _ZstdError as error:
+        raise UsageError(f"{path}: the zstd data is damaged or cut off ({error})") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"{path}: cannot be read: {reason}") from None
 
 
-def _blocks(stream: BufferedIOBase) -> Iterator[bytes]:
+class _Readable(Protocol):
+    """What the blocks are read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, at most `size`; none at the end."""
+        ...
+
+
+class _ZstdError(Exception):
+    """Zstd data is damaged."""
+
+
+class _ZstdReader:
+    """Reads zstd data through pyarrow, which has the codec."""
+
+    def __init__(self, raw: BufferedReader) -> None:
+        self._stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+
+    def read(self, size: int) -> bytes:
+        try:
+            return bytes(self._stream.read(size))
+        except (OSError, ValueError) as error:
+            raise _ZstdError(str(error).split("\n", 1)[0]) from None
+
+
+def _unpacked(raw: BufferedReader) -> _Readable:
+    # A log need not be seekable: it may come from a pipe.
+    magic = raw.peek(4)[:4]
+    if magic[:2] == GZIP_MAGIC:
+        return gzip.GzipFile(fileobj=raw)
+    return _ZstdReader(raw) if magic == ZSTD_MAGIC else raw
+
+
+def _chunks(head: bytes, stream: _Readable) -> Iterator[bytes]:
+    chunk = head
+    while chunk:
+        yield chunk
+        chunk = stream.read(BLOCK_BYTES)
+
+
+def _blocks(head: bytes, stream: _Readable) -> Iterator[bytes]:
     parts: list[bytes] = []
     waiting = 0
-    while chunk := stream.read(BLOCK_BYTES):
+    for chunk in _chunks(head + stream.read(BLOCK_BYTES), stream):
         cut = chunk.rfind(b"\n") + 1
         if cut:
             yield b"".join([*parts, chunk[:cut]])
@@ -62,7 +114,13 @@ def _blocks(stream: BufferedIOBase) -> Iterator[bytes]:
 
 
 class Survey:
-    """Counts what passes by, to say in one phrase what a file holds."""
+    """Counts what passes by, to say in one phrase what a file holds.
+
+    Attributes:
+        lines: lines so far.
+        binary: whether there are bytes that no text has.
+        sample: the first text.
+    """
 
     def __init__(self) -> None:
         self.lines = 0

@@ -5,12 +5,39 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+
+# Restarts that follow each other this closely are no restarts: the lines of two logs stand in turn in one file. Nor
+# do steps come out of order behind a restart.
+SHORT_SEGMENT_LINES = 3
+SHORT_SEGMENTS = 3
+MIXED_STEPS = 3
+DAMAGED_KEPT = 5
+
+
+class DamagedLogError(Exception):
+    """A log breaks its format's rules, or contradicts itself, where that cannot be passed over."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """A step that was done again with other values: the run went on from a checkpoint, or from the start.
+
+    Attributes:
+        step: the first step that was done again.
+        line: its line number in the file, 0 where the format has no lines.
+        order: step lines read before it.
+    """
+
+    step: int
+    line: int
+    order: int
 
 
 @dataclass
@@ -36,22 +63,37 @@ class Layout:
 class StepTable:
     """Steps and metrics of one log, in the memory of what is kept: eight bytes a value.
 
-    A step that is printed again replaces what it replaces and leaves the rest: per step and metric the last
-    value wins. So a step line that two streams both caught counts once, a validation line of its own adds to its
-    step, and after a restart from a checkpoint the steps that were done again are those of the restart.
+    A step line that comes twice with the same values, because two streams caught it, counts once; a line with other
+    metrics of a step, such as a validation's, adds to its step. A step that comes again with other values begins a
+    new segment: the run was restarted, and every step from there on that was done before is undone. Steps may come
+    out of order.
 
     Attributes:
         lines: step lines read.
-        replaced: step lines that replaced an earlier one with the same metrics.
+        replaced: step lines that repeat an earlier one of the same segment.
+        out_of_order: step lines of a new step behind a later one.
+        restarts: where the run was restarted, in the order of the file.
+        damaged: line numbers of steps that are cut off or torn apart and were left out; the first few.
+        damages: how many there were.
         names: every metric seen, kept or not.
+        summary: numbers about the whole run that the log ends with.
+        where: gives the line number of the step line that is being added; the reader sets it.
     """
 
     def __init__(self, keep: Callable[[str], bool] | None = None) -> None:
         self.lines = 0
         self.replaced = 0
+        self.out_of_order = 0
+        self.restarts: list[Restart] = []
+        self.damaged: list[int] = []
+        self.damages = 0
         self.names: dict[str, int] = {}
+        self.summary: dict[str, float] = {}
+        self.where: Callable[[], int] = int
         self._keep = keep
         self._layouts: dict[tuple[str, ...], Layout] = {}
+        self._last = -1
+        self._behind = 0
 
     def layout(self, names: Sequence[str]) -> Layout:
         """The layout of a line with these metrics; a name that stands twice is stored from its last place."""
@@ -68,7 +110,16 @@ class StepTable:
         return new
 
     def add_row(self, layout: Layout, step: int, values: list[float]) -> None:
-        """Store the kept values of one step line."""
+        """Store the kept values of one step line.
+
+        Raises:
+            DamagedLogError: the file holds the step lines of two runs in turn.
+        """
+        if step > self._last:
+            self._last = step
+        else:
+            self._look_back(layout, step, values)
+        begin = self.restarts[-1].order if self.restarts else 0
         row = layout.rows.get(step)
         if row is None:
             layout.rows[step] = len(layout.steps)
@@ -77,13 +128,64 @@ class StepTable:
             layout.values.fromlist(values)
         else:
             width = len(layout.kept)
-            self.replaced += 1
+            self.replaced += layout.order[row] >= begin
             layout.order[row] = self.lines
             layout.values[row * width : (row + 1) * width] = array("d", values)
         self.lines += 1
 
+    def damage(self, line: int) -> None:
+        """Note a step that is cut off or torn apart."""
+        self.damages += 1
+        if len(self.damaged) < DAMAGED_KEPT:
+            self.damaged.append(line)
+
+    def _look_back(self, layout: Layout, step: int, values: list[float]) -> None:
+        """Tell a step printed twice, one out of order and a restart from each other."""
+        begin = self.restarts[-1].order if self.restarts else 0
+        seen = [
+            (other, row)
+            for other in self._layouts.values()
+            if (row := other.rows.get(step)) is not None and other.order[row] >= begin
+        ]
+        if any(self._differs(layout, values, *place) for place in seen):
+            self._restart(step)
+        elif not seen and step < self._last:
+            self.out_of_order += 1
+            self._behind += bool(self.restarts)
+            if self._behind >= MIXED_STEPS:
+                self._refuse(step)
+
+    @staticmethod
+    def _differs(layout: Layout, values: list[float], other: Layout, row: int) -> bool:
+        """Whether a row gives any of a line's metrics another value."""
+        width = len(other.kept)
+        before = other.values[row * width : (row + 1) * width]
+        if other is layout:
+            return before.tobytes() != array("d", values).tobytes()
+        known = dict(zip(other.metrics.tolist(), before, strict=True))
+        pairs = [
+            (known[metric], value)
+            for metric, value in zip(layout.metrics.tolist(), values, strict=True)
+            if metric in known
+        ]
+        return any(one != two and not (one != one and two != two) for one, two in pairs)
+
+    def _restart(self, step: int) -> None:
+        self.restarts.append(Restart(step, self.where(), self.lines))
+        self._last = step
+        begins = [restart.order for restart in self.restarts[-SHORT_SEGMENTS - 1 :]]
+        lengths = [end - begin for begin, end in pairwise(begins)]
+        if len(lengths) == SHORT_SEGMENTS and max(lengths) <= SHORT_SEGMENT_LINES:
+            self._refuse(step)
+
+    def _refuse(self, step: int) -> None:
+        raise DamagedLogError(
+            f"line {self.where():,}: step {step} is there with different values again and again: the file holds the "
+            "steps of several runs in turn; give each run its own file"
+        )
+
     def add(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Store one step's metrics."""
+        """Store one step's metrics; see `add_row`."""
         layout = self.layout(tuple(metrics))
         values = list(metrics.values())
         self.add_row(layout, step, [values[place] for place in layout.kept])
@@ -98,18 +200,23 @@ class StepTable:
         steps = _joined([np.frombuffer(layout.steps, np.int64) for layout in layouts])
         order = _joined([np.frombuffer(layout.order, np.int64) for layout in layouts])
         widths = _joined([np.full(len(layout.steps), len(layout.kept)) for layout in layouts])
+        undone = np.zeros(len(steps), np.bool_)
+        for restart in self.restarts:
+            undone |= (order < restart.order) & (steps >= restart.step)
         ranked = np.lexsort((order, steps))
+        ranked = ranked[~undone[ranked]]
         ends = np.cumsum(widths[ranked])
-        starts = np.empty_like(ends)
+        starts = np.zeros_like(steps)
         starts[ranked] = ends - widths[ranked]
         total = int(ends[-1]) if len(ends) else 0
         metric, value = np.empty(total, np.int32), np.empty(total, np.float64)
         first = 0
         for layout in layouts:
             rows, width = len(layout.steps), len(layout.kept)
-            places = starts[first : first + rows, None] + np.arange(width)
+            done = ~undone[first : first + rows]
+            places = starts[first : first + rows][done, None] + np.arange(width)
             metric[places] = layout.metrics
-            value[places] = np.frombuffer(layout.values, np.float64).reshape(rows, width)
+            value[places] = np.frombuffer(layout.values, np.float64).reshape(rows, width)[done]
             first += rows
         step = np.repeat(steps[ranked], widths[ranked])
         last = _last_of_each(step, metric, steps)

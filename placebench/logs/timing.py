@@ -7,7 +7,7 @@ Every total and every share of the project is built on the kinds given here.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import combinations
 
@@ -43,6 +43,23 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
+class Derived:
+    """A phase that the log does not time itself, computed from those that it does.
+
+    Attributes:
+        phase: its name; replaces a phase of that name.
+        base: the phase that it is computed from; without it there is none.
+        plus: added to the base, those that are there.
+        minus: taken off the base, those that are there.
+    """
+
+    phase: str
+    base: str
+    plus: tuple[str, ...] = ()
+    minus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class TimingRules:
     """What the timing metrics of a log format mean.
 
@@ -54,6 +71,13 @@ class TimingRules:
         movable: names that lie inside the step in some versions and outside in others; the log shows which.
         overlapping: phases may run side by side without a sum that shows it, so step - sum(phases) means nothing.
         not_seconds: counts and ratios that stand under the prefix.
+        suffix: what a timing metric's name ends with; it is no part of the phase's name.
+        exact: timing metrics whose names have no prefix, with their phases.
+        phases: placebench's names of phases that mean the same under another name, by the log's name.
+        containers: phases that other phases are parts of: where a part is there, the container is a detail.
+        derived: phases that are computed from others.
+        step_is_sum: the step's time may be the mere sum of the phases: where it is, no unattributed time is known;
+            where it is not, the phases overlap.
     """
 
     prefixes: tuple[str, ...]
@@ -62,10 +86,28 @@ class TimingRules:
     movable: tuple[str, ...] = ()
     overlapping: bool = False
     not_seconds: re.Pattern[str] | None = None
+    suffix: str = ""
+    exact: Mapping[str, str] = field(default_factory=dict)
+    phases: Mapping[str, str] = field(default_factory=dict)
+    containers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    derived: tuple[Derived, ...] = ()
+    step_is_sum: bool = False
 
     def is_timing(self, metric: str) -> bool:
         """Whether a metric is a timing; the filter to read a log with when only timings are wanted."""
-        return metric.startswith(self.prefixes) and not (self.not_seconds and self.not_seconds.search(metric))
+        if metric in self.exact:
+            return True
+        if not metric.startswith(self.prefixes) or not metric.endswith(self.suffix):
+            return False
+        return not (self.not_seconds and self.not_seconds.search(metric))
+
+    def phase(self, metric: str) -> str:
+        """The phase that a timing metric times: placebench's name, or the log's own where that means something else."""
+        if metric in self.exact:
+            return self.exact[metric]
+        prefix = next(filter(metric.startswith, self.prefixes))
+        name = metric.removeprefix(prefix).removesuffix(self.suffix)
+        return self.phases.get(name, name)
 
     def kind(self, phase: str) -> Kind:
         """What a name alone says about a phase."""
@@ -110,11 +152,12 @@ def timing_frame(frame: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> pd.Da
     timings = [name for name in metrics if rules.is_timing(name)]
     # The first prefix is sorted last and so is the one that is kept.
     timings.sort(key=lambda name: [name.startswith(prefix) for prefix in rules.prefixes])
-    phases = {name: name.removeprefix(next(filter(name.startswith, rules.prefixes))) for name in timings}
+    phases = {name: rules.phase(name) for name in timings}
     chosen = frame[frame["metric"].isin(timings) & np.isfinite(frame["value"])]
     if chosen.empty:
         raise UsageError(
-            f"no timing metrics ({'…, '.join(rules.prefixes)}…): {found_instead(frame['step'].nunique(), metrics)}"
+            f"no timing metrics ({', '.join([*(f'{prefix}…' for prefix in rules.prefixes), *rules.exact])}): "
+            f"{found_instead(frame['step'].nunique(), metrics)}"
         )
     ranks = chosen["metric"].map({name: rank for rank, name in enumerate(timings)})
     tidy = pd.DataFrame(
@@ -125,7 +168,7 @@ def timing_frame(frame: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> pd.Da
             "seconds": chosen["value"],
         }
     ).loc[ranks.sort_values(kind="stable").index]
-    tidy = tidy.drop_duplicates(["launch", "step", "phase"], keep="last")
+    tidy = _derive(tidy.drop_duplicates(["launch", "step", "phase"], keep="last"), rules)
     return pd.concat(
         [_classify(tidy[tidy["launch"] == launch], rules) for launch in chosen["launch"].unique()], ignore_index=True
     )
@@ -147,10 +190,28 @@ def phase_order(phases: Iterable[str]) -> list[str]:
     return sorted(set(phases), key=lambda phase: (known.get(phase, last.get(phase, len(known))), phase))
 
 
+def _derive(tidy: pd.DataFrame, rules: TimingRules) -> pd.DataFrame:
+    """Add the phases that the rules compute from others."""
+    for derived in rules.derived:
+        wide = tidy.pivot(index=["launch", "step"], columns="phase", values="seconds")
+        if derived.base not in wide:
+            continue
+        seconds = wide[derived.base].dropna()
+        for names, sign in ((derived.plus, 1), (derived.minus, -1)):
+            present = [name for name in names if name in wide]
+            seconds = seconds + sign * wide.loc[seconds.index, present].sum(axis=1)
+        added = seconds.clip(lower=0).rename("seconds").reset_index().assign(phase=derived.phase)
+        tidy = pd.concat([tidy[tidy["phase"] != derived.phase], added[tidy.columns]], ignore_index=True)
+    return tidy
+
+
 def _classify(launch: pd.DataFrame, rules: TimingRules) -> pd.DataFrame:
     """Give the timings of one launch their kinds and add `unattributed`."""
     seconds = launch.pivot(index="step", columns="phase", values="seconds")
     kinds = {str(phase): rules.kind(str(phase)) for phase in seconds.columns}
+    for container, parts in rules.containers.items():
+        if container in kinds and not kinds.keys().isdisjoint(parts):
+            kinds[container] = Kind.DETAIL
     overlapping = rules.overlapping and UNATTRIBUTED not in kinds
     if STEP in kinds:
         kinds |= dict.fromkeys(_outside_step(seconds, kinds, rules), Kind.OUTSIDE)
@@ -159,7 +220,9 @@ def _classify(launch: pd.DataFrame, rules: TimingRules) -> pd.DataFrame:
         unexplained = rest - seconds[UNATTRIBUTED] if UNATTRIBUTED in kinds else rest
         slack = TIMER_SLACK * seconds[STEP] + ROUNDING_S * (len(serial) + 1)
         overlapping = overlapping or bool((unexplained < -slack).any())
-        if not overlapping and UNATTRIBUTED not in kinds:
+        if rules.step_is_sum:
+            overlapping = overlapping or bool((unexplained > slack).any())
+        elif not overlapping and UNATTRIBUTED not in kinds:
             kinds[UNATTRIBUTED] = Kind.UNATTRIBUTED
             added = rest.clip(lower=0).dropna().rename("seconds").reset_index()
             launch = pd.concat([launch, added.assign(launch=launch["launch"].iloc[0], phase=UNATTRIBUTED)])

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from placebench.logs.formats import LogFormat
+from placebench.logs.formats import Count, Dialect, LogFormat, Tokens, Trap
 from placebench.logs.table import Layout, StepTable
 from placebench.logs.timing import VERL_TIMING
 
@@ -52,6 +52,7 @@ def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
     """Put the step lines of blocks of whole lines into a table."""
     reader = _Reader(table)
     for block in blocks:
+        reader.enter(block)
         position = 0
         while (found := _next_step(block, position, len(block))) is not None:
             position = reader.take(block, found)
@@ -74,10 +75,23 @@ class _Reader:
         self._table = table
         self._met: set[tuple[tuple[bytes, bytes], ...]] = set()
         self._fast: list[tuple[re.Pattern[bytes], Layout]] = []
+        self._block = b""
+        self._lines_before = 0
+        self._position = 0
+        table.where = self._line
+
+    def enter(self, block: bytes) -> None:
+        """Begin a block."""
+        self._lines_before += self._block.count(b"\n")
+        self._block = block
+
+    def _line(self) -> int:
+        """The number of the line of the step that is being taken."""
+        return self._lines_before + self._block.count(b"\n", 0, self._position) + 1
 
     def take(self, block: bytes, found: re.Match[bytes]) -> int:
         """Store the step line that begins at `found`; returns where to look for the next."""
-        start = found.end()
+        start = self._position = found.end()
         for place, (pattern, layout) in enumerate(self._fast):
             line = pattern.match(block, start)
             if line is None:
@@ -160,4 +174,17 @@ def _number(text: bytes) -> float:
     return float({b"True": 1, b"False": 0}.get(text, text))
 
 
-VERL = LogFormat("verl", "console log of verl", step_begins, read_steps, VERL_TIMING)
+VERL_DIALECT = Dialect(
+    framework="verl",
+    marks=("timing_s/", "timing/gen", "timing/update_actor", "timing/ref", "timing/adv"),
+    timing=VERL_TIMING,
+    tokens=Tokens(("perf/total_num_tokens",), Count.STEP, reported="perf/throughput"),
+    traps=(
+        Trap(
+            "verl-gen-polls",
+            "with trainer.use_v1, the default since 0.9, timing_s/gen is measured by polling every 2 s",
+            r"^training/off_policy/",
+        ),
+    ),
+)
+VERL = LogFormat("verl", "console log of verl", step_begins, read_steps, VERL_DIALECT)

@@ -1,0 +1,135 @@
+"""What the readers of console logs share: clean lines, Python literals, clocks."""
+
+import math
+import re
+from collections.abc import Iterator
+from datetime import datetime
+
+ANSI = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+RAY_PREFIX = re.compile(rb"^\s*\([\w.:-]+ pid=[0-9]+(?:, ip=[0-9a-fA-F.:]+)?\)[ \t]?")
+RAY_REPEATED = re.compile(rb"\[repeated [0-9]+x across cluster\].*$")
+
+BARE_NUMBER = r"[-+]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|nan|inf)"
+NUMBER = BARE_NUMBER + r"(?![\w.])"
+# One `'key': value` of a printed dict; values that are no number are passed over, one without an end is damage.
+PAIR = re.compile(
+    r"""\s*(?:'(?P<key>[^'\\\n]*)'|"(?P<key2>[^"\\\n]*)")\s*:\s*"""
+    rf"""(?:(?P<quote>['"]?)(?:np\.\w+\()?(?P<number>{NUMBER}|True|False)\)?(?P=quote)"""
+    r"""|None|'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"|\[[^\[\]\n]*\])\s*(?P<end>[,}])"""
+)
+
+# No step line is longer; what is goes by unread.
+MAX_TEXT_BYTES = 1 << 20
+
+DAY_S = 86_400.0
+STAMPS = (
+    (re.compile(r"\b[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"), "%Y-%m-%d %H:%M:%S"),
+    (re.compile(r"\b[0-9]{8}-[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"), "%Y%m%d-%H:%M:%S"),
+    # A year that has a 29 February; only differences of the clock are used.
+    (re.compile(r"\b[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}"), "2024-%m-%d %H:%M:%S"),
+    (re.compile(r"\b[0-9]{2}:[0-9]{2}:[0-9]{2}"), "%H:%M:%S"),
+)
+STEP_SECONDS = "log/step_seconds"
+
+
+class CleanLines:
+    """The lines of a console log without colours, Ray's prefixes and carriage returns.
+
+    Attributes:
+        number: of the line that was given last, counted from 1.
+    """
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self.number = 0
+
+    def where(self) -> int:
+        """The number of the line that was given last."""
+        return self.number
+
+    def __iter__(self) -> Iterator[str]:
+        """Give each line, and the parts of a line that a progress bar's carriage returns cut it into."""
+        for block in self._blocks:
+            lines = block.split(b"\n")
+            for line in lines[:-1]:
+                self.number += 1
+                if len(line) > MAX_TEXT_BYTES:
+                    continue
+                for part in line.split(b"\r") if b"\r" in line else (line,):
+                    yield clean(part)
+
+
+def clean(line: bytes) -> str:
+    """A line without colours, a Ray prefix and Ray's count of repeated lines."""
+    if b"\x1b" in line:
+        line = ANSI.sub(b"", line)
+    if b" pid=" in line:
+        line = RAY_PREFIX.sub(b"", line)
+    if b"[repeated " in line:
+        line = RAY_REPEATED.sub(b"", line)
+    return line.decode("utf-8", "replace")
+
+
+def number_of(text: str) -> float | None:
+    """A printed number, None where it is none."""
+    if text in ("True", "False"):
+        return float(text == "True")
+    return float(text) if re.fullmatch(NUMBER, text) else None
+
+
+def numbers_of_dict(text: str, start: int) -> dict[str, float] | None:
+    """The numbers of a Python dict as `print` shows it, quoted or not; None where the dict has no end.
+
+    Args:
+        text: a line.
+        start: place of the brace that opens the dict.
+    """
+    position = start + 1
+    numbers: dict[str, float] = {}
+    while pair := PAIR.match(text, position):
+        if pair["number"] is not None:
+            value = number_of(pair["number"])
+            numbers[pair["key"] if pair["key"] is not None else pair["key2"]] = math.nan if value is None else value
+        if pair["end"] == "}":
+            return numbers
+        position = pair.end()
+    return None
+
+
+class StepClock:
+    """Times steps by the stamps that the log's own clock puts before lines."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._seconds = 0.0
+
+    def since_last(self, step: int, line: str) -> dict[str, float]:
+        """Seconds between a step's line and the one of the step before, as a metric; empty where not known."""
+        seconds = stamp(line)
+        if seconds is None:
+            return {}
+        follows = self._step is not None and step == self._step + 1
+        gap = seconds - self._seconds
+        if gap < 0 and seconds < DAY_S:
+            gap += DAY_S
+        self._step, self._seconds = step, seconds
+        return {STEP_SECONDS: gap} if follows and gap > 0 else {}
+
+
+def stamp(line: str) -> float | None:
+    """Seconds of the first time stamp in a line; of the day where it has no date."""
+    for pattern, form in STAMPS:
+        found = pattern.search(line)
+        if not found:
+            continue
+        text, form = found[0], form.replace("%S", "%S.%f") if "." in found[0] else form
+        try:
+            if form.startswith("2024-"):
+                text, form = f"2024-{text}", form.replace("2024", "%Y", 1)
+            moment = datetime.strptime(text, form)
+        except ValueError:
+            continue
+        if "%d" not in form:
+            return moment.hour * 3600.0 + moment.minute * 60.0 + moment.second
+        return (moment - datetime(1970, 1, 1)).total_seconds()
+    return None

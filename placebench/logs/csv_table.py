@@ -1,0 +1,91 @@
+"""CSV with a header: a column of steps and a column a metric, as trackers export them."""
+
+import csv
+from collections.abc import Iterator
+
+from placebench.logs.console import number_of
+from placebench.logs.formats import DamagedLogError, LogFormat
+from placebench.logs.table import StepTable
+
+STEP_NAMES = ("step", "_step", "global_step", "training_step", "train/global_step", "trainer/global_step", "Step")
+SEPARATORS = ",\t;"
+MAX_HEADER_BYTES = 1 << 16
+
+
+def is_table(block: bytes) -> bool:
+    """Whether a block begins with a header that names the step, and a row of as many cells."""
+    lines = block[:MAX_HEADER_BYTES].lstrip().split(b"\n", 2)
+    if len(lines) < 2:
+        return False
+    try:
+        header, row = (_cells(line.decode("utf-8"), _separator(lines[0])) for line in lines[:2])
+    except (UnicodeDecodeError, csv.Error):
+        return False
+    place = _step_place(header)
+    if place is None or len(header) < 2 or len(row) != len(header):
+        return False
+    return row[place] == "" or number_of(row[place]) is not None
+
+
+def read_table(blocks: Iterator[bytes], table: StepTable) -> None:
+    """Put the rows into a table; an empty cell is a metric that was not logged at this step.
+
+    Raises:
+        DamagedLogError: a row has another number of cells than the header, or its step is no number.
+    """
+    texts = (line.decode("utf-8", "replace") for block in blocks for line in block.splitlines(keepends=True))
+    first = next((text for text in texts if text.strip()), "")
+    rows = csv.reader(_chain(first, texts), delimiter=_separator(first.encode()))
+    table.where = lambda: rows.line_num
+    try:
+        header = [name.strip() for name in next(rows, [])]
+        place = _step_place(header)
+        if place is None:
+            raise DamagedLogError(f"line 1 names no column of steps: one of {', '.join(STEP_NAMES)}")
+        short = 0
+        for row in rows:
+            if short:
+                raise DamagedLogError(f"line {short} has another number of cells than the header")
+            if not row:
+                continue
+            if len(row) != len(header):
+                short = rows.line_num
+                continue
+            _add_row(header, row, place, table)
+    except csv.Error as error:
+        raise DamagedLogError(f"line {rows.line_num}: {error}") from None
+    if short:
+        table.damage(short)
+
+
+def _add_row(header: list[str], row: list[str], place: int, table: StepTable) -> None:
+    if not row[place].strip():
+        return
+    step = number_of(row[place].strip())
+    if step is None or not step.is_integer() or not 0 <= step < 2**63:
+        raise DamagedLogError(f"line {table.where()}: the step {row[place][:40]!r} is no whole number")
+    cells = zip(header, row, strict=True)
+    numbers = {name: number_of(cell.strip()) for at, (name, cell) in enumerate(cells) if at != place and name}
+    metrics = {name: number for name, number in numbers.items() if number is not None}
+    if metrics:
+        table.add(int(step), metrics)
+
+
+def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+def _separator(header: bytes) -> str:
+    return max(SEPARATORS, key=lambda mark: header.count(mark.encode()))
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    return [cell.strip() for cell in next(csv.reader([line.strip("\r\n")], delimiter=separator), [])]
+
+
+def _step_place(header: list[str]) -> int | None:
+    return next((header.index(name) for name in STEP_NAMES if name in header), None)
+
+
+CSV = LogFormat("csv", "CSV with a column of steps", is_table, read_table, None)

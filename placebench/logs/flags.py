@@ -1,0 +1,87 @@
+"""What a reader of a log's numbers must know: the framework's known traps, and what was odd about the file."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from placebench.logs.console import STEP_SECONDS
+from placebench.logs.formats import Dialect
+from placebench.logs.table import StepTable
+from placebench.logs.timing import STEP
+
+# The log's clock must exceed the step's own time by this share, and by this many seconds, to be worth a word.
+CLOCK_SHARE = 0.05
+CLOCK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One thing to know.
+
+    Attributes:
+        name: its word in tables and files.
+        text: one line for people.
+    """
+
+    name: str
+    text: str
+
+
+def trap_flags(dialect: Dialect, names: Iterable[str]) -> tuple[Flag, ...]:
+    """The framework's known traps that a log with these metrics has."""
+    names = tuple(names)
+    return tuple(
+        Flag(trap.name, trap.text) for trap in dialect.traps if any(re.search(trap.metrics, name) for name in names)
+    )
+
+
+def table_flags(table: StepTable) -> tuple[Flag, ...]:
+    """What was odd about a file's steps."""
+    flags = [
+        Flag(
+            "restart",
+            f"line {restart.line:,}: the run was restarted at step {restart.step}; what was done before from that step "
+            "on is undone, and the first steps behind it are warm-up again",
+        )
+        for restart in table.restarts
+    ]
+    if table.replaced:
+        lines = "1 step line repeats an earlier one" if table.replaced == 1 else f"{table.replaced:,} step lines repeat"
+        flags.append(Flag("repeated", lines if table.replaced == 1 else f"{lines} earlier ones"))
+    if table.out_of_order:
+        flags.append(Flag("out-of-order", f"{_steps(table.out_of_order)} behind a later one; sorted"))
+    if table.damages:
+        lines = ", ".join(f"{line:,}" for line in table.damaged)
+        more = ", …" if table.damages > len(table.damaged) else ""
+        flags.append(
+            Flag("cut-off", f"{_steps(table.damages)} cut off or torn apart, and left out: at line {lines}{more}")
+        )
+    return tuple(flags)
+
+
+def clock_flags(frame: pd.DataFrame, timings: pd.DataFrame | None) -> tuple[Flag, ...]:
+    """Whether the log's clock shows more time a step than the step's own time.
+
+    Args:
+        frame: a tidy log frame.
+        timings: its timings, None where it has none.
+    """
+    clock = frame.loc[frame["metric"] == STEP_SECONDS, ["step", "value"]]
+    if timings is None or clock.empty:
+        return ()
+    whole = timings.loc[timings["phase"] == STEP, ["step", "seconds"]]
+    both = clock.merge(whole, on="step")
+    if both.empty:
+        return ()
+    shown, told = float(np.median(both["value"])), float(np.median(both["seconds"]))
+    if shown - told <= max(CLOCK_SHARE * told, CLOCK_SECONDS):
+        return ()
+    text = f"the log's clock shows {shown:.1f} s a step, its step time {told:.1f} s: the rest is in no number of it"
+    return (Flag("clock", text),)
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'s' * (count != 1)}"

@@ -1,0 +1,163 @@
+"""One launch as its logs tell it: one file or several of one run, with what its numbers mean and what to mind."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from placebench.errors import UsageError
+from placebench.logs.flags import Flag, clock_flags, table_flags, trap_flags
+from placebench.logs.formats import Count, Dialect
+from placebench.logs.read import Log, launch_names, scan_log
+from placebench.logs.registry import UNKNOWN_DIALECT
+from placebench.logs.throughput import throughput_frame
+from placebench.logs.timing import timing_frame
+
+EVENT_FILE = "events.out.tfevents"
+# One file may print fewer digits of a number than another.
+SAME_RELATIVE = 0.01
+SAME_ABSOLUTE = 0.005
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """One launch, read from its logs.
+
+    Attributes:
+        name: what it is called in tables.
+        logs: the files.
+        dialect: what the names mean.
+        frame: columns launch, step, metric, value.
+        timings: columns launch, step, phase, seconds, kind, as `timing_frame` gives them; None where there are none.
+        throughput: as `throughput_frame` gives it.
+        flags: what to mind.
+    """
+
+    name: str
+    logs: tuple[Log, ...]
+    dialect: Dialect
+    frame: pd.DataFrame
+    timings: pd.DataFrame | None
+    throughput: pd.DataFrame
+    flags: tuple[Flag, ...]
+
+
+def read_run(
+    paths: Sequence[Path],
+    *,
+    name: str | None = None,
+    log_format: str | None = None,
+    devices: int | None = None,
+    learner_ranks: int | None = None,
+    keep: Callable[[str], bool] | None = None,
+) -> LoggedRun:
+    """Read one launch from its logs.
+
+    Args:
+        paths: the launch's files; a folder stands for the TensorBoard event files in it. Where two files have the
+            same step and metric, the one named first counts.
+        name: what to call it; the first file's name by default.
+        log_format: name of the format of all files; None tells each by its content.
+        devices: all devices allocated to the run, for tokens/s/device.
+        learner_ranks: number of learner ranks, for frameworks that multiply token counts by it.
+        keep: which metrics to keep, by name; None keeps all.
+
+    Raises:
+        UsageError: a file cannot be read or holds no steps, or the files are of different frameworks.
+    """
+    files = [file for path in paths for file in _files(path)]
+    logs = tuple(scan_log(path, log_format=log_format, keep=keep) for path in files)
+    if not logs:
+        raise UsageError("name at least one log")
+    dialect = _one_dialect(logs)
+    name = launch_names([logs[0].path])[0] if name is None else name
+    frames = [log.table.frame(name) for log in logs]
+    frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+    flags = [*trap_flags(dialect, dict.fromkeys(name for log in logs for name in log.table.names))]
+    for log in logs:
+        where = f"{log.path}: " if len(logs) > 1 else ""
+        flags += [Flag(flag.name, where + flag.text) for flag in table_flags(log.table)]
+    if len(frames) > 1:
+        flags += _disagreements(frame)
+        frame = frame.drop_duplicates(["step", "metric"]).sort_values("step", kind="stable", ignore_index=True)
+    timings = timing_frame(frame, dialect.timing) if _has_timings(frame, dialect) else None
+    tokens = dialect.tokens
+    throughput = throughput_frame(
+        frame,
+        timings,
+        tokens,
+        devices=devices,
+        learner_ranks=learner_ranks,
+        steps_per_row=_steps_per_row(logs[0]),
+    )
+    flags += clock_flags(frame, timings)
+    flags += _throughput_flags(throughput, dialect, learner_ranks)
+    return LoggedRun(name, logs, dialect, frame, timings, throughput, tuple(dict.fromkeys(flags)))
+
+
+def _files(path: Path) -> list[Path]:
+    """The files that a path stands for."""
+    try:
+        events = sorted(path.glob(f"*{EVENT_FILE}*")) if path.is_dir() else []
+    except (OSError, ValueError):
+        events = []
+    return events or [path]
+
+
+def _one_dialect(logs: Sequence[Log]) -> Dialect:
+    known = {log.dialect.framework: log for log in logs if log.dialect is not UNKNOWN_DIALECT}
+    if len(known) > 1:
+        listed = ", ".join(f"{log.path} is {framework}'s" for framework, log in known.items())
+        raise UsageError(f"the files of one run are of different frameworks: {listed}")
+    return next((log.dialect for log in known.values()), UNKNOWN_DIALECT)
+
+
+def _has_timings(frame: pd.DataFrame, dialect: Dialect) -> bool:
+    timed = frame["metric"].isin([name for name in frame["metric"].unique() if dialect.timing.is_timing(name)])
+    return bool((timed & frame["value"].abs().lt(float("inf"))).any())
+
+
+def _disagreements(frame: pd.DataFrame) -> list[Flag]:
+    """Metrics that two files of a run give different values."""
+    cells = frame.groupby(["metric", "step"], sort=False)["value"].agg(["min", "max"])
+    slack = SAME_ABSOLUTE + SAME_RELATIVE * cells["max"].abs()
+    names = cells.index[(cells["max"] - cells["min"] > slack).to_numpy()].get_level_values("metric").unique()
+    if names.empty:
+        return []
+    return [
+        Flag("files-disagree", f"the files give different values of {', '.join(sorted(names)[:3])}: the first counts")
+    ]
+
+
+def _steps_per_row(log: Log) -> int:
+    """Training steps between two lines of TRL's console log, from its last line; 1 where that is not known."""
+    runtime, rate = (log.table.summary.get(f"train_{name}") for name in ("runtime", "steps_per_second"))
+    rows = log.table.lines - log.table.replaced
+    if log.format.name != "trl" or not runtime or not rate or not rows or log.table.restarts:
+        return 1
+    steps = runtime * rate
+    return max(1, round(steps / rows)) if steps < 2**53 else 1
+
+
+def _throughput_flags(throughput: pd.DataFrame, dialect: Dialect, learner_ranks: int | None) -> list[Flag]:
+    flags = []
+    wrong = throughput.loc[throughput["contradicts"], "step"].tolist()
+    if wrong:
+        shown = ", ".join(map(str, wrong[:5])) + (", …" if len(wrong) > 5 else "")
+        flags.append(
+            Flag(
+                "throughput-contradicts",
+                f"{len(wrong)} of {len(throughput)} steps: the log's tokens/s x seconds x devices is not its tokens "
+                f"(steps {shown}); the recomputed figure counts",
+            )
+        )
+    if throughput["tokens"].isna().all():
+        if dialect.tokens is None:
+            why = f"{dialect.framework}'s log does not count tokens of prompts and responses"
+        elif dialect.tokens.count is Count.TIMES_RANKS and learner_ranks is None:
+            why = "the count is multiplied by the number of learner ranks, which is not given"
+        else:
+            why = f"the log lacks {' and '.join(dialect.tokens.metrics)}"
+        flags.append(Flag("no-tokens", f"no throughput: {why}"))
+    return flags

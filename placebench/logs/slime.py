@@ -1,0 +1,76 @@
+"""slime's console log: `[time] file.py:401 - perf 3: {'perf/step_time': 35.5, …}`, several such lines a step.
+
+The trainer and the rollout manager both print `perf N`; their metrics are put together by the number. `step N` lines
+count training steps, of which a rollout can have several, and are left out.
+"""
+
+import re
+from collections.abc import Iterator
+
+from placebench.logs.console import CleanLines, StepClock, numbers_of_dict
+from placebench.logs.formats import Dialect, LogFormat, Trap
+from placebench.logs.table import StepTable
+from placebench.logs.timing import Derived, TimingRules
+
+STEP_BYTES = re.compile(rb"\b(?:perf|rollout) [0-9]{1,18}: \{'(?:perf|rollout)/")
+STEP = re.compile(r"\b(?:perf|rollout|eval) ([0-9]{1,18}): \{")
+TRAINER = "perf/step_time"
+
+SLIME_DIALECT = Dialect(
+    framework="slime",
+    marks=("perf/step_time", "perf/train_wait_time", "perf/actor_train_time", "perf/rollout_time"),
+    timing=TimingRules(
+        prefixes=("perf/",),
+        suffix="_time",
+        phases={
+            "rollout": "gen",
+            "ref_log_probs": "ref",
+            "log_probs": "old_log_prob",
+            "actor_train": "update_actor",
+        },
+        # The trainer waits while the rollout runs, and trains in the rest of the step.
+        beside=frozenset({"gen"}),
+        containers={"train": ("ref", "old_log_prob", "update_actor")},
+        details=frozenset({"ref_model_update"}),
+        not_seconds=re.compile(r"^perf/(?:longest|effective|request)"),
+        derived=(Derived("step", "step", plus=("update_weights", "sleep", "wake_up")),),
+    ),
+    traps=(
+        Trap(
+            "slime-step-time",
+            "step_time is train_wait_time + train_time alone; update_weights_time, sleep_time and wake_up_time are "
+            "added to the step here, and what else lies between steps only the log's clock shows (log/step_seconds)",
+            r"^perf/step_time$",
+        ),
+        Trap(
+            "slime-tokens-per-gpu",
+            "tokens_per_gpu_per_sec counts response tokens over rollout time and rollout GPUs alone; not used",
+            r"^perf/(?:effective_)?tokens_per_gpu_per_sec$",
+        ),
+    ),
+)
+
+
+def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
+    """Put the `perf`, `rollout` and `eval` lines of blocks of whole lines into a table."""
+    lines, clock = CleanLines(blocks), StepClock()
+    table.where = lines.where
+    for line in lines:
+        found = STEP.search(line)
+        if found is None:
+            continue
+        metrics = numbers_of_dict(line, found.end() - 1)
+        if metrics is None:
+            table.damage(lines.number)
+            continue
+        step = int(found[1])
+        table.add(step, {**metrics, **(clock.since_last(step, line) if TRAINER in metrics else {})})
+
+
+SLIME = LogFormat(
+    name="slime",
+    title="console log of slime",
+    begins=lambda block: STEP_BYTES.search(block) is not None,
+    read=read_steps,
+    dialect=SLIME_DIALECT,
+)

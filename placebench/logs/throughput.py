@@ -1,0 +1,95 @@
+"""Throughput as placebench counts it: real tokens / wall time of the step / all devices, and whether a log agrees.
+
+Frameworks divide by other times, other devices, or count padding; their own figures are not comparable. Where a log
+reports tokens/s by the same definition, reported x seconds x devices = tokens must hold on every row.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from placebench.logs.formats import Count, Tokens
+from placebench.logs.timing import STEP
+
+Series: TypeAlias = "pd.Series[float]"
+
+# Old logs print three decimals.
+IDENTITY_SLACK = 0.01
+COLUMNS = ("step", "seconds", "tokens", "tokens_per_s", "tokens_per_s_per_device", "reported", "contradicts")
+
+
+def throughput_frame(
+    frame: pd.DataFrame,
+    timings: pd.DataFrame | None,
+    tokens: Tokens | None,
+    *,
+    devices: int | None = None,
+    learner_ranks: int | None = None,
+    steps_per_row: int = 1,
+) -> pd.DataFrame:
+    """Tokens and throughput of each step.
+
+    Args:
+        frame: a tidy log frame of one launch.
+        timings: its timings; the phase `step` is the wall time.
+        tokens: where the log counts tokens; None where it does not.
+        devices: all devices allocated to the run; inferred from the log's own throughput where not given.
+        learner_ranks: by what a count that is multiplied by ranks is divided.
+        steps_per_row: training steps that lie between two rows of the log, while the step's time is for one.
+
+    Returns:
+        A row a step that has a time: columns step (int64), seconds, tokens, tokens_per_s, tokens_per_s_per_device,
+        reported (tokens/s/device, the log's own) and contradicts (bool: the row's own figures do not fit together).
+        What is not known is NaN.
+    """
+    wide = frame.pivot(index="step", columns="metric", values="value")
+    seconds = (
+        pd.Series(dtype=np.float64)
+        if timings is None
+        else timings[timings["phase"] == STEP].set_index("step")["seconds"].astype(np.float64)
+    )
+    rows = pd.DataFrame({"seconds": seconds}).sort_index()
+    counted = _counted(wide, tokens, learner_ranks)
+    if tokens is not None and tokens.count is Count.CUMULATIVE:
+        rows["tokens"], rows["spent"] = _differences(rows["seconds"] * steps_per_row, counted)
+    else:
+        rows["tokens"], rows["spent"] = counted.reindex(rows.index), rows["seconds"]
+    rows["reported"] = np.nan
+    if tokens is not None and tokens.reported in wide:
+        rows["reported"] = wide[tokens.reported].reindex(rows.index)
+    per_second = rows["tokens"] / rows["spent"].where(rows["spent"] > 0)
+    count = devices if devices is not None else _devices(rows)
+    rows["tokens_per_s"] = per_second
+    rows["tokens_per_s_per_device"] = per_second / count if count else np.nan
+    error = (rows["tokens_per_s_per_device"] / rows["reported"].where(rows["reported"] > 0) - 1).abs()
+    rows["contradicts"] = (error > IDENTITY_SLACK).to_numpy()
+    return rows.rename_axis("step").reset_index()[list(COLUMNS)]
+
+
+def _counted(wide: pd.DataFrame, tokens: Tokens | None, learner_ranks: int | None) -> Series:
+    """The count of tokens as the log has it, a value a step."""
+    name = next((name for name in tokens.metrics if name in wide), None) if tokens else None
+    if tokens is None or name is None:
+        return pd.Series(np.nan, index=wide.index)
+    counted = wide[name].astype(np.float64)
+    if tokens.count is Count.TIMES_RANKS:
+        return counted / (np.nan if learner_ranks is None else learner_ranks)
+    return counted
+
+
+def _differences(seconds: Series, counted: Series) -> tuple[Series, Series]:
+    """Tokens since the row before that has a count, and the time since then; a generation may serve several rows."""
+    known = counted.reindex(seconds.index).dropna()
+    tokens = known.diff()
+    tokens = tokens.where(tokens > 0)
+    spent = seconds.cumsum().reindex(known.index).diff()
+    return tokens.reindex(seconds.index), spent.reindex(seconds.index)
+
+
+def _devices(rows: pd.DataFrame) -> int | None:
+    """The number of devices that the log's own throughput was divided by; None where no whole number fits."""
+    ratio = (rows["tokens"] / rows["spent"] / rows["reported"]).replace([np.inf, -np.inf], np.nan).median()
+    if np.isnan(ratio) or round(ratio) < 1 or abs(ratio / round(ratio) - 1) > IDENTITY_SLACK:
+        return None
+    return round(ratio)

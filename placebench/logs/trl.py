@@ -1,0 +1,128 @@
+"""TRL: the dicts that its trainers print, with quoted or plain numbers, and `trainer_state.json`.
+
+A printed dict carries no step, so the lines are counted; where the epoch goes back, the run was restarted.
+"""
+
+import json
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from placebench.logs.console import CleanLines, numbers_of_dict
+from placebench.logs.formats import Count, DamagedLogError, Dialect, LogFormat, Tokens, Trap
+from placebench.logs.jsonl import json_number
+from placebench.logs.table import StepTable
+from placebench.logs.timing import TimingRules
+
+FIRST_KEYS = "loss|grad_norm|learning_rate|num_tokens|reward|objective/kl|eps|perf/step_s|step_time"
+STEP_BYTES = re.compile(rb"(?:^|[\r\n]|\])[ \t]*\{'(?:" + FIRST_KEYS.encode() + rb")': ", re.MULTILINE)
+STEP = re.compile(rf"(?:^|\])\s*(?P<dict>\{{)'(?:{FIRST_KEYS}|train_runtime)': ")
+LAST_LINE = "train_runtime"
+HISTORY = b'"log_history"'
+MAX_STATE_BYTES = 1 << 29
+
+_ASYNC = ("step", "fwd_bwd", "fwd", "optimizer", "rollout_wait", "weight_sync")
+_ASYNC_PARTS = ("weight_sync_pause", "weight_sync_barrier", "weight_sync_transfer")
+_OWN_NAME = {"weight_sync": "update_weights"}
+
+TRL_DIALECT = Dialect(
+    framework="TRL",
+    marks=("step_time", "train/step_time", "perf/step_s", "train/perf/step_s", "completions/", "train/completions/"),
+    timing=TimingRules(
+        prefixes=(),
+        exact={
+            "step_time": "step",
+            "train/step_time": "step",
+            **{
+                f"{prefix}perf/{name}_s": _OWN_NAME.get(name, name)
+                for prefix in ("", "train/")
+                for name in (*_ASYNC, *_ASYNC_PARTS)
+            },
+        },
+        details=frozenset({"fwd", *_ASYNC_PARTS}),
+    ),
+    tokens=Tokens(("num_tokens", "train/num_tokens"), Count.CUMULATIVE),
+    traps=(
+        Trap(
+            "trl-step-time",
+            "step_time is rank 0's and leaves out the optimizer, logging, checkpoints and the data loader",
+            r"^(?:train/)?step_time$",
+        ),
+        Trap(
+            "trl-cumulative-tokens",
+            "num_tokens counts since the start of the run; the difference between steps is used",
+            r"^(?:train/)?num_tokens$",
+        ),
+    ),
+)
+
+
+def read_console(blocks: Iterator[bytes], table: StepTable) -> None:
+    """Put the printed dicts of blocks of whole lines into a table, counted from 1."""
+    lines = CleanLines(blocks)
+    table.where = lines.where
+    epochs: list[float] = []
+    for line in lines:
+        found = STEP.search(line)
+        if found is None:
+            continue
+        metrics = numbers_of_dict(line, found.start("dict"))
+        if metrics is None:
+            table.damage(lines.number)
+        elif LAST_LINE in metrics:
+            table.summary.update(metrics)
+        else:
+            epoch = metrics.get("epoch", epochs[-1] if epochs else 0.0)
+            epoch = epoch if math.isfinite(epoch) else epochs[-1] if epochs else 0.0
+            if epochs and epoch < epochs[-1]:
+                del epochs[bisect_left(epochs, epoch) :]
+            epochs.append(epoch)
+            table.add(len(epochs), metrics)
+
+
+def read_state(blocks: Iterator[bytes], table: StepTable) -> None:
+    """Put the log history of a `trainer_state.json` into a table.
+
+    Raises:
+        DamagedLogError: the file is no JSON, or too large to be one state.
+    """
+    parts: list[bytes] = []
+    size = 0
+    for block in blocks:
+        parts.append(block)
+        size += len(block)
+        if size > MAX_STATE_BYTES:
+            raise DamagedLogError(f"the state is larger than {MAX_STATE_BYTES >> 20} MiB")
+    try:
+        state = json.loads(b"".join(parts))
+    except json.JSONDecodeError as error:
+        raise DamagedLogError(f"line {error.lineno}: the file is not JSON: cut off?") from None
+    except (ValueError, RecursionError):
+        raise DamagedLogError("the file is not JSON") from None
+    history = state.get("log_history") if isinstance(state, dict) else None
+    for entry in history if isinstance(history, list) else ():
+        step = entry.get("step") if isinstance(entry, dict) else None
+        if type(step) is int and 0 <= step < 2**63:
+            metrics = {str(name): json_number(value) for name, value in entry.items() if name != "step"}
+            kept = {name: value for name, value in metrics.items() if value is not None}
+            if LAST_LINE in kept:
+                table.summary.update(kept)
+            elif kept:
+                table.add(step, kept)
+
+
+TRL = LogFormat(
+    name="trl",
+    title="console log of TRL",
+    begins=lambda block: STEP_BYTES.search(block) is not None,
+    read=read_console,
+    dialect=TRL_DIALECT,
+)
+TRL_STATE = LogFormat(
+    name="trl-state",
+    title="trainer_state.json of TRL",
+    begins=lambda block: HISTORY in block and block.lstrip()[:1] == b"{",
+    read=read_state,
+    dialect=TRL_DIALECT,
+)

@@ -1,0 +1,357 @@
+"""Every format beside verl's: what is read from its sample, what is corrected, what is told."""
+
+import gzip
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import log_samples
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from placebench.errors import UsageError
+from placebench.logs import FORMATS, Kind, LoggedRun, read_log, read_run, scan_log
+from placebench.logs import source as log_source
+
+SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+
+
+def write(folder: Path, content: bytes | str, name: str = "train.log") -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def sample(folder: Path, name: str) -> LoggedRun:
+    return read_run([write(folder, log_samples.SAMPLES[name][1])])
+
+
+def metrics(run: LoggedRun, step: int) -> dict[str, float]:
+    rows = run.frame[run.frame["step"] == step]
+    return dict(zip(rows["metric"], rows["value"], strict=True))
+
+
+def phases(run: LoggedRun, step: int) -> dict[str, tuple[float, str]]:
+    assert run.timings is not None
+    rows = run.timings[run.timings["step"] == step]
+    return {
+        phase: (round(seconds, 6), kind)
+        for phase, seconds, kind in zip(rows["phase"], rows["seconds"], rows["kind"], strict=True)
+    }
+
+
+def flags(run: LoggedRun) -> set[str]:
+    return {flag.name for flag in run.flags}
+
+
+@pytest.mark.parametrize("name", log_samples.SAMPLES)
+def test_the_format_is_told_by_the_content(tmp_path: Path, name: str) -> None:
+    known, content = log_samples.SAMPLES[name]
+    log = scan_log(write(tmp_path, content))
+    assert log.format.name == known
+    assert (sorted(set(log.table.frame("a")["step"])), log.table.damages, log.table.restarts) == ([1, 2, 3], 0, [])
+    assert read_log(log.path, log_format=known).equals(read_log(log.path))
+
+
+def test_every_format_has_a_sample() -> None:
+    elsewhere = {"placebench", "verl", "verl-jsonl"}
+    assert {known for known, _ in log_samples.SAMPLES.values()} | elsewhere == {known.name for known in FORMATS}
+
+
+@pytest.mark.parametrize("name", log_samples.SAMPLES)
+@pytest.mark.parametrize("pack", ["gzip", "zstd", "crlf"])
+def test_packed_logs_and_other_line_ends_read_the_same(tmp_path: Path, name: str, pack: str) -> None:
+    _, content = log_samples.SAMPLES[name]
+    if pack == "crlf" and name == "tensorboard":
+        changed = content
+    elif pack == "crlf":
+        changed = content.replace(b"\n", b"\r\n")
+    elif pack == "gzip":
+        changed = gzip.compress(content)
+    else:
+        stream = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(stream, "zstd") as packed:
+            packed.write(content)
+        changed = stream.getvalue().to_pybytes()
+    plain, other = read_log(write(tmp_path, content)), read_log(write(tmp_path, changed, "other.log"), launch="train")
+    assert other.equals(plain)
+
+
+def test_zstd_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    stream = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(stream, "zstd") as packed:
+        packed.write(log_samples.SAMPLES["skyrl"][1] * 50)
+    data = stream.getvalue().to_pybytes()
+    for damaged in (data[:-9], data[:30] + b"\xff" * 90):
+        with pytest.raises(UsageError, match="the zstd data is damaged or cut off"):
+            read_log(write(tmp_path, damaged))
+
+
+@pytest.mark.parametrize("name", log_samples.SAMPLES)
+def test_where_the_blocks_are_cut_makes_no_difference(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, log_samples.SAMPLES[name][1])
+    whole = read_log(path)
+    known = log_samples.SAMPLES[name][0]
+    for size in (1, 7, 64):
+        monkeypatch.setattr(log_source, "BLOCK_BYTES", size)
+        assert read_log(path, log_format=known).equals(whole)
+
+
+def test_openrlhf_in_turn_and_side_by_side(tmp_path: Path) -> None:
+    run = sample(tmp_path, "openrlhf")
+    assert phases(run, 1) == {
+        "gen": (5.0, Kind.PHASE),
+        "update_weights": (1.0, Kind.PHASE),
+        "make_experience": (2.0, Kind.PHASE),
+        "ppo_train": (3.0, Kind.PHASE),
+        "step": (11.0, Kind.STEP),
+    }
+    assert math.isnan(metrics(run, 1)["kl"])
+    assert metrics(run, 2)["log/step_seconds"] == 15.0
+    assert flags(run) == {"openrlhf-step-total", "clock", "no-tokens"}
+    found = phases(sample(tmp_path, "openrlhf, asynchronous"), 1)
+    assert found["gen"] == (5.0, Kind.OVERLAP)
+    assert "unattributed" not in found
+
+
+def test_slime_gets_its_weight_sync_back(tmp_path: Path) -> None:
+    run = sample(tmp_path, "slime")
+    found = phases(run, 1)
+    assert found["step"] == (12.0, Kind.STEP)
+    assert found["gen"] == (7.0, Kind.OVERLAP)
+    assert found["train"] == (3.0, Kind.DETAIL)
+    assert found["unattributed"] == (0.5, Kind.UNATTRIBUTED)
+    assert "train/loss" not in metrics(run, 2)
+    assert flags(run) == {"slime-step-time", "slime-tokens-per-gpu", "clock", "no-tokens"}
+
+
+def test_skyrl_parts_are_not_added_to_the_whole(tmp_path: Path) -> None:
+    run = sample(tmp_path, "skyrl")
+    found = phases(run, 1)
+    assert found["train_critic_and_policy"] == (5.5, Kind.DETAIL)
+    assert found["update_critic"] == (2.0, Kind.PHASE)
+    assert found["unattributed"] == (1.0, Kind.UNATTRIBUTED)
+    assert flags(run) == {"skyrl-tokens-per-gpu", "clock", "no-tokens"}
+
+
+def test_areal_takes_the_step_from_the_clock(tmp_path: Path) -> None:
+    run = sample(tmp_path, "areal")
+    assert "step" not in phases(run, 1)
+    assert phases(run, 2)["step"] == (15.0, Kind.STEP)
+    assert phases(run, 2)["rollout"] == (8.0, Kind.PHASE)
+    assert phases(run, 2)["update_actor"] == (3.0, Kind.PHASE)
+    assert math.isnan(metrics(run, 1)["ppo_actor/loss"])
+    assert flags(run) == {"areal-no-step", "areal-rollout-wait", "no-tokens"}
+
+
+@pytest.mark.parametrize("name", ["nemo-rl", "tensorboard"])
+def test_nemo_rl_block_and_events(tmp_path: Path, name: str) -> None:
+    found = phases(sample(tmp_path, name), 2)
+    assert found["gen"] == (6.0, Kind.PHASE)
+    assert found["update_actor"] == (3.0, Kind.PHASE)
+    assert found["step"] == (12.0, Kind.STEP)
+
+
+def test_nemo_rl_nested_timers_are_details(tmp_path: Path) -> None:
+    run = sample(tmp_path, "nemo-rl")
+    found = phases(run, 1)
+    assert found["prepare_for_generation"] == (1.5, Kind.PHASE)
+    assert found["prepare_for_generation/transfer_and_update_weights"] == (1.0, Kind.DETAIL)
+    assert found["unattributed"] == (1.5, Kind.UNATTRIBUTED)
+    assert metrics(run, 1)["E2E (Tokens/sec/gpu)"] == 1234.5
+    assert flags(run) == {"nemo-rl-nested-timers", "nemo-rl-mfu", "no-tokens"}
+
+
+@pytest.mark.parametrize("name", ["trl, quoted", "trl, plain", "trl-state"])
+def test_trl_tokens_are_differences_of_a_count(tmp_path: Path, name: str) -> None:
+    run = sample(tmp_path, name)
+    assert phases(run, 2)["step"] == (6.0, Kind.STEP)
+    tokens = run.throughput.set_index("step")
+    assert math.isnan(tokens["tokens"].tolist()[0])
+    assert tokens["tokens_per_s"].tolist()[1] == pytest.approx(116 / 6)
+    assert {"trl-step-time", "trl-cumulative-tokens"} <= flags(run)
+
+
+def test_trl_lines_of_one_generation_are_taken_together(tmp_path: Path) -> None:
+    lines = []
+    for step in range(1, 7):
+        tokens = f"'num_tokens': {step * 100.0}, " if step % 2 else ""
+        lines.append(f"{{'loss': 0.5, {tokens}'step_time': {9.0 if step % 2 else 1.0}, 'epoch': {step / 10}}}\n")
+    throughput = read_run([write(tmp_path, "".join(lines))]).throughput.set_index("step")
+    assert throughput["tokens_per_s"].dropna().to_dict() == pytest.approx({3: 20.0, 5: 20.0})
+
+
+def test_trl_lines_that_stand_for_several_steps(tmp_path: Path) -> None:
+    end = "{'train_runtime': '150.0', 'train_steps_per_second': '0.2', 'train_loss': '0.1', 'epoch': '1'}\n"
+    run = read_run([write(tmp_path, log_samples.SAMPLES["trl, quoted"][1].decode() + end)])
+    assert run.throughput["tokens_per_s"].tolist()[1] == pytest.approx(116 / (6 * 10))
+
+
+def test_trl_after_a_restart_goes_on_where_the_epoch_does(tmp_path: Path) -> None:
+    epochs = enumerate([1, 2, 3, 2, 3])
+    text = "".join(f"{{'loss': {at}.0, 'step_time': 1.0, 'epoch': {epoch}}}\n" for at, epoch in epochs)
+    log = scan_log(write(tmp_path, text))
+    frame = log.table.frame("a")
+    assert frame.loc[frame["metric"] == "loss", "value"].tolist() == [0.0, 3.0, 4.0]
+    assert [(restart.step, restart.line) for restart in log.table.restarts] == [(2, 4)]
+
+
+def test_open_instruct_wide_and_wrapped_are_equal(tmp_path: Path) -> None:
+    wide, wrapped = (sample(tmp_path, f"open-instruct, {shape}") for shape in ("wide", "wrapped"))
+    assert wide.frame.equals(wrapped.frame)
+    found = phases(wide, 1)
+    assert found["update_actor"] == (2.8, Kind.PHASE)
+    assert found["training"] == (7.9, Kind.DETAIL)
+    assert found["update_weights"] == (0.61, Kind.OVERLAP)
+    assert found["unattributed"] == (1.29, Kind.UNATTRIBUTED)
+
+
+def test_open_instruct_tokens_need_the_ranks(tmp_path: Path) -> None:
+    run = sample(tmp_path, "open-instruct, wide")
+    assert run.throughput["tokens"].isna().all()
+    assert {"open-instruct-ranks", "open-instruct-training-waits", "no-tokens"} <= flags(run)
+    told = read_run([logs.path for logs in run.logs], learner_ranks=4, devices=2).throughput
+    assert told["tokens"].tolist() == [300.0] * 3
+    assert told["tokens_per_s_per_device"].tolist()[0] == pytest.approx(300 / 9.19 / 2)
+
+
+def test_prime_rl_trainer_and_orchestrator(tmp_path: Path) -> None:
+    run = sample(tmp_path, "prime-rl")
+    assert metrics(run, 2) | {"orchestrator/time/step": 125.0, "time/step": 16.2} == metrics(run, 2)
+    assert metrics(run, 2)["perf/peak_memory"] == 12.5
+    assert metrics(run, 2)["trainable"] == 16.0
+    assert flags(run) == {"prime-rl-throughput", "no-tokens"}
+    assert phases(sample(tmp_path, "prime-rl, metrics.jsonl"), 1)["update_actor"] == (6.0, Kind.PHASE)
+
+
+def test_csv_names_tell_the_framework(tmp_path: Path) -> None:
+    run = sample(tmp_path, "csv")
+    assert run.dialect.framework == "verl"
+    assert phases(run, 2) == {
+        "gen": (2.5, Kind.PHASE),
+        "unattributed": (3.5, Kind.UNATTRIBUTED),
+        "step": (6.0, Kind.STEP),
+    }
+
+
+VERL = "step:{step} - timing_s/step:2.0 - perf/total_num_tokens:800 - perf/throughput:{reported}\n"
+
+
+def test_rows_that_contradict_themselves_are_named(tmp_path: Path) -> None:
+    text = "".join(VERL.format(step=step, reported=150.0 if step == 4 else 100.0) for step in range(1, 8))
+    run = read_run([write(tmp_path, text)])
+    assert run.throughput["tokens_per_s_per_device"].tolist() == [100.0] * 7
+    assert run.throughput.loc[run.throughput["contradicts"], "step"].tolist() == [4]
+    assert "throughput-contradicts" in flags(run)
+    counted = read_run([write(tmp_path, text)], devices=8).throughput
+    assert counted["contradicts"].all()
+    assert counted["tokens_per_s_per_device"].tolist() == [50.0] * 7
+
+
+def test_files_of_one_run_complete_each_other(tmp_path: Path) -> None:
+    console = write(tmp_path, "step:1 - timing_s/gen:1.0 - timing_s/step:4.0\n")
+    other = write(tmp_path, '{"step": 1, "data": {"timing_s/adv": 2.0, "timing_s/gen": 3.0}}\n', "m.jsonl")
+    run = read_run([console, other])
+    assert metrics(run, 1) == {"timing_s/gen": 1.0, "timing_s/step": 4.0, "timing_s/adv": 2.0}
+    assert "files-disagree" in flags(run)
+    with pytest.raises(UsageError, match="of different frameworks"):
+        read_run([console, write(tmp_path, log_samples.SAMPLES["skyrl"][1], "sky.log")])
+
+
+def test_a_folder_stands_for_its_event_files(tmp_path: Path) -> None:
+    write(tmp_path, log_samples.NEMO_EVENTS, "events.out.tfevents.17.host")
+    assert read_run([tmp_path]).dialect.framework == "NeMo-RL"
+
+
+CUT: dict[str, Callable[[bytes], bytes]] = {
+    "openrlhf": lambda content: content[: content.rfind(b"'timing/step_total")],
+    "slime": lambda content: content[: content.rfind(b"'perf/step_time")],
+    "skyrl": lambda content: content[: content.rfind(b"'timing/step'")],
+    "areal": lambda content: content[: content.rfind("╘".encode())],
+    "nemo-rl": lambda content: content[: content.rfind("⏱️".encode())],
+    "trl, quoted": lambda content: content[: content.rfind(b"'epoch'") + 10],
+    "open-instruct, wide": lambda content: content[: content.rfind("│  val".encode())],
+    "prime-rl, metrics.jsonl": lambda content: content[:-30],
+    "tensorboard": lambda content: content[:-3],
+    "csv": lambda content: content[: content.rfind(b",text")],
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_a_step_that_is_cut_off_is_left_out_and_told(tmp_path: Path, name: str) -> None:
+    content = log_samples.SAMPLES[name][1]
+    run = read_run([write(tmp_path, CUT[name](content))])
+    whole = read_run([write(tmp_path, content, "whole.log")], name="train").frame
+    assert run.frame.equals(whole[: len(run.frame)]) or name == "slime"
+    assert len(run.frame) < len(whole)
+    assert "cut-off" in flags(run)
+
+
+def test_what_is_damaged_in_the_middle_is_refused_with_its_place(tmp_path: Path) -> None:
+    events = bytearray(log_samples.NEMO_EVENTS)
+    events[len(log_samples.FILE_VERSION) + 20] ^= 1
+    with pytest.raises(UsageError, match="TensorBoard event file: record 2 is damaged"):
+        read_log(write(tmp_path, bytes(events)))
+    with pytest.raises(UsageError, match="line 3 has another number of cells"):
+        read_log(write(tmp_path, log_samples.CSV_TABLE.replace("2,2.5,", "2,")))
+    with pytest.raises(UsageError, match=r"line 3: the step '2\.5' is no whole number"):
+        read_log(write(tmp_path, log_samples.CSV_TABLE.replace("2,2.5", "2.5,2.5")))
+    with pytest.raises(UsageError, match=r"trainer_state.json of TRL: line \d+: the file is not JSON"):
+        read_log(write(tmp_path, log_samples.TRAINER_STATE[:-40]))
+
+
+every_sample = b"".join(content for _, content in log_samples.SAMPLES.values())
+pieces = st.builds(
+    lambda start, size: every_sample[start : start + size], st.integers(0, len(every_sample)), st.integers(1, 400)
+)
+forced = st.sampled_from([None, *(known.name for known in FORMATS)])
+
+
+@SHARED_FOLDER
+@given(parts=st.lists(pieces | st.binary(max_size=20), max_size=12), log_format=forced)
+def test_torn_logs_are_read_or_refused(tmp_path: Path, parts: list[bytes], log_format: str | None) -> None:
+    try:
+        run = read_run([write(tmp_path, b"".join(parts))], log_format=log_format, devices=2, learner_ranks=2)
+    except UsageError:
+        return
+    assert not run.frame.duplicated(["step", "metric"]).any()
+    assert run.frame["step"].is_monotonic_increasing
+
+
+@SHARED_FOLDER
+@given(data=st.binary(max_size=300), log_format=forced)
+def test_any_bytes_are_read_or_refused(tmp_path: Path, data: bytes, log_format: str | None) -> None:
+    with suppress(UsageError):
+        assert read_run([write(tmp_path, data)], log_format=log_format).logs[0].table.lines > 0
+
+
+numbers = st.floats(width=32, allow_nan=False)
+names = st.from_regex(r"[a-z]{1,6}/[a-z_@]{1,9}", fullmatch=True)
+steps = st.dictionaries(st.integers(0, 10**6), st.dictionaries(names, numbers, min_size=1, max_size=6), min_size=1)
+
+
+@SHARED_FOLDER
+@given(steps=steps)
+def test_printed_dicts_are_read_back(tmp_path: Path, steps: dict[int, dict[str, float]]) -> None:
+    text = "".join(f"Global step {step}: {values}\n" for step, values in steps.items())
+    assert read_back(write(tmp_path, text)) == steps
+
+
+@SHARED_FOLDER
+@given(steps=steps, as_tensor=st.booleans())
+def test_events_are_read_back(tmp_path: Path, steps: dict[int, dict[str, float]], as_tensor: bool) -> None:
+    content = log_samples.FILE_VERSION
+    content += b"".join(log_samples.event(step, values, as_tensor=as_tensor) for step, values in steps.items())
+    assert read_back(write(tmp_path, content)) == steps
+
+
+def read_back(path: Path) -> dict[int, dict[str, float]]:
+    found: dict[int, dict[str, float]] = {}
+    for step, metric, value in read_log(path)[["step", "metric", "value"]].itertuples(index=False):
+        found.setdefault(step, {})[metric] = value
+    return found
