@@ -24,6 +24,10 @@ from placebench.compare.run import Device, Launch, Run, RunPlacement
 from placebench.errors import UsageError
 from placebench.models import ModelShape, model_shape
 
+# What the job counts of a step, for the work to follow from it; logs of other jobs lack it.
+_COUNTS = tuple(
+    f"perf/{name}" for name in ("total_num_tokens", "attention_length", "decode_steps", "decode_context_tokens")
+)
 FORMULAS = (
     "MFU: FLOPs / (time · devices · dense bfloat16 peak); a token takes 6·N + 12·layers·width·length in training and"
     " 2·N + 4·layers·width·length in a forward pass, attention not counted as causal, nothing recomputed. MBU: bytes of"
@@ -138,7 +142,7 @@ def measure_efficiency(measured: pd.DataFrame, launch: Launch, placement: RunPla
     if "perf/update_weights_bytes" in counted and "phase/update_weights" in measured:
         numbers["weights_rate"] = counted["perf/update_weights_bytes"] / measured["phase/update_weights"]
     work = work_of(run.manifest.get("workload", {}))
-    if work is None or "perf/attention_length" not in counted:
+    if work is None or not set(_COUNTS) <= set(counted):
         return numbers
     tokens, length = counted["perf/total_num_tokens"], counted["perf/attention_length"]
     for phase, role in {**TRAINING, **FORWARD}.items():
