@@ -11,7 +11,6 @@ from math import ceil, lcm
 from pathlib import Path
 
 from placebench.errors import MissingExtraError, UsageError
-from placebench.memory import MemoryEstimate
 from placebench.models import PRESETS, model_shape
 from placebench.placement import Placement, Role
 from placebench.runfolder import slug
@@ -74,6 +73,12 @@ def unusable_workload(workload: Workload) -> Iterator[str]:
                 f"batch: {length} tokens of prompt and response are more than the {shape.max_position_embeddings}"
                 f" that {model} takes; lower batch.max_prompt_length or batch.max_response_length"
             )
+        shared_by = workload.rollout.tensor_parallel_size if workload.rollout.backend == "vllm" else 1
+        if model == workload.model and shape is not None and shape.num_attention_heads % shared_by:
+            yield (
+                f"rollout.tensor_parallel_size {shared_by} does not divide the {shape.num_attention_heads} attention"
+                f" heads of {model}; lower it"
+            )
     yield from _unusable_prompts(workload)
     yield from _unusable_reward(workload.data.reward)
     if workload.rollout.backend == "vllm" and find_spec("vllm") is None:
@@ -91,6 +96,12 @@ def impossible_placements(placements: Sequence[Placement], workload: Workload) -
             yield (
                 f"placement {placement.name!r}: rollout lives in {placement.roles[Role.ROLLOUT]} and actor in"
                 f" {placement.roles[Role.ACTOR]}; put both into one pool, the only layout this version runs"
+            )
+        shared_by, ranks = workload.rollout.tensor_parallel_size, placement.pool_of(Role.ROLLOUT).size
+        if workload.rollout.backend == "vllm" and ranks % shared_by:
+            yield (
+                f"placement {placement.name!r}: {ranks} devices generate, which engines of"
+                f" {shared_by} do not divide; lower rollout.tensor_parallel_size"
             )
     yield from _undivided_batches(placements, workload.batch)
 
@@ -114,22 +125,6 @@ def _undivided_batches(placements: Sequence[Placement], batch: Batch) -> Iterato
                 f"placement {placement.name!r}: {' and '.join(wrong)} cannot be shared equally by the"
                 f" {pool.size} devices of {pool.name}; {advice}"
             )
-
-
-def memory_advice(workload: Workload, estimate: MemoryEstimate) -> str:
-    """What lowers an estimate that is too high, by the largest part of it that a setting can change."""
-    checkpointing = "" if workload.activation_checkpointing else " or set activation_checkpointing=true"
-    sharding = "" if workload.sharding == "shard" else ", or set sharding=shard"
-    advice = {
-        "activations": f"lower batch.micro_batch_tokens{checkpointing}",
-        "logits": "lower batch.micro_batch_tokens",
-        "kv cache": "lower batch.size or batch.max_response_length",
-        "sampling": "lower batch.size",
-    }
-    if estimate.always["runtime"] > estimate.peak / 2:
-        return "use fewer devices"
-    largest = next(part for part in estimate.parts if part != "runtime")
-    return advice.get(largest, f"take a smaller model or more devices{sharding}")
 
 
 def _unusable_prompts(workload: Workload) -> Iterator[str]:

@@ -2,10 +2,11 @@
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from placebench.memory_use import MemoryAdvice, describe_use
 from placebench.runfolder import Status, Trial, read_jsonl, write_atomically
 
 _LOG_LINES = 40
@@ -23,8 +24,9 @@ _EXIT_STATUS: Mapping[int, Status] = {0: Status.DONE, 11: Status.OOM, 12: Status
 _ADVICE: Mapping[Status, str] = {
     Status.FAILED: "read what the job printed last, below or in train.log",
     Status.OOM: (
-        "lower batch.micro_batch_tokens or batch.size, set activation_checkpointing=true or sharding=shard,"
-        " or give the pool more devices"
+        "lower batch.micro_batch_tokens, set activation_checkpointing=true or sharding=shard, let engines keep less"
+        " (rollout.sleep=true, a higher rollout.tensor_parallel_size, a smaller batch.size), or give the pool more"
+        " devices; figures below"
     ),
     Status.TIMEOUT: (
         "raise --step-timeout if a phase really takes that long; otherwise look below for what the job did last"
@@ -64,8 +66,13 @@ def judge(exit_code: int, finished: int, steps: int) -> Verdict:
     return Verdict(status, f"the job ended with exit code {exit_code}")
 
 
-def write_end(trial: Trial, verdict: Verdict) -> Verdict:
+def write_end(trial: Trial, verdict: Verdict, memory: Callable[[], MemoryAdvice]) -> Verdict:
     """Write a launch's `status` and, when it is not done, its `error.txt`: reason, advice, what the job left.
+
+    Args:
+        trial: the launch.
+        verdict: how it ended.
+        memory: what the plan knows about its memory, asked for when that ran out.
 
     Returns:
         The verdict, its reason replaced by the job's own exception where it wrote one.
@@ -75,6 +82,8 @@ def write_end(trial: Trial, verdict: Verdict) -> Verdict:
         if verdict.status not in (Status.TIMEOUT, Status.INTERRUPTED):
             verdict = Verdict(verdict.status, _last_exception(written, trial) or verdict.reason)
         parts = [f"{verdict.status}: {verdict.reason}\nwhat to do: {_ADVICE[verdict.status]}"]
+        if verdict.status is Status.OOM:
+            parts.append("--- memory by device ---\n" + "\n".join(describe_use(trial, written, memory())))
         if written:
             parts.append(f"--- what the job left ---\n{written}")
             printed = printed.partition(_TRACEBACK)[0].strip()  # it is the same one

@@ -11,6 +11,7 @@ from typing import Any
 
 from placebench.devices import device_to_dict
 from placebench.failures import Verdict, judge, write_end
+from placebench.memory_use import memory_advice
 from placebench.ownership import RunRecord
 from placebench.plan import Plan, PlannedLaunch
 from placebench.processes import LaunchMark, LaunchProcesses, oom_kills, stop_process
@@ -81,7 +82,7 @@ class Launcher:
         notes += tuple(
             f"process {process.pid} of the launch does not end even by SIGKILL" for process in processes.left
         )
-        end = write_end(trial, end)
+        end = write_end(trial, end, lambda: memory_advice(self._plan, launch.placement))
         return LaunchResult(end.status, end.reason, launch_wall(trial, started, job_ended, time.time()), notes)
 
     def _start_sampler(self, trial: Trial, processes: LaunchProcesses) -> subprocess.Popen[bytes] | None:

@@ -1,32 +1,46 @@
 """Memory of one device, estimated before anything starts, by counting the tensors the job keeps.
 
-Notation: a model of N parameters with L blocks of width h, keys and values of width v each, feed-forward width f and V
-words; n ranks in the pool; b bytes a value that is computed (4 in float32, 2 in bfloat16); T tokens in one micro-batch
-of a rank, R of them responses. Weights, gradients and optimizer states are float32 in either precision.
+Notation: a model of N parameters with L blocks of B parameters each, width h, keys and values of width v each,
+feed-forward width f and V words; its root, which is all but the blocks, has E parameters. n ranks in the pool; b bytes
+a value that is computed (4 in float32, 2 in bfloat16); T tokens in one micro-batch of a rank, R of them responses.
+Trained weights, their gradients and optimizer states are float32 in either precision.
 
-    weights      4·N for actor, reference and critic; / n when sharded
+    weights      4·N for actor and critic, b·N for the reference; / n when sharded
     optimizer    8·N of what is trained (Adam's two moments; Kingma and Ba 2015, arXiv:1412.6980); / n when sharded
-    gradients    4·N of the model in training, twice when replicated (the buckets that are averaged); / n when sharded
-    copies       weights as they are computed with: b·N of a replicated model in bfloat16, b·(V·h + 2 blocks) of a
-                 sharded one in training, b·N of a sharded one that generates
-    activations  T·(L·(a·h + b·(2v + 4f)) + 12·h): what a block of RMSNorm, attention that keeps no matrix and gated MLP
-                 saves for the backward pass, counted as Korthikanti et al. 2022 (arXiv:2205.05198, section 4) count
-                 theirs: queries, keys, values and the MLP's four tensors in b bytes; the rest, eight tensors of width h
-                 (inputs and results of the norms, around attention), takes a = 32 bytes in float32, 30 in bfloat16 from
-                 float32 weights, 20 in bfloat16 from sharded ones, whose norms keep a float32 copy.
-                 With activation checkpointing T·(4·L·h + one block)
-    logits       (20 + b mod 4)·R·V: five float32 tables of the response tokens' vocabulary, and the bfloat16 one
-    kv cache     2·b·L·v for every token of the rank's sequences at full length
+    gradients    of the model in training. Replicated: 8·N, the buckets that are averaged among them. Sharded: 4·N/n,
+                 reduced after every micro-batch; while the blocks run backward, on top b·V·h of the head and twice
+                 (4 + b)·B (one block's own and the float32 that is reduced, while the next one computes); at the
+                 end of the pass (4 + b)·E
+    copies       weights as they are computed with: b·N of a replicated model in bfloat16, b·(E + 2·B) of a
+                 sharded one in training, b·N of a sharded one that generates by itself, b·(E or B) while
+                 weights go to an engine
+    activations  T·(L·block + 12·h), block = w·b·h + b·(2v + 4f): what a block of RMSNorm, attention that keeps no
+                 matrix and gated MLP saves for the backward pass, counted as Korthikanti et al. 2022
+                 (arXiv:2205.05198, section 4) count theirs: queries, keys, values and the MLP's four tensors; the rest
+                 is w tensors of width h (inputs and results of the norms, around attention): 8 in float32, 10 in
+                 bfloat16 whose norms keep a float32 copy, 15 in bfloat16 from float32 weights. A compiled block
+                 computes pointwise results anew and keeps 7·b·h + b·(2v + 3f). Attention without a kernel for packed
+                 sequences keeps padded copies: 2·b·(h + v) more, b·h where compiled.
+                 With activation checkpointing T·(r·L·h + block), r = b when sharded, else 4 (the residual stream).
+                 While a block runs backward, T·b·(3f + 4h) more
+    logits       of as many rows as make 2^28 logits, R at most: forward and backward need six float32 tables, a mask
+                 of one byte and one table in b bytes; compiled, the products and their gradient alone. Beside them the
+                 head's gradient (4 + b)·V·h: the float32 one that is summed over chunks, and a chunk's
+    kv cache     2·b·L·v for every token of a rank's sequences at full length; of an engine in blocks of 128 tokens
     sampling     56 bytes for every word and sequence (float32 and float64 tables of sorted probabilities)
-    engine       b·N and the kv cache, of a generating engine of its own, from start to end; it samples by itself
+    engine       b·N/t of a generating engine of its own that t devices share
+    graphs       CUDA graphs and the engine's workspaces (`ENGINE_BYTES`)
+    prefill      min(16,384, prompt tokens of the engine) · b·(3f/t + 4h), and 16 bytes for every word and sequence of
+                 the engine for its sampler
 
-The actor, with its logits, or the critic is in training at one time, and generation is over by then. The reference
-holds 16·R·V of logits. So the peak is runtime + weights + optimizer + engine + the largest of generation (copies, kv
-cache, sampling), the reference's pass, and an update (gradients, copies, activations, logits).
+The job goes through moments, each with its own sum: building (weights, with the whole float32 root 4·E of the
+model that is built last), generating, waking and writing weights, the reference's pass, and the update of the actor or
+critic. An engine that sleeps holds weights and cache in the moments of generating and writing alone, otherwise in all
+of them. The peak is the largest moment.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
@@ -35,37 +49,21 @@ from placebench.placement import Role
 from placebench.workload import Workload
 
 COMPUTED_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
-# What a worker holds before the first weight: interpreter, torch and transformers; on a GPU the CUDA context,
-# cuBLAS workspaces and NCCL buffers.
-RUNTIME_BYTES: Mapping[str, int] = {"cpu": 480 << 20, "gpu": 1 << 30}
-_WIDTH_BYTES: Mapping[tuple[str, str], int] = {
-    ("float32", "replicate"): 32,
-    ("float32", "shard"): 32,
-    ("bfloat16", "replicate"): 30,
-    ("bfloat16", "shard"): 20,
-}
-_LOGIT_BYTES = 20
-_REFERENCE_LOGIT_BYTES = 16
+# What nobody can count, only measure. Before the first weight a worker holds: interpreter, torch and transformers;
+# on a GPU the CUDA context, cuBLAS workspaces, NCCL buffers, and what the allocator cannot use between blocks.
+RUNTIME_BYTES: Mapping[str, int] = {"cpu": 480 << 20, "gpu": 2 << 30}
+# CUDA graphs and workspaces of a vLLM engine, which stay while it sleeps.
+ENGINE_BYTES: Mapping[str, int] = {"cpu": 0, "gpu": 1 << 30}
+
+# As in the job: logits that exist at a time, tokens of a block of the engine's cache; and vLLM's own tokens of a pass.
+_TABLE_VALUES = 1 << 28
+_CACHE_BLOCK_TOKENS = 128
+_PREFILL_TOKENS = 16_384
 _SAMPLING_BYTES = 56
+_ENGINE_SAMPLING_BYTES = 16
 
-
-@dataclass(frozen=True)
-class Generation:
-    """Bytes held while responses are generated; the names are those of the module's formulas."""
-
-    copies: int = 0
-    kv_cache: int = 0
-    sampling: int = 0
-
-
-@dataclass(frozen=True)
-class Pass:
-    """Bytes held while a model is trained, or the reference runs; the names are those of the module's formulas."""
-
-    gradients: int = 0
-    copies: int = 0
-    activations: int = 0
-    logits: int = 0
+Kind = Literal["cpu", "gpu"]
+Parts = Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -73,12 +71,15 @@ class MemoryEstimate:
     """Bytes on each device of a pool.
 
     Attributes:
-        always: what is held from start to end: runtime, weights, optimizer, engine.
-        largest: the most demanding of generation and the updates.
+        moments: name of each moment of the job → bytes of each part that is held then.
     """
 
-    always: Mapping[str, int]
-    largest: Generation | Pass
+    moments: Mapping[str, Parts]
+
+    @property
+    def moment(self) -> str:
+        """The moment that needs most."""
+        return max(self.moments, key=lambda name: sum(self.moments[name].values()))
 
     @property
     def peak(self) -> int:
@@ -86,10 +87,9 @@ class MemoryEstimate:
         return sum(self.parts.values())
 
     @property
-    def parts(self) -> Mapping[str, int]:
+    def parts(self) -> Parts:
         """Name of each part of the peak that is not zero → bytes, largest first."""
-        transient = {one.name.replace("_", " "): int(getattr(self.largest, one.name)) for one in fields(self.largest)}
-        sizes = {name: size for name, size in {**self.always, **transient}.items() if size}
+        sizes = {name: size for name, size in self.moments[self.moment].items() if size}
         return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
 
@@ -99,7 +99,7 @@ def estimate_memory(
     critic: ModelShape,
     roles: Collection[Role],
     ranks: int,
-    kind: Literal["cpu", "gpu"],
+    kind: Kind,
 ) -> MemoryEstimate:
     """Memory of each device of a pool.
 
@@ -111,79 +111,202 @@ def estimate_memory(
         ranks: devices of the pool.
         kind: of these devices.
     """
-    shards = ranks if workload.sharding == "shard" else 1
-    parameters = {
-        role: count
-        for role, count in (
-            (Role.ACTOR, actor.parameters),
-            (Role.REF, actor.parameters),
-            (Role.CRITIC, critic.critic_parameters),
+    value, shards = COMPUTED_BYTES[workload.precision], ranks if workload.sharding == "shard" else 1
+    models = {
+        role: _Model(workload, shape, parameters, role is not Role.CRITIC, ranks, kind)
+        for role, shape, parameters in (
+            (Role.ACTOR, actor, actor.parameters),
+            (Role.REF, actor, actor.parameters),
+            (Role.CRITIC, critic, critic.critic_parameters),
         )
         if role in roles
     }
-    trained = {role: count for role, count in parameters.items() if role is not Role.REF}
-    generation = _generation(workload, actor, ranks) if Role.ROLLOUT in roles else Generation()
-    has_engine = Role.ROLLOUT in roles and workload.rollout.backend == "vllm"
-    engine = COMPUTED_BYTES[workload.precision] * actor.parameters + generation.kv_cache if has_engine else 0
+    trained = {role: model for role, model in models.items() if role is not Role.REF}
+    weights = {role: (value if role is Role.REF else 4) * model.parameters // shards for role, model in models.items()}
     always = {
         "runtime": RUNTIME_BYTES[kind],
-        "weights": 4 * sum(parameters.values()) // shards,
-        "optimizer": 8 * sum(trained.values()) // shards,
-        "engine": engine,
+        "weights": sum(weights.values()),
+        "optimizer": 8 * sum(model.parameters for model in trained.values()) // shards,
     }
-    shapes = {Role.ACTOR: actor, Role.CRITIC: critic}
-    transient: list[Generation | Pass] = [
-        _update(workload, shapes[role], count, ranks, role is Role.ACTOR) for role, count in trained.items()
-    ]
-    transient.append(Generation() if has_engine else generation)
-    if Role.REF in roles:
-        responses = _sequences(workload, workload.batch.size, ranks) * workload.batch.max_response_length
-        transient.append(Pass(logits=_REFERENCE_LOGIT_BYTES * responses * actor.vocab_size))
-    return MemoryEstimate(always, max(transient, key=lambda one: sum(vars(one).values())))
+    has_engine = Role.ROLLOUT in roles and workload.rollout.backend == "vllm"
+    engine: Parts = {}
+    if has_engine:
+        always["graphs"] = ENGINE_BYTES[kind]
+        engine = {"engine": _engine_weights(workload, actor), "kv cache": _engine_cache(workload, actor, ranks)}
+    sleeps = workload.rollout.sleep and kind == "gpu"
+    resting: Parts = {} if sleeps else engine
+    moments: dict[str, Parts] = {"idle": {**always, **resting}}
+    if models:
+        largest_root = max(model.root for model in models.values())
+        building = 4 * largest_root if workload.sharding == "shard" else 0
+        moments["build_models"] = {"runtime": always["runtime"], "weights": always["weights"], "building": building}
+    if has_engine:
+        moments["gen"] = {**always, **engine, "prefill": _prefill(workload, actor, ranks)}
+        gathered = max(_Model(workload, actor, actor.parameters, True, ranks, kind).units) if shards > 1 else 0
+        moments["update_weights"] = {**always, **engine, "copies": value * gathered}
+    elif Role.ROLLOUT in roles:
+        moments["gen"] = {**always, **_generation(workload, actor, ranks)}
+    for role, model in models.items():
+        phase = "ref" if role is Role.REF else f"update_{role}"
+        passes = model.scoring() if role is Role.REF else model.update()
+        for number, one in enumerate(passes):
+            moments[f"{phase} {number}" if number else phase] = {**always, **resting, **one}
+    return MemoryEstimate(moments)
 
 
-def _sequences(workload: Workload, at_once: int, ranks: int) -> int:
-    """Sequences of full length in a rank's largest micro-batch, when `at_once` are dealt to the ranks."""
-    length = workload.batch.max_prompt_length + workload.batch.max_response_length
-    return min(ceil(at_once / ranks), workload.batch.micro_batch_tokens // length)
-
-
-def _update(workload: Workload, shape: ModelShape, parameters: int, ranks: int, has_logits: bool) -> Pass:
-    batch, value = workload.batch, COMPUTED_BYTES[workload.precision]
+def _tokens(workload: Workload, ranks: int, at_once: int) -> tuple[int, int]:
+    """Tokens of a rank's largest micro-batch when `at_once` sequences are dealt to the ranks, and its responses'."""
+    batch, rollout = workload.batch, workload.rollout
     length = batch.max_prompt_length + batch.max_response_length
-    sequences = _sequences(workload, batch.mini_batch_size, ranks)
-    tables = _LOGIT_BYTES + (value if value == 2 else 0)
-    if workload.sharding == "shard":
-        vocabulary = shape.vocab_size * shape.hidden_size * (1 if shape.tie_word_embeddings else 2)
-        gathered = vocabulary + 2 * (parameters - vocabulary) // shape.num_hidden_layers
-        gradients, copies = 4 * parameters // ranks, value * gathered if ranks > 1 else 0
+    sequences = ceil(at_once / ranks)
+    if rollout.ignore_eos and rollout.response_lengths == "longest" and workload.data.fill_prompts:
+        # All are equally long, so that micro-batches are, too.
+        groups = ceil(sequences / (batch.micro_batch_tokens // length))
+        tokens = ceil(sequences / groups) * length
     else:
-        gradients, copies = 8 * parameters, value * parameters if value == 2 else 0
-    return Pass(
-        gradients,
-        copies,
-        activations=sequences * length * _activation_bytes(workload, shape),
-        logits=tables * sequences * batch.max_response_length * shape.vocab_size if has_logits else 0,
-    )
+        tokens = min(batch.micro_batch_tokens, sequences * length)
+    return tokens, ceil(tokens * batch.max_response_length / length)
 
 
-def _activation_bytes(workload: Workload, shape: ModelShape) -> int:
-    """Bytes a token that are saved for the backward pass."""
-    value = COMPUTED_BYTES[workload.precision]
-    kv_width = shape.num_key_value_heads * shape.head_dim
-    block = _WIDTH_BYTES[workload.precision, workload.sharding] * shape.hidden_size
-    block += value * (2 * kv_width + 4 * shape.intermediate_size)
-    if workload.activation_checkpointing:
-        return 4 * shape.num_hidden_layers * shape.hidden_size + block
-    return shape.num_hidden_layers * block + 12 * shape.hidden_size
+@dataclass(frozen=True)
+class _Model:
+    """What one model of a pool adds while it computes."""
+
+    workload: Workload
+    shape: ModelShape
+    parameters: int
+    has_logits: bool
+    ranks: int
+    kind: Kind
+
+    @property
+    def value(self) -> int:
+        return COMPUTED_BYTES[self.workload.precision]
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.workload.sharding == "shard"
+
+    @property
+    def head(self) -> int:
+        """Parameters of the output head; 0 without one."""
+        return self.shape.vocab_size * self.shape.hidden_size if self.has_logits else 0
+
+    @property
+    def root(self) -> int:
+        """Parameters outside the blocks."""
+        tied = self.shape.tie_word_embeddings or not self.has_logits
+        return self.shape.vocab_size * self.shape.hidden_size * (1 if tied else 2)
+
+    @property
+    def units(self) -> tuple[int, int]:
+        """Parameters of the root and of one block, the units of sharding."""
+        return self.root, (self.parameters - self.root) // self.shape.num_hidden_layers
+
+    @property
+    def copies(self) -> int:
+        """Bytes of the weights that it computes with, beside its own."""
+        root, block = self.units
+        if self.is_sharded:
+            return self.value * (root + 2 * block) if self.ranks > 1 or self.value == 2 else 0
+        return self.value * self.parameters if self.value == 2 else 0
+
+    def update(self) -> Iterator[Parts]:
+        """Bytes held at the output head, in the blocks' backward pass, and at its end."""
+        tokens, responses = _tokens(self.workload, self.ranks, self.workload.batch.mini_batch_size)
+        activations = tokens * self._activation_bytes()
+        root, block = self.units
+        own = 4 * self.parameters // self.ranks if self.is_sharded else 8 * self.parameters
+        summed, whole = (4 + self.value, 1) if self.is_sharded else (0, 0)
+        yield {
+            "gradients": own,
+            "copies": self.copies,
+            "activations": activations,
+            "logits": self._table_bytes(responses) + (4 + self.value) * self.head,
+        }
+        yield {
+            "gradients": own + 2 * summed * block + whole * self.value * self.head,
+            "copies": self.copies,
+            "activations": activations
+            + tokens * self.value * (3 * self.shape.intermediate_size + 4 * self.shape.hidden_size),
+        }
+        yield {"gradients": own + summed * root, "copies": self.copies}
+
+    def scoring(self) -> Iterator[Parts]:
+        """Bytes held at the output head and in a block of a pass without gradient."""
+        tokens, responses = _tokens(self.workload, self.ranks, self.workload.batch.size)
+        # A model that is only used has the precision of the computing already.
+        copies = self.copies if self.is_sharded else 0
+        yield {"copies": copies, "logits": self._table_bytes(responses)}
+        yield {
+            "copies": copies,
+            "activations": tokens * self.value * (3 * self.shape.intermediate_size + 4 * self.shape.hidden_size),
+        }
+
+    def _table_bytes(self, responses: int) -> int:
+        if not self.has_logits:
+            return 0
+        rows = min(responses, max(1, _TABLE_VALUES // self.shape.vocab_size))
+        a_logit = 2 * self.value if self.workload.torch_compile else 6 * 4 + 1 + self.value
+        return rows * self.shape.vocab_size * a_logit
+
+    def _activation_bytes(self) -> int:
+        """Bytes a token that are saved for the backward pass."""
+        hidden, layers, block = self.shape.hidden_size, self.shape.num_hidden_layers, self._block_bytes()
+        if self.workload.activation_checkpointing:
+            return (self.value if self.is_sharded else 4) * layers * hidden + block
+        return layers * block + 12 * hidden
+
+    def _block_bytes(self) -> int:
+        hidden, value = self.shape.hidden_size, self.value
+        kv_width = self.shape.num_key_value_heads * self.shape.head_dim
+        is_padded = self.kind == "cpu" or value == 4
+        if self.workload.torch_compile:
+            widths, mlp, padded = 7, 3, hidden
+        else:
+            widths = 8 if value == 4 else 10 if self.is_sharded else 15
+            mlp, padded = 4, 2 * (hidden + kv_width)
+        width = widths * hidden + 2 * kv_width + mlp * self.shape.intermediate_size
+        return value * (width + (padded if is_padded else 0))
 
 
-def _generation(workload: Workload, shape: ModelShape, ranks: int) -> Generation:
+def _generation(workload: Workload, shape: ModelShape, ranks: int) -> Parts:
+    """Bytes held while the policy itself generates."""
     batch, value = workload.batch, COMPUTED_BYTES[workload.precision]
     sequences = ceil(batch.size / ranks)
     tokens = sequences * (batch.max_prompt_length + batch.max_response_length)
-    kv_width = shape.num_key_value_heads * shape.head_dim
-    kv_cache = 2 * value * shape.num_hidden_layers * kv_width * tokens
     copied = value == 2 or (workload.sharding == "shard" and ranks > 1)
-    copies = value * shape.parameters if copied else 0
-    return Generation(copies, kv_cache, _SAMPLING_BYTES * sequences * shape.vocab_size)
+    return {
+        "copies": value * shape.parameters if copied else 0,
+        "kv cache": tokens * _cache_bytes(workload, shape),
+        "sampling": _SAMPLING_BYTES * sequences * shape.vocab_size,
+    }
+
+
+def _engine_weights(workload: Workload, shape: ModelShape) -> int:
+    return COMPUTED_BYTES[workload.precision] * shape.parameters // workload.rollout.tensor_parallel_size
+
+
+def _engine_cache(workload: Workload, shape: ModelShape, ranks: int) -> int:
+    batch, shared_by = workload.batch, workload.rollout.tensor_parallel_size
+    blocks = ceil((batch.max_prompt_length + batch.max_response_length) / _CACHE_BLOCK_TOKENS)
+    # The engine keeps one block for itself.
+    tokens = (ceil(batch.size / ranks) * shared_by * blocks + 1) * _CACHE_BLOCK_TOKENS
+    return tokens * _cache_bytes(workload, shape) // shared_by
+
+
+def _prefill(workload: Workload, shape: ModelShape, ranks: int) -> int:
+    batch, shared_by = workload.batch, workload.rollout.tensor_parallel_size
+    sequences = ceil(batch.size / ranks) * shared_by
+    tokens = min(_PREFILL_TOKENS, sequences * batch.max_prompt_length)
+    value = COMPUTED_BYTES[workload.precision]
+    return (
+        tokens * value * (3 * shape.intermediate_size // shared_by + 4 * shape.hidden_size)
+        + _ENGINE_SAMPLING_BYTES * sequences * shape.vocab_size
+    )
+
+
+def _cache_bytes(workload: Workload, shape: ModelShape) -> int:
+    """Bytes of a token's keys and values in all blocks."""
+    kv_width = shape.num_key_value_heads * shape.head_dim
+    return 2 * COMPUTED_BYTES[workload.precision] * shape.num_hidden_layers * kv_width

@@ -7,14 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from placebench import checks
+from placebench import checks, fitting
 from placebench.devices import Device, device_to_dict, discover, parse_devices, sharing_note
 from placebench.errors import UsageError
 from placebench.expectation import Expectation, expect_from_arithmetic, expect_from_runs, reachable_flops
-from placebench.memory import MemoryEstimate, estimate_memory
+from placebench.memory import MemoryEstimate
 from placebench.models import ModelShape, model_shape
 from placebench.placement import Placement, parse_placements
-from placebench.progress import format_bytes
 from placebench.runfolder import RunFolder, slug
 from placebench.workload import Workload, build_workload
 
@@ -158,12 +157,15 @@ class Plan:
         if actor is None or critic is None:
             return {}
         return {
-            (bound.name, pool): estimate_memory(
-                self.workload, actor, critic, bound.placement.roles_in(pool), len(devices), devices[0].kind
-            )
+            (bound.name, pool): estimate
             for bound in self.placements
-            for pool, devices in bound.devices.items()
+            for pool, estimate in fitting.pool_estimates(self.workload, (actor, critic), bound).items()
         }
+
+    def relief(self, bound: BoundPlacement) -> tuple[str, ...]:
+        """Settings that lower a placement's estimated memory; none when a model's shape is not known."""
+        actor, critic = self.shapes
+        return () if actor is None or critic is None else fitting.relief(self.workload, (actor, critic), bound)
 
     @property
     def expectation(self) -> Expectation:
@@ -258,36 +260,11 @@ def bind(placement: Placement, devices: Sequence[Device]) -> BoundPlacement:
 
 
 def too_large(plan: Plan) -> Iterator[str]:
-    """Reasons for placements that need more memory than there is: of a GPU its own, of CPU devices their node's."""
-    for bound in plan.placements:
-        estimates = {pool: plan.memory[bound.name, pool] for pool in bound.devices if (bound.name, pool) in plan.memory}
-        for pool, estimate in estimates.items():
-            device = min(bound.devices[pool], key=lambda device: device.memory_bytes)
-            if device.kind == "gpu" and estimate.peak > device.memory_bytes:
-                yield (
-                    f"placement {bound.name!r}: each device of {pool} needs about {describe_memory(estimate)} and"
-                    f" {device.id} has {format_bytes(device.memory_bytes)}:"
-                    f" {checks.memory_advice(plan.workload, estimate)}"
-                )
-        for node in {device.node for device in plan.devices if device.kind == "cpu"}:
-            need = sum(
-                estimate.peak * sum(device.node == node for device in bound.devices[pool])
-                for pool, estimate in estimates.items()
-            )
-            have = sum(device.memory_bytes for device in plan.devices if device.node == node)
-            if need > have:
-                pool, estimate = max(estimates.items(), key=lambda item: item[1].peak)
-                yield (
-                    f"placement {bound.name!r} needs about {format_bytes(need)} on {node}, each device of {pool}"
-                    f" {describe_memory(estimate)}, and there are {format_bytes(have)}:"
-                    f" {checks.memory_advice(plan.workload, estimate)}"
-                )
-
-
-def describe_memory(estimate: MemoryEstimate) -> str:
-    """The peak and what it consists of, parts below 1 MiB left out."""
-    parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in estimate.parts.items() if size >= 1 << 20)
-    return f"{format_bytes(estimate.peak)} ({parts})"
+    """One line for every placement that needs more memory than there is."""
+    actor, critic = plan.shapes
+    if actor is not None and critic is not None:
+        for bound in plan.placements:
+            yield from fitting.too_large(plan.workload, (actor, critic), bound, plan.devices)
 
 
 def _by_node(devices: Sequence[Device]) -> list[list[Device]]:

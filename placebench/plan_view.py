@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from placebench.devices import Device
-from placebench.plan import BoundPlacement, Plan, describe_memory
+from placebench.fitting import describe_memory
+from placebench.plan import BoundPlacement, Plan
 from placebench.progress import format_bytes, format_seconds
 
 

@@ -160,3 +160,29 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         for line in stream:
             if line.endswith("\n"):
                 yield json.loads(line)
+
+
+class JsonlTail:
+    """Hands out each line of a growing JSONL file once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0
+
+    def read_lines(self) -> list[bytes]:
+        """Whole lines added since the last call; an unfinished last one waits, a missing file is empty."""
+        try:
+            if self.path.stat().st_size == self._offset:
+                return []
+            with self.path.open("rb") as stream:
+                stream.seek(self._offset)
+                content = stream.read()
+        except FileNotFoundError:
+            return []
+        whole = content[: content.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.splitlines()
+
+    def read(self) -> list[dict[str, Any]]:
+        """The objects of those lines."""
+        return [json.loads(line) for line in self.read_lines()]

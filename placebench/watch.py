@@ -3,10 +3,9 @@
 import json
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from placebench.runfolder import Trial
+from placebench.runfolder import JsonlTail, Trial
 
 
 @dataclass(frozen=True)
@@ -45,26 +44,6 @@ class LaunchState:
     loads: tuple[DeviceLoad, ...]
     elapsed_s: float
     silent_s: float
-
-
-class JsonlTail:
-    """Reads the objects that were appended to a JSONL file since the last time."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-
-    def read(self) -> list[dict[str, Any]]:
-        """New whole lines as objects; none while the file is not there."""
-        try:
-            with self._path.open("rb") as stream:
-                stream.seek(self._offset)
-                content = stream.read()
-        except FileNotFoundError:
-            return []
-        whole = content[: content.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
 
 
 class TrialWatch:

@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -6,10 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placebench.memory import estimate_memory
+from placebench.memory import Parts, estimate_memory
 from placebench.models import PRESETS, ModelShape
 from placebench.placement import Role
 from placebench.ppo import models
+from placebench.ppo.batch import SequenceBatch
+from placebench.ppo.packing import pack
 from placebench.workload import Workload, build_workload
 
 ALL = tuple(Role)
@@ -24,7 +27,14 @@ def workload(**batch: int) -> Workload:
     return build_workload({"batch": batch})
 
 
-def saved_bytes(module: torch.nn.Module, *inputs: torch.Tensor) -> int:
+def critic(name: str, precision: torch.dtype) -> models.ValueModel:
+    model = models.ValueModel(models.load_language_model(name))
+    for part in (*model.layers, model):
+        model.materialize(part, torch.device("cpu"), precision)
+    return model
+
+
+def saved_bytes(module: torch.nn.Module, *inputs: Any) -> int:
     """Bytes that autograd keeps for the backward pass, weights aside, each storage once."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
     kept: dict[int, Any] = {}
@@ -40,44 +50,68 @@ def saved_bytes(module: torch.nn.Module, *inputs: torch.Tensor) -> int:
     return sum(storage.nbytes() for storage in kept.values())
 
 
+# Compiling looks at the gradient of every input, which those of blocks do not keep.
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("sharding", ["replicate", "shard"])
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_activations_are_what_autograd_keeps(
-    shape: ModelShape, sharding: str, precision: str, monkeypatch: pytest.MonkeyPatch
+    shape: ModelShape, compiled: bool, sharding: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(models, "PRESETS", {"shape": shape})
-    critic = models.build_critic("shape", 0)
+    model = critic("shape", torch.bfloat16 if precision == "bfloat16" and sharding == "shard" else torch.float32)
+    if compiled:
+        for layer in model.layers:
+            layer.forward = torch.compile(layer.forward, backend="aot_eager_decomp_partition")
     casts = precision == "bfloat16" and sharding == "replicate"
-    if precision == "bfloat16" and sharding == "shard":
-        critic.bfloat16()  # what a sharded model computes with
     batch = {"size": 8, "mini_batch_size": 8, "max_prompt_length": 24, "max_response_length": 8}
-    job = build_workload({"batch": batch, "precision": precision, "sharding": sharding})
-    tokens = torch.ones(8, 32, dtype=torch.int64)
+    job = build_workload({"batch": batch, "precision": precision, "sharding": sharding, "torch_compile": compiled})
+    packed = pack(
+        SequenceBatch.build([[1] * 24] * 8, [[2] * 8] * 8), 32, torch.device("cpu"), getattr(torch, precision)
+    )
     with torch.autocast("cpu", torch.bfloat16, enabled=casts):
-        measured = saved_bytes(critic, tokens, torch.ones(8, 32, dtype=torch.bool))
-    parts = estimate_memory(job, shape, shape, (Role.CRITIC,), 1, "cpu").parts
-    assert parts["activations"] + parts.get("copies", 0) == pytest.approx(measured, rel=0.05)
+        measured = saved_bytes(model, packed.inputs, packed.predict_positions)
+    parts = estimate_memory(job, shape, shape, (Role.CRITIC,), 1, "cpu").moments["update_critic"]
+    copies = parts["copies"] if casts else 0
+    assert parts["activations"] + copies == pytest.approx(measured, rel=0.1)
 
 
 def test_static_parts_follow_the_parameters() -> None:
     shape = PRESETS["tiny"]
-    policy = models.build_policy("tiny", 0, 1.0)
-    critic = models.build_critic("tiny", 0)
+    policy = models.PolicyModel(models.load_language_model("tiny"), 1.0, torch.float32, compiled=False)
     actor_count = sum(parameter.numel() for parameter in policy.parameters())
-    critic_count = sum(parameter.numel() for parameter in critic.parameters())
-    parts = estimate_memory(workload(), shape, shape, ALL, 2, "cpu").parts
+    critic_count = sum(parameter.numel() for parameter in critic("tiny", torch.float32).parameters())
+    parts = estimate_memory(workload(), shape, shape, ALL, 2, "cpu").moments["update_actor"]
     assert parts["weights"] == 4 * (2 * actor_count + critic_count)
     assert parts["optimizer"] == 8 * (actor_count + critic_count)
     assert parts["gradients"] == 8 * actor_count
+
+
+def test_logits_of_an_update_are_those_of_one_chunk() -> None:
+    shape = PRESETS["qwen2.5-1.5b"]
+    compiled, plain = (
+        estimate_memory(build_workload({"model": "qwen2.5-1.5b", "torch_compile": on}), shape, shape, ALL, 4, "gpu")
+        for on in (True, False)
+    )
+    table = (1 << 28) // shape.vocab_size * shape.vocab_size
+    head = shape.vocab_size * shape.hidden_size
+    assert compiled.moments["update_actor"]["logits"] == 4 * table + 6 * head
+    assert plain.moments["update_actor"]["logits"] == 27 * table + 6 * head
+
+
+def test_the_reference_has_no_master_weights() -> None:
+    shape = PRESETS["qwen2.5-1.5b"]
+    job = build_workload({"model": "qwen2.5-1.5b"})
+    assert estimate_memory(job, shape, shape, (Role.REF,), 2, "gpu").moments["ref"]["weights"] == shape.parameters
 
 
 @given(ranks=st.sampled_from([1, 2, 4, 8]), roles=st.sets(st.sampled_from(ALL), min_size=1))
 def test_sharding_over_more_ranks_never_needs_more(ranks: int, roles: set[Role]) -> None:
     shape = PRESETS["qwen2.5-1.5b"]
     job = build_workload({"model": "qwen2.5-1.5b"})
-    fewer = estimate_memory(job, shape, shape, roles, ranks, "gpu").always
-    more = estimate_memory(job, shape, shape, roles, 2 * ranks, "gpu").always
+    fewer = estimate_memory(job, shape, shape, roles, ranks, "gpu").moments["idle"]
+    more = estimate_memory(job, shape, shape, roles, 2 * ranks, "gpu").moments["idle"]
     assert all(more[part] <= fewer[part] for part in fewer)
     assert more["weights"] == pytest.approx(fewer["weights"] / 2, abs=1)
 
@@ -94,7 +128,9 @@ def test_checkpointing_trades_activations() -> None:
     shape = PRESETS["qwen2.5-7b"]
     plain = build_workload({"model": "qwen2.5-7b"})
     checkpointed = build_workload({"model": "qwen2.5-7b", "activation_checkpointing": True})
-    before, after = (estimate_memory(job, shape, shape, ALL, 4, "gpu").parts for job in (plain, checkpointed))
+    before, after = (
+        estimate_memory(job, shape, shape, ALL, 4, "gpu").moments["update_actor"] for job in (plain, checkpointed)
+    )
     assert after["activations"] < before["activations"] / 5
 
 
@@ -106,10 +142,40 @@ def test_parts_are_sorted_and_add_up_to_the_peak() -> None:
     assert sum(sizes) == estimate.peak
 
 
-def test_an_engine_of_its_own_holds_weights_and_cache_all_the_time() -> None:
+@pytest.mark.parametrize("shared_by", [1, 2])
+def test_an_engine_that_sleeps_is_there_for_generation_and_its_weights_alone(shared_by: int) -> None:
     shape = PRESETS["qwen2.5-0.5b"]
-    job = build_workload({"model": "qwen2.5-0.5b", "rollout": {"backend": "vllm"}})
-    engine = estimate_memory(job, shape, shape, ALL, 2, "gpu").always["engine"]
-    tokens = 128 * 1024
-    assert engine == 2 * shape.parameters + 2 * 2 * 24 * 2 * 64 * tokens
-    assert estimate_memory(job, shape, shape, (Role.CRITIC,), 2, "gpu").always["engine"] == 0
+
+    def moments(sleep: bool) -> Mapping[str, Parts]:
+        rollout = {"backend": "vllm", "sleep": sleep, "tensor_parallel_size": shared_by}
+        job = build_workload({"model": "qwen2.5-0.5b", "rollout": rollout})
+        return estimate_memory(job, shape, shape, ALL, 2, "gpu").moments
+
+    asleep, awake = moments(True), moments(False)
+    tokens = (128 * shared_by * 8 + 1) * 128 // shared_by
+    for name in asleep:
+        if name == "build_models":
+            assert "engine" not in awake[name]
+            continue
+        assert awake[name]["engine"] == 2 * shape.parameters // shared_by
+        assert awake[name]["kv cache"] == 2 * 2 * 24 * 2 * 64 * tokens
+        assert ("engine" in asleep[name]) == (name in ("gen", "update_weights"))
+
+
+def test_a_pool_without_rollout_has_no_engine() -> None:
+    shape = PRESETS["qwen2.5-0.5b"]
+    job = build_workload({"model": "qwen2.5-0.5b"})
+    for parts in estimate_memory(job, shape, shape, (Role.CRITIC,), 2, "gpu").moments.values():
+        assert not {"engine", "kv cache", "graphs"} & set(parts)
+
+
+def test_sequences_of_equal_length_fill_micro_batches_evenly() -> None:
+    shape = PRESETS["qwen2.5-0.5b"]
+
+    def activations(tokens: int, **rollout: bool) -> int:
+        job = build_workload({"model": "qwen2.5-0.5b", "batch": {"micro_batch_tokens": tokens}, "rollout": rollout})
+        return estimate_memory(job, shape, shape, ALL, 4, "gpu").moments["update_actor"]["activations"]
+
+    # 32 sequences of 1,024 tokens a rank: three micro-batches of at most 11.
+    assert activations(15_000) == activations(11 * 1024)
+    assert activations(15_000, ignore_eos=False) > activations(11 * 1024)

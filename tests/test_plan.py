@@ -1,5 +1,7 @@
 import importlib.util
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from placebench import checks
+from placebench.config import parse_settings
 from placebench.devices import Device
 from placebench.errors import UsageError
 from placebench.expectation import expect_from_arithmetic, reachable_flops, step_flops
@@ -89,6 +92,7 @@ def test_launches_to_come_are_those_not_done(rounds: int, done: set[tuple[int, s
 def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
     wrong = {
         "model": "gpt9",
+        "rollout": {"backend": "torch"},
         "data": {"reward": "luck", "source": "prompts.txt"},
         "batch": {"size": 32, "mini_batch_size": 32},
     }
@@ -180,23 +184,75 @@ def test_names_that_share_a_folder_are_refused(tmp_path: Path) -> None:
 
 def test_what_cannot_fit_on_the_host_is_refused_with_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("placebench.devices.total_memory", lambda: 16 << 30)
-    found = reasons(request(tmp_path, placements="standard", workload={"model": "llama-3.1-8b"}))
+    found = reasons(
+        request(tmp_path, placements="standard", workload={"model": "llama-3.1-8b", "rollout": {"backend": "torch"}})
+    )
     assert len(found) == 1
-    assert "placement 'standard' needs about" in found[0]
+    assert "placement 'standard': each device of global_pool needs " in found[0]
+    assert ", all together about " in found[0]
     assert "(activations" in found[0]
     assert "and there are 16.0 GiB" in found[0]
-    assert "lower batch.micro_batch_tokens" in found[0]
+    assert "; no setting fits, " in found[0]
+    assert found[0].endswith("are missing at the least: take a smaller model or batch")
+
+
+def gpu_plan(words: Sequence[str], count: int, gibibytes: int, **workload: Any) -> Plan:
+    gpus = tuple(replace(device(0, index, gibibytes << 30), id=f"GPU-{index}", kind="gpu") for index in range(count))
+    bound = tuple(bind(parse_placement(word, [count]), gpus) for word in words)
+    return Plan("x", RunFolder(Path("x")), bound, build_workload(workload), gpus, 1, 1.0)
+
+
+def settings_of(line: str) -> dict[str, Any]:
+    """What a refusal proposes."""
+    return parse_settings(re.findall(r"--set (\S+)", line.split("; ")[-1]))
 
 
 def test_what_cannot_fit_on_a_gpu_is_refused_for_its_pool() -> None:
-    gpus = tuple(replace(device(0, index, 141 << 30), id=f"GPU-{index}", kind="gpu") for index in range(4))
-    job = build_workload({"model": "qwen2.5-7b", "batch": {"micro_batch_tokens": 8192}})
-    bound = tuple(bind(parse_placement(word, [4]), gpus) for word in ("standard", "split:3+1"))
-    plan = Plan("x", RunFolder(Path("x")), bound, job, gpus, 1, 1.0)
-    found = list(too_large(plan))
+    job = {"model": "qwen2.5-7b", "batch": {"micro_batch_tokens": 8192}}
+    found = list(too_large(gpu_plan(["standard", "split:3+1"], 4, 141, **job)))
     assert len(found) == 1
     assert "placement 'split:3+1': each device of critic_pool needs about" in found[0]
-    assert "GPU-3 has 141.0 GiB" in found[0]
+    assert "in update_critic (" in found[0]
+    assert "GPU-3 has 141.0 GiB; --set batch.micro_batch_tokens=" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "word", "count", "gibibytes", "keys"),
+    [
+        ("qwen2.5-7b", "standard", 4, 120, {"batch"}),
+        ("qwen2.5-0.5b", "split:2+2", 4, 12, {"batch"}),
+        ("qwen2.5-1.5b", "standard", 2, 30, {"batch"}),
+        ("qwen2.5-1.5b", "standard", 4, 19, {"batch", "rollout", "activation_checkpointing"}),
+    ],
+)
+def test_the_settings_proposed_fit_and_a_little_more_does_not(
+    model: str, word: str, count: int, gibibytes: int, keys: set[str]
+) -> None:
+    (line,) = too_large(gpu_plan([word], count, gibibytes, model=model))
+    proposed = settings_of(line)
+    assert set(proposed) <= keys, line
+    assert list(too_large(gpu_plan([word], count, gibibytes, model=model, **proposed))) == []
+    if set(proposed) == {"batch"}:
+        proposed["batch"]["micro_batch_tokens"] += 1024
+        more = {**proposed, "rollout": {"ignore_eos": True}}
+        tokens = proposed["batch"]["micro_batch_tokens"]
+        assert tokens >= 16_384 or list(too_large(gpu_plan([word], count, gibibytes, model=model, **more)))
+
+
+def test_more_devices_are_named_when_no_setting_fits() -> None:
+    (line,) = too_large(gpu_plan(["standard"], 1, 80, model="qwen2.5-7b"))
+    assert "; no setting alone fits, the same placement on " in line
+    assert " such GPUs with --set activation_checkpointing=true does, about " in line
+
+
+def test_an_engine_that_the_devices_cannot_share_is_refused(tmp_path: Path) -> None:
+    rollout = {"rollout": {"backend": "vllm", "tensor_parallel_size": 2}}
+    found = reasons(request(tmp_path, devices="cpu:3", placements="standard", workload=rollout))
+    assert any("3 devices generate, which engines of 2 do not divide" in line for line in found)
+    eight = {"rollout": {"backend": "vllm", "tensor_parallel_size": 8}}
+    assert any(
+        "does not divide the 4 attention heads of tiny" in line for line in reasons(request(tmp_path, workload=eight))
+    )
 
 
 def test_more_gpus_than_there_are_is_one_line(tmp_path: Path) -> None:

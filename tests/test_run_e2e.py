@@ -69,6 +69,69 @@ def test_ctrl_c_in_a_real_launch_leaves_nothing(tmp_path: Path, temp: Path) -> N
     assert_nothing_left(temp)
 
 
+def test_a_run_stopped_after_its_first_launch_goes_on_to_its_end(tmp_path: Path, temp: Path) -> None:
+    with running([*RUN, *SMALL, "--steps", "2", "--out", str(tmp_path)], temp) as command:
+        wait_for(lambda: list(tmp_path.glob("*/trials/01-split/progress.json")), 120)
+        command.send_signal(signal.SIGINT)
+        output, _ = command.communicate(timeout=30)
+    folder = next(tmp_path.iterdir())
+    assert f"stopped by SIGINT: 1 of 2 launches are done; go on with placebench run --resume {folder}" in output
+    kept = RunFolder(folder).trial(1, "standard")
+    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in kept.path.iterdir()}
+    done = subprocess.run(
+        [sys.executable, "-m", "placebench", "run", "--resume", str(folder)],
+        env={**os.environ, "TMPDIR": str(temp), "CI": "true"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in kept.path.iterdir()} == before
+    assert [trial.status for trial in RunFolder(folder).trials()] == [Status.DONE, Status.DONE]
+    assert [row["step"] for row in read_jsonl(RunFolder(folder).trial(1, "split").steps)] == [1, 2]
+    assert (folder / "trials/replaced/01-split.1/status").read_text() == "interrupted\n"
+    content = json.loads((folder / "run.json").read_text())
+    assert content["status"] == "done"
+    assert {launch["placement"] for launch in content["launches"]} == {"standard", "split"}
+    assert (folder / "summary.json").stat().st_size > 0
+    assert_nothing_left(temp)
+
+
+def test_a_real_launch_out_of_memory_ends_as_oom_with_its_figures(tmp_path: Path, temp: Path) -> None:
+    (tmp_path / "greedy.py").write_text("import torch\n\ndef score(*case):\n    return torch.empty(1 << 50).sum()\n")
+    done = subprocess.run(
+        [
+            *RUN,
+            *SMALL,
+            "--steps",
+            "2",
+            "--placements",
+            "standard",
+            "--out",
+            "runs",
+            "--set",
+            "data.reward=greedy:score",
+        ],
+        env={**os.environ, "TMPDIR": str(temp), "CI": "true", "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 3, done.stderr
+    trial = RunFolder(next((tmp_path / "runs").iterdir())).trial(1, "standard")
+    assert trial.status is Status.OOM
+    lines = trial.error.read_text().splitlines()
+    assert lines[0].startswith("oom: ")
+    assert "can't allocate memory" in lines[0]
+    for device in ("cpu:0", "cpu:1"):
+        assert any(line.startswith(f"{device}: in use ") and "; estimated " in line for line in lines)
+    assert any(line.startswith("would lower the estimate: --set batch.micro_batch_tokens=") for line in lines)
+    assert_nothing_left(temp)
+
+
 def test_a_worker_that_dies_and_a_runner_that_is_killed(tmp_path: Path, temp: Path) -> None:
     with running([*RUN, *SMALL, "--steps", "5000", "--out", str(tmp_path)], temp) as command:
         wait_for(lambda: in_step(tmp_path, 2), 90)

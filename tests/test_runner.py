@@ -125,6 +125,30 @@ def test_a_kill_for_want_of_memory_is_told_by_the_kernels_counter(
     assert statuses(result.folder) == {"01-standard": "oom"}
 
 
+def test_a_launch_out_of_memory_says_who_held_it_and_what_would_help(tmp_path: Path) -> None:
+    body = """
+    rows = [{"kind": "sample", "device": "cpu:0", "util": 1.0, "memory_bytes": size << 20} for size in (300, 900, 700)]
+    open(f"{trial}/devices.jsonl", "w").write("".join(json.dumps(row) + "\\n" for row in rows))
+    span = {"device": "cpu:1", "memory_peak_bytes": 5 << 20, "memory_reserved_bytes": 6 << 20}
+    open(f"{trial}/spans.jsonl", "w").write(json.dumps(span) + "\\n")
+    text = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. Including non-PyTorch memory, this"
+        " process has 139.10 GiB memory in use. Of the allocated memory 90.50 GiB is allocated by PyTorch, and"
+        " 1.25 GiB is reserved by PyTorch but unallocated.")
+    open(f"{trial}/error.txt", "w").write(text)
+    sys.exit(11)
+    """
+    result, _ = run(plan(tmp_path, placements="standard"), body)
+    error = RunFolder(result.folder).trial(1, "standard").error.read_text()
+    assert error.startswith("oom: OutOfMemoryError: CUDA out of memory")
+    lines = error.splitlines()
+    assert any(
+        line.startswith("cpu:0: in use 700 MiB at the last sample, 900 MiB at most; estimated ") for line in lines
+    )
+    assert any(line.startswith("cpu:1: torch allocated 5 MiB and reserved 6 MiB at most") for line in lines)
+    assert "the process held 139.10 GiB, torch had 90.50 GiB allocated and 1.25 GiB reserved but free" in error
+    assert "would lower the estimate: --set batch.micro_batch_tokens=192: about " in error
+
+
 def test_a_job_without_progress_is_given_up(tmp_path: Path, temp: Path) -> None:
     body = """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -199,7 +199,8 @@ ADVICE: Mapping[Outcome, str] = {
     Outcome.FAILED: "Read the last lines of train.log in this folder.",
     Outcome.OOM: (
         "A device ran out of memory. Lower batch.micro_batch_tokens, switch activation_checkpointing on,"
-        " set sharding=shard, or give the pool more devices."
+        " set sharding=shard, rollout.sleep=true or a higher rollout.tensor_parallel_size, or give the pool more"
+        " devices."
     ),
     Outcome.DEVICE_LOST: (
         "A device stopped answering. Look at the kernel log (dmesg, Xid) and reset that device or leave it out."

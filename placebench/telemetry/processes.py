@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from placebench.errors import PlacebenchError
+from placebench.runfolder import JsonlTail
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class ProcessFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._offset = 0
+        self._tail = JsonlTail(path)
 
     def poll(self) -> list[JobProcess]:
         """Processes added since the last call; an unfinished last line waits for the next one.
@@ -28,17 +29,7 @@ class ProcessFile:
         Raises:
             PlacebenchError: a line is not what the job writes.
         """
-        try:
-            if self.path.stat().st_size == self._offset:
-                return []
-            with self.path.open("rb") as stream:
-                stream.seek(self._offset)
-                content = stream.read()
-        except FileNotFoundError:
-            return []
-        whole = content[: content.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [self._parse(line) for line in whole.splitlines()]
+        return [self._parse(line) for line in self._tail.read_lines()]
 
     def _parse(self, line: bytes) -> JobProcess:
         try:
