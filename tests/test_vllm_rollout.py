@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from jobs import Job, run_job
 from scipy.stats import chisquare
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
@@ -119,6 +120,38 @@ def test_runs_of_both_placements_train_alike_on_current_weights(tmp_path: Path) 
         for name in ("actor/pg_loss", "critic/vf_loss", "critic/score/mean", "response_length/mean"):
             assert step[name] == pytest.approx(same[name], rel=1e-4, abs=1e-7)
     assert all(a["actor/pg_loss"] != b["actor/pg_loss"] for a, b in pairwise(standard))
+
+
+SMALL = ("rollout.backend=vllm", "steps=3", "batch.size=16", "batch.mini_batch_size=8", "optimizer.actor_lr=0.01")
+
+STALE_ENGINE = """
+import sys
+from placebench.ppo import launch, worker
+
+class StaleWorker(worker.Worker):
+    def _update_weights(self):
+        return 0
+
+worker.Worker = StaleWorker
+sys.exit(launch.main(sys.argv[1]))
+"""
+
+
+def differences(job: Job) -> list[float]:
+    assert job.exit_code == 0, job.output[-3000:]
+    return [step["training/rollout_probs_diff_max"] for step in job.steps]
+
+
+def test_ranks_that_share_an_engine_generate_with_current_weights(tmp_path: Path) -> None:
+    shared = run_job(tmp_path / "job", "standard", RANKS, *SMALL, f"rollout.tensor_parallel_size={RANKS}")
+    assert max(differences(shared)) < 1e-4
+    assert all(step["perf/update_weights_bytes"] > 0 for step in shared.steps)
+
+
+def test_the_metric_of_a_run_shows_an_engine_that_misses_its_update(tmp_path: Path) -> None:
+    first, *others = differences(run_job(tmp_path / "job", "standard", 1, *SMALL, program=STALE_ENGINE))
+    assert first < 1e-4
+    assert min(others) > 1e-2
 
 
 def _run_rank(rank: int, folder: Path, tied: bool) -> None:

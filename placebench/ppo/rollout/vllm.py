@@ -91,6 +91,7 @@ class VllmRollout:
                 building.enter_context(_announced_warm_up(on_warm_up))
             else:
                 building.enter_context(_plain_weights())
+                building.enter_context(_no_shared_files())
             self._engine = LLM(
                 folder,
                 load_format="dummy",
@@ -266,6 +267,23 @@ def _plain_weights() -> Iterator[None]:
         yield
     finally:
         utils.dispatch_cpu_unquantized_gemm = packing
+
+
+@contextmanager
+def _no_shared_files() -> Iterator[None]:
+    """Let the ranks that share the engine built inside talk through their process group.
+
+    On CPU vLLM would use files in shared memory, which have the same name in every job of the host that starts its own
+    ranks, and stay behind.
+    """
+    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+
+    agree = CpuCommunicator._all_group_ranks_share_shm_group_name
+    CpuCommunicator._all_group_ranks_share_shm_group_name = lambda communicator: False
+    try:
+        yield
+    finally:
+        CpuCommunicator._all_group_ranks_share_shm_group_name = agree
 
 
 def _compute_with_parameter(layer: nn.Module, remove_weight: bool) -> None:
