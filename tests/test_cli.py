@@ -41,7 +41,7 @@ def write(name: str, text: str) -> str:
         (["run", "--placements", "spilt"], "unknown placement 'spilt': use standard, split"),
         (["run", "--placements", ""], "empty entry"),
         (["run", "--placements", "split:2+1"], "needs 3 devices, there are 2"),
-        (["run", "--model", "gpt9"], "unknown model 'gpt9': use tiny, qwen2.5-0.5b"),
+        (["run", "--model", "gpt9", "--rollout", "torch"], "unknown model 'gpt9': use tiny, qwen2.5-0.5b"),
         (["run", "--steps", "0"], "--steps: steps: input should be greater than 0 (got 0)"),
         (["run", "--steps", "two"], "'two' is not a valid integer"),
         (["run", "--batch-size", "-8"], "--batch-size: batch.size: input should be greater than 0 (got -8)"),
@@ -91,7 +91,7 @@ def test_wrong_input_is_one_line_exit_code_2_and_nothing_is_started(arguments: l
 
 
 def test_several_reasons_are_one_line_each() -> None:
-    result = invoke("run", "--model", "gpt9", "--placements", "spilt", "--devices", "cpu:2")
+    result = invoke("run", "--model", "gpt9", "--rollout", "torch", "--placements", "spilt", "--devices", "cpu:2")
     assert [line.split(":")[1].strip() for line in result.stderr.splitlines()] == [
         "unknown model 'gpt9'",
         "unknown placement 'spilt'",
