@@ -118,15 +118,21 @@ def measure(reader: str, path: Path) -> dict[str, float]:
     "--megabytes", type=click.IntRange(min=1), default=200, show_default=True, help="Size of the log to read."
 )
 @click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Readings by each reader.")
+@click.option("--step-lines", is_flag=True, help="Only the log's step lines, without the text between them.")
 @click.option("--measure", "measured", type=(click.Choice(list(READERS)), Path), hidden=True)
-def main(log_path: Path | None, megabytes: int, repeats: int, measured: tuple[str, Path] | None) -> None:
+def main(
+    log_path: Path | None, megabytes: int, repeats: int, step_lines: bool, measured: tuple[str, Path] | None
+) -> None:
     """Measure the readers side by side and print a table."""
     if measured:
         click.echo(json.dumps(measure(*measured)))
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "train.log"
-        make_log(path, log_path.read_bytes() if log_path else generated_log(), megabytes * 1_000_000)
+        source = log_path.read_bytes() if log_path else generated_log()
+        if step_lines:
+            source = b"".join(line for line in source.splitlines(keepends=True) if STEP_LINE.search(line))
+        make_log(path, source, megabytes * 1_000_000)
         size = path.stat().st_size / 1e6
         results: dict[str, list[dict[str, float]]] = {reader: [] for reader in READERS}
         for turn in range(repeats):
