@@ -175,13 +175,16 @@ def test_a_restart_undoes_the_steps_that_are_done_again(tmp_path: Path) -> None:
     }
 
 
-def test_a_restart_is_told_with_its_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("digits", ["5", "500000000000001"])
+def test_a_restart_is_told_with_its_line(tmp_path: Path, digits: str) -> None:
     path = tmp_path / "log.txt"
-    path.write_text("".join(f"noise\nstep:{step} - a/x:{at}.5\n" for at, step in enumerate([1, 2, 3, 2, 3, 4])))
+    steps = [*range(1, 31), *range(21, 41)]
+    path.write_text("".join(f"noise\nstep:{step} - a/x:{at}.{digits}\n" for at, step in enumerate(steps)))
     table = scan_log(path).table
-    assert [(restart.step, restart.line) for restart in table.restarts] == [(2, 8)]
+    assert [(restart.step, restart.line) for restart in table.restarts] == [(21, 62)]
     frame = table.frame("a")
-    assert dict(zip(frame["step"], frame["value"], strict=True)) == {1: 0.5, 2: 3.5, 3: 4.5, 4: 5.5}
+    last = {step: float(f"{at}.{digits}") for at, step in enumerate(steps)}
+    assert dict(zip(frame["step"], frame["value"], strict=True)) == last
 
 
 def test_steps_out_of_order_are_sorted(tmp_path: Path) -> None:

@@ -133,6 +133,25 @@ class StepTable:
             layout.values[row * width : (row + 1) * width] = array("d", values)
         self.lines += 1
 
+    def rises_to(self, step: int) -> bool:
+        """Whether a step comes after all before it."""
+        return step > self._last
+
+    def add_rows(self, layout: Layout, steps: Sequence[int], values: npt.NDArray[np.float64]) -> None:
+        """Store the kept values of several step lines at once.
+
+        Args:
+            layout: of all of them.
+            steps: step of each line; they rise, and the table `rises_to` the first.
+            values: the kept values, line after line.
+        """
+        layout.rows.update(zip(steps, range(len(layout.steps), len(layout.steps) + len(steps)), strict=True))
+        layout.steps.extend(steps)
+        layout.order.extend(range(self.lines, self.lines + len(steps)))
+        layout.values.frombytes(values.tobytes())
+        self.lines += len(steps)
+        self._last = steps[-1]
+
     def damage(self, line: int) -> None:
         """Note a step that is cut off or torn apart."""
         self.damages += 1
