@@ -292,6 +292,14 @@ def test_a_step_that_is_cut_off_is_left_out_and_told(tmp_path: Path, name: str) 
     assert "cut-off" in flags(run)
 
 
+@pytest.mark.parametrize("name", log_samples.SAMPLES)
+def test_a_last_line_without_an_end_is_told_where_it_matters(tmp_path: Path, name: str) -> None:
+    known, content = log_samples.SAMPLES[name]
+    run = read_run([write(tmp_path, content.rstrip(b"\n"))])
+    assert ("open-end" in flags(run)) == (known in {"nemo-rl", "prime-rl"})
+    assert "open-end" not in flags(sample(tmp_path, name))
+
+
 def test_what_is_damaged_in_the_middle_is_refused_with_its_place(tmp_path: Path) -> None:
     events = bytearray(log_samples.NEMO_EVENTS)
     events[len(log_samples.FILE_VERSION) + 20] ^= 1

@@ -59,6 +59,8 @@ def table_flags(table: StepTable) -> tuple[Flag, ...]:
         flags.append(
             Flag("cut-off", f"{_steps(table.damages)} cut off or torn apart, and left out: at line {lines}{more}")
         )
+    if table.open_end:
+        flags.append(Flag("open-end", "the last line has no line end: its last number may be cut off"))
     return tuple(flags)
 
 

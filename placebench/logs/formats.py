@@ -87,6 +87,7 @@ class LogFormat:
         read: puts the steps of blocks of whole lines into a table; may raise `DamagedLogError`.
         dialect: what its metrics mean; None where any framework's metrics may stand in it: the names tell.
         binary: it has no lines: the blocks are cut anywhere.
+        closed: a step that is cut off cannot be taken for a whole one.
     """
 
     name: str
@@ -95,3 +96,4 @@ class LogFormat:
     read: Callable[[Iterator[bytes], StepTable], None]
     dialect: Dialect | None
     binary: bool = False
+    closed: bool = True

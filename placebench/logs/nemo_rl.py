@@ -87,4 +87,5 @@ NEMO_RL = LogFormat(
     begins=lambda block: STEP_BYTES.search(block) is not None,
     read=read_steps,
     dialect=NEMO_RL_DIALECT,
+    closed=False,
 )

@@ -91,6 +91,7 @@ PRIME_RL = LogFormat(
     begins=lambda block: STEP_BYTES.search(block) is not None,
     read=read_console,
     dialect=PRIME_RL_DIALECT,
+    closed=False,
 )
 FLAT_JSONL = LogFormat(
     name="jsonl",

@@ -74,7 +74,7 @@ def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str],
     found = None if log_format is None else format_named(log_format)
     survey = Survey()
     is_binary = TENSORBOARD.begins if found is None else lambda head: found.binary
-    blocks = survey.watch(whole_lines(path, is_binary))
+    blocks = survey.watch(whole_lines(path, is_binary, survey.note_open_end))
     first: tuple[bytes, ...] = ()
     if found is None:
         for block in blocks:
@@ -88,6 +88,7 @@ def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str],
             found.read(chain(first, blocks), table)
         except DamagedLogError as error:
             raise UsageError(f"{path}: {found.title}: {error}") from None
+        table.open_end = survey.open_end and not found.closed
         if not table.lines and table.damages:
             raise UsageError(f"{path}: {found.title}: its only step, at line {table.damaged[0]}, is cut off")
     if found is None or not table.lines:

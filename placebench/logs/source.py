@@ -21,7 +21,9 @@ HEAD_BYTES = 64
 SAMPLE_CHARS = 60
 
 
-def whole_lines(path: Path, is_binary: Callable[[bytes], bool] = lambda head: False) -> Iterator[bytes]:
+def whole_lines(
+    path: Path, is_binary: Callable[[bytes], bool] = lambda head: False, on_open_end: Callable[[], None] = lambda: None
+) -> Iterator[bytes]:
     r"""Read a file, gzip, zstd or plain, as blocks that begin and end at a line boundary.
 
     The last block ends in `\n` even where the file does not. A file that is binary has no lines: its blocks are cut
@@ -30,6 +32,7 @@ def whole_lines(path: Path, is_binary: Callable[[bytes], bool] = lambda head: Fa
     Args:
         path: the file, which may be a pipe.
         is_binary: tells from the first bytes whether the file is binary.
+        on_open_end: is called when the last line has no line end.
 
     Raises:
         UsageError: the path is missing, a directory or a device, cannot be read, or its packed data are damaged.
@@ -43,7 +46,7 @@ def whole_lines(path: Path, is_binary: Callable[[bytes], bool] = lambda head: Fa
         with path.open("rb") as raw:
             stream = _unpacked(raw)
             head = stream.read(HEAD_BYTES)
-            yield from (_chunks if is_binary(head) else _blocks)(head, stream)
+            yield from _chunks(head, stream) if is_binary(head) else _blocks(head, stream, on_open_end)
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -95,7 +98,7 @@ def _chunks(head: bytes, stream: _Readable) -> Iterator[bytes]:
         chunk = stream.read(BLOCK_BYTES)
 
 
-def _blocks(head: bytes, stream: _Readable) -> Iterator[bytes]:
+def _blocks(head: bytes, stream: _Readable, on_open_end: Callable[[], None]) -> Iterator[bytes]:
     parts: list[bytes] = []
     waiting = 0
     for chunk in _chunks(head + stream.read(BLOCK_BYTES), stream):
@@ -110,6 +113,7 @@ def _blocks(head: bytes, stream: _Readable) -> Iterator[bytes]:
                 yield b"".join([*parts, b"\n"])
                 parts, waiting = [], 0
     if waiting:
+        on_open_end()
         yield b"".join([*parts, b"\n"])
 
 
@@ -120,12 +124,18 @@ class Survey:
         lines: lines so far.
         binary: whether there are bytes that no text has.
         sample: the first text.
+        open_end: whether the last line has no line end.
     """
 
     def __init__(self) -> None:
+        self.open_end = False
         self.lines = 0
         self.binary = False
         self.sample = ""
+
+    def note_open_end(self) -> None:
+        """Take down that the last line has no line end."""
+        self.open_end = True
 
     def watch(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         """Pass blocks on and look at each."""

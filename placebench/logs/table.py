@@ -75,6 +75,7 @@ class StepTable:
         restarts: where the run was restarted, in the order of the file.
         damaged: line numbers of steps that are cut off or torn apart and were left out; the first few.
         damages: how many there were.
+        open_end: whether the last line has no line end, so that its last number may be cut off.
         names: every metric seen, kept or not.
         summary: numbers about the whole run that the log ends with.
         where: gives the line number of the step line that is being added; the reader sets it.
@@ -87,6 +88,7 @@ class StepTable:
         self.restarts: list[Restart] = []
         self.damaged: list[int] = []
         self.damages = 0
+        self.open_end = False
         self.names: dict[str, int] = {}
         self.summary: dict[str, float] = {}
         self.where: Callable[[], int] = int

@@ -241,4 +241,4 @@ VERL_DIALECT = Dialect(
         ),
     ),
 )
-VERL = LogFormat("verl", "console log of verl", step_begins, read_steps, VERL_DIALECT)
+VERL = LogFormat("verl", "console log of verl", step_begins, read_steps, VERL_DIALECT, closed=False)

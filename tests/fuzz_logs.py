@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""Coverage-guided fuzzing of the log readers with atheris: `python tests/fuzz_logs.py -max_total_time=600`.
+
+Every reader must give a frame or a UsageError. The options are libFuzzer's; the samples of all formats are the first
+inputs. Needs `pip install atheris`.
+"""
+
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import atheris  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+with atheris.instrument_imports(include=["placebench.logs"]):
+    from placebench.logs import FORMATS, read_run
+
+import log_samples
+
+from placebench.errors import UsageError
+
+FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-logs-"))
+CHOICES = (None, *(known.name for known in FORMATS))
+
+
+def read_one(data: bytes) -> None:
+    """Read data as a log; the first byte chooses the format."""
+    path = FOLDER / "train.log"
+    path.write_bytes(data[1:])
+    log_format = CHOICES[data[0] % len(CHOICES)] if data else None
+    with suppress(UsageError):
+        run = read_run([path], log_format=log_format, devices=2, learner_ranks=2)
+        assert not run.frame.duplicated(["step", "metric"]).any()
+        assert run.frame["step"].is_monotonic_increasing
+
+
+def main() -> None:
+    """Write the first inputs and fuzz until the options say stop."""
+    corpus = FOLDER / "corpus"
+    corpus.mkdir()
+    for number, (known, content) in enumerate(log_samples.SAMPLES.values()):
+        (corpus / str(number)).write_bytes(bytes([CHOICES.index(known)]) + content)
+    atheris.Setup([*sys.argv, str(corpus)], read_one)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
