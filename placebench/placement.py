@@ -60,12 +60,16 @@ class Placement:
         pools: disjoint pools; together they use every device they count, in order.
         roles: the pool of each role.
         overlap: what may run side by side.
+        staleness: how many updates the weights that generate may lag behind those that train; 0 is synchronous.
+        inflight_updates: whether engines go on generating while they take new weights.
     """
 
     name: str
     pools: tuple[Pool, ...]
     roles: Mapping[Role, str] = field(hash=False)
     overlap: Overlap = Overlap.ALL
+    staleness: int = 0
+    inflight_updates: bool = False
 
     @property
     def size(self) -> int:

@@ -79,6 +79,8 @@ class BoundPlacement:
             "pools": {pool: [device.id for device in devices] for pool, devices in self.devices.items()},
             "roles": {role.value: pool for role, pool in self.placement.roles.items()},
             "overlap": self.placement.overlap.value,
+            "staleness": self.placement.staleness,
+            "inflight_updates": self.placement.inflight_updates,
         }
 
 

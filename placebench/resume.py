@@ -82,7 +82,15 @@ def _placement(entry: Mapping[str, Any], devices: Sequence[Device]) -> BoundPlac
         for pool, members in bound.items()
     )
     roles = {Role(role): str(pool) for role, pool in entry["roles"].items()}
-    return BoundPlacement(Placement(str(entry["name"]), pools, roles, Overlap(entry["overlap"])), bound)
+    placement = Placement(
+        str(entry["name"]),
+        pools,
+        roles,
+        Overlap(entry["overlap"]),
+        int(entry["staleness"]),
+        bool(entry["inflight_updates"]),
+    )
+    return BoundPlacement(placement, bound)
 
 
 def _present(stored: Sequence[Device]) -> tuple[Device, ...]:

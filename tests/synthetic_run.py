@@ -172,7 +172,14 @@ class SyntheticRun:
     def _placement(self, name: str) -> dict[str, Any]:
         layout = self.layouts[name]
         pools = {pool: list(devices) for pool, devices in layout.pools.items()}
-        return {"name": name, "pools": pools, "roles": dict(layout.roles), "overlap": "all"}
+        return {
+            "name": name,
+            "pools": pools,
+            "roles": dict(layout.roles),
+            "overlap": "all",
+            "staleness": 0,
+            "inflight_updates": False,
+        }
 
     def _devices(self) -> list[dict[str, Any]]:
         ids = sorted({device for layout in self.layouts.values() for pool in layout.pools.values() for device in pool})

@@ -74,6 +74,8 @@ def test_a_plan_says_what_runs_where_and_when(tmp_path: Path) -> None:
             "reward": "critic_pool",
         },
         "overlap": "all",
+        "staleness": 0,
+        "inflight_updates": False,
     }
     assert not (tmp_path / "runs").exists(), "a plan makes nothing"
 

@@ -127,8 +127,9 @@ def save_model(folder: Path) -> None:
 def test_a_saved_model_and_prompts_of_a_file(tmp_path: Path) -> None:
     save_model(tmp_path / "model")
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "1+2=", "answer": "3"}\n{"prompt": "2+2=", "answer": "4"}\n')
-    model = (f"model={tmp_path / 'model'}", f"data.source={tmp_path / 'prompts.jsonl'}", "data.reward=exact_match")
-    job = run_job(tmp_path / "job", "split", 2, *SMALL, *model, "steps=2", "batch.max_response_length=8")
+    model = (f"model={tmp_path / 'model'}", "rollout.backend=torch")
+    data = (f"data.source={tmp_path / 'prompts.jsonl'}", "data.reward=exact_match")
+    job = run_job(tmp_path / "job", "split", 2, *SMALL, *model, *data, "steps=2", "batch.max_response_length=8")
     assert job.exit_code == 0, job.output[-3000:]
     assert job.steps[0]["prompt_length/mean"] == 4
     assert job.steps[1]["training/rollout_probs_diff_max"] < 0.01

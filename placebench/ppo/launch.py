@@ -53,6 +53,8 @@ class Launch:
             tuple(Pool(name, (len(devices),)) for name, devices in self._pools.items()),
             {Role(role): pool for role, pool in content["placement"]["roles"].items()},
             Overlap(content["placement"]["overlap"]),
+            content["placement"]["staleness"],
+            content["placement"]["inflight_updates"],
         )
         # Tracing takes seconds, and what it shows is the same in every round.
         self._traced_step = self._workload.traced_step if content["round"] == 1 else None
