@@ -1,4 +1,7 @@
-"""The command line: thin; whatever is heavy is imported inside the commands, so that --help answers at once."""
+"""The command line: thin; whatever is heavy is imported inside the commands, so that --help answers at once.
+
+Commands other than `run` are modules of `placebench.commands`.
+"""
 
 import os
 import sys
@@ -9,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from placebench import __version__
-from placebench.errors import PlacebenchError, UsageError
+from placebench.commands import show
+from placebench.commands.shared import find_run, open_console
+from placebench.errors import PlacebenchError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from placebench.plan import RunRequest
 
 # click's own exit code for a wrong command line, and the shell's for SIGINT.
@@ -169,33 +172,6 @@ def run(dry_run: bool, resume: str | None, settings: tuple[str, ...], config: Pa
     result.raise_unless_done()
 
 
-@main.command()
-@click.argument("run", metavar="RUN")
-def show(run: str) -> None:
-    """Print the tables of a finished or half-finished run again.
-
-    RUN is the run's folder, or `latest` for the newest one under runs/.
-    """
-    from placebench.report import show as show_run
-
-    show_run(find_run(run), open_console())
-
-
-@main.command()
-@click.argument("run", metavar="RUN")
-def report(run: str) -> None:
-    """Rebuild the report of a run from its files alone.
-
-    RUN is the run's folder, or `latest` for the newest one under runs/. Neither torch, ray nor a GPU is needed.
-    """
-    from placebench.report import build_report
-
-    paths = build_report(find_run(run))
-    for path in (paths.html, paths.markdown, paths.summary, paths.trace):
-        if path is not None:
-            click.echo(path)
-
-
 def _request(given: Mapping[str, Any], settings: Sequence[str], config: Path | None) -> "RunRequest":
     """The options that were given, over `--config`."""
     from placebench.request import WorkloadOption, build_request
@@ -223,27 +199,5 @@ def _report(folder: Path) -> None:
         _drop_stdout()
 
 
-def find_run(text: str) -> Path:
-    """The folder of a run, by path, or the newest one under `runs` for `latest`.
-
-    Raises:
-        UsageError: there is no run yet.
-    """
-    path = Path(text)
-    if text != "latest" or path.exists():
-        return path
-    runs = sorted(Path("runs").glob("*/run.json"))
-    if not runs:
-        raise UsageError("latest: there is no run under runs/ yet; start one with placebench run")
-    return runs[-1].parent
-
-
-def open_console() -> "Console":
-    """A console on stdout that leaves a closed pipe to whoever prints."""
-    from rich.console import Console
-
-    class PipedConsole(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
-    return PipedConsole(highlight=False)
+for _command in (show.show, show.report):
+    main.add_command(_command)

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from placebench import __version__, cli
 from placebench.cli import main
+from placebench.commands.shared import find_run
 
 PYTHON = sys.executable
 
@@ -168,7 +169,7 @@ def test_what_nobody_expected_is_one_line_with_the_traceback_in_a_file(
         raise ZeroDivisionError("what")
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(cli, "find_run", surprise)
+    monkeypatch.setattr("placebench.commands.show.find_run", surprise)
     result = invoke("show", "x")
     assert result.exit_code == 1
     line = re.fullmatch(
@@ -184,7 +185,7 @@ def test_ctrl_c_outside_a_run_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) 
     def stop(text: str) -> Path:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "find_run", stop)
+    monkeypatch.setattr("placebench.commands.show.find_run", stop)
     result = invoke("show", "x")
     assert (result.exit_code, result.stderr.strip()) == (130, "placebench: stopped")
 
@@ -194,5 +195,5 @@ def test_latest_is_the_newest_run_here() -> None:
         Path("runs", name).mkdir(parents=True)
         Path("runs", name, "run.json").write_text("{}")
     Path("runs/20260303T100000Z-none").mkdir()
-    assert cli.find_run("latest") == Path("runs/20260302T100000Z-b")
-    assert cli.find_run("some/where") == Path("some/where")
+    assert find_run("latest") == Path("runs/20260302T100000Z-b")
+    assert find_run("some/where") == Path("some/where")
