@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.stats import ttest_ind
 
 from placebench.compare.statistics import Better, Verdict, compare, estimate
 
@@ -87,6 +88,26 @@ def test_no_common_round_gives_a_ratio_without_interval() -> None:
 @pytest.mark.parametrize("other", [{}, {1: math.nan}, {1: 0.0}, {1: -1.0, 2: 1.0}])
 def test_a_ratio_without_meaning_is_none(other: dict[int, float]) -> None:
     assert compare({1: 1.0, 2: 1.0}, other, Better.LESS) is None
+
+
+@given(LAUNCHES, LAUNCHES)
+def test_launches_that_are_no_pairs_get_the_interval_of_welch(first: list[float], other: list[float]) -> None:
+    found = compare(rounds(first), rounds(other), Better.LESS, paired=False)
+    assert found is not None
+    assert found.pairs == 0
+    logs = [np.log(side) for side in (other, first)]
+    if min(len(first), len(other)) < 2:
+        assert math.isnan(found.low)
+        assert found.verdict is Verdict.UNDECIDED
+    elif all(np.ptp(side) > 1e-6 for side in logs):
+        expected = ttest_ind(*logs, equal_var=False).confidence_interval()
+        assert (found.low, found.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
+
+
+def test_equal_launches_that_are_no_pairs_are_the_same() -> None:
+    found = compare({1: 2.0, 2: 2.0}, {3: 2.0, 4: 2.0}, Better.LESS, paired=False)
+    assert found is not None
+    assert (found.low, found.high, found.verdict) == (1.0, 1.0, Verdict.SAME)
 
 
 @given(LAUNCHES, LAUNCHES, st.sampled_from(Better))

@@ -7,6 +7,9 @@ exp(mean d ± t · sd(d) / √n), t the 0.975 quantile of Student's t with n −
 launches this keeps its coverage where a percentile bootstrap, which cannot see beyond the handful of values it
 resamples, falls far short.
 
+Launches that were not interleaved, such as those of two runs or of logs from elsewhere, have no pairs: then the
+interval is Welch's, on the difference of the mean logarithms (Welch 1947), and needs two launches on each side.
+
 Smallest effect of interest e (2 %): a ratio is *faster* or *slower* when its whole interval lies beyond 1/(1 + e) or
 1 + e, *same* when it lies between the two, else *undecided*. Both bounds mirror each other, so swapping the placements
 mirrors the verdict. A single pair has no interval and is undecided.
@@ -16,9 +19,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
 import numpy as np
 from scipy.special import stdtrit
+
+Values: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.float64]]"
 
 CONFIDENCE = 0.95
 MIN_EFFECT = 0.02
@@ -72,8 +78,8 @@ class Ratio:
         value: ratio, geometric mean of the pairs.
         low: lower end of the 95 % interval; NaN with fewer than two pairs.
         high: upper end.
-        pairs: rounds in which both placements have the value; 0 when no round has both, and then the value is the
-            ratio of the two geometric means.
+        pairs: rounds in which both placements have the value; 0 when no round has both or rounds are no pairs, and then
+            the value is the ratio of the two geometric means.
         verdict: the word.
     """
 
@@ -101,7 +107,12 @@ def estimate(values: Sequence[float], *, additive: bool = False) -> Estimate:
 
 
 def compare(
-    first: Mapping[int, float], other: Mapping[int, float], better: Better, min_effect: float = MIN_EFFECT
+    first: Mapping[int, float],
+    other: Mapping[int, float],
+    better: Better,
+    min_effect: float = MIN_EFFECT,
+    *,
+    paired: bool = True,
 ) -> Ratio | None:
     """The ratio of two placements.
 
@@ -110,6 +121,7 @@ def compare(
         other: the same of the other placement.
         better: what a larger value means.
         min_effect: smallest effect of interest, as a fraction.
+        paired: whether launches of the same round were started one after the other; else rounds mean nothing.
 
     Returns:
         None where a ratio has no meaning: a side has no value, or a value is not above 0.
@@ -117,19 +129,22 @@ def compare(
     sides = [{round_: value for round_, value in side.items() if not math.isnan(value)} for side in (first, other)]
     if not all(sides) or min(value for side in sides for value in side.values()) <= 0:
         return None
+    if not paired:
+        centre, half = _welch(*(np.log(list(side.values())) for side in sides))
+        return _ratio(centre, half, 0, better, min_effect)
     rounds = sorted(sides[0].keys() & sides[1].keys())
     if not rounds:
         ratio = estimate(list(sides[1].values())).value / estimate(list(sides[0].values())).value
         return Ratio(ratio, math.nan, math.nan, 0, Verdict.UNDECIDED)
     logs = np.array([math.log(sides[1][round_] / sides[0][round_]) for round_ in rounds])
-    centre, half = _mean_and_half_width(logs)
-    return Ratio(
-        math.exp(centre),
-        math.exp(centre - half),
-        math.exp(centre + half),
-        len(rounds),
-        _verdict(centre - half, centre + half, better, math.log1p(min_effect)),
-    )
+    return _ratio(*_mean_and_half_width(logs), len(rounds), better, min_effect)
+
+
+def _ratio(centre: float, half: float, pairs: int, better: Better, min_effect: float) -> Ratio:
+    """The ratio that a mean of log ratios and half its interval's width give."""
+    low, high = centre - half, centre + half
+    verdict = _verdict(low, high, better, math.log1p(min_effect))
+    return Ratio(math.exp(centre), math.exp(low), math.exp(high), pairs, verdict)
 
 
 def _verdict(low: float, high: float, better: Better, bound: float) -> Verdict:
@@ -143,7 +158,21 @@ def _verdict(low: float, high: float, better: Better, bound: float) -> Verdict:
     return Verdict.UNDECIDED
 
 
-def _mean_and_half_width(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> tuple[float, float]:
+def _welch(first: Values, other: Values) -> tuple[float, float]:
+    """Difference of two means and half the width of its interval; NaN width with fewer than two values on a side."""
+    difference = float(other.mean() - first.mean())
+    if min(len(first), len(other)) < 2:
+        return difference, math.nan
+    variances = [float(side.var(ddof=1)) / len(side) for side in (first, other)]
+    total = sum(variances)
+    if not total:
+        return difference, 0.0
+    # The degrees of freedom of Welch and Satterthwaite.
+    freedom = total**2 / sum(v**2 / (len(side) - 1) for v, side in zip(variances, (first, other), strict=True))
+    return difference, float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total)
+
+
+def _mean_and_half_width(values: Values) -> tuple[float, float]:
     """Mean and half the width of its t interval; NaN where there are too few values."""
     if not len(values):
         return math.nan, math.nan
