@@ -4,7 +4,7 @@ One graph serves everything: the controller executes it, the timeline draws it, 
 attributed by it. A placement decides only in which pool a phase runs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from placebench.placement import Overlap, Role
@@ -85,3 +85,16 @@ def ready_phases(
         ):
             chosen.append(phase)
     return tuple(chosen)
+
+
+def graph_among(names: Collection[str]) -> tuple[Phase, ...]:
+    """The phases of these names, as a run shows which it had; names that are none of the graph's are left out.
+
+    In place of an input that is not there stand the phases that it would have waited for.
+    """
+    inputs: dict[str, tuple[str, ...]] = {}
+    phases = step_graph(hands_over=True)
+    for phase in phases:
+        needed = (wanted for name in phase.after for wanted in ((name,) if name in names else inputs[name]))
+        inputs[phase.name] = tuple(dict.fromkeys(needed))
+    return tuple(replace(phase, after=inputs[phase.name]) for phase in phases if phase.name in names)

@@ -45,12 +45,14 @@ class RunPlacement:
         pools: device ids of each pool.
         roles: the pool of each role.
         overlap: what could run side by side.
+        staleness: how many updates the weights that generate may lag behind; 0 is synchronous.
     """
 
     name: str
     pools: Mapping[str, tuple[str, ...]]
     roles: Mapping[str, str]
     overlap: str
+    staleness: int = 0
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -220,6 +222,7 @@ def load_run(path: Path) -> Run:
                 {pool: tuple(devices) for pool, devices in entry["pools"].items()},
                 dict(entry["roles"]),
                 entry["overlap"],
+                int(entry.get("staleness", 0)),
             )
             for entry in manifest["placements"]
         )

@@ -1,0 +1,219 @@
+"""The critical path of a step: the chain of phases, and of gaps between them, that made the step as long as it was.
+
+A phase starts when the results it needs are there and its devices are free; which of these came last is what it
+waited for. So the path is found backwards: from the phase that ended the step to the one that ended last before it
+could start, and on until the step's start. What lies between the two is a gap, in which the controller collects
+results and submits the next phase. Every moment of the step belongs to exactly one segment of the path.
+
+Work counts for the step in whose time it is done: where weights may be stale, the path leads through the generation
+of a later step's sequences as soon as training waits for it, and through training as soon as generation does.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import pandas as pd
+
+from placebench.compare.run import RunPlacement
+from placebench.compare.steps import STEP_PHASE
+from placebench.placement import Overlap
+from placebench.stepgraph import graph_among
+from placebench.telemetry.spans import CONTROLLER
+
+END = "end of the step"
+WEIGHTS = "update_weights"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of the path.
+
+    Attributes:
+        phase: the phase; of a gap the one that it precedes, or `END`.
+        is_gap: whether no phase of the path is under way in it.
+        step: the step that the phase belongs to.
+        start: seconds of the monotonic clock.
+        end: likewise; the next segment's start.
+        device: the device that ended the phase last; None for a gap.
+        imbalance: seconds that the phase's devices do not work on it, their mean: what equal ranks would save.
+    """
+
+    phase: str
+    is_gap: bool
+    step: int
+    start: float
+    end: float
+    device: str | None = None
+    imbalance: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Length of the segment."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """A phase of one step, on all devices that work on it.
+
+    Attributes:
+        step: the step it belongs to.
+        phase: its name.
+        times: start and end on each device, one entry a span.
+    """
+
+    step: int
+    phase: str
+    times: tuple[tuple[str, float, float], ...]
+
+    @cached_property
+    def start(self) -> float:
+        """When the first device began."""
+        return min(start for _, start, _ in self.times)
+
+    @cached_property
+    def end(self) -> float:
+        """When the last device ended."""
+        return max(end for *_, end in self.times)
+
+    @cached_property
+    def devices(self) -> frozenset[str]:
+        """The devices, or `CONTROLLER` for its own work."""
+        return frozenset(device for device, *_ in self.times)
+
+    def idle(self, start: float, end: float) -> float:
+        """Seconds between two times that a device does not work on the phase, mean of its devices."""
+        worked = sum(max(0.0, min(stop, end) - max(begin, start)) for _, begin, stop in self.times)
+        return max(0.0, end - start - worked / len(self.devices))
+
+
+class SpanGraph:
+    """The phases of a launch, and what each of them waited for.
+
+    Args:
+        spans: of one launch, columns as in `Launch.spans`.
+        placement: its placement.
+    """
+
+    def __init__(self, spans: pd.DataFrame, placement: RunPlacement) -> None:
+        self._blocking = placement.overlap != Overlap.ALL
+        self._staleness = placement.staleness
+        self._works = _works(spans)
+        self._starts = [work.start for work in self._works]
+        self._latest_ends = list(accumulate((work.end for work in self._works), max))
+        self._by_step: dict[int, dict[str, Work]] = defaultdict(dict)
+        for work in self._works:
+            self._by_step[work.step][work.phase] = work
+        self._inputs = {phase.name: phase.after for phase in graph_among({work.phase for work in self._works})}
+        whole = spans[(spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE)]
+        ends = zip(whole["start"].tolist(), whole["end"].tolist(), strict=True)
+        self._windows: dict[int, tuple[float, float]] = dict(zip(whole["step"].tolist(), ends, strict=True))
+
+    def critical_path(self, step: int) -> tuple[Segment, ...]:
+        """The path of a step in order of time, from its start to its end without a hole; empty for an unknown step."""
+        if step not in self._windows:
+            return ()
+        start, end = self._windows[step]
+        segments = list(self._backwards(step, start, end))
+        return tuple(segment for segment in reversed(segments) if segment.end > segment.start)
+
+    def during(self, step: int) -> Iterator[tuple[Work, float, float]]:
+        """All work done in the time of a step, with its first start and last end within it."""
+        start, end = self._windows[step]
+        for work in self._works[bisect_right(self._latest_ends, start) : bisect_left(self._starts, end)]:
+            if work.end > start:
+                yield work, max(work.start, start), min(work.end, end)
+
+    def _backwards(self, step: int, start: float, end: float) -> Iterator[Segment]:
+        works = [work for work, *_ in self.during(step)]
+        work = max((one for one in works if one.step == step), key=lambda one: one.end, default=None)
+        now, seen = end, set()
+        if work is None or work.end < end:
+            before = start if work is None else work.end
+            yield Segment(END, True, step, before, now)
+            now = before
+        while work is not None and now > start:
+            seen.add(work)
+            released, cause = self._release(work, [one for one in works if one not in seen])
+            released = min(max(released, start), now)
+            begin = min(max(work.start, released), now)
+            last = max(work.times, key=lambda time: time[2])[0]
+            yield Segment(work.phase, False, work.step, begin, now, last, work.idle(begin, now))
+            yield Segment(work.phase, True, work.step, released, begin)
+            work, now = cause, released
+
+    def _release(self, work: Work, others: list[Work]) -> tuple[float, Work | None]:
+        """When a phase could start, and which of the others it had to wait for until then."""
+        inputs = self._inputs_of(work)
+        released, cause = float("-inf"), None
+        for other in others:
+            if other in inputs:
+                at = min(other.end, work.end)
+            elif other.start < work.start and (self._waits_for_all(work) or other.devices & work.devices):
+                at = min(other.end, work.start)
+            else:
+                continue
+            if at > released:
+                released, cause = at, other
+        return released, cause
+
+    def _waits_for_all(self, work: Work) -> bool:
+        """Whether what comes before it in time holds it up wherever it runs: no overlap, or a phase of no graph."""
+        return self._blocking or work.phase not in self._inputs
+
+    def _inputs_of(self, work: Work) -> Collection[Work]:
+        """The work whose results a phase needs: of its step, or the weights that a first phase is done with."""
+        names = self._inputs.get(work.phase, ())
+        if names:
+            return [self._by_step[work.step][name] for name in names if name in self._by_step[work.step]]
+        weights = self._by_step.get(work.step - 1 - self._staleness, {}).get(WEIGHTS)
+        return [] if weights is None else [weights]
+
+
+def _works(spans: pd.DataFrame) -> tuple[Work, ...]:
+    """The phases of all steps in order of their start; the controller's view only where no device works on one."""
+    times: dict[tuple[int, str], list[tuple[str, float, float]]] = defaultdict(list)
+    chosen = spans[(spans["step"] > 0) & (spans["phase"] != STEP_PHASE)]
+    columns = (chosen[name].tolist() for name in ("step", "phase", "device", "start", "end"))
+    for step, phase, device, start, end in zip(*columns, strict=True):
+        times[step, phase].append((device, start, end))
+    works = []
+    for (step, phase), found in times.items():
+        remote = tuple(time for time in found if time[0] != CONTROLLER)
+        works.append(Work(step, phase, remote or tuple(found)))
+    return tuple(sorted(works, key=lambda work: (work.start, work.end)))
+
+
+def path_shares(graph: SpanGraph, step: int) -> Mapping[str, float]:
+    """What a step's path consists of, as shares of the step's time.
+
+    - `path/<phase>`: the phase, as far as it lies on the path; with `gap/<phase>`, the gaps before it and before the
+      step's end, these add up to 1;
+    - `off_path/<phase>`: the phase as far as it does not, because other work took longer beside it: from its first
+      device's start to its last one's end, less what lies on the path;
+    - `imbalance/<phase>`: that part of `path/<phase>` in which devices of the phase did not work on it, their mean;
+    - `beside/<phase>+<phase>`: time of a phase, the first, off the path beside one on it.
+    """
+    path = graph.critical_path(step)
+    seconds: dict[str, float] = defaultdict(float)
+    for segment in path:
+        seconds[f"{'gap' if segment.is_gap else 'path'}/{segment.phase}"] += segment.seconds
+        if not segment.is_gap:
+            seconds[f"imbalance/{segment.phase}"] += segment.imbalance
+    for work, start, end in graph.during(step) if path else ():
+        rest = end - start
+        for segment in path:
+            shared = min(end, segment.end) - max(start, segment.start)
+            if shared <= 0 or segment.is_gap:
+                continue
+            if (segment.step, segment.phase) == (work.step, work.phase):
+                rest -= shared
+            else:
+                seconds[f"beside/{work.phase}+{segment.phase}"] += shared
+        seconds[f"off_path/{work.phase}"] += max(0.0, rest)
+    whole = sum(segment.seconds for segment in path)
+    return {key: found / whole for key, found in seconds.items()}
