@@ -1,13 +1,23 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import ttest_ind
+from scipy import stats
 
-from placebench.compare.statistics import Better, Verdict, compare, estimate
+from placebench.compare.statistics import (
+    Better,
+    Noise,
+    Verdict,
+    compare,
+    control_false_discoveries,
+    detectable_effect,
+    estimate,
+    launches_needed,
+)
 
 POSITIVE = st.floats(0.1, 100.0)
 LAUNCHES = st.lists(POSITIVE, min_size=1, max_size=6)
@@ -90,24 +100,10 @@ def test_a_ratio_without_meaning_is_none(other: dict[int, float]) -> None:
     assert compare({1: 1.0, 2: 1.0}, other, Better.LESS) is None
 
 
-@given(LAUNCHES, LAUNCHES)
-def test_launches_that_are_no_pairs_get_the_interval_of_welch(first: list[float], other: list[float]) -> None:
-    found = compare(rounds(first), rounds(other), Better.LESS, paired=False)
-    assert found is not None
-    assert found.pairs == 0
-    logs = [np.log(side) for side in (other, first)]
-    if min(len(first), len(other)) < 2:
-        assert math.isnan(found.low)
-        assert found.verdict is Verdict.UNDECIDED
-    elif all(np.ptp(side) > 1e-6 for side in logs):
-        expected = ttest_ind(*logs, equal_var=False).confidence_interval()
-        assert (found.low, found.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
-
-
 def test_equal_launches_that_are_no_pairs_are_the_same() -> None:
     found = compare({1: 2.0, 2: 2.0}, {3: 2.0, 4: 2.0}, Better.LESS, paired=False)
     assert found is not None
-    assert (found.low, found.high, found.verdict) == (1.0, 1.0, Verdict.SAME)
+    assert (found.low, found.high, found.pairs, found.verdict) == (1.0, 1.0, 0, Verdict.SAME)
 
 
 @given(LAUNCHES, LAUNCHES, st.sampled_from(Better))
@@ -173,3 +169,102 @@ def test_equal_placements_are_rarely_told_apart() -> None:
         assert found is not None
         wrong += found.verdict in (Verdict.FASTER, Verdict.SLOWER)
     assert wrong / 2000 <= 0.05
+
+
+def steps(values: list[float]) -> "pd.Series[float]":
+    return pd.Series(values, index=range(3, 3 + len(values)))
+
+
+def test_steps_are_paired_step_by_step() -> None:
+    # The medians differ by 1.5; every step of the other launch takes 1.1 times as long as the same step of the first.
+    first, other = steps([1.0, 2.0, 3.0]), steps([1.1, 2.2, 3.3]).iloc[1:]
+    found = compare({1: first, 2: first}, {1: other, 2: other}, Better.LESS)
+    assert found is not None
+    assert found.value == pytest.approx(1.1)
+    assert found.pairs == 2
+
+
+def test_an_outlying_step_does_not_move_a_pair() -> None:
+    found = compare({1: steps([1.0] * 5)}, {1: steps([1.2, 1.2, 9.0, 1.2, 1.2])}, Better.LESS)
+    assert found is not None
+    assert found.value == pytest.approx(1.2)
+
+
+def test_launches_without_steps_in_common_are_compared_by_their_medians() -> None:
+    found = compare({1: steps([1.0, 2.0, 3.0])}, {1: steps([1.0, 1.0, 1.0, 4.0, 4.0, 4.0]).iloc[3:]}, Better.LESS)
+    assert found is not None
+    assert found.value == pytest.approx(2.0)
+
+
+@given(st.lists(POSITIVE, min_size=2, max_size=7), st.lists(POSITIVE, min_size=2, max_size=7))
+def test_intervals_and_p_values_are_scipys(first: list[float], other: list[float]) -> None:
+    logs, others = np.log(first), np.log(other)
+    shared = min(len(first), len(other))
+    differences = others[:shared] - logs[:shared]
+    assume(np.ptp(differences) > 1e-6 and np.ptp(logs) > 1e-6 and np.ptp(others) > 1e-6)
+    bound = math.log1p(0.02)
+    for paired in (True, False):
+        found = compare(rounds(first), rounds(other), Better.LESS, paired=paired)
+        assert found is not None
+        if paired:
+            interval = stats.ttest_1samp(differences, 0).confidence_interval()
+            tests = [stats.ttest_1samp(differences, sign * bound) for sign in (-1, 1)]
+        else:
+            interval = stats.ttest_ind(others, logs, equal_var=False).confidence_interval()
+            tests = [stats.ttest_ind(others, logs + sign * bound, equal_var=False) for sign in (-1, 1)]
+        assert (math.log(found.low), math.log(found.high)) == pytest.approx(tuple(interval), rel=1e-6, abs=1e-9)
+        assert found.p_value == pytest.approx(max(test.pvalue for test in tests), rel=1e-6, abs=1e-9)
+        decided = found.verdict is not Verdict.UNDECIDED
+        assert decided == (found.p_value < 0.05)
+
+
+def test_one_launch_on_one_side_is_never_a_verdict() -> None:
+    found = compare({1: 1.0}, {1: 5.0, 2: 5.0, 3: 5.0}, Better.LESS)
+    assert found is not None
+    assert found.value == pytest.approx(5.0)
+    assert (found.verdict, found.launches) == (Verdict.UNDECIDED, (1, 3))
+    assert math.isnan(found.low)
+
+
+def test_undecided_says_how_many_launches_would_decide() -> None:
+    # sd(d) = 0.02, effect 0.05, bound ln 1.02: (t(0.975, n-1) + t(0.8, n-1)) * 0.02 / sqrt(n) <= 0.0302 from n = 6 on.
+    pairs = np.exp([0.03, 0.05, 0.07])
+    found = compare(rounds([1.0] * 3), rounds(pairs.tolist()), Better.LESS)
+    assert found is not None
+    assert (found.verdict, found.needed) == (Verdict.UNDECIDED, 6)
+    quiet = compare(rounds([1.0] * 3), rounds(pairs.tolist()), Better.LESS, noise=Noise(0.005, 20))
+    assert quiet is not None
+    assert (quiet.verdict, quiet.needed) == (Verdict.UNDECIDED, 4)
+    alone = compare({1: 1.0}, {1: 1.05}, Better.LESS, noise=Noise(0.02, 4))
+    assert alone is not None
+    assert (alone.verdict, alone.needed) == (Verdict.UNDECIDED, 6)
+    never = compare(rounds([1.0] * 3), rounds([0.5, 1.0, 2.1]), Better.LESS)
+    assert never is not None
+    assert (never.verdict, never.needed) == (Verdict.UNDECIDED, None)
+
+
+@given(st.floats(0.03, 0.3), st.floats(0.001, 0.2))
+def test_the_launches_needed_find_a_detectable_effect(effect: float, sd: float) -> None:
+    needed = launches_needed(math.log1p(effect), sd, math.log1p(0.02))
+    if needed is None:
+        assert detectable_effect(sd, 1000) > effect
+        return
+    assert detectable_effect(sd, needed) <= effect * (1 + 1e-9)
+    assert needed == 2 or detectable_effect(sd, needed - 1) > effect
+
+
+def test_a_family_of_metrics_is_corrected() -> None:
+    weak = compare(rounds([1.0] * 4), rounds([1.03, 1.07, 1.045, 1.07]), Better.LESS)
+    vague = compare(rounds([1.0] * 4), rounds([0.9, 1.1, 0.95, 1.1]), Better.LESS)
+    assert weak is not None
+    assert weak.verdict is Verdict.SLOWER
+    family = {"weak": weak, **dict.fromkeys("abcdefgh", vague), "absent": None}
+    corrected = control_false_discoveries(family)
+    found = corrected["weak"]
+    assert found is not None
+    assert found.p_value == pytest.approx(9 * weak.p_value)
+    assert (found.verdict, found.low) == (Verdict.UNDECIDED, weak.low)
+    assert corrected["absent"] is None
+    assert control_false_discoveries({"weak": weak})["weak"] == weak
+    strong = compare(rounds([1.0] * 4), rounds([2.0, 2.01, 2.0, 2.01]), Better.LESS)
+    assert control_false_discoveries(dict.fromkeys("abcd", strong))["a"] == strong

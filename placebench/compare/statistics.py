@@ -1,33 +1,41 @@
 """Intervals and verdicts. The launch is the unit: steps of one launch are not independent, launches are.
 
-A launch counts with one value a metric, the median of its measured steps (the mean where parts must add up). A round
-holds one launch of every placement, started one after the other, so two placements are compared pair by pair of the
-same round: with d = ln(other / first) of each of n pairs, the ratio is exp(mean d) and its 95 % interval
-exp(mean d ± t · sd(d) / √n), t the 0.975 quantile of Student's t with n − 1 degrees of freedom (Student 1908). With few
-launches this keeps its coverage where a percentile bootstrap, which cannot see beyond the handful of values it
-resamples, falls far short.
+A round holds one launch of every placement, started one after the other, so two placements are compared pair by pair of
+the same round. A pair gives one number, d = the median over steps i of ln(other_i / first_i), step i beside step i:
+what both have in common, the data of that step and the state of the machine in that round, drops out. Where steps of
+the two do not have the same work, d is the log ratio of the two launches' medians. With d of each of n pairs, the ratio
+is exp(mean d) and its 95 % interval exp(mean d ± t · sd(d) / √n), t the 0.975 quantile of Student's t with n − 1
+degrees of freedom (Student 1908). Launches that were not interleaved, those of two logs for instance, have no pairs:
+then the interval is Welch's (1947), of the difference of the mean logs.
 
-Launches that were not interleaved, such as those of two runs or of logs from elsewhere, have no pairs: then the
-interval is Welch's, on the difference of the mean logarithms (Welch 1947), and needs two launches on each side.
+The smallest effect of interest e (2 %) makes the verdict. A ratio is *faster* or *slower* when its whole interval lies
+beyond 1/(1 + e) or 1 + e, *same* when it lies between the two, else *undecided*. Both bounds mirror each other, so
+swapping the placements mirrors the verdict. With fewer than two launches a side there is no interval, and no verdict.
 
-Smallest effect of interest e (2 %): a ratio is *faster* or *slower* when its whole interval lies beyond 1/(1 + e) or
-1 + e, *same* when it lies between the two, else *undecided*. Both bounds mirror each other, so swapping the placements
-mirrors the verdict. A single pair has no interval and is undecided.
+docs/statistics.md shows by simulation what the intervals cover and how often the verdicts are wrong.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
-from scipy.special import stdtrit
-
-Values: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.float64]]"
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
 
 CONFIDENCE = 0.95
 MIN_EFFECT = 0.02
+# How likely the launches that are said to decide a ratio are to do so, if effect and noise are as measured.
+POWER = 0.8
+MOST_LAUNCHES = 1000
+
+Key = TypeVar("Key")
+Floats: TypeAlias = NDArray[np.float64]
+LaunchValue: TypeAlias = "float | pd.Series[float]"
+"""What a launch measured: one number, or a number a step, indexed by step."""
 
 
 class Better(StrEnum):
@@ -71,23 +79,73 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """The difference of two placements in logs; every field a number, or an array with one element a comparison.
+
+    Attributes:
+        centre: mean of the log ratios.
+        error: standard error of the centre; NaN with fewer than two launches a side.
+        freedom: degrees of freedom of the error.
+    """
+
+    centre: Floats
+    error: Floats
+    freedom: Floats
+
+    @property
+    def half_width(self) -> Floats:
+        """Half the width of the 95 % interval of the centre."""
+        return np.asarray(stdtrit(self.freedom, (1 + CONFIDENCE) / 2) * self.error)
+
+    def p_value(self, bound: float) -> Floats:
+        """How surprising the centre is if the true difference lay on the other side of the smallest effect.
+
+        That is the t-test at launch level against the nearer bound, two-sided: below 0.05 just where the whole 95 %
+        interval lies on one side of both bounds.
+        """
+        with np.errstate(divide="ignore", invalid="ignore"):
+            distance = np.abs(np.abs(self.centre) - bound) / self.error
+        return np.asarray(2 * stdtr(self.freedom, -distance))
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How much the log ratio of two launches of one and the same placement varies on a host.
+
+    Attributes:
+        sd: standard deviation of the log ratio of a pair.
+        freedom: degrees of freedom of it.
+    """
+
+    sd: float
+    freedom: float
+
+
+@dataclass(frozen=True)
 class Ratio:
     """A placement's value over the first placement's.
 
     Attributes:
-        value: ratio, geometric mean of the pairs.
-        low: lower end of the 95 % interval; NaN with fewer than two pairs.
+        value: ratio, geometric mean of the pairs, or of launch against launch where there are none.
+        low: lower end of the 95 % interval; NaN with fewer than two launches a side.
         high: upper end.
-        pairs: rounds in which both placements have the value; 0 when no round has both or rounds are no pairs, and then
-            the value is the ratio of the two geometric means.
+        pairs: rounds in which both placements have the value; 0 where the launches are not paired.
+        launches: launches of the first and of the other placement that have the value.
         verdict: the word.
+        p_value: of the launch-level test whether the ratio is on this side of the smallest effect; NaN without an
+            interval. Within a family, corrected for its size: see `control_false_discoveries`.
+        needed: launches of each side with which its own interval would decide it; None where it does, and where
+            even `MOST_LAUNCHES` would not.
     """
 
     value: float
     low: float
     high: float
     pairs: int
+    launches: tuple[int, int]
     verdict: Verdict
+    p_value: float
+    needed: int | None
 
 
 def estimate(values: Sequence[float], *, additive: bool = False) -> Estimate:
@@ -99,52 +157,153 @@ def estimate(values: Sequence[float], *, additive: bool = False) -> Estimate:
             values are above 0, so that the quotient of two means is the mean of their ratios.
     """
     known = np.array([value for value in values if not math.isnan(value)])
-    if not additive and len(known) and (known > 0).all():
-        centre, half = _mean_and_half_width(np.log(known))
-        return Estimate(math.exp(centre), math.exp(centre - half), math.exp(centre + half), len(known))
-    centre, half = _mean_and_half_width(known)
-    return Estimate(centre, centre - half, centre + half, len(known))
+    geometric = not additive and len(known) > 0 and bool((known > 0).all())
+    found = paired_difference(np.log(known) if geometric else known)
+    centre, half = float(found.centre), float(found.half_width)
+    value, low, high = (math.exp(end) if geometric else end for end in (centre, centre - half, centre + half))
+    return Estimate(value, low, high, len(known))
 
 
 def compare(
-    first: Mapping[int, float],
-    other: Mapping[int, float],
+    first: Mapping[int, LaunchValue],
+    other: Mapping[int, LaunchValue],
     better: Better,
     min_effect: float = MIN_EFFECT,
     *,
     paired: bool = True,
+    noise: Noise | None = None,
 ) -> Ratio | None:
     """The ratio of two placements.
 
     Args:
-        first: value of each launch of the first placement, by round; NaN where missing.
+        first: what each launch of the first placement measured, by round; missing is NaN. Series of steps are paired
+            step by step, so give them only where step i of both has the same work.
         other: the same of the other placement.
         better: what a larger value means.
         min_effect: smallest effect of interest, as a fraction.
-        paired: whether launches of the same round were started one after the other; else rounds mean nothing.
+        paired: whether launches of the same round belong together: whether they were interleaved. Where fewer than
+            two rounds have both, the launches are not paired either.
+        noise: of this value on this host, for the number of launches that would decide.
 
     Returns:
         None where a ratio has no meaning: a side has no value, or a value is not above 0.
     """
-    sides = [{round_: value for round_, value in side.items() if not math.isnan(value)} for side in (first, other)]
-    if not all(sides) or min(value for side in sides for value in side.values()) <= 0:
+    sides = [_known(side) for side in (first, other)]
+    if not all(sides) or min(_lowest(value) for side in sides for value in side.values()) <= 0:
         return None
-    if not paired:
-        centre, half = _welch(*(np.log(list(side.values())) for side in sides))
-        return _ratio(centre, half, 0, better, min_effect)
-    rounds = sorted(sides[0].keys() & sides[1].keys())
-    if not rounds:
-        ratio = estimate(list(sides[1].values())).value / estimate(list(sides[0].values())).value
-        return Ratio(ratio, math.nan, math.nan, 0, Verdict.UNDECIDED)
-    logs = np.array([math.log(sides[1][round_] / sides[0][round_]) for round_ in rounds])
-    return _ratio(*_mean_and_half_width(logs), len(rounds), better, min_effect)
+    common = sorted(sides[0].keys() & sides[1].keys()) if paired else []
+    if len(common) > 1 or (common and min(map(len, sides)) == 1):
+        found = paired_difference(np.array([log_ratio(sides[0][number], sides[1][number]) for number in common]))
+    else:
+        common = []
+        found = unpaired_difference(*(np.array([_log_level(value) for value in side.values()]) for side in sides))
+    return _ratio(found, len(common), (len(sides[0]), len(sides[1])), better, math.log1p(min_effect), noise)
 
 
-def _ratio(centre: float, half: float, pairs: int, better: Better, min_effect: float) -> Ratio:
-    """The ratio that a mean of log ratios and half its interval's width give."""
-    low, high = centre - half, centre + half
-    verdict = _verdict(low, high, better, math.log1p(min_effect))
-    return Ratio(math.exp(centre), math.exp(low), math.exp(high), pairs, verdict)
+def control_false_discoveries(family: Mapping[Key, Ratio | None]) -> dict[Key, Ratio | None]:
+    """Verdicts of ratios that are looked at together, at a false discovery rate of 5 % (Benjamini and Hochberg 1995).
+
+    Every ratio gets its p value corrected for the size of the family; where that is above 0.05, the ratio is undecided,
+    whatever its own interval says. The intervals stay.
+    """
+    from scipy.stats import false_discovery_control
+
+    tested = {key: ratio for key, ratio in family.items() if ratio is not None and not math.isnan(ratio.p_value)}
+    if not tested:
+        return dict(family)
+    held: dict[Key, Ratio | None] = dict(family)
+    corrected: Floats = false_discovery_control([ratio.p_value for ratio in tested.values()])
+    for (key, ratio), p_value in zip(tested.items(), corrected.tolist(), strict=True):
+        verdict = ratio.verdict if p_value < 1 - CONFIDENCE else Verdict.UNDECIDED
+        held[key] = replace(ratio, p_value=p_value, verdict=verdict)
+    return held
+
+
+def log_ratio(first: LaunchValue, other: LaunchValue) -> float:
+    """ln(other / first) of a pair of launches: the median over the steps that both have, or that of their levels."""
+    if isinstance(first, pd.Series) and isinstance(other, pd.Series):
+        quotients = (other / first).dropna()
+        if len(quotients):
+            return math.log(quotients.median())
+    return _log_level(other) - _log_level(first)
+
+
+def paired_difference(logs: Floats) -> Difference:
+    """The mean of log ratios of pairs, shape (..., pairs), with its standard error."""
+    count = logs.shape[-1]
+    if not count:
+        return Difference(*(np.full(logs.shape[:-1], np.nan) for _ in range(3)))
+    variance = logs.var(axis=-1, ddof=1) if count > 1 else np.full(logs.shape[:-1], np.nan)
+    return Difference(logs.mean(axis=-1), np.sqrt(variance / count), np.full(logs.shape[:-1], max(count - 1.0, 1.0)))
+
+
+def unpaired_difference(first: Floats, other: Floats) -> Difference:
+    """The difference of the mean logs of launches, shapes (..., launches), with Welch's standard error."""
+    sides = [paired_difference(side) for side in (first, other)]
+    variances = [side.error**2 for side in sides]
+    total = variances[0] + variances[1]
+    share = np.divide(variances[0], total, out=np.full(total.shape, 0.5), where=total > 0)
+    freedom = 1 / (share**2 / sides[0].freedom + (1 - share) ** 2 / sides[1].freedom)
+    return Difference(sides[1].centre - sides[0].centre, np.sqrt(total), freedom)
+
+
+def launches_needed(effect: float, sd: float, bound: float, *, paired: bool = True) -> int | None:
+    """Launches a side with which an effect is decided with probability `POWER`.
+
+    Args:
+        effect: true log ratio.
+        sd: of the log ratio of a pair of launches.
+        bound: log of 1 + the smallest effect of interest.
+        paired: whether launches are compared in pairs.
+
+    Returns:
+        None where `MOST_LAUNCHES` do not suffice.
+    """
+    counts = np.arange(2, MOST_LAUNCHES + 1)
+    freedom = (counts - 1.0) * (1 if paired else 2)
+    reach = (stdtrit(freedom, (1 + CONFIDENCE) / 2) + stdtrit(freedom, POWER)) * sd / np.sqrt(counts)
+    enough = counts[reach <= abs(abs(effect) - bound)]
+    return int(enough[0]) if len(enough) else None
+
+
+def detectable_effect(sd: float, launches: int, min_effect: float = MIN_EFFECT) -> float:
+    """The smallest effect, as a fraction, that so many pairs of launches decide with probability `POWER`."""
+    freedom = launches - 1.0
+    reach = (stdtrit(freedom, (1 + CONFIDENCE) / 2) + stdtrit(freedom, POWER)) * sd / math.sqrt(launches)
+    return math.expm1(math.log1p(min_effect) + float(reach))
+
+
+def _ratio(
+    found: Difference, pairs: int, launches: tuple[int, int], better: Better, bound: float, noise: Noise | None
+) -> Ratio:
+    centre, half = float(found.centre), float(found.half_width)
+    verdict = _verdict(centre - half, centre + half, better, bound)
+    needed = None
+    if verdict is Verdict.UNDECIDED:
+        needed = _needed(found, pairs, launches, bound, noise)
+    return Ratio(
+        math.exp(centre),
+        math.exp(centre - half),
+        math.exp(centre + half),
+        pairs,
+        launches,
+        verdict,
+        float(found.p_value(bound)),
+        needed,
+    )
+
+
+def _needed(found: Difference, pairs: int, launches: tuple[int, int], bound: float, noise: Noise | None) -> int | None:
+    """Launches that would decide, with the noise that these launches and the host's calibration show together."""
+    count = pairs or 2 / (1 / launches[0] + 1 / launches[1])
+    seen = [] if math.isnan(found.error) else [Noise(float(found.error) * math.sqrt(count), float(found.freedom))]
+    seen += [noise] if noise else []
+    freedom = sum(one.freedom for one in seen)
+    if not freedom:
+        return None
+    sd = math.sqrt(sum(one.freedom * one.sd**2 for one in seen) / freedom)
+    needed = launches_needed(float(found.centre), sd, bound, paired=pairs > 0)
+    return None if needed is None else max(needed, min(launches) + 1)
 
 
 def _verdict(low: float, high: float, better: Better, bound: float) -> Verdict:
@@ -158,25 +317,19 @@ def _verdict(low: float, high: float, better: Better, bound: float) -> Verdict:
     return Verdict.UNDECIDED
 
 
-def _welch(first: Values, other: Values) -> tuple[float, float]:
-    """Difference of two means and half the width of its interval; NaN width with fewer than two values on a side."""
-    difference = float(other.mean() - first.mean())
-    if min(len(first), len(other)) < 2:
-        return difference, math.nan
-    variances = [float(side.var(ddof=1)) / len(side) for side in (first, other)]
-    total = sum(variances)
-    if not total:
-        return difference, 0.0
-    # The degrees of freedom of Welch and Satterthwaite.
-    freedom = total**2 / sum(v**2 / (len(side) - 1) for v, side in zip(variances, (first, other), strict=True))
-    return difference, float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total)
+def _known(side: Mapping[int, LaunchValue]) -> dict[int, LaunchValue]:
+    """The launches that have a value, without the steps that have none."""
+    values = {number: value.dropna() if isinstance(value, pd.Series) else value for number, value in side.items()}
+    return {
+        number: value
+        for number, value in values.items()
+        if (len(value) > 0 if isinstance(value, pd.Series) else not math.isnan(value))
+    }
 
 
-def _mean_and_half_width(values: Values) -> tuple[float, float]:
-    """Mean and half the width of its t interval; NaN where there are too few values."""
-    if not len(values):
-        return math.nan, math.nan
-    if len(values) == 1:
-        return float(values[0]), math.nan
-    quantile = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2))
-    return float(values.mean()), quantile * float(values.std(ddof=1)) / math.sqrt(len(values))
+def _lowest(value: LaunchValue) -> float:
+    return float(value.min()) if isinstance(value, pd.Series) else value
+
+
+def _log_level(value: LaunchValue) -> float:
+    return math.log(float(value.median()) if isinstance(value, pd.Series) else value)
