@@ -10,20 +10,19 @@ import pandas as pd
 
 from placebench.compare.attribution import RATES, attribute, peak_memory
 from placebench.compare.efficiency import measure_efficiency
+from placebench.compare.measured import ADDITIVE, Measured
 from placebench.compare.metrics import TOKENS_PER_J, Metric, controller_metric, device_metrics, placement_metrics
 from placebench.compare.run import Launch, Run, RunPlacement, load_run
-from placebench.compare.statistics import MIN_EFFECT, Estimate, Ratio, compare, estimate
+from placebench.compare.statistics import MIN_EFFECT, Ratio, compare
 from placebench.compare.steps import STEP_PHASE, measure_steps
 
 GPM_LOAD = "sm_activity"
 PLAIN_LOAD = "util"
-# Seconds that are divided into parts: their parts add up only as means.
-ADDITIVE = ("hidden", "idle", "overlap/", "wait/")
 RARE = ("overlap/", "wait/")
 
 
 @dataclass(frozen=True)
-class PlacementResult:
+class PlacementResult(Measured):
     """What the finished launches of one placement measured.
 
     Attributes:
@@ -47,20 +46,6 @@ class PlacementResult:
     def name(self) -> str:
         """The placement's name."""
         return self.placement.name
-
-    def estimate(self, key: str) -> Estimate:
-        """A number over the launches; n is 0 where no launch has it."""
-        if key not in self.launch_values:
-            return estimate([])
-        return estimate(self.launch_values[key].tolist(), additive=key.startswith(ADDITIVE))
-
-    def value(self, key: str) -> float:
-        """The number itself; NaN where no launch has it."""
-        return self.estimate(key).value
-
-    def keys(self, prefix: str) -> list[str]:
-        """What follows `prefix` in the names of numbers, for instance the phases of `phase/`."""
-        return [str(key).removeprefix(prefix) for key in self.launch_values.columns if str(key).startswith(prefix)]
 
     def role_pool(self, phase: str) -> str | None:
         """The pool that works on a phase; None for the controller's own."""

@@ -11,6 +11,7 @@ from matplotlib.ticker import NullLocator
 
 from placebench.compare.comparison import Comparison, PlacementResult
 from placebench.compare.efficiency import FORMULAS
+from placebench.compare.measured import Sides
 from placebench.compare.statistics import Better, Ratio
 from placebench.compare.text import interval, ratio
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
@@ -89,7 +90,7 @@ def draw_plots(comparison: Comparison) -> Iterator[Plot]:
             yield Plot(name, title, caption, figure)
 
 
-def ratios(comparison: Comparison) -> Figure | None:
+def ratios(comparison: Sides) -> Figure | None:
     """Times and throughput of every placement against the first, with intervals; None where there is no ratio."""
     metrics = [metric for metric in comparison.metrics if metric.better is not Better.NEITHER]
     groups = [
@@ -117,7 +118,7 @@ def ratios(comparison: Comparison) -> Figure | None:
             _draw_ratio(axes, place, found, color)
         axes.set_yticks(range(len(rows)), [metric.label for metric, _ in rows], fontsize="small", parse_math=False)
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        title = f"{result.name} / {comparison.first.name}"
+        title = f"{result.name} / {comparison.results[0].name}"
         axes.set_title(title, loc="left", fontsize="medium", fontweight="bold", parse_math=False)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
@@ -132,7 +133,7 @@ def ratios(comparison: Comparison) -> Figure | None:
     return figure
 
 
-def phases(comparison: Comparison) -> Figure | None:
+def phases(comparison: Sides) -> Figure | None:
     """Every phase of every placement in its device view, with the range of its launches."""
     keys = {f"phase/{phase}": phase for phase in comparison.phases} | {"unattributed": UNATTRIBUTED, "step_time": STEP}
     rows = []

@@ -10,6 +10,7 @@ from placebench.compare.caveats import caveats, load_meaning
 from placebench.compare.comparison import Comparison, PlacementResult, phase_devices, phase_pools
 from placebench.compare.efficiency import basis
 from placebench.compare.launches import launch_times
+from placebench.compare.measured import Measured
 from placebench.compare.metrics import Metric, controller_metric, device_metrics
 from placebench.compare.reasons import alone, headline, reasons, waiting
 from placebench.compare.run import KERNEL_TIMES, Launch
@@ -71,8 +72,8 @@ def _placement(comparison: Comparison, result: PlacementResult) -> PlacementSumm
         launches=len(result.launches),
         headline=verdict,
         reasons=why,
-        quantities=_quantities(result, comparison.metrics),
-        controller_view=_quantities(result, (controller_metric(phase) for phase in comparison.phases)),
+        quantities=quantities(result, comparison.metrics),
+        controller_view=quantities(result, (controller_metric(phase) for phase in comparison.phases)),
         overlaps=_times(result, "overlap/"),
         waits=_times(result, "wait/"),
         devices=tuple(_device(comparison, result, device) for device in result.placement.devices),
@@ -92,11 +93,12 @@ def _verdict(comparison: Comparison, result: PlacementResult) -> tuple[str | Non
     return alone(result), (waits,) if waits else ()
 
 
-def _quantities(result: PlacementResult, metrics: Iterable[Metric]) -> tuple[Quantity, ...]:
+def quantities(result: Measured, metrics: Iterable[Metric]) -> tuple[Quantity, ...]:
+    """Numbers of one side with their ratios to the first."""
     return tuple(_quantity(result, metric) for metric in metrics)
 
 
-def _quantity(result: PlacementResult, metric: Metric) -> Quantity:
+def _quantity(result: Measured, metric: Metric) -> Quantity:
     found = result.estimate(metric.key)
     # A share has no values above 1, so its interval has none either.
     high = min(found.high, 1.0) if metric.unit == "1" and found.value <= 1 else found.high
@@ -122,7 +124,7 @@ def _ratio(found: MeasuredRatio | None) -> Ratio | None:
 def _times(result: PlacementResult, prefix: str) -> tuple[Quantity, ...]:
     """Numbers that a placement has for itself, largest first: overlaps and waits."""
     keys = sorted(result.keys(prefix), key=lambda key: -result.value(prefix + key))
-    return _quantities(result, (Metric(prefix + key, key, "s", Better.NEITHER, "") for key in keys))
+    return quantities(result, (Metric(prefix + key, key, "s", Better.NEITHER, "") for key in keys))
 
 
 def _device(comparison: Comparison, result: PlacementResult, device: str) -> DeviceSummary:
@@ -130,7 +132,7 @@ def _device(comparison: Comparison, result: PlacementResult, device: str) -> Dev
         id=device,
         label=comparison.run.devices[device].label,
         pool=str(result.placement.pool_of(device)),
-        quantities=tuple(quantity for quantity in _quantities(result, device_metrics(device)) if quantity.n),
+        quantities=tuple(quantity for quantity in quantities(result, device_metrics(device)) if quantity.n),
     )
 
 

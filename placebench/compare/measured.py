@@ -1,0 +1,64 @@
+"""What launches of one side of a comparison measured, as tables and figures need it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import pandas as pd
+
+from placebench.compare.metrics import Metric
+from placebench.compare.statistics import Estimate, Ratio, estimate
+
+# Seconds that are divided into parts: their parts add up only as means.
+ADDITIVE = ("hidden", "idle", "overlap/", "wait/")
+
+
+class Measured(ABC):
+    """One side of a comparison.
+
+    Attributes:
+        launch_values: one row a launch, one column a number.
+        ratios: each number against the first side; None where a ratio has no meaning. Empty for the first.
+    """
+
+    launch_values: pd.DataFrame
+    ratios: Mapping[str, Ratio | None]
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What it is called."""
+
+    def estimate(self, key: str) -> Estimate:
+        """A number over the launches; n is 0 where no launch has it."""
+        if key not in self.launch_values:
+            return estimate([])
+        return estimate(self.launch_values[key].tolist(), additive=key.startswith(ADDITIVE))
+
+    def value(self, key: str) -> float:
+        """The number itself; NaN where no launch has it."""
+        return self.estimate(key).value
+
+    def keys(self, prefix: str) -> list[str]:
+        """What follows `prefix` in the names of numbers, for instance the phases of `phase/`."""
+        return [str(key).removeprefix(prefix) for key in self.launch_values.columns if str(key).startswith(prefix)]
+
+
+class Sides(Protocol):
+    """A comparison of several sides, each with the first."""
+
+    @property
+    def results(self) -> Sequence[Measured]:
+        """The sides."""
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        """The numbers that stand side by side."""
+
+    @property
+    def phases(self) -> Sequence[str]:
+        """Every phase of any side."""
+
+    @property
+    def min_effect(self) -> float:
+        """Smallest effect of interest, as a fraction."""
