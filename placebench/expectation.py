@@ -93,12 +93,13 @@ def step_flops(workload: Workload, actor: ModelShape, critic: ModelShape) -> flo
 
     2N a token for a forward pass and 6N for one with its backward pass, N parameters (Kaplan et al. 2020,
     arXiv:2001.08361, section 2.1); attention's own products and recomputation are left out. Forward: generation,
-    old_log_prob, ref and values; both updates once an epoch.
+    old_log_prob, ref and values; both updates once an epoch. Nothing of a critic where none is trained.
     """
     batch = workload.batch
     tokens = batch.size * (batch.max_prompt_length + batch.max_response_length)
-    forward = 2 * (3 * actor.parameters + critic.critic_parameters)
-    update = 6 * workload.algorithm.epochs * (actor.parameters + critic.critic_parameters)
+    valued = critic.critic_parameters if workload.algorithm.has_critic else 0
+    forward = 2 * (3 * actor.parameters + valued)
+    update = 6 * workload.algorithm.epochs * (actor.parameters + valued)
     return float(tokens * (forward + update))
 
 

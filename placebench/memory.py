@@ -119,7 +119,7 @@ def estimate_memory(
             (Role.REF, actor, actor.parameters),
             (Role.CRITIC, critic, critic.critic_parameters),
         )
-        if role in roles
+        if role in roles and (role is not Role.CRITIC or workload.algorithm.has_critic)
     }
     trained = {role: model for role, model in models.items() if role is not Role.REF}
     weights = {role: (value if role is Role.REF else 4) * model.parameters // shards for role, model in models.items()}

@@ -43,9 +43,13 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "run", str(plan.folder.path)
     yield "devices", _describe_devices(plan.devices)
     yield "model", f"{plan.workload.model}{parameters}, {plan.workload.precision}, {plan.workload.sharding}"
+    groups = (
+        f" ({batch.size // batch.group_size} prompts × {batch.group_size} responses)" if batch.group_size > 1 else ""
+    )
     yield (
         "step",
-        f"{batch.size} sequences of up to {batch.max_prompt_length} + {batch.max_response_length} tokens,"
+        f"{plan.workload.algorithm.name}, {batch.size} sequences{groups} of up to"
+        f" {batch.max_prompt_length} + {batch.max_response_length} tokens,"
         f" {batch.size // batch.mini_batch_size} mini-batches × {plan.workload.algorithm.epochs} epochs",
     )
     yield "steps", f"{plan.workload.steps} a launch, the first {plan.workload.warmup_steps} left out of the numbers"

@@ -47,16 +47,29 @@ HAND_OVER = ("sleep", "wake_up")
 PHASE_ORDER: tuple[str, ...] = tuple(phase.name for phase in _STEP)
 
 
-def step_graph(*, hands_over: bool) -> tuple[Phase, ...]:
-    """The phases of one PPO step.
+def step_graph(*, hands_over: bool, has_critic: bool) -> tuple[Phase, ...]:
+    """The phases of one step.
 
     Args:
         hands_over: whether the rollout's engine gives its memory back while its pool trains.
+        has_critic: whether a critic is trained, as in PPO; GRPO's step goes without its phases.
     """
+    graph = _STEP
+    if not has_critic:
+        graph = _without(graph, {phase.name for phase in graph if phase.role is Role.CRITIC})
     if not hands_over:
-        return tuple(phase for phase in _STEP if phase.name not in HAND_OVER)
+        return _without(graph, HAND_OVER)
     return tuple(
-        replace(phase, after=(*phase.after, "wake_up")) if phase.name == "update_weights" else phase for phase in _STEP
+        replace(phase, after=(*phase.after, "wake_up")) if phase.name == "update_weights" else phase for phase in graph
+    )
+
+
+def _without(graph: Iterable[Phase], names: Collection[str]) -> tuple[Phase, ...]:
+    """The other phases, which no longer wait for those left out."""
+    return tuple(
+        replace(phase, after=tuple(name for name in phase.after if name not in names))
+        for phase in graph
+        if phase.name not in names
     )
 
 

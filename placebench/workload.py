@@ -44,6 +44,7 @@ class Batch(_Section):
     """How much work one step is, summed over all devices."""
 
     size: Positive = Field(128, description="sequences per step")
+    group_size: Positive = Field(1, description="responses to each prompt of a step")
     mini_batch_size: Positive = Field(32, description="sequences per optimizer step")
     micro_batch_tokens: Positive = Field(16384, description="most tokens in one forward pass of one device")
     max_prompt_length: Positive = Field(16, description="tokens; longer prompts are refused")
@@ -53,6 +54,8 @@ class Batch(_Section):
     def _divides(self) -> Self:
         if self.size % self.mini_batch_size:
             raise ValueError(f"size {self.size} is not a multiple of mini_batch_size {self.mini_batch_size}")
+        if self.size % self.group_size:
+            raise ValueError(f"size {self.size} is not a multiple of group_size {self.group_size}")
         if self.micro_batch_tokens < self.max_prompt_length + self.max_response_length:
             raise ValueError(
                 f"micro_batch_tokens {self.micro_batch_tokens} cannot hold one sequence of"
@@ -79,8 +82,9 @@ class Rollout(_Section):
 
 
 class Algorithm(_Section):
-    """PPO's settings, under verl's names."""
+    """Settings of PPO and GRPO, under verl's names; GRPO has no critic and so no use for gamma, lam and clip_value."""
 
+    name: Literal["ppo", "grpo"] = "ppo"
     gamma: Fraction = 1.0
     lam: Fraction = 0.95
     clip_ratio: Rate = 0.2
@@ -96,6 +100,14 @@ class Algorithm(_Section):
     kl_horizon: Positive = 10_000
     whiten_advantages: bool = True
     whiten_rewards: bool = False
+    norm_adv_by_std_in_grpo: bool = Field(
+        True, description="divide a response's advantage by the standard deviation of its group's rewards"
+    )
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a critic is trained beside the actor."""
+        return self.name == "ppo"
 
 
 class Optimizer(_Section):
@@ -145,6 +157,17 @@ class Workload(_Section):
             raise ValueError(f"warmup_steps {self.warmup_steps} leaves none of {self.steps} steps to measure")
         return self
 
+    @model_validator(mode="after")
+    def _suits_the_algorithm(self) -> Self:
+        if not self.algorithm.has_critic:
+            if self.batch.group_size < 2:
+                raise ValueError(
+                    "batch.group_size must be at least 2: grpo compares a response with others to its prompt"
+                )
+            if self.critic_model is not None:
+                raise ValueError("critic_model: grpo trains no critic; leave it out, or set algorithm.name=ppo")
+        return self
+
 
 # What a model of real size starts from: verl's learning rates, one epoch, 512 + 512 tokens, bf16, vLLM.
 REAL_MODEL: Mapping[str, Any] = {
@@ -161,6 +184,11 @@ REAL_MODEL: Mapping[str, Any] = {
     },
     "algorithm": {"epochs": 1, "entropy_coeff": 0.0},
     "optimizer": {"actor_lr": 1e-6, "critic_lr": 1e-5},
+}
+# The KL to the reference is a loss, and advantages are used as they are (Shao et al. 2024, arXiv:2402.03300).
+GRPO: Mapping[str, Any] = {
+    "batch": {"group_size": 8},
+    "algorithm": {"kl_in_reward": False, "kl_loss": True, "kl_estimator": "k3", "whiten_advantages": False},
 }
 # With random weights nothing is learned, and lengths would be noise: prompts and responses are as long as can be.
 RANDOM_WEIGHTS: Mapping[str, Any] = {"data": {"fill_prompts": True}, "rollout": {"ignore_eos": True}}
@@ -179,6 +207,9 @@ def build_workload(content: Mapping[str, Any], origin: str | Callable[[str], str
     model = content.get("model", SMALL_MODEL)
     if model != SMALL_MODEL:
         content = merge(merge(REAL_MODEL, RANDOM_WEIGHTS if model in PRESETS else {}), content)
+    algorithm = content.get("algorithm")
+    if isinstance(algorithm, Mapping) and algorithm.get("name") == "grpo":
+        content = merge(GRPO, content)
     try:
         return Workload.model_validate(content)
     except ValidationError as error:

@@ -84,6 +84,16 @@ def test_a_real_model_starts_from_its_own_preset() -> None:
     assert workload.precision == "bfloat16"
 
 
+@pytest.mark.parametrize("model", ["tiny", "qwen2.5-7b"])
+def test_grpo_starts_from_its_own_preset(model: str) -> None:
+    grpo = build_workload({"model": model, "algorithm": {"name": "grpo", "kl_estimator": "k1"}})
+    ppo = build_workload({"model": model})
+    assert (grpo.algorithm.kl_loss, grpo.algorithm.kl_in_reward, grpo.algorithm.kl_estimator) == (True, False, "k1")
+    assert (grpo.batch.group_size, ppo.batch.group_size) == (8, 1)
+    assert grpo.algorithm.epochs == ppo.algorithm.epochs
+    assert not grpo.algorithm.has_critic
+
+
 def test_run_keys_of_the_file_give_way_to_options(tmp_path: Path) -> None:
     path = tmp_path / "bench.yaml"
     path.write_text(

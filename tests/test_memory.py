@@ -106,6 +106,14 @@ def test_the_reference_has_no_master_weights() -> None:
     assert estimate_memory(job, shape, shape, (Role.REF,), 2, "gpu").moments["ref"]["weights"] == shape.parameters
 
 
+def test_grpo_has_no_critic_to_keep() -> None:
+    shape = PRESETS["tiny"]
+    grpo = build_workload({"algorithm": {"name": "grpo"}})
+    others = tuple(role for role in ALL if role is not Role.CRITIC)
+    assert estimate_memory(grpo, shape, shape, ALL, 2, "cpu") == estimate_memory(grpo, shape, shape, others, 2, "cpu")
+    assert "update_critic" in estimate_memory(build_workload({}), shape, shape, ALL, 2, "cpu").moments
+
+
 @given(ranks=st.sampled_from([1, 2, 4, 8]), roles=st.sets(st.sampled_from(ALL), min_size=1))
 def test_sharding_over_more_ranks_never_needs_more(ranks: int, roles: set[Role]) -> None:
     shape = PRESETS["qwen2.5-1.5b"]

@@ -128,6 +128,10 @@ def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
             "batch.mini_batch_size 1 cannot be shared equally by the 2 devices of global_pool; try --batch-size 128",
         ),
         ({"batch": {"size": 0}}, "batch.size: input should be greater than 0"),
+        ({"batch": {"size": 30, "mini_batch_size": 30, "group_size": 4}}, "size 30 is not a multiple of group_size 4"),
+        ({"algorithm": {"name": "dpo"}}, "algorithm.name: input should be 'ppo' or 'grpo' (got 'dpo')"),
+        ({"algorithm": {"name": "grpo"}, "batch": {"group_size": 1}}, "batch.group_size must be at least 2: grpo"),
+        ({"algorithm": {"name": "grpo"}, "critic_model": "tiny"}, "critic_model: grpo trains no critic"),
         ({"steps": 2, "warmup_steps": 2}, "warmup_steps 2 leaves none of 2 steps to measure"),
     ],
 )
@@ -314,6 +318,8 @@ def test_operations_of_a_step_by_hand() -> None:
     job = build_workload({"batch": batch, "algorithm": {"epochs": 2}})
     n, c = shape.parameters, shape.critic_parameters
     assert step_flops(job, shape, shape) == 4 * 5 * (2 * (3 * n + c) + 6 * 2 * (n + c))
+    grpo = build_workload({"batch": {**batch, "group_size": 2}, "algorithm": {"name": "grpo", "epochs": 2}})
+    assert step_flops(grpo, shape, shape) == 4 * 5 * (2 * 3 * n + 6 * 2 * n)
     assert reachable_flops((), ["NVIDIA H200", "NVIDIA H200"]) == 2 * reachable_flops((), ["NVIDIA H100 80GB HBM3"])
     assert reachable_flops((0, 1), []) == 2 * reachable_flops((7,), [])
 

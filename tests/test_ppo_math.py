@@ -10,7 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placebench.ppo.advantages import KLController, estimate_kl, generalized_advantages, token_rewards, whiten
+from placebench.ppo.advantages import (
+    KLController,
+    estimate_kl,
+    generalized_advantages,
+    group_advantages,
+    token_rewards,
+    whiten,
+)
 from placebench.ppo.losses import policy_loss, token_kl, value_loss
 from placebench.workload import Algorithm
 
@@ -54,6 +61,26 @@ def test_advantages_by_hand() -> None:
     )
     assert advantages.tolist() == [[-0.25, -1.0]]
     assert returns.tolist() == [[0.75, 1.0]]
+
+
+def test_group_advantages_by_hand() -> None:
+    # Groups (1, 2, 3) and (5, 5, 5): means 2 and 5, standard deviations 1 and 0.
+    mask = np.array([[True, True], [True, False], [True, True], [True, False], [True, False], [True, False]])
+    rewards = np.array([[0.5, 0.5], [2.0, 9.0], [1.0, 2.0], [5.0, 0.0], [5.0, 0.0], [5.0, 0.0]])
+    advantages = group_advantages(rewards, mask, 3, by_std=True)
+    np.testing.assert_allclose(advantages, [[-1, -1], [0, 0], [1, 1], [0, 0], [0, 0], [0, 0]], atol=1e-5)
+    assert group_advantages(3 * rewards, mask, 3, by_std=False)[0].tolist() == [-3, -3]
+
+
+@given(st.lists(st.lists(st.floats(-10, 10), min_size=4, max_size=4), min_size=1, max_size=5))
+def test_group_advantages_are_relative_to_the_own_group(groups: list[list[float]]) -> None:
+    rewards = np.array(groups).reshape(-1, 1)
+    mask = np.ones_like(rewards, bool)
+    together = group_advantages(rewards, mask, 4, by_std=True).reshape(-1, 4)
+    alone = [group_advantages(np.array(group)[:, None], mask[:4], 4, by_std=True)[:, 0] for group in groups]
+    np.testing.assert_allclose(together, alone, atol=1e-12)
+    np.testing.assert_allclose(together.sum(axis=1), 0, atol=1e-6)
+    assert np.abs(together).max() <= 1.5 + 1e-9  # (n − 1) / √n, the farthest that one of n values can be out
 
 
 def test_rewards_lie_on_the_last_token_and_kl_on_every_one() -> None:

@@ -175,7 +175,8 @@ def basis(run: Run) -> tuple[str, ...]:
         )
     if work is not None and any(map(device_peak, names)):
         lines += [_parameters("actor", work.actor, work.actor.parameters, looks_up=not work.actor.tie_word_embeddings)]
-        lines += [_parameters("critic", work.critic, work.critic.critic_parameters, looks_up=True)]
+        if run.manifest["workload"].get("algorithm", {}).get("name") != "grpo":
+            lines += [_parameters("critic", work.critic, work.critic.critic_parameters, looks_up=True)]
     return tuple(lines)
 
 

@@ -1,8 +1,9 @@
 """Rewards, advantages and the KL coefficient: the arithmetic of the `adv` phase, in float64.
 
 Arrays are [sequences, longest response] with a mask that is True on response tokens.
-Sources: GAE is equation 16 of Schulman et al. 2016 (arXiv:1506.02438); the adaptive coefficient is section 2.2
-of Ziegler et al. 2019 (arXiv:1909.08593); k1 and k3 are named after Schulman's "Approximating KL divergence".
+Sources: GAE is equation 16 of Schulman et al. 2016 (arXiv:1506.02438); group-relative advantages are section 4.1.2 of
+Shao et al. 2024 (arXiv:2402.03300); the adaptive coefficient is section 2.2 of Ziegler et al. 2019
+(arXiv:1909.08593); k1 and k3 are named after Schulman's "Approximating KL divergence".
 """
 
 from dataclasses import dataclass
@@ -48,6 +49,25 @@ def generalized_advantages(rewards: Table, values: Table, mask: Mask, gamma: flo
         next_value = np.where(here, values[:, position], 0.0)
         advantages[:, position] = running
     return advantages, np.where(mask, advantages + values, 0.0)
+
+
+def group_advantages(rewards: Table, mask: Mask, group_size: int, *, by_std: bool) -> Table:
+    """GRPO's advantages: every token of response i of a group has (r_i − mean(r)) / std(r), r the group's rewards.
+
+    r_i is the sum of the response's token rewards. Groups whose rewards are all equal have advantages of 0.
+
+    Args:
+        rewards: per token, [sequences, longest response]; the responses to one prompt follow each other.
+        mask: as above.
+        group_size: responses to each prompt.
+        by_std: divide by the standard deviation of a sample (n − 1). It gives prompts on which nearly all responses
+            do alike more weight than others, which is why some leave it out (Liu et al. 2025, arXiv:2503.20783).
+    """
+    groups = np.where(mask, rewards, 0.0).sum(axis=1).reshape(-1, group_size)
+    relative = groups - groups.mean(axis=1, keepdims=True)
+    if by_std:
+        relative = relative / (groups.std(axis=1, ddof=1, keepdims=True) + 1e-6)
+    return np.where(mask, relative.reshape(-1, 1), 0.0)
 
 
 def whiten(table: Table, mask: Mask, *, shift_mean: bool = True) -> Table:

@@ -15,7 +15,14 @@ import ray
 
 from placebench.errors import UsageError
 from placebench.placement import Placement
-from placebench.ppo.advantages import KLController, estimate_kl, generalized_advantages, token_rewards, whiten
+from placebench.ppo.advantages import (
+    KLController,
+    estimate_kl,
+    generalized_advantages,
+    group_advantages,
+    token_rewards,
+    whiten,
+)
 from placebench.ppo.batch import SequenceBatch, balanced_shares, merge_shares, rank_indices
 from placebench.ppo.data import Prompt, PromptSource
 from placebench.ppo.metrics import StepMetrics
@@ -90,7 +97,7 @@ class Controller:
         self._workload, self._placement, self._pools = workload, placement, pools
         self._prompts, self._tokenizer = prompts, tokenizer
         self._on_progress = on_progress
-        self._graph = step_graph(hands_over=hands_over)
+        self._graph = step_graph(hands_over=hands_over, has_critic=workload.algorithm.has_critic)
         self._kl = KLController(workload.algorithm, workload.algorithm.kl_coef)
         self._recorder = SpanRecorder("controller")
         self._worker_spans: list[dict[str, Any]] = []
@@ -99,7 +106,7 @@ class Controller:
     def run_step(self, step: int) -> "StepRecord":
         """Run one step."""
         start = time.monotonic()
-        state = _StepState(step, self._prompts.step_prompts(step, self._workload.batch.size))
+        state = _StepState(step, self._step_prompts(step))
         done: frozenset[str] = frozenset()
         running: dict[Any, _Running] = {}
         while len(done) < len(self._graph):
@@ -119,6 +126,12 @@ class Controller:
         record = StepRecord(metrics, self._worker_spans + self._recorder.drain(), self._kernels)
         self._worker_spans, self._kernels = [], []
         return record
+
+    def _step_prompts(self, step: int) -> list[Prompt]:
+        """One prompt a sequence: each of the step's prompts as often as its group is large."""
+        batch = self._workload.batch
+        prompts = self._prompts.step_prompts(step, batch.size // batch.group_size)
+        return [prompt for prompt in prompts for _ in range(batch.group_size)]
 
     def _submittable(self, done: frozenset[str], running: Any) -> tuple[Phase, ...]:
         """Ready phases whose pool is free, at most one a pool."""
@@ -240,24 +253,27 @@ class Controller:
         return state.sequences.with_fields({name: merge_shares(shards, shares).per_token[name]})
 
     def _compute_advantages(self, state: _StepState, phase: Phase) -> None:
-        """The `adv` phase: rewards with KL, whitening, GAE; in float64 on the controller."""
+        """The `adv` phase: rewards with KL, advantages, whitening; in float64 on the controller."""
         start = self._recorder.now()
         algorithm, batch = self._workload.algorithm, state.sequences
         mask = batch.response_mask()
-        old, ref, values = (
-            batch.padded(batch.per_token[name].astype(np.float64))
-            for name in ("old_log_probs", "ref_log_probs", "values")
-        )
+        table = {name: batch.padded(batch.per_token[name].astype(np.float64)) for name in batch.per_token}
+        old, ref = table["old_log_probs"], table["ref_log_probs"]
         kl = np.where(mask, estimate_kl(old, ref, algorithm.kl_estimator), 0.0)
         scores = batch.per_sequence["scores"].astype(np.float64)
         rewards = token_rewards(scores, kl, mask, self._kl.coefficient if algorithm.kl_in_reward else 0.0)
         if algorithm.whiten_rewards:
             rewards = whiten(rewards, mask, shift_mean=False)
-        raw, returns = generalized_advantages(rewards, values, mask, algorithm.gamma, algorithm.lam)
-        advantages = whiten(raw, mask) if algorithm.whiten_advantages else raw
-        state.batch = batch.with_fields(
-            {"advantages": advantages[mask].astype(np.float32), "returns": returns[mask].astype(np.float32)}
-        )
+        fields: dict[str, np.ndarray[Any, Any]] = {}
+        if algorithm.has_critic:
+            raw, fields["returns"] = generalized_advantages(
+                rewards, table["values"], mask, algorithm.gamma, algorithm.lam
+            )
+        else:
+            by_std = algorithm.norm_adv_by_std_in_grpo
+            raw = group_advantages(rewards, mask, self._workload.batch.group_size, by_std=by_std)
+        fields["advantages"] = whiten(raw, mask) if algorithm.whiten_advantages else raw
+        state.batch = batch.with_fields({name: values[mask].astype(np.float32) for name, values in fields.items()})
         state.metrics.rewards(scores, rewards, kl, mask, self._kl.coefficient)
         self._kl.update(float(kl[mask].mean()), len(batch))
         end = self._recorder.now()

@@ -60,7 +60,8 @@ class StepMetrics:
         for name, total in self._loss_sums.items():
             self._values[name] = total / loss_tokens
         for name in ("advantages", "returns", "values"):
-            self._spread(f"critic/{name}", batch.per_token[name])
+            if name in batch.per_token:  # without a critic there are advantages alone
+                self._spread(f"critic/{name}", batch.per_token[name])
         self._probability_difference(batch)
         self._spread("response_length", batch.response_lengths)
         cut = batch.response_lengths == workload.batch.max_response_length

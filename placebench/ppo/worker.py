@@ -137,7 +137,7 @@ class Worker:
                 self._actor.per_token(SequenceBatch.build([[0]], [[0]]), _log_probs)
         if Role.REF in self._roles:
             self._ref: SequenceModel = SequenceModel(policy().requires_grad_(False), job, device, job.seed)
-        if Role.CRITIC in self._roles:
+        if Role.CRITIC in self._roles and job.algorithm.has_critic:
             critic: DecoderModel = ValueModel(load_language_model(job.critic_model or job.model))
             seed = job.seed + CRITIC_SEED
             self._critic: TrainedModel = TrainedModel(critic, job, device, seed, job.optimizer.critic_lr)

@@ -1,0 +1,63 @@
+"""GRPO in the real job: the same under every placement, without a critic anywhere, and learning."""
+
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+import pytest
+from jobs import Job, run_job
+
+from placebench.stepgraph import step_graph
+
+GRPO = ("algorithm.name=grpo", "steps=3", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8")
+GROUPS = ("batch.group_size=4",)
+RESULTS = ("critic/score/mean", "critic/advantages/max", "actor/pg_loss", "actor/kl_loss", "actor/grad_norm")
+
+REF_ALONE = """
+name: ref-alone
+pools: {main_pool: [1], ref_pool: [1]}
+roles: {actor: main_pool, rollout: main_pool, critic: main_pool, reward: main_pool, ref: ref_pool}
+"""
+
+
+@pytest.fixture(scope="module")
+def one_device(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return run_job(tmp_path_factory.mktemp("job") / "one", "standard", 1, *GRPO, *GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("placement", "devices", "settings"),
+    [("standard", 4, ()), ("ref-alone.yaml", 2, ()), ("standard", 2, ("sharding=shard",))],
+)
+def test_a_placement_changes_where_not_what(
+    tmp_path: Path, one_device: Job, placement: str, devices: int, settings: tuple[str, ...]
+) -> None:
+    (tmp_path / "ref-alone.yaml").write_text(REF_ALONE)
+    word = str(tmp_path / placement) if placement.endswith(".yaml") else placement
+    job = run_job(tmp_path / "job", word, devices, *GRPO, *GROUPS, *settings)
+    assert job.exit_code == 0, job.output[-3000:]
+    assert len(job.steps) == len(one_device.steps) == 3
+    for step, expected in zip(job.steps, one_device.steps, strict=True):
+        for name in (*RESULTS, "response_length/mean"):
+            np.testing.assert_allclose(step[name], expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_there_is_no_critic_anywhere(one_device: Job) -> None:
+    graph = {phase.name for phase in step_graph(hands_over=False, has_critic=False)}
+    assert not graph & {"values", "update_critic"}
+    for step in one_device.steps:
+        timings = {name.removeprefix("timing_s/") for name in step if name.startswith("timing_s/")}
+        assert timings == graph | {"step", "unattributed"}
+        assert step["actor/kl_loss"] >= 0
+    assert one_device.steps[1]["actor/kl_loss"] > 0
+    of_critic = {name for name in one_device.steps[0] if name.startswith("critic/")}
+    assert {name.split("/")[1] for name in of_critic} == {"score", "rewards", "advantages"}
+    assert {span["role"] for span in one_device.spans} == {None, "actor", "rollout", "ref", "reward"}
+
+
+@pytest.mark.slow
+def test_it_learns(tmp_path: Path) -> None:
+    job = run_job(tmp_path / "job", "standard", 2, "algorithm.name=grpo", "steps=40")
+    assert job.exit_code == 0, job.output[-3000:]
+    scores = [step["critic/score/mean"] for step in job.steps]
+    assert mean(scores[-10:]) - mean(scores[:10]) > 0.1
