@@ -8,9 +8,9 @@ Trained weights, their gradients and optimizer states are float32 in either prec
     weights      4·N for actor and critic, b·N for the reference; / n when sharded
     optimizer    8·N of what is trained (Adam's two moments; Kingma and Ba 2015, arXiv:1412.6980); / n when sharded
     gradients    of the model in training. Replicated: 8·N, the buckets that are averaged among them. Sharded: 4·N/n,
-                 reduced after every micro-batch; while the blocks run backward, on top b·V·h of the head and twice
-                 (4 + b)·B (one block's own and the float32 that is reduced, while the next one computes); at the
-                 end of the pass (4 + b)·E
+                 reduced after every micro-batch, so that the first one's activations are there before them; while the
+                 blocks run backward, on top b·V·h of the head and twice (4 + b)·B (one block's own and the float32
+                 that is reduced, while the next one computes); at the end of the pass (4 + b)·E
     copies       weights as they are computed with: b·N of a replicated model in bfloat16, b·(E + 2·B) of a
                  sharded one in training, b·N of a sharded one that generates by itself, b·(E or B) while
                  weights go to an engine
@@ -30,6 +30,8 @@ Trained weights, their gradients and optimizer states are float32 in either prec
     sampling     56 bytes for every word and sequence (float32 and float64 tables of sorted probabilities)
     engine       b·N/t of a generating engine of its own that t devices share
     graphs       CUDA graphs and the engine's workspaces (`ENGINE_BYTES`)
+    allocator    on GPUs a share of all tensors (`ALLOCATOR_SHARES`): what torch's caching allocator holds and cannot
+                 use, between blocks and for the streams that gather weights and reduce gradients
     prefill      min(16,384, prompt tokens of the engine) · b·(3f/t + 4h), and 16 bytes for every word and sequence of
                  the engine for its sampler
 
@@ -50,10 +52,18 @@ from placebench.workload import Workload
 
 COMPUTED_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
 # What nobody can count, only measure. Before the first weight a worker holds: interpreter, torch and transformers;
-# on a GPU the CUDA context, cuBLAS workspaces, NCCL buffers, and what the allocator cannot use between blocks.
-RUNTIME_BYTES: Mapping[str, int] = {"cpu": 480 << 20, "gpu": 2 << 30}
+# on a GPU the CUDA context, cuBLAS workspaces and NCCL buffers.
+RUNTIME_BYTES: Mapping[str, int] = {"cpu": 480 << 20, "gpu": 1_200 << 20}
 # CUDA graphs and workspaces of a vLLM engine, which stay while it sleeps.
-ENGINE_BYTES: Mapping[str, int] = {"cpu": 0, "gpu": 1 << 30}
+ENGINE_BYTES: Mapping[str, int] = {"cpu": 0, "gpu": 360 << 20}
+# By whether the pool trains two models, whose blocks differ, and whether they are sharded over several ranks. Measured
+# on H200s, from 0.5 to 7 billion parameters.
+ALLOCATOR_SHARES: Mapping[tuple[bool, bool], float] = {
+    (False, False): 0.01,
+    (False, True): 0.065,
+    (True, False): 0.09,
+    (True, True): 0.21,
+}
 
 # As in the job: logits that exist at a time, tokens of a block of the engine's cache; and vLLM's own tokens of a pass.
 _TABLE_VALUES = 1 << 28
@@ -151,21 +161,39 @@ def estimate_memory(
         passes = model.scoring() if role is Role.REF else model.update()
         for number, one in enumerate(passes):
             moments[f"{phase} {number}" if number else phase] = {**always, **resting, **one}
+    if kind == "gpu" and trained:
+        share = ALLOCATOR_SHARES[len(trained) > 1, shards > 1]
+        moments = {name: {**parts, "allocator": _wasted(parts, share)} for name, parts in moments.items()}
     return MemoryEstimate(moments)
 
 
-def _tokens(workload: Workload, ranks: int, at_once: int) -> tuple[int, int]:
-    """Tokens of a rank's largest micro-batch when `at_once` sequences are dealt to the ranks, and its responses'."""
+def _wasted(parts: Parts, share: float) -> int:
+    """A share of the tensors; an engine's weights and cache have memory of their own."""
+    return round(share * sum(size for name, size in parts.items() if name not in ("runtime", "engine", "kv cache")))
+
+
+@dataclass(frozen=True)
+class _MicroBatches:
+    """A rank's micro-batches: their number, and tokens of the largest, of these responses."""
+
+    number: int
+    tokens: int
+    responses: int
+
+
+def _micro_batches(workload: Workload, ranks: int, at_once: int) -> _MicroBatches:
+    """The micro-batches when `at_once` sequences are dealt to the ranks."""
     batch, rollout = workload.batch, workload.rollout
     length = batch.max_prompt_length + batch.max_response_length
     sequences = ceil(at_once / ranks)
     if rollout.ignore_eos and rollout.response_lengths == "longest" and workload.data.fill_prompts:
         # All are equally long, so that micro-batches are, too.
-        groups = ceil(sequences / (batch.micro_batch_tokens // length))
-        tokens = ceil(sequences / groups) * length
+        number = ceil(sequences / (batch.micro_batch_tokens // length))
+        tokens = ceil(sequences / number) * length
     else:
+        number = ceil(sequences * length / batch.micro_batch_tokens)
         tokens = min(batch.micro_batch_tokens, sequences * length)
-    return tokens, ceil(tokens * batch.max_response_length / length)
+    return _MicroBatches(number, tokens, ceil(tokens * batch.max_response_length / length))
 
 
 @dataclass(frozen=True)
@@ -213,34 +241,34 @@ class _Model:
 
     def update(self) -> Iterator[Parts]:
         """Bytes held at the output head, in the blocks' backward pass, and at its end."""
-        tokens, responses = _tokens(self.workload, self.ranks, self.workload.batch.mini_batch_size)
-        activations = tokens * self._activation_bytes()
+        batches = _micro_batches(self.workload, self.ranks, self.workload.batch.mini_batch_size)
+        activations = batches.tokens * self._activation_bytes()
         root, block = self.units
         own = 4 * self.parameters // self.ranks if self.is_sharded else 8 * self.parameters
+        before = 0 if self.is_sharded and batches.number == 1 else own
         summed, whole = (4 + self.value, 1) if self.is_sharded else (0, 0)
         yield {
-            "gradients": own,
+            "gradients": before,
             "copies": self.copies,
             "activations": activations,
-            "logits": self._table_bytes(responses) + (4 + self.value) * self.head,
+            "logits": self._table_bytes(batches.responses) + (4 + self.value) * self.head,
         }
         yield {
-            "gradients": own + 2 * summed * block + whole * self.value * self.head,
+            "gradients": before + 2 * summed * block + whole * self.value * self.head,
             "copies": self.copies,
-            "activations": activations
-            + tokens * self.value * (3 * self.shape.intermediate_size + 4 * self.shape.hidden_size),
+            "activations": activations + batches.tokens * self._working_bytes(),
         }
         yield {"gradients": own + summed * root, "copies": self.copies}
 
     def scoring(self) -> Iterator[Parts]:
         """Bytes held at the output head and in a block of a pass without gradient."""
-        tokens, responses = _tokens(self.workload, self.ranks, self.workload.batch.size)
+        batches = _micro_batches(self.workload, self.ranks, self.workload.batch.size)
         # A model that is only used has the precision of the computing already.
         copies = self.copies if self.is_sharded else 0
-        yield {"copies": copies, "logits": self._table_bytes(responses)}
+        yield {"copies": copies, "logits": self._table_bytes(batches.responses)}
         yield {
             "copies": copies,
-            "activations": tokens * self.value * (3 * self.shape.intermediate_size + 4 * self.shape.hidden_size),
+            "activations": batches.tokens * self._working_bytes(),
         }
 
     def _table_bytes(self, responses: int) -> int:
@@ -249,6 +277,10 @@ class _Model:
         rows = min(responses, max(1, _TABLE_VALUES // self.shape.vocab_size))
         a_logit = 2 * self.value if self.workload.torch_compile else 6 * 4 + 1 + self.value
         return rows * self.shape.vocab_size * a_logit
+
+    def _working_bytes(self) -> int:
+        """Bytes a token that a block holds while it computes."""
+        return self.value * (3 * self.shape.intermediate_size + 4 * self.shape.hidden_size)
 
     def _activation_bytes(self) -> int:
         """Bytes a token that are saved for the backward pass."""

@@ -85,3 +85,19 @@ def _launch_file(word: str, devices: int, ray_folder: str, settings: tuple[str, 
         "ray_temp_dir": ray_folder,
         "step_timeout_s": 600,
     }
+
+
+def save_model(folder: Path, preset: str = "tiny") -> None:
+    """A model and a tokenizer as `save_pretrained` leaves them: words are digits and signs."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    from placebench.ppo.models import model_config
+
+    words = {"</s>": 0} | {character: number for number, character in enumerate("0123456789+=", start=1)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="</s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    make: Any = PreTrainedTokenizerFast
+    make(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(folder)
+    auto_model: Any = AutoModelForCausalLM
+    auto_model.from_config(model_config(preset)).save_pretrained(folder)

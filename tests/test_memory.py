@@ -120,7 +120,8 @@ def test_sharding_over_more_ranks_never_needs_more(ranks: int, roles: set[Role])
     job = build_workload({"model": "qwen2.5-1.5b"})
     fewer = estimate_memory(job, shape, shape, roles, ranks, "gpu").moments["idle"]
     more = estimate_memory(job, shape, shape, roles, 2 * ranks, "gpu").moments["idle"]
-    assert all(more[part] <= fewer[part] for part in fewer)
+    # The allocator's share is larger where several ranks reduce gradients.
+    assert all(more[part] <= fewer[part] for part in fewer if part != "allocator")
     assert more["weights"] == pytest.approx(fewer["weights"] / 2, abs=1)
 
 
@@ -187,3 +188,29 @@ def test_sequences_of_equal_length_fill_micro_batches_evenly() -> None:
     # 32 sequences of 1,024 tokens a rank: three micro-batches of at most 11.
     assert activations(15_000) == activations(11 * 1024)
     assert activations(15_000, ignore_eos=False) > activations(11 * 1024)
+
+
+TRAINS_ACTOR, TRAINS_CRITIC = (Role.ACTOR, Role.ROLLOUT, Role.REF), (Role.CRITIC, Role.REWARD)
+
+
+# Peaks that NVML showed on H200s with torch 2.11 and vLLM 0.26: 512 + 512 tokens, two mini-batches, GiB.
+@pytest.mark.parametrize(
+    ("model", "roles", "ranks", "size", "settings", "gib"),
+    [
+        ("qwen2.5-1.5b", ALL, 1, 64, {}, 87.9),
+        ("qwen2.5-1.5b", ALL, 2, 128, {}, 69.8),
+        ("qwen2.5-1.5b", TRAINS_ACTOR, 1, 128, {}, 63.9),
+        ("qwen2.5-1.5b", TRAINS_CRITIC, 1, 128, {}, 59.3),
+        ("qwen2.5-0.5b", ALL, 2, 64, {"rollout": {"tensor_parallel_size": 2}}, 29.8),
+        ("qwen2.5-7b", ALL, 4, 64, {"batch": {"micro_batch_tokens": 8192}}, 114),
+        ("qwen2.5-7b", TRAINS_ACTOR, 2, 64, {"batch": {"micro_batch_tokens": 8192}}, 120),
+        ("qwen2.5-7b", TRAINS_CRITIC, 2, 64, {"batch": {"micro_batch_tokens": 8192}}, 97.8),
+    ],
+)
+def test_estimates_are_within_a_tenth_of_measured_peaks(
+    model: str, roles: tuple[Role, ...], ranks: int, size: int, settings: Mapping[str, Any], gib: float
+) -> None:
+    shape = PRESETS[model]
+    batch = {"size": size, "mini_batch_size": size // 2, **settings.get("batch", {})}
+    job = build_workload({"model": model, **settings, "batch": batch})
+    assert estimate_memory(job, shape, shape, roles, ranks, "gpu").peak / 2**30 == pytest.approx(gib, rel=0.1)

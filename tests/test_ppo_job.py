@@ -3,11 +3,10 @@
 import itertools
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import numpy as np
 import pytest
-from jobs import Job, run_job
+from jobs import Job, run_job, save_model
 
 from placebench.stepgraph import step_graph
 
@@ -109,22 +108,6 @@ def test_bfloat16_stays_near_float32(tmp_path: Path, standard: Job, sharding: st
     np.testing.assert_allclose(job.steps[0]["actor/entropy"], standard.steps[0]["actor/entropy"], rtol=0.02)
     assert all(step["training/rollout_probs_diff_max"] < 0.05 for step in job.steps)
     assert job.steps[0]["actor/entropy"] != standard.steps[0]["actor/entropy"]
-
-
-def save_model(folder: Path) -> None:
-    """A model and a tokenizer as `save_pretrained` leaves them: words are digits and signs."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
-
-    from placebench.ppo.models import model_config
-
-    words = {"</s>": 0} | {character: number for number, character in enumerate("0123456789+=", start=1)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="</s>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    make: Any = PreTrainedTokenizerFast
-    make(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(folder)
-    auto_model: Any = AutoModelForCausalLM
-    auto_model.from_config(model_config("tiny")).save_pretrained(folder)
 
 
 def test_a_saved_model_and_prompts_of_a_file(tmp_path: Path) -> None:
