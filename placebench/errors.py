@@ -1,4 +1,9 @@
-"""The one exception family: every error a user can cause carries its exit code."""
+"""The one exception family: every error a user can cause carries its exit code; and reasons told all at once."""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class PlacebenchError(Exception):
@@ -36,3 +41,31 @@ class InterruptedRunError(PlacebenchError):
     """The user stopped the run; what is done is kept."""
 
     exit_code = 130
+
+
+class Reasons:
+    """Collects the reasons why something cannot be, to name them all at once."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def add(self, lines: Iterable[str]) -> None:
+        """Add reasons, each once."""
+        self._lines += [line for line in lines if line not in self._lines]
+
+    def attempt(self, check: Callable[[], T]) -> T | None:
+        """The check's result; None, and its reasons kept, when it refuses."""
+        try:
+            return check()
+        except UsageError as error:
+            self.add(str(error).splitlines())
+            return None
+
+    def raise_any(self) -> None:
+        """Raise what was collected.
+
+        Raises:
+            UsageError: one line a reason.
+        """
+        if self._lines:
+            raise UsageError("\n".join(self._lines))

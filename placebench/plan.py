@@ -1,23 +1,22 @@
 """Placements × workload × devices → a plan that can run, or every reason why it cannot, before anything starts."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from placebench import checks, fitting
 from placebench.devices import Device, device_to_dict, discover, parse_devices, sharing_note
-from placebench.errors import UsageError
+from placebench.errors import Reasons
 from placebench.expectation import Expectation, expect_from_arithmetic, expect_from_runs, reachable_flops
 from placebench.memory import MemoryEstimate
 from placebench.models import ModelShape, model_shape
-from placebench.placement import Placement, parse_placements
+from placebench.placement import Placement
+from placebench.placement_words import parse_placements
 from placebench.runfolder import RunFolder, slug
 from placebench.workload import Workload, build_workload
-
-T = TypeVar("T")
 
 DEFAULT_PLACEMENTS = "standard,split"
 DEFAULT_ROUNDS = 3
@@ -74,14 +73,8 @@ class BoundPlacement:
 
     def to_dict(self) -> dict[str, Any]:
         """The placement as an object of `launch.json` and `run.json`, devices by id."""
-        return {
-            "name": self.name,
-            "pools": {pool: [device.id for device in devices] for pool, devices in self.devices.items()},
-            "roles": {role.value: pool for role, pool in self.placement.roles.items()},
-            "overlap": self.placement.overlap.value,
-            "staleness": self.placement.staleness,
-            "inflight_updates": self.placement.inflight_updates,
-        }
+        pools = {pool: [device.id for device in devices] for pool, devices in self.devices.items()}
+        return self.placement.record() | {"pools": pools}
 
 
 @dataclass(frozen=True)
@@ -274,31 +267,3 @@ def _by_node(devices: Sequence[Device]) -> list[list[Device]]:
     for device in devices:
         nodes.setdefault(device.node, []).append(device)
     return list(nodes.values())
-
-
-class Reasons:
-    """Collects the reasons why something cannot be, to name them all at once."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    def add(self, lines: Iterable[str]) -> None:
-        """Add reasons, each once."""
-        self._lines += [line for line in lines if line not in self._lines]
-
-    def attempt(self, check: Callable[[], T]) -> T | None:
-        """The check's result; None, and its reasons kept, when it refuses."""
-        try:
-            return check()
-        except UsageError as error:
-            self.add(str(error).splitlines())
-            return None
-
-    def raise_any(self) -> None:
-        """Raise what was collected.
-
-        Raises:
-            UsageError: one line a reason.
-        """
-        if self._lines:
-            raise UsageError("\n".join(self._lines))

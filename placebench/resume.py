@@ -8,10 +8,11 @@ from typing import Any
 from placebench import checks
 from placebench.config import merge
 from placebench.devices import Device, DeviceSpec, device_from_dict, discover, parse_devices
-from placebench.errors import UsageError
+from placebench.errors import Reasons, UsageError
 from placebench.ownership import live_runs, mark_interrupted
-from placebench.placement import Overlap, Placement, Pool, Role, parse_placements
-from placebench.plan import BoundPlacement, Plan, Reasons, RunRequest, bind, devices_per_node
+from placebench.placement import Pool, placement_from_record
+from placebench.placement_words import parse_placements
+from placebench.plan import BoundPlacement, Plan, RunRequest, bind, devices_per_node
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status
 from placebench.workload import Workload, build_workload
 
@@ -81,16 +82,7 @@ def _placement(entry: Mapping[str, Any], devices: Sequence[Device]) -> BoundPlac
         Pool(pool, tuple(sum(device.node == node for device in members) for node in nodes))
         for pool, members in bound.items()
     )
-    roles = {Role(role): str(pool) for role, pool in entry["roles"].items()}
-    placement = Placement(
-        str(entry["name"]),
-        pools,
-        roles,
-        Overlap(entry["overlap"]),
-        int(entry["staleness"]),
-        bool(entry["inflight_updates"]),
-    )
-    return BoundPlacement(placement, bound)
+    return BoundPlacement(placement_from_record(entry, pools), bound)
 
 
 def _present(stored: Sequence[Device]) -> tuple[Device, ...]:

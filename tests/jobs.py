@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.config import parse_settings
-from placebench.placement import parse_placement
+from placebench.placement_words import parse_placement
 from placebench.runfolder import Trial, read_jsonl
 from placebench.workload import build_workload
 
@@ -72,14 +72,7 @@ def _launch_file(word: str, devices: int, ray_folder: str, settings: tuple[str, 
     return {
         "schema_version": 1,
         "round": 1,
-        "placement": {
-            "name": word,
-            "pools": pools,
-            "roles": dict(placement.roles),
-            "overlap": placement.overlap,
-            "staleness": placement.staleness,
-            "inflight_updates": placement.inflight_updates,
-        },
+        "placement": placement.record() | {"pools": pools},
         "devices": records,
         "workload": build_workload(parse_settings(settings)).model_dump(mode="json"),
         "ray_temp_dir": ray_folder,

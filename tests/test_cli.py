@@ -41,7 +41,7 @@ def write(name: str, text: str) -> str:
     [
         (["run", "--placements", "spilt"], "unknown placement 'spilt': use standard, split"),
         (["run", "--placements", ""], "empty entry"),
-        (["run", "--placements", "split:2+1"], "needs 3 devices, there are 2"),
+        (["run", "--placements", "split:2+1"], "needs 3 devices (actor_pool 2, critic_pool 1), there are 2"),
         (["run", "--model", "gpt9", "--rollout", "torch"], "unknown model 'gpt9': use tiny, qwen2.5-0.5b"),
         (["run", "--steps", "0"], "--steps: steps: input should be greater than 0 (got 0)"),
         (["run", "--steps", "two"], "'two' is not a valid integer"),

@@ -17,7 +17,7 @@ from placebench.devices import Device
 from placebench.errors import UsageError
 from placebench.expectation import expect_from_arithmetic, reachable_flops, step_flops
 from placebench.models import PRESETS
-from placebench.placement import parse_placement
+from placebench.placement_words import parse_placement
 from placebench.plan import Plan, RunRequest, bind, default_name, devices_per_node, make_plan, too_large
 from placebench.plan_view import show_plan
 from placebench.runfolder import RunFolder
@@ -76,6 +76,8 @@ def test_a_plan_says_what_runs_where_and_when(tmp_path: Path) -> None:
         "overlap": "all",
         "staleness": 0,
         "inflight_updates": False,
+        "tensor_parallel": None,
+        "scaling": None,
     }
     assert not (tmp_path / "runs").exists(), "a plan makes nothing"
 

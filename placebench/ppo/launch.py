@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.errors import UsageError
-from placebench.placement import Overlap, Placement, Pool, Role
+from placebench.placement import Pool, placement_from_record
 from placebench.runfolder import Trial, append_jsonl, write_atomically
 from placebench.telemetry.spans import SpanRecorder
 from placebench.workload import Workload
@@ -48,14 +48,8 @@ class Launch:
         self._workload = Workload.model_validate(content["workload"])
         self._devices = {device["id"]: device for device in content["devices"]}
         self._pools: Mapping[str, list[str]] = content["placement"]["pools"]
-        self._placement = Placement(
-            content["placement"]["name"],
-            tuple(Pool(name, (len(devices),)) for name, devices in self._pools.items()),
-            {Role(role): pool for role, pool in content["placement"]["roles"].items()},
-            Overlap(content["placement"]["overlap"]),
-            content["placement"]["staleness"],
-            content["placement"]["inflight_updates"],
-        )
+        pools = [Pool(name, (len(devices),)) for name, devices in self._pools.items()]
+        self._placement = placement_from_record(content["placement"], pools)
         # Tracing takes seconds, and what it shows is the same in every round.
         self._traced_step = self._workload.traced_step if content["round"] == 1 else None
         self._recorder = SpanRecorder("controller")

@@ -1,0 +1,137 @@
+"""Placements from YAML: any pools, given per node, and which role lives where.
+
+All keys:
+
+name: critic-apart            # as is: the file's name
+pools: {main: [3], apart: [1]}
+roles: {actor: main, rollout: main, ref: main, critic: apart}   # reward: as is, with the critic
+overlap: all                  # or none, updates
+staleness: 0
+inflight_updates: false
+tensor_parallel: 1            # devices that share one engine; as is, the workload's
+scaling: strong               # of one pool whose devices each hold a full replica
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from placebench.config import load_yaml
+from placebench.errors import Reasons
+from placebench.placement import Overlap, Placement, Pool, Role, Scaling
+
+KEYS = ("name", "pools", "roles", "overlap", "staleness", "inflight_updates", "tensor_parallel", "scaling")
+
+
+def load_placement(path: Path, nodes: Sequence[int]) -> Placement:
+    """Read a placement file for a host of `nodes` (devices per node).
+
+    Raises:
+        UsageError: one line for every reason why it is none, or cannot be on these nodes.
+    """
+    return _File(path, load_yaml(path), Reasons()).placement(nodes)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A placement file that collects what is wrong with it."""
+
+    path: Path
+    content: Mapping[str, Any]
+    reasons: Reasons
+
+    def placement(self, nodes: Sequence[int]) -> Placement:
+        for key in sorted(set(self.content) - set(KEYS), key=str):
+            self._wrong(f"unknown key {key!r}; a placement has {', '.join(KEYS)}")
+        pools = self._pools(nodes)
+        name, roles = self._name(), self._roles()
+        overlap = self._value("overlap", "one of none, updates, all", lambda value: Overlap(value), Overlap.ALL)
+        staleness = self._value("staleness", "a number of updates, 0 or more", lambda value: _whole(value, 0), 0)
+        inflight = self._value("inflight_updates", "true or false", _truth, False)
+        shared_by = self._value("tensor_parallel", "a number of devices above 0", lambda value: _whole(value, 1), None)
+        scaling = self._value("scaling", "strong or weak", lambda value: Scaling(value), None)
+        if scaling and len(pools) > 1:
+            self._wrong("scaling: belongs to one pool of replicas, and there are several; leave it out")
+        self.reasons.raise_any()
+        return Placement(name, pools, roles, overlap, staleness, inflight, shared_by, scaling)
+
+    def _wrong(self, what: str) -> None:
+        self.reasons.add([f"{self.path}: {what}"])
+
+    def _value(self, key: str, what: str, read: Callable[[Any], Any], default: Any) -> Any:
+        if key not in self.content:
+            return default
+        try:
+            return read(self.content[key])
+        except ValueError:
+            self._wrong(f"{key}: {self.content[key]!r} is not {what}")
+            return default
+
+    def _name(self) -> str:
+        name = self.content.get("name", self.path.stem)
+        if not isinstance(name, str) or not re.fullmatch(r"[\w+=.,:@/ -]{1,60}", name):
+            self._wrong(f"name: {name!r} must be a short text of letters, digits, spaces and + = . , : @ / -")
+        return str(name)
+
+    def _pools(self, nodes: Sequence[int]) -> tuple[Pool, ...]:
+        counts = {str(name): self._counts(str(name), value, nodes) for name, value in self._mapping("pools").items()}
+        pools = tuple(Pool(name, given) for name, given in counts.items() if given)
+        for node, have in enumerate(nodes):
+            users = {pool.name: pool.counts[node] for pool in pools if pool.counts[node]}
+            if sum(users.values()) > have:
+                by = ", ".join(f"{name} {count}" for name, count in users.items())
+                self._wrong(f"the pools need {sum(users.values())} devices on node {node} ({by}), there are {have}")
+        return pools
+
+    def _counts(self, name: str, value: Any, nodes: Sequence[int]) -> tuple[int, ...]:
+        counts = [value] if isinstance(value, int) else value
+        is_list = isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts)
+        if not is_list or len(counts) != len(nodes) or not sum(counts):
+            here = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
+            self._wrong(f"pools.{name}: {value!r} must be a list with one device count per node, and here is {here}")
+            return ()
+        return tuple(counts)
+
+    def _roles(self) -> dict[Role, str]:
+        """The pool of each role; the reward's is the critic's unless said otherwise."""
+        given, pools = self._mapping("roles"), self._mapping("pools")
+        known = {key: str(pool) for key, pool in given.items() if key in tuple(Role)}
+        for role in given.keys() - known.keys():
+            self._wrong(f"roles: unknown role {role!r}; the roles are {', '.join(Role)}")
+        for role, pool in known.items():
+            if pool not in [str(name) for name in pools]:
+                self._wrong(f"roles.{role}: there is no pool {pool!r} under pools")
+        if Role.CRITIC in known:
+            known.setdefault(Role.REWARD, known[Role.CRITIC])
+        missing = [role for role in Role if role not in known]
+        if missing and given and given.keys() <= known.keys():
+            self._wrong(f"roles: {', '.join(missing)} has no pool")
+        elif not missing and set(known.values()) <= {str(name) for name in pools}:
+            for name in pools:
+                if str(name) not in known.values():
+                    self._wrong(f"pools.{name}: no role lives there; give it one or leave it out")
+        return {role: known[role] for role in Role if role in known}
+
+    def _mapping(self, key: str) -> Mapping[Any, Any]:
+        value = self.content.get(key)
+        if not isinstance(value, Mapping) or not value:
+            self._wrong(f"{key}: must be a mapping, for example {_EXAMPLES[key]}")
+            return {}
+        return value
+
+
+_EXAMPLES = {"pools": "pools: {actor_pool: [2], critic_pool: [2]}", "roles": "roles: {actor: actor_pool, …}"}
+
+
+def _whole(value: Any, least: int) -> int:
+    if type(value) is not int or value < least:
+        raise ValueError(value)
+    return value
+
+
+def _truth(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError(value)
+    return value
