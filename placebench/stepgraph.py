@@ -106,7 +106,7 @@ def graph_among(names: Collection[str]) -> tuple[Phase, ...]:
     In place of an input that is not there stand the phases that it would have waited for.
     """
     inputs: dict[str, tuple[str, ...]] = {}
-    phases = step_graph(hands_over=True)
+    phases = step_graph(hands_over=True, has_critic=True)
     for phase in phases:
         needed = (wanted for name in phase.after for wanted in ((name,) if name in names else inputs[name]))
         inputs[phase.name] = tuple(dict.fromkeys(needed))
