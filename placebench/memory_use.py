@@ -8,7 +8,7 @@ from placebench.fitting import describe_memory
 from placebench.memory import MemoryEstimate
 from placebench.plan import BoundPlacement, Plan
 from placebench.progress import format_bytes
-from placebench.runfolder import Trial, read_jsonl
+from placebench.runfolder import HELD, Trial, read_jsonl
 
 # What torch says of its allocator when it is refused memory.
 _ALLOCATOR = re.compile(
@@ -75,6 +75,8 @@ def describe_use(trial: Trial, error: str, advice: MemoryAdvice) -> Iterator[str
             f"when it was refused: {process}torch had {match['allocated']} allocated and {match['reserved']} reserved"
             " but free; the rest is the engine's, NCCL's and the driver's"
         )
+    # An exception and those that it led to tell the same.
+    yield from dict.fromkeys(line for line in error.splitlines() if line.startswith(HELD))
     yield from (f"would lower the estimate: {line}" for line in advice.relief)
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 SCHEMA_VERSION = 1
+# Begins the line in which a worker that is refused memory tells what its models hold.
+HELD = "held by "
 
 
 class Status(StrEnum):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,7 +114,12 @@ def test_a_real_launch_out_of_memory_ends_as_oom_with_its_figures(tmp_path: Path
             "--set",
             "data.reward=greedy:score",
         ],
-        env={**os.environ, "TMPDIR": str(temp), "CI": "true", "PYTHONPATH": str(tmp_path)},
+        env={
+            **os.environ,
+            "TMPDIR": str(temp),
+            "CI": "true",
+            "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
+        },
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -128,6 +134,9 @@ def test_a_real_launch_out_of_memory_ends_as_oom_with_its_figures(tmp_path: Path
     assert "can't allocate memory" in lines[0]
     for device in ("cpu:0", "cpu:1"):
         assert any(line.startswith(f"{device}: in use ") and "; estimated " in line for line in lines)
+    held = [line for line in lines if re.match("held by cpu:[01] in reward: actor: weights [1-9]", line)]
+    assert held
+    assert "; critic: weights " in held[0]
     assert any(line.startswith("would lower the estimate: --set batch.micro_batch_tokens=") for line in lines)
     assert_nothing_left(temp)
 

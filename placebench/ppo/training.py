@@ -129,6 +129,10 @@ class SequenceModel:
                 values[index] = part
         return np.concatenate(values)
 
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes that this rank holds of the model between its passes, by what they are."""
+        return {"weights": sum(_bytes(parameter) for parameter in self.module.parameters())}
+
     def _groups(self, batch: SequenceBatch) -> list[NDArray[np.intp]]:
         groups = micro_batches(batch.lengths, self._batch.micro_batch_tokens)
         if self._is_sharded:
@@ -160,6 +164,15 @@ class TrainedModel(SequenceModel):
             weight_decay=self._settings.weight_decay,
             fused=device.type == "cuda",
         )
+
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes that this rank holds of the model and its training, by what they are."""
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        states = [value for state in self.optimizer.state.values() for value in state.values()]
+        return super().held_bytes() | {
+            "gradients": sum(_bytes(gradient) for gradient in gradients),
+            "optimizer": sum(_bytes(value) for value in states if isinstance(value, Tensor)),
+        }
 
     def update(
         self, batch: SequenceBatch, mini_batch_tokens: Sequence[int], epochs: int, loss: ForwardLoss
@@ -222,3 +235,9 @@ class TrainedModel(SequenceModel):
         for gradient in gradients:
             gradient.mul_(factor)
         return norm
+
+
+def _bytes(tensor: Tensor) -> int:
+    """Bytes of a tensor on this rank; of a sharded one, of its shard."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.numel() * local.element_size()

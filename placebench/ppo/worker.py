@@ -14,6 +14,8 @@ import numpy as np
 
 from placebench.placement import Role
 from placebench.ppo.batch import SequenceBatch
+from placebench.progress import format_bytes
+from placebench.runfolder import HELD
 from placebench.telemetry.kernels import KernelTrace
 from placebench.telemetry.spans import SpanRecorder
 from placebench.workload import Workload
@@ -180,8 +182,22 @@ class Worker:
         }
         kernels = self._kernels if step == self._traced_step else None
         with self._spans.span(step, phase, role), kernels.phase(step, phase) if kernels else nullcontext():
-            result = phases[phase](**arguments)
+            try:
+                result = phases[phase](**arguments)
+            except (RuntimeError, MemoryError) as error:
+                if is_out_of_memory(error):
+                    error.add_note(f"{HELD}{self._device_record['id']} in {phase}: {self._holdings()}")
+                raise
         return PhaseResult(result, self._spans.drain(), kernels.drain() if kernels else [])
+
+    def _holdings(self) -> str:
+        """Bytes of each model of this rank by what they are."""
+        models = (("actor", "_actor"), ("ref", "_ref"), ("critic", "_critic"))
+        held = [(name, getattr(self, attribute).held_bytes()) for name, attribute in models if hasattr(self, attribute)]
+        return "; ".join(
+            f"{name}: {', '.join(f'{part} {format_bytes(size)}' for part, size in parts.items() if size)}"
+            for name, parts in held
+        )
 
     def _gen(self, prompts: list[list[int]], longest: list[int], seeds: list[int]) -> SequenceBatch:
         from placebench.ppo.rollout.base import SamplingSettings
@@ -277,6 +293,13 @@ class _GpuMeter:
         import torch
 
         return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory has run out, on a GPU or on the host."""
+    import torch
+
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
 
 
 def _log_probs(module: Any, pack: Any) -> Any:
