@@ -1,0 +1,69 @@
+"""Keep what a finished run shows: its summary, report, plots and trace, small enough for a repository.
+
+    python benchmarks/reference.py RUN --into runs/reference/HOST/NAME
+
+Rebuilds the run's report from its files, copies it, and writes `commands.md`: the exact commands, the host's devices
+and the versions that made the figures. The commands of the reference results stand in benchmarks/README.md.
+"""
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+KEPT = ("summary.json", "report.md", "trace.json.gz")
+
+
+@click.command()
+@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--into", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to make.")
+def main(run: Path, into: Path) -> None:
+    """Copy the report of RUN into a folder."""
+    subprocess.run([sys.executable, "-m", "placebench", "report", str(run)], check=True)
+    content = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    shutil.rmtree(into, ignore_errors=True)
+    (into / "plots").mkdir(parents=True)
+    for name in KEPT:
+        shutil.copy(run / name, into / name)
+    for plot in sorted((run / "plots").glob("*.svg")):
+        shutil.copy(plot, into / "plots" / plot.name)
+    (into / "commands.md").write_text("\n".join(_describe(content, into)) + "\n", encoding="utf-8")
+    size = sum(file.stat().st_size for file in into.rglob("*") if file.is_file())
+    print(f"{into}: {size / 1e6:.1f} MB")
+
+
+def _describe(content: dict[str, Any], into: Path) -> list[str]:
+    devices = Counter(device["name"] for device in content["devices"])
+    driver, memory = content["host"]["driver"], content["host"]["memory_bytes"]
+    return [
+        f"# {into.name}",
+        "",
+        "```bash",
+        shlex.join(_without_paths(content["command"])),
+        f"python benchmarks/reference.py runs/*-{content['name']} --into {into}",
+        "```",
+        "",
+        f"- {', '.join(f'{count} × {name}' for name, count in devices.items())}"
+        + (f", driver {driver}" if driver else "")
+        + f", {content['host']['cpu_model']}, {memory / 2**30:.0f} GiB of memory",
+        "- " + ", ".join(f"{name} {version}" for name, version in content["versions"].items() if version),
+        f"- started {content['started']}; {content['rounds']} launches of each placement were asked for",
+    ]
+
+
+def _without_paths(command: list[str]) -> list[str]:
+    """The command without `--out`, which says only where its files went."""
+    if "--out" not in command:
+        return command
+    at = command.index("--out")
+    return command[:at] + command[at + 2 :]
+
+
+if __name__ == "__main__":
+    main()
