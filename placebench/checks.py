@@ -12,7 +12,7 @@ from pathlib import Path
 
 from placebench.errors import MissingExtraError, UsageError
 from placebench.models import PRESETS, model_shape
-from placebench.placement import Placement, Role
+from placebench.placement import Placement, Role, Scaling
 from placebench.runfolder import slug
 from placebench.workload import Batch, Workload
 
@@ -103,7 +103,8 @@ def impossible_placements(placements: Sequence[Placement], workload: Workload) -
                 f"placement {placement.name!r}: {ranks} devices generate, which engines of"
                 f" {shared_by} do not divide; lower rollout.tensor_parallel_size"
             )
-    yield from _undivided_batches(placements, workload.batch)
+    # Under weak scaling the batch grows with the devices, and divides.
+    yield from _undivided_batches([one for one in placements if one.scaling is not Scaling.WEAK], workload.batch)
 
 
 def _undivided_batches(placements: Sequence[Placement], batch: Batch) -> Iterator[str]:

@@ -8,6 +8,7 @@ from placebench.config import merge, nest
 from placebench.devices import Device
 from placebench.memory import MemoryEstimate, estimate_memory
 from placebench.models import ModelShape
+from placebench.placed import placed_workload
 from placebench.placement import Role
 from placebench.progress import format_bytes
 from placebench.workload import Workload
@@ -57,8 +58,9 @@ def describe_memory(estimate: MemoryEstimate) -> str:
 
 def pool_estimates(workload: Workload, shapes: Shapes, bound: "BoundPlacement") -> dict[str, MemoryEstimate]:
     """Estimated memory of each device by pool."""
+    placed = placed_workload(workload, bound.placement)
     return {
-        pool: estimate_memory(workload, *shapes, bound.placement.roles_in(pool), len(devices), devices[0].kind)
+        pool: estimate_memory(placed, *shapes, bound.placement.roles_in(pool), len(devices), devices[0].kind)
         for pool, devices in bound.devices.items()
     }
 

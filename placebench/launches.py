@@ -13,6 +13,7 @@ from placebench.devices import device_to_dict
 from placebench.failures import Verdict, judge, write_end
 from placebench.memory_use import memory_advice
 from placebench.ownership import RunRecord
+from placebench.placed import placed_workload
 from placebench.plan import Plan, PlannedLaunch
 from placebench.processes import LaunchMark, LaunchProcesses, oom_kills, stop_process
 from placebench.progress import activity, format_seconds
@@ -113,7 +114,7 @@ class Launcher:
             "round": launch.round,
             "placement": launch.placement.to_dict(),
             "devices": [device_to_dict(device) for devices in launch.placement.devices.values() for device in devices],
-            "workload": self._plan.workload.model_dump(mode="json"),
+            "workload": placed_workload(self._plan.workload, launch.placement.placement).model_dump(mode="json"),
             "ray_temp_dir": str(mark.ray_temp_dir),
             "step_timeout_s": self._plan.step_timeout_s,
         }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.config import parse_settings
+from placebench.placed import placed_workload
 from placebench.placement_words import parse_placement
 from placebench.runfolder import Trial, read_jsonl
 from placebench.workload import build_workload
@@ -69,12 +70,13 @@ def _launch_file(word: str, devices: int, ray_folder: str, settings: tuple[str, 
         }
         for index in range(devices)
     ]
+    workload = placed_workload(build_workload(parse_settings(settings)), placement)
     return {
         "schema_version": 1,
         "round": 1,
         "placement": placement.record() | {"pools": pools},
         "devices": records,
-        "workload": build_workload(parse_settings(settings)).model_dump(mode="json"),
+        "workload": workload.model_dump(mode="json"),
         "ray_temp_dir": ray_folder,
         "step_timeout_s": 600,
     }

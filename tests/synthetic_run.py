@@ -36,12 +36,14 @@ class Layout:
         roles: the pool of each role.
         times: start and end of each phase in seconds from the start of the step.
         step_s: length of the step.
+        scaling: `strong` or `weak` for a layout of replicas.
     """
 
     pools: Mapping[str, tuple[str, ...]]
     roles: Mapping[str, str]
     times: Times
     step_s: float
+    scaling: str | None = None
 
 
 STANDARD = Layout(
@@ -179,6 +181,7 @@ class SyntheticRun:
             "overlap": "all",
             "staleness": 0,
             "inflight_updates": False,
+            "scaling": layout.scaling,
         }
 
     def _devices(self) -> list[dict[str, Any]]:

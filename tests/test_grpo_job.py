@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from jobs import Job, run_job
 
+from placebench.plan import RunRequest, make_plan
+from placebench.runfolder import read_jsonl
 from placebench.stepgraph import step_graph
 
 GRPO = ("algorithm.name=grpo", "steps=3", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8")
@@ -25,21 +27,47 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> Job:
     return run_job(tmp_path_factory.mktemp("job") / "one", "standard", 1, *GRPO, *GROUPS)
 
 
+@pytest.fixture(scope="module")
+def four_replicas(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return run_job(tmp_path_factory.mktemp("job") / "four", "ddp:4", 4, *GRPO, *GROUPS, "sharding=shard")
+
+
+def assert_same_training(job: Job, reference: Job) -> None:
+    assert job.exit_code == 0, job.output[-3000:]
+    assert len(job.steps) == len(reference.steps) == 3
+    for step, expected in zip(job.steps, reference.steps, strict=True):
+        for name in (*RESULTS, "response_length/mean"):
+            np.testing.assert_allclose(step[name], expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("placement", "devices", "settings"),
-    [("standard", 4, ()), ("ref-alone.yaml", 2, ()), ("standard", 2, ("sharding=shard",))],
+    [
+        ("ref-alone.yaml", 2, ("sharding=shard",)),
+        # What one device works on grows to the same batch.
+        ("ddp:2/scaling=weak", 2, ("batch.size=8", "batch.mini_batch_size=4")),
+    ],
 )
 def test_a_placement_changes_where_not_what(
     tmp_path: Path, one_device: Job, placement: str, devices: int, settings: tuple[str, ...]
 ) -> None:
     (tmp_path / "ref-alone.yaml").write_text(REF_ALONE)
     word = str(tmp_path / placement) if placement.endswith(".yaml") else placement
-    job = run_job(tmp_path / "job", word, devices, *GRPO, *GROUPS, *settings)
-    assert job.exit_code == 0, job.output[-3000:]
-    assert len(job.steps) == len(one_device.steps) == 3
-    for step, expected in zip(job.steps, one_device.steps, strict=True):
-        for name in (*RESULTS, "response_length/mean"):
-            np.testing.assert_allclose(step[name], expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    assert_same_training(run_job(tmp_path / "job", word, devices, *GRPO, *GROUPS, *settings), one_device)
+
+
+def test_replicas_train_as_one_device_alone(one_device: Job, four_replicas: Job) -> None:
+    assert_same_training(four_replicas, one_device)
+
+
+def test_replicas_compute_with_as_many_threads_as_one_device_alone(
+    tmp_path: Path, one_device: Job, four_replicas: Job
+) -> None:
+    plan = make_plan(RunRequest("ddp:1,ddp:2", {"steps": 2, "warmup_steps": 0}, "cpu:2", out=tmp_path))
+    one, two = (bound.devices["replicas"] for bound in plan.placements)
+    assert len({len(device.cores) for device in (*one, *two)}) == 1
+    threads = {row["threads"] for job in (one_device, four_replicas) for row in read_jsonl(job.trial.processes)}
+    assert threads == {None, 1}  # the controller, which computes nothing, and devices of one core each
 
 
 def test_there_is_no_critic_anywhere(one_device: Job) -> None:

@@ -8,6 +8,7 @@ from placebench.compare.comparison import GPM_LOAD, Comparison, PlacementResult
 from placebench.compare.hardware import hardware_warnings
 from placebench.compare.metrics import LOAD
 from placebench.compare.run import Launch
+from placebench.compare.scaling import WEAK
 from placebench.compare.text import number, plural
 from placebench.runfolder import Status
 
@@ -61,6 +62,12 @@ def _unequal_work(comparison: Comparison) -> Iterator[str]:
         tokens = [_tokens(result) for result in (first, other)]
         more = tokens[1] / tokens[0] - 1 if tokens[0] else float("nan")
         if abs(more) > UNEQUAL_WORK:
+            if other.placement.scaling == WEAK or first.placement.scaling == WEAK:
+                yield (
+                    f"Weak scaling: a step of {other.name} is {number(tokens[1])} tokens, one of {first.name}"
+                    f" {number(tokens[0])}; compare tokens/s, not the time of a step."
+                )
+                continue
             yield (
                 f"Unequal work: {other.name} had {number(tokens[1])} tokens a step, {first.name} {number(tokens[0])}"
                 f" ({100 * more:+.1f} %); compare tokens/s, or run with --ignore-eos."

@@ -47,6 +47,12 @@ class PlacementResult(Measured):
         """The placement's name."""
         return self.placement.name
 
+    def by_round(self, key: str) -> dict[int, float]:
+        """A number of each launch by its round; empty where no launch has it."""
+        if key not in self.launch_values:
+            return {}
+        return {int(str(round_)): float(value) for round_, value in self.launch_values[key].items()}
+
     def role_pool(self, phase: str) -> str | None:
         """The pool that works on a phase; None for the controller's own."""
         for launch in self.launches:
@@ -168,15 +174,9 @@ def _ratios(first: PlacementResult, other: PlacementResult, run: Run, min_effect
     metrics = [*placement_metrics(phases), *(controller_metric(phase) for phase in phases)]
     metrics += [metric for device in run.devices for metric in device_metrics(device)]
     return {
-        metric.key: compare(_by_round(first, metric.key), _by_round(other, metric.key), metric.better, min_effect)
+        metric.key: compare(first.by_round(metric.key), other.by_round(metric.key), metric.better, min_effect)
         for metric in metrics
     }
-
-
-def _by_round(result: PlacementResult, key: str) -> dict[int, float]:
-    if key not in result.launch_values:
-        return {}
-    return {int(str(round_)): float(value) for round_, value in result.launch_values[key].items()}
 
 
 def phase_devices(result: PlacementResult) -> pd.DataFrame:

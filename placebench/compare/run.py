@@ -46,6 +46,7 @@ class RunPlacement:
         roles: the pool of each role.
         overlap: what could run side by side.
         staleness: how many updates the weights that generate may lag behind; 0 is synchronous.
+        scaling: of replicas, `strong` (the batch of a step stays) or `weak` (that of a device stays); else None.
     """
 
     name: str
@@ -53,6 +54,7 @@ class RunPlacement:
     roles: Mapping[str, str]
     overlap: str
     staleness: int = 0
+    scaling: str | None = None
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -223,6 +225,7 @@ def load_run(path: Path) -> Run:
                 dict(entry["roles"]),
                 entry["overlap"],
                 int(entry.get("staleness", 0)),
+                entry.get("scaling"),
             )
             for entry in manifest["placements"]
         )

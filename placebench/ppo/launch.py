@@ -57,7 +57,7 @@ class Launch:
     def run(self) -> None:
         """Start Ray and the workers, run every step, and stop them again whatever happens."""
         self._progress("start ray")
-        self._register(os.getpid(), "controller", None, None)
+        self._register(os.getpid(), "controller", None, None, None)
         # Ray reads its settings when it is imported.
         os.environ |= {
             "RAY_USAGE_STATS_ENABLED": "0",
@@ -121,10 +121,11 @@ class Launch:
             ]
             for pool, devices in self._pools.items()
         }
-        process_ids = iter(ray.get(_call(workers, "start")))
+        started = iter(ray.get(_call(workers, "start")))
         for pool, devices in self._pools.items():
             for rank, device in enumerate(devices):
-                self._register(next(process_ids), device, pool, rank)
+                process_id, threads = next(started)
+                self._register(process_id, device, pool, rank, threads)
         return workers
 
     def _build(self, workers: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
@@ -171,9 +172,9 @@ class Launch:
         content = {"stage": stage, "step": step, "steps": self._workload.steps, "running": running, "wall": time.time()}
         write_atomically(self._trial.progress, json.dumps(content))
 
-    def _register(self, pid: int, device: str, pool: str | None, rank: int | None) -> None:
+    def _register(self, pid: int, device: str, pool: str | None, rank: int | None, threads: int | None) -> None:
         with self._trial.processes.open("a", encoding="utf-8") as stream:
-            append_jsonl(stream, {"pid": pid, "device": device, "pool": pool, "rank": rank})
+            append_jsonl(stream, {"pid": pid, "device": device, "pool": pool, "rank": rank, "threads": threads})
 
     def _write_spans(self, spans: list[dict[str, Any]]) -> None:
         with self._trial.spans.open("a", encoding="utf-8") as stream:

@@ -74,8 +74,12 @@ class Worker:
         self._spans = SpanRecorder(device["id"], pool)
         self._kernels: KernelTrace | None = None
 
-    def start(self) -> int:
-        """Bind the process to its device and import what the job needs; returns the process id."""
+    def start(self) -> tuple[int, int]:
+        """Bind the process to its device and import what the job needs.
+
+        Returns:
+            The process id, and the CPU threads that torch computes with.
+        """
         with self._spans.span(0, "imports"):
             if self._device_record["kind"] == "gpu":
                 os.environ["CUDA_VISIBLE_DEVICES"] = self._device_record["id"]
@@ -90,7 +94,7 @@ class Worker:
         if self._device_record["kind"] == "gpu":
             self._spans = SpanRecorder(self._device_record["id"], self._pool, _GpuMeter(), self._spans.clock)
             self._kernels = KernelTrace(self._device_record["id"])
-        return os.getpid()
+        return os.getpid(), torch.get_num_threads()
 
     def open_store(self) -> tuple[str, int]:
         """Open the pool's rendezvous on a free port, in rank 0; returns host and port."""

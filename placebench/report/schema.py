@@ -121,6 +121,18 @@ class PlacementSummary(_Part):
     kernels: tuple[KernelTimes, ...] = Field(description="empty where no kernels were traced")
 
 
+class ScalingSummary(_Part):
+    """A placement of replicas against the one with the fewest."""
+
+    placement: str
+    base: str
+    scaling: Literal["strong", "weak"] = Field(description="strong: the batch of a step stays; weak: that of a device")
+    devices: int
+    base_devices: int
+    speedup: Ratio | None = Field(description="tokens/s over the base's; null where either has no finished launch")
+    efficiency: Ratio | None = Field(description="tokens/s/device over the base's, likewise")
+
+
 class LaunchSummary(_Part):
     """One launch; times are null unless it is done."""
 
@@ -165,6 +177,7 @@ class Summary(_Part):
     git: dict[str, Any] | None
     warnings: tuple[str, ...]
     placements: tuple[PlacementSummary, ...]
+    scaling: tuple[ScalingSummary, ...] = Field((), description="empty without replicas of several numbers")
     launches: tuple[LaunchSummary, ...]
 
     @property

@@ -14,6 +14,7 @@ from placebench.compare.measured import Measured
 from placebench.compare.metrics import Metric, controller_metric, device_metrics
 from placebench.compare.reasons import alone, headline, reasons, waiting
 from placebench.compare.run import KERNEL_TIMES, Launch
+from placebench.compare.scaling import ScalingResult, measure_scaling
 from placebench.compare.statistics import CONFIDENCE, Better
 from placebench.compare.statistics import Ratio as MeasuredRatio
 from placebench.report.schema import (
@@ -27,6 +28,7 @@ from placebench.report.schema import (
     Quantity,
     Ratio,
     Sampled,
+    ScalingSummary,
     Summary,
 )
 from placebench.runfolder import Status
@@ -58,6 +60,7 @@ def summarize(comparison: Comparison) -> Summary:
         git=manifest.get("git"),
         warnings=caveats(comparison),
         placements=tuple(_placement(comparison, result) for result in comparison.results),
+        scaling=tuple(_scaling(found) for found in measure_scaling(comparison)),
         launches=tuple(_launch(launch) for launch in run.launches),
     )
 
@@ -119,6 +122,20 @@ def _ratio(found: MeasuredRatio | None) -> Ratio | None:
     if found is None:
         return None
     return Ratio(value=found.value, low=found.low, high=found.high, pairs=found.pairs, verdict=found.verdict)
+
+
+def _scaling(found: ScalingResult) -> ScalingSummary:
+    return ScalingSummary.model_validate(
+        {
+            "placement": found.result.name,
+            "base": found.base.name,
+            "scaling": found.kind,
+            "devices": len(found.result.placement.devices),
+            "base_devices": len(found.base.placement.devices),
+            "speedup": _ratio(found.speedup),
+            "efficiency": _ratio(found.efficiency),
+        }
+    )
 
 
 def _times(result: PlacementResult, prefix: str) -> tuple[Quantity, ...]:

@@ -8,7 +8,7 @@ from placebench.compare.efficiency import FORMULAS
 from placebench.compare.metrics import placement_metrics
 from placebench.compare.steps import OWN_POOL
 from placebench.compare.text import MISSING, interval, plural, quantity, ratio
-from placebench.report.schema import PlacementSummary, Quantity, Sampled, Summary
+from placebench.report.schema import PlacementSummary, Quantity, Ratio, Sampled, Summary
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,23 @@ def single_grid(placement: PlacementSummary) -> Grid:
     """The numbers of a placement that is compared with nothing."""
     rows = tuple((found.label, _text(found)) for found in placement.quantities)
     return Grid(placement.name, ("", "value"), rows)
+
+
+def scaling_grid(summary: Summary) -> Grid:
+    """Speed-up and parallel efficiency of replicas."""
+    rows = tuple(
+        (found.placement, found.base, found.scaling, f"{found.devices} / {found.base_devices}", *speedup, *efficiency)
+        for found in summary.scaling
+        for speedup, efficiency in [(_ratio_cells(found.speedup), _ratio_cells(found.efficiency))]
+    )
+    measured = ("speed-up", "95 % interval", "efficiency", "95 % interval")
+    return Grid("Scaling of replicas", ("placement", "against", "scaling", "devices", *measured), rows)
+
+
+def _ratio_cells(found: Ratio | None) -> tuple[str, str]:
+    if found is None:
+        return MISSING, MISSING
+    return ratio(found.value, found.low, found.high), interval(found.low, found.high)
 
 
 def device_grid(summary: Summary) -> Grid:
@@ -199,6 +216,7 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
         f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"
         f" within {effect}, else undecided.",
         *(f"{found.label}: {found.meaning}." for found in placement_metrics(()) if found.key in measured),
+        *_about_scaling(summary),
         "Phase: time of the device that worked longest on it. Phases in different pools overlap and do not add up.",
         f"Load: {summary.method.load}. A sample counts for a phase by the time they share; 'sampled' is that time and"
         " the number of samples.",
@@ -206,6 +224,14 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
         *_missing_trace(summary),
     )
     return (*lines, f"Open {trace} at https://ui.perfetto.dev to see every phase of every launch.") if trace else lines
+
+
+def _about_scaling(summary: Summary) -> Iterator[str]:
+    if summary.scaling:
+        yield (
+            "Speed-up: tokens/s over that of the placement with the fewest replicas; efficiency: the same a device."
+            " Strong scaling keeps the batch of a step, weak scaling that of a device."
+        )
 
 
 def efficiency_formula(summary: Summary) -> str | None:
@@ -232,8 +258,7 @@ def _row(first: Quantity, other: Quantity) -> Row:
         first.key.startswith(("phase/", "controller/")) or first.key == "unattributed",
         _text(first),
         _text(other),
-        MISSING if found is None else ratio(found.value, found.low, found.high),
-        MISSING if found is None else interval(found.low, found.high),
+        *_ratio_cells(found),
         "" if found is None else found.verdict.value,
     )
 

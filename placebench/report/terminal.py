@@ -8,7 +8,7 @@ from rich.text import Text
 from placebench.compare.statistics import Verdict
 from placebench.compare.text import plural
 from placebench.report.schema import PlacementSummary, Summary
-from placebench.report.tables import Grid, comparison_rows, device_grid, efficiency_formula, single_grid
+from placebench.report.tables import Grid, comparison_rows, device_grid, efficiency_formula, scaling_grid, single_grid
 
 STYLES = {Verdict.FASTER: "bold green", Verdict.SLOWER: "bold red", Verdict.UNDECIDED: "yellow"}
 
@@ -21,6 +21,10 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print()
     if not others:
         console.print(_grid(single_grid(first), texts=1))
+        console.print()
+    scaling = scaling_grid(summary)
+    if scaling.rows:
+        console.print(_grid(scaling, texts=4))
         console.print()
     devices = device_grid(summary)
     if devices.rows:

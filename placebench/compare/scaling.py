@@ -1,0 +1,61 @@
+"""What more replicas bring: speed-up and parallel efficiency of data-parallel placements.
+
+Speed-up is tokens/s over tokens/s of the placement with the fewest replicas. Under strong scaling the work of a step
+stays the same, so that this is the quotient of the step times (Amdahl 1967); under weak scaling it grows with the
+devices, and the quotient of the rates is the scaled speed-up (Gustafson 1988). Efficiency is speed-up over the quotient
+of the devices: 1 where every device does as much as one alone. Intervals are those of the ratios behind them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.metrics import TOKENS, TOKENS_PER_DEVICE
+from placebench.compare.statistics import Ratio, compare
+
+WEAK = "weak"
+
+
+@dataclass(frozen=True)
+class ScalingResult:
+    """A placement of replicas against one of fewer.
+
+    Attributes:
+        result: the placement.
+        base: the one with the fewest replicas.
+        kind: `strong` or `weak`.
+        speedup: tokens/s over the base's; None where either has no finished launch.
+        efficiency: tokens/s/device over the base's; likewise.
+    """
+
+    result: PlacementResult
+    base: PlacementResult
+    kind: str
+    speedup: Ratio | None
+    efficiency: Ratio | None
+
+
+def measure_scaling(comparison: Comparison) -> tuple[ScalingResult, ...]:
+    """Every placement of replicas against the one with the fewest that scales alike; none without two of them."""
+    replicas = [result for result in comparison.results if result.placement.scaling]
+    found = []
+    for result in replicas:
+        base = _base(result, replicas)
+        if base is not None:
+            ratios = (
+                compare(base.by_round(metric.key), result.by_round(metric.key), metric.better, comparison.min_effect)
+                for metric in (TOKENS, TOKENS_PER_DEVICE)
+            )
+            found.append(ScalingResult(result, base, str(result.placement.scaling), *ratios))
+    return tuple(found)
+
+
+def _base(result: PlacementResult, replicas: Sequence[PlacementResult]) -> PlacementResult | None:
+    """The placement with the fewest replicas, fewer than the result's; one alone is the same under either scaling."""
+    fewer = [
+        other
+        for other in replicas
+        if len(other.placement.devices) < len(result.placement.devices)
+        and (len(other.placement.devices) == 1 or other.placement.scaling == result.placement.scaling)
+    ]
+    return min(fewer, key=lambda other: len(other.placement.devices), default=None)
