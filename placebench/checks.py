@@ -1,23 +1,19 @@
-"""Reasons why a run cannot be, each one line with what to do: packages, folders, workload, placements."""
+"""Reasons why a run cannot be, each one line with what to do: packages, folders, workload."""
 
 import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.util import find_spec
-from math import ceil, lcm
 from pathlib import Path
 
 from placebench.errors import MissingExtraError, UsageError
-from placebench.models import PRESETS, model_shape
-from placebench.placement import Placement, Role, Scaling
-from placebench.runfolder import slug
-from placebench.workload import Batch, Workload
+from placebench.models import PRESETS, model_shape, score_count
+from placebench.workload import Workload
 
 JOB_PACKAGES = ("torch", "ray", "transformers")
-MODEL_ROLES = (Role.ACTOR, Role.ROLLOUT, Role.REF, Role.CRITIC)
 # What a small run writes and a Ray session needs; a full disk in the middle costs more than this asks for.
 LEAST_FREE_BYTES = 200 << 20
 
@@ -61,7 +57,7 @@ def full_disks(folder: Path) -> Iterator[str]:
 
 def unusable_workload(workload: Workload) -> Iterator[str]:
     """Models, data, reward and rollout that are not there or do not go together."""
-    for model in dict.fromkeys((workload.model, workload.critic_model or workload.model)):
+    for model in dict.fromkeys(filter(None, (workload.model, workload.critic_model, workload.reward_model))):
         try:
             shape = model_shape(model)
         except UsageError as error:
@@ -73,59 +69,13 @@ def unusable_workload(workload: Workload) -> Iterator[str]:
                 f"batch: {length} tokens of prompt and response are more than the {shape.max_position_embeddings}"
                 f" that {model} takes; lower batch.max_prompt_length or batch.max_response_length"
             )
-        shared_by = workload.rollout.tensor_parallel_size if workload.rollout.backend == "vllm" else 1
-        if model == workload.model and shape is not None and shape.num_attention_heads % shared_by:
-            yield (
-                f"rollout.tensor_parallel_size {shared_by} does not divide the {shape.num_attention_heads} attention"
-                f" heads of {model}; lower it"
-            )
     yield from _unusable_prompts(workload)
-    yield from _unusable_reward(workload.data.reward)
+    if workload.reward_model is None:
+        yield from _unusable_reward(workload.data.reward)
+    else:
+        yield from _unusable_reward_model(workload.reward_model, workload.model)
     if workload.rollout.backend == "vllm" and find_spec("vllm") is None:
         yield str(MissingExtraError("rollout.backend vllm", "vllm", "vllm"))
-
-
-def impossible_placements(placements: Sequence[Placement], workload: Workload) -> Iterator[str]:
-    """Names that share a folder, roles that must live together and do not, batches that do not divide over a pool."""
-    folders: dict[str, str] = {}
-    for placement in placements:
-        other = folders.setdefault(slug(placement.name), placement.name)
-        if other != placement.name:
-            yield f"placements {other!r} and {placement.name!r} would share one folder: rename one of them"
-        if placement.roles[Role.ROLLOUT] != placement.roles[Role.ACTOR]:
-            yield (
-                f"placement {placement.name!r}: rollout lives in {placement.roles[Role.ROLLOUT]} and actor in"
-                f" {placement.roles[Role.ACTOR]}; put both into one pool, the only layout this version runs"
-            )
-        shared_by, ranks = workload.rollout.tensor_parallel_size, placement.pool_of(Role.ROLLOUT).size
-        if workload.rollout.backend == "vllm" and ranks % shared_by:
-            yield (
-                f"placement {placement.name!r}: {ranks} devices generate, which engines of"
-                f" {shared_by} do not divide; lower rollout.tensor_parallel_size"
-            )
-    # Under weak scaling the batch grows with the devices, and divides.
-    yield from _undivided_batches([one for one in placements if one.scaling is not Scaling.WEAK], workload.batch)
-
-
-def _undivided_batches(placements: Sequence[Placement], batch: Batch) -> Iterator[str]:
-    """Pools over whose devices a batch does not divide, with sizes near it that divide over all pools."""
-    pools = [
-        (placement, pool)
-        for placement in placements
-        for pool in placement.pools
-        if set(MODEL_ROLES) & set(placement.roles_in(pool.name))
-    ]
-    ranks = lcm(*(pool.size for _, pool in pools))
-    mini_batch = ceil(batch.mini_batch_size / ranks) * ranks
-    advice = f"try --batch-size {ceil(batch.size / mini_batch) * mini_batch} --mini-batch-size {mini_batch}"
-    for placement, pool in pools:
-        sizes = {"size": batch.size, "mini_batch_size": batch.mini_batch_size}
-        wrong = [f"batch.{key} {size}" for key, size in sizes.items() if size % pool.size]
-        if wrong:
-            yield (
-                f"placement {placement.name!r}: {' and '.join(wrong)} cannot be shared equally by the"
-                f" {pool.size} devices of {pool.name}; {advice}"
-            )
 
 
 def _unusable_prompts(workload: Workload) -> Iterator[str]:
@@ -151,6 +101,21 @@ def _unusable_prompts(workload: Workload) -> Iterator[str]:
         yield (
             f"data.source {data.source}: the prompt {text[:40]!r} has {length} tokens and batch.max_prompt_length is"
             f" {longest}; raise it"
+        )
+
+
+def _unusable_reward_model(model: str, actor: str) -> Iterator[str]:
+    """A reward model that is a language model without a score, or that cannot read the actor's tokens."""
+    try:
+        shape, actors, scores = model_shape(model), model_shape(actor), score_count(model)
+    except UsageError:
+        return  # told for each model
+    if scores not in (1, None):
+        yield f"reward_model {model}: gives {scores} scores; name a sequence classifier with a single one"
+    if shape and actors and shape.vocab_size != actors.vocab_size:
+        yield (
+            f"reward_model {model}: its vocabulary has {shape.vocab_size} words and that of {actor}"
+            f" {actors.vocab_size}; name one of the actor's family"
         )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from placebench.models import ModelShape
+from placebench.models import JobShapes
 from placebench.runfolder import Status
 from placebench.workload import Workload
 
@@ -88,25 +88,26 @@ def _work(workload: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in workload.items() if key not in ("seed", "steps", "warmup_steps")}
 
 
-def step_flops(workload: Workload, actor: ModelShape, critic: ModelShape) -> float:
+def step_flops(workload: Workload, shapes: JobShapes) -> float:
     """Floating-point operations of one step over all devices.
 
     2N a token for a forward pass and 6N for one with its backward pass, N parameters (Kaplan et al. 2020,
     arXiv:2001.08361, section 2.1); attention's own products and recomputation are left out. Forward: generation,
-    old_log_prob, ref and values; both updates once an epoch. Nothing of a critic where none is trained.
+    old_log_prob, ref, values and a reward model's scores; both updates once an epoch. Nothing of a critic where none is
+    trained.
     """
     batch = workload.batch
     tokens = batch.size * (batch.max_prompt_length + batch.max_response_length)
-    valued = critic.critic_parameters if workload.algorithm.has_critic else 0
-    forward = 2 * (3 * actor.parameters + valued)
-    update = 6 * workload.algorithm.epochs * (actor.parameters + valued)
+    actor, valued = shapes.actor.parameters, shapes.critic.critic_parameters if workload.algorithm.has_critic else 0
+    scored = shapes.reward.critic_parameters if shapes.reward else 0
+    forward = 2 * (3 * actor + valued + scored)
+    update = 6 * workload.algorithm.epochs * (actor + valued)
     return float(tokens * (forward + update))
 
 
 def expect_from_arithmetic(
     workload: Workload,
-    actor: ModelShape | None,
-    critic: ModelShape | None,
+    shapes: JobShapes | None,
     device_flops: float,
     launches: int,
 ) -> Expectation:
@@ -114,14 +115,13 @@ def expect_from_arithmetic(
 
     Args:
         workload: the job.
-        actor: its shape; None when it is not known before a download.
-        critic: likewise.
+        shapes: of its models; None when one is not known before a download.
         device_flops: FLOP/s that all devices together are taken to reach.
         launches: to come.
     """
-    if actor is None or critic is None:
+    if shapes is None:
         return Expectation(None, "unknown: the model's shape is known only after its download")
-    seconds = workload.steps * step_flops(workload, actor, critic) / device_flops
+    seconds = workload.steps * step_flops(workload, shapes) / device_flops
     return Expectation(launches * (_START_S + seconds), "rough, from the number of operations")
 
 

@@ -2,24 +2,23 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from placebench.config import merge, nest
 from placebench.devices import Device
 from placebench.memory import MemoryEstimate, estimate_memory
-from placebench.models import ModelShape
+from placebench.models import JobShapes, ModelShape
 from placebench.placed import placed_workload
 from placebench.placement import Role
+from placebench.placement_checks import undivided_heads
 from placebench.progress import format_bytes
-from placebench.workload import Workload
+from placebench.workload import EngineSize, Workload
 
 if TYPE_CHECKING:
     from placebench.plan import BoundPlacement
 
-Shapes = tuple[ModelShape, ModelShape]
 Settings = Mapping[str, Any]
 
-_TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
 _MOST_DEVICES = 64
 
 
@@ -56,23 +55,31 @@ def describe_memory(estimate: MemoryEstimate) -> str:
     return f"{format_bytes(estimate.peak)} in {estimate.moment.split()[0]} ({parts})"
 
 
-def pool_estimates(workload: Workload, shapes: Shapes, bound: "BoundPlacement") -> dict[str, MemoryEstimate]:
+def pool_estimates(workload: Workload, shapes: JobShapes, bound: "BoundPlacement") -> dict[str, MemoryEstimate]:
     """Estimated memory of each device by pool."""
-    placed = placed_workload(workload, bound.placement)
+    workload = placed_workload(workload, bound.placement)
     return {
-        pool: estimate_memory(placed, *shapes, bound.placement.roles_in(pool), len(devices), devices[0].kind)
+        pool: estimate_memory(
+            workload,
+            shapes.actor,
+            shapes.critic,
+            bound.placement.roles_in(pool),
+            len(devices),
+            devices[0].kind,
+            shapes.reward,
+        )
         for pool, devices in bound.devices.items()
     }
 
 
 def shortfalls(
-    workload: Workload, shapes: Shapes, bound: "BoundPlacement", devices: Sequence[Device]
+    workload: Workload, shapes: JobShapes, bound: "BoundPlacement", devices: Sequence[Device]
 ) -> Iterator[Shortfall]:
     """Where a placement needs more memory than there is: of a GPU its own, of CPU devices their node's.
 
     Args:
         workload: the job.
-        shapes: of actor and critic.
+        shapes: of its models.
         bound: the placement on its devices.
         devices: all devices of the run, which share a node's memory.
     """
@@ -92,7 +99,9 @@ def shortfalls(
             yield Shortfall(pool, node, estimates[pool], need, have)
 
 
-def too_large(workload: Workload, shapes: Shapes, bound: "BoundPlacement", devices: Sequence[Device]) -> Iterator[str]:
+def too_large(
+    workload: Workload, shapes: JobShapes, bound: "BoundPlacement", devices: Sequence[Device]
+) -> Iterator[str]:
     """One line for a placement that cannot fit, with the settings nearest to those asked for that do."""
     short = list(shortfalls(workload, shapes, bound, devices))
     if short:
@@ -100,7 +109,7 @@ def too_large(workload: Workload, shapes: Shapes, bound: "BoundPlacement", devic
         yield f"placement {bound.name!r}: {worst}; {_way_out(workload, shapes, bound, devices)}"
 
 
-def _way_out(workload: Workload, shapes: Shapes, bound: "BoundPlacement", devices: Sequence[Device]) -> str:
+def _way_out(workload: Workload, shapes: JobShapes, bound: "BoundPlacement", devices: Sequence[Device]) -> str:
     least: int | None = None
     for settings in _alternatives(workload, shapes, bound):
         for tokens in (None, *_token_budgets(workload, settings, shapes, bound, devices)):
@@ -120,7 +129,7 @@ def _way_out(workload: Workload, shapes: Shapes, bound: "BoundPlacement", device
     return f"no setting fits, {format_bytes(least or 0)} are missing at the least: take a smaller model or batch"
 
 
-def _largest(workload: Workload, shapes: Shapes, bound: "BoundPlacement") -> str:
+def _largest(workload: Workload, shapes: JobShapes, bound: "BoundPlacement") -> str:
     return format_bytes(max(estimate.peak for estimate in pool_estimates(workload, shapes, bound).values()))
 
 
@@ -136,17 +145,18 @@ def with_settings(workload: Workload, settings: Settings) -> Workload:
     return Workload.model_validate(content)
 
 
-def _alternatives(workload: Workload, shapes: Shapes, bound: "BoundPlacement") -> Iterator[Settings]:
+def _alternatives(workload: Workload, shapes: JobShapes, bound: "BoundPlacement") -> Iterator[Settings]:
     """Settings to try, those that cost the least time first; the first changes nothing but what comes on top."""
     rollout = workload.rollout
-    sharded: Settings = {"sharding": "shard"} if workload.sharding == "replicate" else {}
+    can_shard = workload.sharding == "replicate" and bound.placement.scaling is None
+    sharded: Settings = {"sharding": "shard"} if can_shard else {}
     checkpointed: Settings = {} if workload.activation_checkpointing else {"activation_checkpointing": True}
     asleep: Settings = {}
     if rollout.backend == "vllm" and not rollout.sleep:
         asleep = {"rollout.sleep": True}
     engines = [
         {"rollout.tensor_parallel_size": size}
-        for size in usable_engine_sizes(bound, shapes[0])
+        for size in usable_engine_sizes(bound, shapes.actor)
         if rollout.backend == "vllm" and size > rollout.tensor_parallel_size
     ]
     seen: list[Settings] = []
@@ -165,12 +175,18 @@ def _alternatives(workload: Workload, shapes: Shapes, bound: "BoundPlacement") -
 
 def usable_engine_sizes(bound: "BoundPlacement", actor: ModelShape) -> tuple[int, ...]:
     """Devices that may share an engine: they divide the rollout's pool and the model's heads."""
-    ranks = len(bound.devices[bound.placement.roles[Role.ROLLOUT]])
-    return tuple(size for size in _TENSOR_PARALLEL_SIZES if ranks % size == 0 and actor.num_attention_heads % size == 0)
+    if bound.placement.tensor_parallel is not None:
+        return (bound.placement.tensor_parallel,)
+    counts = bound.placement.pool_of(Role.ROLLOUT).counts
+    return tuple(
+        size
+        for size in get_args(EngineSize)
+        if not any(count % size for count in counts) and not list(undivided_heads(actor, "", size))
+    )
 
 
 def _token_budgets(
-    workload: Workload, settings: Settings, shapes: Shapes, bound: "BoundPlacement", devices: Sequence[Device]
+    workload: Workload, settings: Settings, shapes: JobShapes, bound: "BoundPlacement", devices: Sequence[Device]
 ) -> tuple[int, ...]:
     """The largest token budget below the workload's with which it fits; else the least, one sequence."""
     batch = workload.batch
@@ -193,12 +209,12 @@ def _other_devices(
 ) -> Iterator[tuple[str, "BoundPlacement"]]:
     """Other numbers of devices: another split of those there are, then more GPUs, or fewer CPU devices."""
     members = [device for pool in bound.devices.values() for device in pool]
-    pools, batch = tuple(bound.devices), workload.batch
+    pools, batch = tuple(bound.devices), placed_workload(workload, bound.placement).batch
 
     def divides(count: int) -> bool:
         return not (batch.size % count or batch.mini_batch_size % count)
 
-    if len(pools) == 2:
+    if len(pools) == 2 and (bound.placement.tensor_parallel or 1) == 1 and len(bound.placement.pools[0].counts) == 1:
         for count in range(1, len(members)):
             if divides(count) and divides(len(members) - count):
                 split = dict(zip(pools, (tuple(members[:count]), tuple(members[count:])), strict=True))
@@ -218,9 +234,9 @@ def _other_devices(
         factor *= 2
 
 
-def relief(workload: Workload, shapes: Shapes, bound: "BoundPlacement") -> tuple[str, ...]:
+def relief(workload: Workload, shapes: JobShapes, bound: "BoundPlacement") -> tuple[str, ...]:
     """Settings that lower the estimate of a placement, with the peak that it then has."""
-    batch = workload.batch
+    batch = placed_workload(workload, bound.placement).batch
     length = batch.max_prompt_length + batch.max_response_length
     # A budget that its sequences do not fill is lowered from what they do.
     sequences = max(batch.mini_batch_size // len(devices) for devices in bound.devices.values())

@@ -5,7 +5,7 @@ feed-forward width f and V words; its root, which is all but the blocks, has E p
 a value that is computed (4 in float32, 2 in bfloat16); T tokens in one micro-batch of a rank, R of them responses.
 Trained weights, their gradients and optimizer states are float32 in either precision.
 
-    weights      4·N for actor and critic, b·N for the reference; / n when sharded
+    weights      4·N for actor and critic, b·N for the reference and a reward model; / n when sharded
     optimizer    8·N of what is trained (Adam's two moments; Kingma and Ba 2015, arXiv:1412.6980); / n when sharded
     gradients    of the model in training. Replicated: 8·N, the buckets that are averaged among them. Sharded: 4·N/n,
                  reduced after every micro-batch, so that the first one's activations are there before them; while the
@@ -35,10 +35,10 @@ Trained weights, their gradients and optimizer states are float32 in either prec
     prefill      min(16,384, prompt tokens of the engine) · b·(3f/t + 4h), and 16 bytes for every word and sequence of
                  the engine for its sampler
 
-The job goes through moments, each with its own sum: building (weights, with the whole float32 root 4·E of the
-model that is built last), generating, waking and writing weights, the reference's pass, and the update of the actor or
-critic. An engine that sleeps holds weights and cache in the moments of generating and writing alone, otherwise in all
-of them. The peak is the largest moment.
+The job goes through moments, each with its own sum: building (weights, with the whole float32 root 4·E of the model
+that is built last), generating, waking and writing weights, the passes of reference and reward model, and the update
+of the actor or critic. An engine that sleeps holds weights and cache in the moments of generating and writing alone,
+otherwise in all of them. The peak is the largest moment.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -110,6 +110,7 @@ def estimate_memory(
     roles: Collection[Role],
     ranks: int,
     kind: Kind,
+    reward: ModelShape | None = None,
 ) -> MemoryEstimate:
     """Memory of each device of a pool.
 
@@ -120,19 +121,21 @@ def estimate_memory(
         roles: the roles that live in the pool.
         ranks: devices of the pool.
         kind: of these devices.
+        reward: shape of the reward model's decoder; None where the reward is a function.
     """
     value, shards = COMPUTED_BYTES[workload.precision], ranks if workload.sharding == "shard" else 1
     models = {
-        role: _Model(workload, shape, parameters, role is not Role.CRITIC, ranks, kind)
+        role: _Model(workload, shape, parameters, role in (Role.ACTOR, Role.REF), ranks, kind)
         for role, shape, parameters in (
             (Role.ACTOR, actor, actor.parameters),
             (Role.REF, actor, actor.parameters),
             (Role.CRITIC, critic, critic.critic_parameters),
+            *(((Role.REWARD, reward, reward.critic_parameters),) if reward else ()),
         )
         if role in roles and (role is not Role.CRITIC or workload.algorithm.has_critic)
     }
-    trained = {role: model for role, model in models.items() if role is not Role.REF}
-    weights = {role: (value if role is Role.REF else 4) * model.parameters // shards for role, model in models.items()}
+    trained = {role: model for role, model in models.items() if role in (Role.ACTOR, Role.CRITIC)}
+    weights = {role: (4 if role in trained else value) * model.parameters // shards for role, model in models.items()}
     always = {
         "runtime": RUNTIME_BYTES[kind],
         "weights": sum(weights.values()),
@@ -157,8 +160,8 @@ def estimate_memory(
     elif Role.ROLLOUT in roles:
         moments["gen"] = {**always, **_generation(workload, actor, ranks)}
     for role, model in models.items():
-        phase = "ref" if role is Role.REF else f"update_{role}"
-        passes = model.scoring() if role is Role.REF else model.update()
+        phase = f"update_{role}" if role in trained else str(role)
+        passes = model.update() if role in trained else model.scoring()
         for number, one in enumerate(passes):
             moments[f"{phase} {number}" if number else phase] = {**always, **resting, **one}
     if kind == "gpu" and trained:

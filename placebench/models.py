@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from placebench.errors import UsageError
 
@@ -72,6 +72,14 @@ class ModelShape:
         return content
 
 
+class JobShapes(NamedTuple):
+    """Shapes of a job's models; `reward` is None where the reward is a function."""
+
+    actor: ModelShape
+    critic: ModelShape
+    reward: ModelShape | None = None
+
+
 PRESETS: Mapping[str, ModelShape] = {
     "tiny": ModelShape("qwen2", 128, 512, 4, 4, 4, 64, False),
     "qwen2.5-0.5b": ModelShape("qwen2", 896, 4864, 24, 14, 2, 151_936, True, 1e6),
@@ -100,13 +108,34 @@ def model_shape(model: str) -> ModelShape | None:
     )
 
 
-def _read_shape(path: Path) -> ModelShape:
+def score_count(model: str) -> int | None:
+    """Scores that a model gives as a sequence classifier; None for a preset, which takes any head, and for a hub id.
+
+    A config that names no labels has two, as transformers reads it.
+
+    Raises:
+        UsageError: an unreadable config.
+    """
+    if model in PRESETS or not Path(model).is_dir():
+        return None
+    labels = _read_config(Path(model) / "config.json").get("id2label")
+    return len(labels) if isinstance(labels, dict) else 2
+
+
+def _read_config(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"{path.parent}: no config.json there; --model takes the folder of a saved model") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot read it as JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: not the config of a model: it holds no keys and values")
+    return content
+
+
+def _read_shape(path: Path) -> ModelShape:
+    content = _read_config(path)
     try:
         heads = int(content["num_attention_heads"])
         rope = content.get("rope_parameters") or content

@@ -42,7 +42,7 @@ def split_words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in _SEPARATOR.split(text))
 
 
-def parse_placements(text: str, nodes: Nodes) -> tuple[Placement, ...]:
+def parse_placements(text: str, nodes: Nodes, *, has_critic: bool = True) -> tuple[Placement, ...]:
     """Read a comma-separated list of placement words; see `parse_placement`.
 
     Raises:
@@ -52,7 +52,7 @@ def parse_placements(text: str, nodes: Nodes) -> tuple[Placement, ...]:
     if "" in words:
         raise UsageError(f"--placements {text!r} has an empty entry: write for example standard,split")
     reasons = Reasons()
-    attempts = [reasons.attempt(partial(parse_placement, word, nodes)) for word in words]
+    attempts = [reasons.attempt(partial(parse_placement, word, nodes, has_critic=has_critic)) for word in words]
     placements = [placement for placement in attempts if placement]
     names = [placement.name for placement in placements]
     reasons.add(
@@ -64,8 +64,13 @@ def parse_placements(text: str, nodes: Nodes) -> tuple[Placement, ...]:
     return tuple(placements)
 
 
-def parse_placement(word: str, nodes: Nodes) -> Placement:
-    """Read one placement word for a host of `nodes` (devices per node).
+def parse_placement(word: str, nodes: Nodes, *, has_critic: bool = True) -> Placement:
+    """Read one placement word.
+
+    Args:
+        word: as the user writes it.
+        nodes: devices of each node.
+        has_critic: whether the algorithm trains a critic; without one, `split` puts the reference apart in its place.
 
     Raises:
         UsageError: with what is wrong in the word and what would be right.
@@ -77,6 +82,8 @@ def parse_placement(word: str, nodes: Nodes) -> Placement:
     head, *settings = word.split("/")
     preset, match = _find_preset(word, head)
     placement = preset.resolve(word, match, nodes)
+    if not has_critic and preset in (SPLIT, SPLIT_NODES):
+        placement = _without_critic(placement)
     changes = _settings(word, settings)
     if "scaling" in changes and preset is not DDP:
         raise UsageError(f"placement {word!r}: scaling is a setting of ddp:N; leave it out")
@@ -206,6 +213,14 @@ def _two_pools(word: str, actor: tuple[int, ...], critic: tuple[int, ...]) -> Pl
     return Placement(word, (Pool("actor_pool", actor), Pool("critic_pool", critic)), roles)
 
 
+def _without_critic(placement: Placement) -> Placement:
+    """The same split with what judges on the second side: reference and reward."""
+    first, second = placement.pools
+    second = replace(second, name="ref_pool")
+    roles = dict.fromkeys((Role.ACTOR, Role.ROLLOUT), first.name)
+    return replace(placement, pools=(first, second), roles={role: roles.get(role, second.name) for role in Role})
+
+
 def _learners(word: str, match: re.Match[str], nodes: Nodes) -> Placement:
     """Learners on the nodes as given, one entry a node; engines on what is left, each whole on one node."""
     wanted = tuple(int(count) for count in match["learners"].split(","))
@@ -260,8 +275,8 @@ SPLIT = Preset(
     "split",
     "split[:A+B]",
     "such as split or split:3+1",
-    "actor, rollout and ref on A devices, critic and reward on B others; without counts half each, the odd one to"
-    " the actor",
+    "actor, rollout and ref on A devices, critic and reward on B others (without a critic: ref and reward); without"
+    " counts half each, the odd one to the actor",
     f"split(:(?P<actor>{_COUNT})\\+(?P<critic>{_COUNT}))?",
     _split,
 )

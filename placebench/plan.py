@@ -12,8 +12,9 @@ from placebench.devices import Device, device_to_dict, discover, parse_devices, 
 from placebench.errors import Reasons
 from placebench.expectation import Expectation, expect_from_arithmetic, expect_from_runs, reachable_flops
 from placebench.memory import MemoryEstimate
-from placebench.models import ModelShape, model_shape
+from placebench.models import JobShapes, model_shape
 from placebench.placement import Placement
+from placebench.placement_checks import impossible_placements
 from placebench.placement_words import parse_placements
 from placebench.runfolder import RunFolder, slug
 from placebench.workload import Workload, build_workload
@@ -141,26 +142,24 @@ class Plan:
         return self.rounds * len(self.placements)
 
     @cached_property
-    def shapes(self) -> tuple[ModelShape | None, ModelShape | None]:
-        """Shapes of actor and critic; None for a model that is known only after its download."""
-        return model_shape(self.workload.model), model_shape(self.workload.critic_model or self.workload.model)
+    def shapes(self) -> JobShapes | None:
+        """Shapes of the job's models; None when one is known only after its download."""
+        return job_shapes(self.workload)
 
     @property
     def memory(self) -> Mapping[tuple[str, str], MemoryEstimate]:
         """Estimated memory of each device by (placement, pool); empty when a model's shape is not known."""
-        actor, critic = self.shapes
-        if actor is None or critic is None:
+        if self.shapes is None:
             return {}
         return {
             (bound.name, pool): estimate
             for bound in self.placements
-            for pool, estimate in fitting.pool_estimates(self.workload, (actor, critic), bound).items()
+            for pool, estimate in fitting.pool_estimates(self.workload, self.shapes, bound).items()
         }
 
     def relief(self, bound: BoundPlacement) -> tuple[str, ...]:
         """Settings that lower a placement's estimated memory; none when a model's shape is not known."""
-        actor, critic = self.shapes
-        return () if actor is None or critic is None else fitting.relief(self.workload, (actor, critic), bound)
+        return () if self.shapes is None else fitting.relief(self.workload, self.shapes, bound)
 
     @property
     def expectation(self) -> Expectation:
@@ -173,7 +172,7 @@ class Plan:
         )
         cores = {core for device in self.devices for core in device.cores}
         flops = reachable_flops(cores, [device.name for device in self.devices if device.kind == "gpu"])
-        return known or expect_from_arithmetic(self.workload, *self.shapes, flops, len(self.launches))
+        return known or expect_from_arithmetic(self.workload, self.shapes, flops, len(self.launches))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -208,9 +207,14 @@ def make_plan(request: RunRequest) -> Plan:
         reasons.add(checks.unusable_workload(workload))
     spec = request.devices
     devices = reasons.attempt(lambda: discover(None if spec is None else parse_devices(spec)))
-    placements = reasons.attempt(lambda: parse_placements(words, devices_per_node(devices))) if devices else None
+    has_critic = workload is None or workload.algorithm.has_critic
+    placements = (
+        reasons.attempt(lambda: parse_placements(words, devices_per_node(devices), has_critic=has_critic))
+        if devices
+        else None
+    )
     if workload and placements:
-        reasons.add(checks.impossible_placements(placements, workload))
+        reasons.add(impossible_placements(placements, workload))
     reasons.raise_any()
     assert workload is not None
     assert devices is not None
@@ -256,10 +260,18 @@ def bind(placement: Placement, devices: Sequence[Device]) -> BoundPlacement:
 
 def too_large(plan: Plan) -> Iterator[str]:
     """One line for every placement that needs more memory than there is."""
-    actor, critic = plan.shapes
-    if actor is not None and critic is not None:
+    if plan.shapes is not None:
         for bound in plan.placements:
-            yield from fitting.too_large(plan.workload, (actor, critic), bound, plan.devices)
+            yield from fitting.too_large(plan.workload, plan.shapes, bound, plan.devices)
+
+
+def job_shapes(workload: Workload) -> JobShapes | None:
+    """Shapes of a job's models; None when one is known only after its download."""
+    actor, critic = model_shape(workload.model), model_shape(workload.critic_model or workload.model)
+    reward = model_shape(workload.reward_model) if workload.reward_model else None
+    if actor is None or critic is None or (workload.reward_model and reward is None):
+        return None
+    return JobShapes(actor, critic, reward)
 
 
 def _by_node(devices: Sequence[Device]) -> list[list[Device]]:

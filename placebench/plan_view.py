@@ -9,6 +9,7 @@ from rich.text import Text
 
 from placebench.devices import Device
 from placebench.fitting import describe_memory
+from placebench.models import model_shape
 from placebench.plan import BoundPlacement, Plan
 from placebench.progress import format_bytes, format_seconds
 
@@ -35,7 +36,7 @@ def show_plan(plan: Plan, console: Console) -> None:
 
 
 def _head(plan: Plan) -> Iterator[tuple[str, str]]:
-    shape = plan.shapes[0]
+    shape = model_shape(plan.workload.model)
     parameters = "" if shape is None else f", {shape.parameters / 1e6:,.1f} M parameters"
     batch = plan.workload.batch
     expected = plan.expectation

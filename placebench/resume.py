@@ -127,7 +127,8 @@ def _agree(
     if request.devices is not None and discover(parse_devices(request.devices)) != tuple(devices):
         differs("--devices", request.devices, ", ".join(device.id for device in devices))
     if request.placements is not None:
-        given = parse_placements(request.placements, devices_per_node(devices))
+        has_critic = workload.algorithm.has_critic
+        given = parse_placements(request.placements, devices_per_node(devices), has_critic=has_critic)
         if [bind(placement, devices).to_dict() for placement in given] != content["placements"]:
             names = ",".join(str(entry["name"]) for entry in content["placements"])
             differs("--placements", request.placements, names)

@@ -17,6 +17,8 @@ from placebench.models import PRESETS
 # The preset that learns within a minute on two cores; the defaults below are for it.
 SMALL_MODEL = "tiny"
 
+EngineSize = Literal[1, 2, 4, 8]
+"""Devices that share one vLLM engine."""
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Coefficient = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -76,7 +78,7 @@ class Rollout(_Section):
     )
     response_length_median: Positive = Field(256, description="median of the drawn lengths, tokens")
     response_length_sigma: Rate = Field(0.8, description="standard deviation of the drawn lengths' logarithm")
-    tensor_parallel_size: Literal[1, 2, 4, 8] = Field(1, description="devices that share one vLLM engine")
+    tensor_parallel_size: EngineSize = Field(1, description="devices that share one vLLM engine")
     sleep: bool = Field(True, description="a vLLM engine gives its GPU memory back while the pool trains")
     cuda_graphs: bool = Field(True, description="vLLM replays decoding as CUDA graphs")
 
@@ -130,6 +132,9 @@ class Workload(_Section):
 
     model: str = Field(SMALL_MODEL, description="a preset, a folder, or a hub id")
     critic_model: str | None = Field(None, description="the critic's model; the actor's when not given")
+    reward_model: str | None = Field(
+        None, description="a model with one score, of the actor's vocabulary, in place of data.reward"
+    )
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     steps: Positive = 10
     warmup_steps: Annotated[int, Field(ge=0)] = 2

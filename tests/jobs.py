@@ -54,7 +54,8 @@ def run_job(folder: Path, placement: str, devices: int, *settings: str, program:
 
 
 def _launch_file(word: str, devices: int, ray_folder: str, settings: tuple[str, ...]) -> dict[str, Any]:
-    placement = parse_placement(word, [devices])
+    job = build_workload(parse_settings(settings))
+    placement = parse_placement(word, [devices], has_critic=job.algorithm.has_critic)
     cores = sorted(os.sched_getaffinity(0))
     names = iter(range(devices))
     pools = {pool.name: [f"cpu:{next(names)}" for _ in range(pool.size)] for pool in placement.pools}
@@ -70,13 +71,12 @@ def _launch_file(word: str, devices: int, ray_folder: str, settings: tuple[str, 
         }
         for index in range(devices)
     ]
-    workload = placed_workload(build_workload(parse_settings(settings)), placement)
     return {
         "schema_version": 1,
         "round": 1,
         "placement": placement.record() | {"pools": pools},
         "devices": records,
-        "workload": workload.model_dump(mode="json"),
+        "workload": placed_workload(job, placement).model_dump(mode="json"),
         "ray_temp_dir": ray_folder,
         "step_timeout_s": 600,
     }

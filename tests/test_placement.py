@@ -335,3 +335,13 @@ def test_a_file_tells_all_that_is_wrong_at_once(tmp_path: Path) -> None:
         "roles",
         "overlap",
     ]
+
+
+@given(st.sampled_from(["split", "split@nodes", "split:3+1/overlap=none"]), st.integers(2, 8))
+def test_without_a_critic_split_puts_the_judges_apart(word: str, each: int) -> None:
+    placement = parse_placement(word, [each, each], has_critic=False)
+    assert placement.roles_in("actor_pool") == (Role.ACTOR, Role.ROLLOUT)
+    assert {Role.REF, Role.REWARD} < set(placement.roles_in("ref_pool"))
+    with_critic = parse_placement(word, [each, each])
+    assert [pool.counts for pool in placement.pools] == [pool.counts for pool in with_critic.pools]
+    assert parse_placement("standard", [each], has_critic=False) == parse_placement("standard", [each])

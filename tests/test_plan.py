@@ -16,7 +16,8 @@ from placebench.config import parse_settings
 from placebench.devices import Device
 from placebench.errors import UsageError
 from placebench.expectation import expect_from_arithmetic, reachable_flops, step_flops
-from placebench.models import PRESETS
+from placebench.models import PRESETS, JobShapes
+from placebench.placement_checks import impossible_placements
 from placebench.placement_words import parse_placement
 from placebench.plan import Plan, RunRequest, bind, default_name, devices_per_node, make_plan, too_large
 from placebench.plan_view import show_plan
@@ -319,27 +320,27 @@ def test_operations_of_a_step_by_hand() -> None:
     batch = {"size": 4, "mini_batch_size": 4, "max_prompt_length": 3, "max_response_length": 2}
     job = build_workload({"batch": batch, "algorithm": {"epochs": 2}})
     n, c = shape.parameters, shape.critic_parameters
-    assert step_flops(job, shape, shape) == 4 * 5 * (2 * (3 * n + c) + 6 * 2 * (n + c))
+    assert step_flops(job, JobShapes(shape, shape)) == 4 * 5 * (2 * (3 * n + c) + 6 * 2 * (n + c))
     grpo = build_workload({"batch": {**batch, "group_size": 2}, "algorithm": {"name": "grpo", "epochs": 2}})
-    assert step_flops(grpo, shape, shape) == 4 * 5 * (2 * 3 * n + 6 * 2 * n)
+    assert step_flops(grpo, JobShapes(shape, shape)) == 4 * 5 * (2 * 3 * n + 6 * 2 * n)
     assert reachable_flops((), ["NVIDIA H200", "NVIDIA H200"]) == 2 * reachable_flops((), ["NVIDIA H100 80GB HBM3"])
     assert reachable_flops((0, 1), []) == 2 * reachable_flops((7,), [])
 
 
 def test_the_duration_of_an_unknown_model_is_unknown() -> None:
-    assert expect_from_arithmetic(Workload(), None, None, 1e12, 6).seconds is None
+    assert expect_from_arithmetic(Workload(), None, 1e12, 6).seconds is None
 
 
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 7), st.integers(1, 7))
 def test_the_sizes_proposed_for_a_batch_work(minis: int, mini_batch: int, actor: int, critic: int) -> None:
     placements = (parse_placement(f"split:{actor}+{critic}", [14]), parse_placement("standard", [actor + critic]))
     sizes = {"size": minis * mini_batch, "mini_batch_size": mini_batch}
-    found = list(checks.impossible_placements(placements, build_workload({"batch": sizes})))
+    found = list(impossible_placements(placements, build_workload({"batch": sizes})))
     for line in found:
         words = line.split()
         size, mini_batch = int(words[words.index("--batch-size") + 1]), int(words[-1])
         proposed = build_workload({"batch": {"size": size, "mini_batch_size": mini_batch}})
-        assert list(checks.impossible_placements(placements, proposed)) == []
+        assert list(impossible_placements(placements, proposed)) == []
 
 
 @given(st.text(max_size=80))

@@ -53,6 +53,41 @@ def load_language_model(model: str) -> Any:
         raise UsageError(f"--model {model}: cannot be trained: {str(error).splitlines()[0]}") from None
 
 
+def load_reward_model(model: str, vocabulary: int) -> "ValueModel":
+    """A sequence classifier with one score: the saved weights, or for a preset weights on the meta device.
+
+    Args:
+        model: a preset, a folder or a hub id.
+        vocabulary: words of the actor's, whose tokens it is to read.
+
+    Raises:
+        UsageError: it cannot be loaded, has another number of scores, or another vocabulary.
+    """
+    import transformers
+
+    register()
+    auto_model: Any = transformers.AutoModelForSequenceClassification
+    config = model_config(model)
+    if model in PRESETS:
+        config.num_labels = 1
+    if config.num_labels != 1:
+        raise UsageError(f"reward_model {model}: gives {config.num_labels} scores; name one with a single score")
+    if config.vocab_size != vocabulary:
+        raise UsageError(
+            f"reward_model {model}: its vocabulary has {config.vocab_size} words and the actor's {vocabulary}; name one"
+            " of the actor's family"
+        )
+    try:
+        if model in PRESETS:
+            with torch.device("meta"):
+                classifier = auto_model.from_config(config, dtype=torch.float32, attn_implementation=PACKED)
+        else:
+            classifier = auto_model.from_pretrained(model, config=config, dtype="auto", attn_implementation=PACKED)
+    except ValueError as error:
+        raise UsageError(f"reward_model {model}: cannot score: {str(error).splitlines()[0]}") from None
+    return ValueModel(classifier, classifier.score)
+
+
 class DecoderModel(nn.Module):
     """A transformers decoder with a head of its own."""
 
@@ -135,13 +170,18 @@ class PolicyModel(DecoderModel):
 
 
 class ValueModel(DecoderModel):
-    """A decoder with a value head: the expected return before each response token."""
+    """A decoder with one number a token: a critic's expected return, or a reward model's score.
 
-    def __init__(self, language_model: Any) -> None:
+    Args:
+        language_model: the decoder is its `model`.
+        head: of one output; None for a new one.
+    """
+
+    def __init__(self, language_model: Any, head: nn.Linear | None = None) -> None:
         super().__init__(language_model)
         self.backbone = language_model.model
         with torch.device("meta"):
-            self.value_head = nn.Linear(language_model.config.hidden_size, 1, bias=False)
+            self.value_head = head or nn.Linear(language_model.config.hidden_size, 1, bias=False)
 
     @property
     def decoder(self) -> nn.Module:
@@ -156,7 +196,7 @@ class ValueModel(DecoderModel):
             super().initialize(module)
 
     def forward(self, inputs: dict[str, Any], predict_positions: Tensor) -> Tensor:
-        """Values at the response tokens, float32 [response tokens]; arguments as in `PolicyModel`."""
+        """Values at the positions given, float32 [positions]; arguments as in `PolicyModel`."""
         values: Tensor = self.value_head(self._hidden(inputs, predict_positions))
         # A tensor of its own: sharding hooks itself to what comes out of a model.
         return values.float().squeeze(-1).clone()

@@ -133,6 +133,11 @@ class SequenceModel:
         """Bytes that this rank holds of the model between its passes, by what they are."""
         return {"weights": sum(_bytes(parameter) for parameter in self.module.parameters())}
 
+    def per_sequence(self, batch: SequenceBatch, forward: Forward) -> NDArray[np.float32]:
+        """Apply `forward` likewise and keep each response's last value, float32 [sequences]."""
+        values: NDArray[np.float32] = self.per_token(batch, forward)[np.cumsum(batch.response_lengths) - 1]
+        return values
+
     def _groups(self, batch: SequenceBatch) -> list[NDArray[np.intp]]:
         groups = micro_batches(batch.lengths, self._batch.micro_batch_tokens)
         if self._is_sharded:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from placebench.ppo.rollout.base import Rollout
 
-# Added to the workload's seed, so that the critic does not start with the actor's weights.
-CRITIC_SEED = 1
+# Added to the workload's seed, so that critic and reward model do not start with the actor's weights.
+CRITIC_SEED, REWARD_SEED = 1, 2
 
 
 class PhaseResult(NamedTuple):
@@ -123,7 +123,14 @@ class Worker:
     def _build_roles(self) -> None:
         import torch
 
-        from placebench.ppo.models import DecoderModel, PolicyModel, ValueModel, load_language_model
+        from placebench.ppo.models import (
+            DecoderModel,
+            PolicyModel,
+            ValueModel,
+            load_language_model,
+            load_reward_model,
+            model_config,
+        )
         from placebench.ppo.rewards import load_reward
         from placebench.ppo.tokenizer import load_tokenizer
         from placebench.ppo.training import SequenceModel, TrainedModel
@@ -147,7 +154,10 @@ class Worker:
             critic: DecoderModel = ValueModel(load_language_model(job.critic_model or job.model))
             seed = job.seed + CRITIC_SEED
             self._critic: TrainedModel = TrainedModel(critic, job, device, seed, job.optimizer.critic_lr)
-        if Role.REWARD in self._roles:
+        if Role.REWARD in self._roles and job.reward_model:
+            reward = load_reward_model(job.reward_model, model_config(job.model).vocab_size).requires_grad_(False)
+            self._reward_model = SequenceModel(reward, job, device, job.seed + REWARD_SEED)
+        elif Role.REWARD in self._roles:
             self._reward = load_reward(job.data.reward)
 
     def _build_rollout(self, device: "torch.device") -> "Rollout":
@@ -196,7 +206,7 @@ class Worker:
 
     def _holdings(self) -> str:
         """Bytes of each model of this rank by what they are."""
-        models = (("actor", "_actor"), ("ref", "_ref"), ("critic", "_critic"))
+        models = (("actor", "_actor"), ("ref", "_ref"), ("critic", "_critic"), ("reward", "_reward_model"))
         held = [(name, getattr(self, attribute).held_bytes()) for name, attribute in models if hasattr(self, attribute)]
         return "; ".join(
             f"{name}: {', '.join(f'{part} {format_bytes(size)}' for part, size in parts.items() if size)}"
@@ -220,6 +230,12 @@ class Worker:
         return SequenceBatch.build(prompts, [response.tokens for response in responses], rollout_log_probs=log_probs)
 
     def _score(self, batch: SequenceBatch, prompts: list[str], answers: list[str]) -> np.ndarray[Any, Any]:
+        """Scores of the responses, float64 [sequences]; a reward model's is its value at the last token."""
+        if self._workload.reward_model:
+            # The output that predicts a token is one before the token's own.
+            return self._reward_model.per_sequence(
+                batch, lambda module, pack: module(pack.inputs, pack.predict_positions + 1)
+            ).astype(np.float64)
         texts = [
             self._tokenizer.decode(tokens[length:].tolist())
             for tokens, length in zip(batch.sequence_tokens(), batch.prompt_lengths, strict=True)
