@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from placebench import __version__
-from placebench.commands import show
+from placebench.commands import compare, show
 from placebench.commands.shared import find_run, open_console
 from placebench.errors import PlacebenchError
 
@@ -199,5 +199,5 @@ def _report(folder: Path) -> None:
         _drop_stdout()
 
 
-for _command in (show.show, show.report):
+for _command in (compare.compare, show.show, show.report):
     main.add_command(_command)

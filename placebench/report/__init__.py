@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+PLOTS = "plots"
+SUMMARY = "summary.json"
+MARKDOWN = "report.md"
+HTML = "report.html"
+
+
 @dataclass(frozen=True)
 class ReportPaths:
     """The files of a report.

@@ -6,15 +6,11 @@ from rich.console import Console
 
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.errors import UsageError
-from placebench.report import ReportPaths
+from placebench.report import HTML, MARKDOWN, ReportPaths
 from placebench.report.schema import Summary
 from placebench.report.summary import summarize
 from placebench.report.terminal import print_summary
-from placebench.runfolder import write_atomically
 
-PLOTS = "plots"
-MARKDOWN = "report.md"
-HTML = "report.html"
 TRACE = "trace.json.gz"
 
 
@@ -39,35 +35,11 @@ def show(run_dir: Path, console: Console) -> None:
 
 def _write(comparison: Comparison, summary: Summary) -> ReportPaths:
     """Draw and write; the page comes last, when all that it names is there."""
-    from placebench.report.pages import Picture, html, markdown
+    from placebench.report.files import write_pages
     from placebench.report.plots import draw_plots
-    from placebench.report.style import save_figure, svg_text
     from placebench.report.trace import write_trace
 
-    folder = comparison.run.folder
-    plots = folder.path / PLOTS
-    plots.mkdir(exist_ok=True)
-    trace = folder.path / TRACE
-    for stale in (trace, *plots.glob("*.svg"), *plots.glob("*.png")):
-        stale.unlink(missing_ok=True)
-    pictures, files = [], []
-    for plot in draw_plots(comparison):
-        svg, png = (plots / f"{plot.name}.{suffix}" for suffix in ("svg", "png"))
-        picture = Picture(plot.title, plot.caption, f"{PLOTS}/{svg.name}", svg_text(plot.figure))
-        svg.write_text(picture.svg, encoding="utf-8")
-        save_figure(plot.figure, png)
-        pictures.append(picture)
-        files += [svg, png]
+    trace = comparison.run.folder.path / TRACE
+    trace.unlink(missing_ok=True)
     has_trace = write_trace(comparison, trace)
-    write_atomically(folder.summary_file, summary.model_dump_json(indent=1) + "\n")
-    write_atomically(folder.path / MARKDOWN, markdown(summary, pictures, TRACE if has_trace else None))
-    write_atomically(folder.path / HTML, html(summary, pictures, TRACE if has_trace else None))
-    return ReportPaths(
-        folder.summary_file,
-        folder.path / MARKDOWN,
-        folder.path / HTML,
-        trace if has_trace else None,
-        tuple(files),
-        summary.done,
-        summary.planned,
-    )
+    return write_pages(summary, draw_plots(comparison), comparison.run.folder.path, trace=trace if has_trace else None)

@@ -119,6 +119,27 @@ class PlacementSummary(_Part):
     phases_in_pools: tuple[PhaseInPool, ...]
     phases_on_devices: tuple[PhaseOnDevice, ...]
     kernels: tuple[KernelTimes, ...] = Field(description="empty where no kernels were traced")
+    parts: tuple[Quantity, ...] = Field(
+        (), description="of logs: times that are part of a phase or lie outside the step, never added to anything"
+    )
+
+
+class Fact(_Part):
+    """One thing that is known of compared runs besides their numbers."""
+
+    name: str
+    values: tuple[str | None, ...] = Field(description="one an arm, in their order; null where it is not known")
+    differs: bool = Field(description="whether the arms that say it disagree")
+
+
+class Source(_Part):
+    """Where the numbers of one launch of an arm come from."""
+
+    arm: str
+    source: str = Field(description="its trial folder, or its files")
+    format: str = Field(description="`run`, or the formats of its logs")
+    steps: int = Field(description="steps on record")
+    measured: int = Field(description="those in the numbers")
 
 
 class ScalingSummary(_Part):
@@ -162,6 +183,7 @@ class Summary(_Part):
     """The content of `summary.json`."""
 
     schema_version: Literal[1] = 1
+    kind: Literal["run", "comparison"] = Field("run", description="of one run, or of arms of several runs and logs")
     placebench: str
     name: str
     status: str
@@ -179,6 +201,20 @@ class Summary(_Part):
     placements: tuple[PlacementSummary, ...]
     scaling: tuple[ScalingSummary, ...] = Field((), description="empty without replicas of several numbers")
     launches: tuple[LaunchSummary, ...]
+    facts: tuple[Fact, ...] = Field((), description="of a comparison: what is known of the runs, what differs first")
+    sources: tuple[Source, ...] = Field((), description="of a comparison: what its numbers come from")
+
+    @property
+    def coverage(self) -> str:
+        """How much was measured, in one phrase."""
+        if self.kind == "comparison":
+            return f"{self.done} launch{'es' * (self.done != 1)} compared"
+        return f"{self.done} of {self.planned} launches done{f', started {self.started}' if self.started else ''}"
+
+    @property
+    def differing(self) -> tuple[Fact, ...]:
+        """What differs between the runs of a comparison besides what is compared."""
+        return tuple(fact for fact in self.facts if fact.differs)
 
     @property
     def verdicts(self) -> tuple[PlacementSummary, ...]:

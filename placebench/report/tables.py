@@ -8,7 +8,7 @@ from placebench.compare.efficiency import FORMULAS
 from placebench.compare.metrics import placement_metrics
 from placebench.compare.steps import OWN_POOL
 from placebench.compare.text import MISSING, interval, plural, quantity, ratio
-from placebench.report.schema import PlacementSummary, Quantity, Ratio, Sampled, Summary
+from placebench.report.schema import Fact, PlacementSummary, Quantity, Ratio, Sampled, Summary
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,11 @@ def comparison_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[R
 def controller_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
     """The same for the phases as the controller saw them."""
     return tuple(_row(*pair) for pair in zip(first.controller_view, other.controller_view, strict=True))
+
+
+def part_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
+    """The same for parts of phases and times outside the step."""
+    return tuple(_row(*pair) for pair in zip(first.parts, other.parts, strict=True))
 
 
 def single_grid(placement: PlacementSummary) -> Grid:
@@ -204,8 +209,33 @@ def launch_grid(summary: Summary) -> Grid:
     return Grid("Launches", ("round", "placement", "status", "steps", "start-up", "in steps", "stopping"), rows)
 
 
+def difference_grid(summary: Summary) -> Grid:
+    """What else differs between the runs of a comparison."""
+    return _fact_grid("What else differs", summary, summary.differing)
+
+
+def fact_grid(summary: Summary) -> Grid:
+    """What else is known of the runs of a comparison."""
+    return _fact_grid("Runs", summary, [fact for fact in summary.facts if not fact.differs])
+
+
+def _fact_grid(title: str, summary: Summary, facts: Sequence[Fact]) -> Grid:
+    header = ("", *(placement.name for placement in summary.placements))
+    return Grid(title, header, tuple((fact.name, *(value or MISSING for value in fact.values)) for fact in facts))
+
+
+def source_grid(summary: Summary) -> Grid:
+    """What the numbers of a comparison come from."""
+    rows = tuple(
+        (found.arm, found.source, found.format, f"{found.measured} of {found.steps}") for found in summary.sources
+    )
+    return Grid("Launches", ("arm", "from", "format", "steps measured"), rows)
+
+
 def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
     """What the numbers are, one line each."""
+    if summary.kind == "comparison":
+        return _comparison_notes(summary)
     effect = quantity(summary.method.min_effect, "1")
     measured = {found.key for placement in summary.placements for found in placement.quantities}
     lines = (
@@ -232,6 +262,20 @@ def _about_scaling(summary: Summary) -> Iterator[str]:
             "Speed-up: tokens/s over that of the placement with the fewest replicas; efficiency: the same a device."
             " Strong scaling keeps the batch of a step, weak scaling that of a device."
         )
+
+
+def _comparison_notes(summary: Summary) -> tuple[str, ...]:
+    effect = quantity(summary.method.min_effect, "1")
+    measured = {found.key for placement in summary.placements for found in placement.quantities}
+    return (
+        f"Steps: {summary.method.steps}. Values are means over launches.",
+        f"Ratio: over {summary.placements[0].name}. {summary.method.interval}.",
+        f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"
+        f" within {effect}, else undecided; undecided, too, with one launch of an arm.",
+        *(f"{found.label}: {found.meaning}." for found in placement_metrics(()) if found.key in measured),
+        "Phases bear placebench's name where they mean the same, else the log's own. Phases that overlap, parts of"
+        " phases and times outside the step are never added up.",
+    )
 
 
 def efficiency_formula(summary: Summary) -> str | None:

@@ -1,5 +1,7 @@
 """The report on the terminal: verdict, reason, tables. Readable in 80 columns and without colours."""
 
+from collections.abc import Iterable
+
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -8,7 +10,16 @@ from rich.text import Text
 from placebench.compare.statistics import Verdict
 from placebench.compare.text import plural
 from placebench.report.schema import PlacementSummary, Summary
-from placebench.report.tables import Grid, comparison_rows, device_grid, efficiency_formula, scaling_grid, single_grid
+from placebench.report.tables import (
+    Grid,
+    Row,
+    comparison_rows,
+    device_grid,
+    difference_grid,
+    efficiency_formula,
+    scaling_grid,
+    single_grid,
+)
 
 STYLES = {Verdict.FASTER: "bold green", Verdict.SLOWER: "bold red", Verdict.UNDECIDED: "yellow"}
 
@@ -17,7 +28,7 @@ def print_summary(summary: Summary, console: Console) -> None:
     """Print what the report says; nothing is coloured where the console has no colours."""
     first, *others = summary.placements
     for other in others:
-        console.print(_against(first, other))
+        console.print(_against(f"{other.name} against {first.name}", first, other, comparison_rows(first, other)))
         console.print()
     if not others:
         console.print(_grid(single_grid(first), texts=1))
@@ -29,13 +40,7 @@ def print_summary(summary: Summary, console: Console) -> None:
     devices = device_grid(summary)
     if devices.rows:
         console.print(_grid(devices, texts=3))
-    console.print(
-        f"Steps: {summary.method.steps}; {plural(summary.method.warmup_steps, 'warm-up step')} left out."
-        f" Device load: {summary.method.load}.",
-        style="dim",
-        markup=False,
-        highlight=False,
-    )
+    console.print(_how(summary), style="dim", markup=False, highlight=False)
     if formula := efficiency_formula(summary):
         console.print(formula, style="dim", markup=False, highlight=False)
     for warning in summary.warnings:
@@ -45,18 +50,32 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print(Text(placement.headline or "", "bold"))
         for reason in placement.reasons:
             console.print(Padding(Text(reason), (0, 0, 0, 2)))
-    console.print(f"{summary.done} of {summary.planned} launches done.", highlight=False)
+    differing = difference_grid(summary)
+    if differing.rows:
+        console.print()
+        console.print(_grid(differing, texts=len(differing.header)))
+    console.print(f"{summary.coverage}.", highlight=False)
 
 
-def _against(first: PlacementSummary, other: PlacementSummary) -> Table:
-    table = _table(f"{other.name} against {first.name}")
+def _how(summary: Summary) -> str:
+    """How the numbers of the tables came about."""
+    if summary.kind == "comparison":
+        return f"Steps: {summary.method.steps}. Phases that overlap are never added up."
+    return (
+        f"Steps: {summary.method.steps}; {plural(summary.method.warmup_steps, 'warm-up step')} left out."
+        f" Device load: {summary.method.load}."
+    )
+
+
+def _against(title: str, first: PlacementSummary, other: PlacementSummary, rows: Iterable[Row]) -> Table:
+    table = _table(title)
     table.add_column("", no_wrap=True)
     for name in (first.name, other.name):
         table.add_column(Text(name), justify="right", overflow="fold", min_width=9)
     table.add_column("ratio", justify="right", no_wrap=True)
     table.add_column("95 % interval", justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for row in comparison_rows(first, other):
+    for row in rows:
         verdict = Text(row.verdict, STYLES.get(Verdict(row.verdict), "") if row.verdict else "")
         label = Text(f"  {row.label}" if row.is_phase else row.label)
         table.add_row(label, row.first, row.other, row.ratio, row.interval, verdict)

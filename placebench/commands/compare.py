@@ -1,0 +1,87 @@
+"""Comparing runs and logs of any framework."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from placebench.commands.shared import find_run, open_console
+from placebench.errors import UsageError
+
+_EXAMPLES = """\b
+Examples:
+  placebench compare a.log b.log                         two logs, one launch each: numbers
+  placebench compare before=a1.log,a2.log after=b1.log,b2.log
+  placebench compare trainer.log+metrics.jsonl other.log --devices 8,16
+  placebench compare runs/<run>:split latest:split --out runs/compared
+  placebench compare train.log --follow
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@click.option("--format", "log_format", metavar="NAME", help="Format of all logs.  [default: told by their content]")
+@click.option("--devices", metavar="N[,N...]", help="All devices of the logs' runs: one number for all, or one each.")
+@click.option("--learner-ranks", metavar="N[,N...]", help="Learner ranks, where a framework multiplies tokens by them.")
+@click.option(
+    "--warmup-steps", type=click.IntRange(min=0), default=2, show_default=True, help="First steps of a log left out."
+)
+@click.option(
+    "--min-effect", type=click.FloatRange(0, 1), help="Smallest effect of interest, a fraction.  [default: 0.02]"
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the report's files.  [default: none written]")
+@click.option("--force", is_flag=True, help="Compare even what cannot mean anything, and say so.")
+@click.option("--follow", is_flag=True, help="Logs that still grow: redraw until Ctrl-C.")
+def compare(
+    sources: tuple[str, ...],
+    log_format: str | None,
+    devices: str | None,
+    learner_ranks: str | None,
+    warmup_steps: int,
+    min_effect: float | None,
+    out: Path | None,
+    force: bool,
+    follow: bool,
+) -> None:
+    """Compare runs and logs of any framework; the first is what the others are compared with.
+
+    A SOURCE is a run's folder (or latest), each of its placements an arm; RUN:PLACEMENT, one of them; or a log of verl,
+    OpenRLHF, NeMo-RL, TRL, SkyRL, slime, AReaL, prime-rl, open-instruct or placebench. Commas set apart the logs of
+    several launches, + sets apart several files of one launch. NAME=SOURCE names an arm.
+    """
+    from placebench.compare.across import compare_arms
+    from placebench.compare.sources import ReadingOptions, parse_source, read_arms
+    from placebench.compare.statistics import MIN_EFFECT
+    from placebench.report.across import summarize_arms, write_report
+    from placebench.report.terminal import print_summary
+
+    options = ReadingOptions(
+        log_format, _numbers("--devices", devices), _numbers("--learner-ranks", learner_ranks), warmup_steps
+    )
+    words = [parse_source(_with_latest(text)) for text in sources]
+    effect = MIN_EFFECT if min_effect is None else min_effect
+    console = open_console()
+    comparison = compare_arms(read_arms(words, options), effect, force=force)
+    summary = summarize_arms(comparison, warmup_steps, ("placebench", *sys.argv[1:]))
+    paths = write_report(comparison, summary, out) if out else None
+    print_summary(summary, console)
+    if paths:
+        for path in (paths.html, paths.markdown):
+            console.print(str(path), style="cyan", highlight=False, soft_wrap=True)
+
+
+def _numbers(option: str, text: str | None) -> tuple[int, ...]:
+    """Numbers above 0, set apart by commas."""
+    if text is None:
+        return ()
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"{option} {text!r}: give a number above 0, or one for each argument: 8 or 8,16")
+    return tuple(int(part) for part in parts)
+
+
+def _with_latest(text: str) -> str:
+    """A word with `latest` in place of a run's folder, alone or before a placement."""
+    name, equals, rest = text.rpartition("=")
+    word, colon, placement = rest.partition(":")
+    return f"{name}{equals}{find_run(word)}{colon}{placement}" if word == "latest" else text

@@ -1,0 +1,224 @@
+"""Comparing arms of different runs: ratios to the first arm, what else differs, and whether it can mean anything."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from placebench.compare.arms import Arm
+from placebench.compare.comparability import Fact, doubts_of, fact_text, has_other_work, known_facts
+from placebench.compare.metrics import (
+    STEP_TIME,
+    TOKENS_PER_DEVICE,
+    UNATTRIBUTED,
+    Metric,
+    controller_metric,
+    phase_metric,
+    placement_metrics,
+)
+from placebench.compare.statistics import MIN_EFFECT, Better, Ratio, Verdict, compare
+from placebench.compare.text import interval, listing, plural, quantity, ratio
+from placebench.errors import UsageError
+from placebench.logs.timing import phase_order
+
+
+@dataclass(frozen=True)
+class ArmComparison:
+    """Arms, each against the first.
+
+    Attributes:
+        arms: the arms; all but the first have ratios.
+        facts: what is known of their runs, those that differ first.
+        doubts: why the comparison would have been refused without `--force`; empty for a sound one.
+        min_effect: smallest effect of interest, as a fraction.
+    """
+
+    arms: tuple[Arm, ...]
+    facts: tuple[Fact, ...]
+    doubts: tuple[str, ...]
+    min_effect: float
+
+    @property
+    def results(self) -> tuple[Arm, ...]:
+        """The arms, for figures."""
+        return self.arms
+
+    @property
+    def paired(self) -> bool:
+        """Whether all arms are of one run, so that its rounds are pairs."""
+        return are_pairs(self.arms)
+
+    @cached_property
+    def phases(self) -> tuple[str, ...]:
+        """Every phase of any arm."""
+        return tuple(dict.fromkeys(phase for arm in self.arms for phase in arm.keys("phase/")))
+
+    @cached_property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The numbers that stand side by side and that any arm has."""
+        return tuple(
+            metric for metric in placement_metrics(self.phases) if any(arm.estimate(metric.key).n for arm in self.arms)
+        )
+
+    @cached_property
+    def parts(self) -> tuple[Metric, ...]:
+        """What is part of a phase or lies outside the step, and is never added to anything."""
+        names = phase_order(name for arm in self.arms for name in arm.keys("part/"))
+        return tuple(Metric(f"part/{name}", name, "s", Better.LESS, "part of a phase, or no part") for name in names)
+
+
+def compare_arms(arms: Sequence[Arm], min_effect: float = MIN_EFFECT, *, force: bool = False) -> ArmComparison:
+    """Compare each arm with the first.
+
+    Args:
+        arms: at least one.
+        min_effect: smallest effect of interest, as a fraction.
+        force: compare even what cannot mean anything, and say so.
+
+    Raises:
+        UsageError: the comparison cannot mean anything, or the arms have no number in common.
+    """
+    named = _with_one_view(_with_names(arms))
+    facts = known_facts(named)
+    doubts = doubts_of(named, facts)
+    if doubts and not force:
+        raise UsageError(f"{'; '.join(doubts)}: no verdict on such a difference means anything (--force compares)")
+    compared = [named[0]]
+    for arm in named[1:]:
+        ratios = _ratios(named[0], arm, min_effect)
+        if not any(ratios.values()):
+            raise UsageError(
+                f"{arm.name} and {named[0].name} have no number in common: {_numbers(arm)} against {_numbers(named[0])}"
+            )
+        compared.append(replace(arm, ratios=ratios))
+    return ArmComparison(tuple(compared), facts, doubts, min_effect)
+
+
+def are_pairs(arms: Sequence[Arm]) -> bool:
+    """Whether all arms are of one run, so that its rounds are pairs."""
+    return arms[0].run is not None and len({arm.run for arm in arms}) == 1
+
+
+def _with_names(arms: Sequence[Arm]) -> list[Arm]:
+    """Arms under names that tell them apart: with their run's name, then with a number."""
+    labels = [arm.label for arm in arms]
+    if len(set(labels)) < len(labels):
+        labels = [f"{arm.run.name}/{arm.label}" if arm.run else arm.label for arm in arms]
+    seen: dict[str, int] = {}
+    named = []
+    for arm, label in zip(arms, labels, strict=True):
+        seen[label] = seen.get(label, 0) + 1
+        named.append(replace(arm, label=label if seen[label] == 1 else f"{label} ({seen[label]})"))
+    return named
+
+
+def _with_one_view(arms: list[Arm]) -> list[Arm]:
+    """Beside logs, which tell when a phase began and ended for the controller, a run's phases are its controller's."""
+    if all(arm.run for arm in arms):
+        return arms
+    viewed = []
+    for arm in arms:
+        values = arm.launch_values
+        if arm.run:
+            values = values.drop(columns=[phase_metric(phase).key for phase in arm.keys("phase/")])
+            values = values.rename(
+                columns={controller_metric(p).key: phase_metric(p).key for p in arm.keys("controller/")}
+            )
+        viewed.append(replace(arm, launch_values=values))
+    return viewed
+
+
+def _ratios(first: Arm, other: Arm, min_effect: float) -> dict[str, Ratio | None]:
+    phases = dict.fromkeys([*first.keys("phase/"), *other.keys("phase/")])
+    metrics = [*placement_metrics(phases)]
+    metrics += [Metric(f"part/{name}", name, "s", Better.LESS, "") for name in first.keys("part/")]
+    paired = are_pairs([first, other])
+    return {
+        metric.key: compare(
+            _values_of(first, metric.key), _values_of(other, metric.key), metric.better, min_effect, paired=paired
+        )
+        for metric in metrics
+    }
+
+
+def _values_of(arm: Arm, key: str) -> dict[int, float]:
+    if key not in arm.launch_values:
+        return {}
+    return {int(str(launch)): float(value) for launch, value in arm.launch_values[key].items()}
+
+
+def _numbers(arm: Arm) -> str:
+    phases = phase_order(arm.keys("phase/"))
+    names = [metric.label for metric in (STEP_TIME, TOKENS_PER_DEVICE) if arm.estimate(metric.key).n]
+    return listing([*names, *phases]) or "nothing"
+
+
+def headline(comparison: ArmComparison, other: Arm) -> str:
+    """The verdict in one sentence: on the step time, or on tokens/s/device where the work of a step is another."""
+    first = comparison.arms[0]
+    metric = STEP_TIME
+    if has_other_work(first, other) and other.ratios.get(TOKENS_PER_DEVICE.key):
+        metric = TOKENS_PER_DEVICE
+    found = other.ratios.get(metric.key)
+    if found is None:
+        return f"{other.name} against {first.name}: no verdict, the step times are missing."
+    lead = {
+        Verdict.SLOWER: f"{other.name} is slower than {first.name}",
+        Verdict.FASTER: f"{other.name} is faster than {first.name}",
+        Verdict.SAME: f"{other.name} and {first.name} are the same within {quantity(comparison.min_effect, '1')}",
+    }.get(found.verdict, f"Undecided whether {other.name} or {first.name} is faster")
+    values = [quantity(arm.value(metric.key), metric.unit) for arm in (other, first)]
+    factor = ratio(found.value, found.low, found.high)
+    what = f"a step takes {factor} times as long, " if metric is STEP_TIME else f"{factor} times the tokens/s/device, "
+    forced = "Forced, and means little: " if comparison.doubts else ""
+    return f"{forced}{lead}: {what}{values[0]} against {values[1]} ({_basis(comparison, other, found)})."
+
+
+def _basis(comparison: ArmComparison, other: Arm, found: Ratio) -> str:
+    counts = [len(arm.launches) for arm in (other, comparison.arms[0])]
+    if min(counts) < 2:
+        return f"{plural(min(counts), 'launch', 'launches')} of an arm, so no interval"
+    launches = f"{counts[0]} launches each" if len(set(counts)) == 1 else f"{counts[0]} and {counts[1]} launches"
+    return f"95 % interval {interval(found.low, found.high)}, {launches}"
+
+
+def alone(arm: Arm) -> str:
+    """The step time of an arm that is compared with nothing, in one sentence."""
+    step = arm.estimate(STEP_TIME.key)
+    if not step.n:
+        return f"{arm.name}: the step times are missing."
+    basis = f"95 % interval {interval(step.low, step.high)} s, " if step.n > 1 else ""
+    return f"{arm.name}: a step takes {quantity(step.value, 's')} ({basis}{plural(step.n, 'launch', 'launches')})."
+
+
+def warnings(comparison: ArmComparison) -> tuple[str, ...]:
+    """What a reader must know before trusting the numbers, one line each."""
+    first, *others = comparison.arms
+    lines = [f"Compared by force: {doubt}." for doubt in comparison.doubts]
+    if others and min(len(arm.launches) for arm in comparison.arms) == 1:
+        lines.append("With 1 launch of an arm there is no interval and no verdict: give several logs an arm.")
+    elif others and not comparison.paired:
+        lines.append(
+            "The arms' launches were not interleaved: a drift of the machine between them shows as a difference."
+        )
+    for other in others:
+        if has_other_work(first, other):
+            tokens = [fact_text(arm.facts["tokens a step"]) for arm in (other, first)]
+            lines.append(
+                f"Unequal work: {other.name} had {tokens[0]} tokens a step, {first.name} {tokens[1]}: compare tokens/s."
+            )
+        counts = [arm.facts.get("devices") for arm in (other, first)]
+        if None not in counts and counts[0] != counts[1]:
+            lines.append(f"{other.name} has {counts[0]} devices, {first.name} {counts[1]}: compare tokens/s/device.")
+    lines += [line for arm in comparison.arms if arm.overlapping for line in _overlaps(arm)]
+    return tuple(dict.fromkeys([*lines, *(flag for arm in comparison.arms for flag in arm.flags)]))
+
+
+def _overlaps(arm: Arm) -> list[str]:
+    shown = [phase for phase in phase_order(arm.overlapping) if phase not in ("step", UNATTRIBUTED.key)]
+    whole = arm.estimate(STEP_TIME.key)
+    total = float(np.nansum([arm.value(phase_metric(phase).key) for phase in shown]))
+    if whole.n and total <= whole.value:
+        return []
+    return [f"{arm.name}: {listing(shown)} overlap: they do not add up to the step."]

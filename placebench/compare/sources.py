@@ -1,0 +1,156 @@
+"""What the words of `placebench compare` stand for: run folders, their placements, and logs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from placebench.compare.arms import Arm, run_arms
+from placebench.compare.log_arms import log_arm
+from placebench.errors import UsageError
+from placebench.logs.read import launch_names
+from placebench.runfolder import RunFolder
+
+
+@dataclass(frozen=True)
+class Source:
+    """One word of the command line.
+
+    Attributes:
+        name: what the user calls the arm; None without a name.
+        run: the run's folder; None for logs.
+        placement: the one that was chosen of it; None for all.
+        launches: the files of each launch; empty for a run.
+    """
+
+    name: str | None
+    run: Path | None = None
+    placement: str | None = None
+    launches: tuple[tuple[Path, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How logs are read.
+
+    Attributes:
+        log_format: name of the format of all files; None tells each by its content.
+        devices: all devices allocated to the run: one number for all words, or one each.
+        learner_ranks: number of learner ranks, likewise.
+        warmup_steps: first steps of each launch that are left out of the numbers.
+    """
+
+    log_format: str | None = None
+    devices: tuple[int, ...] = ()
+    learner_ranks: tuple[int, ...] = ()
+    warmup_steps: int = 2
+
+
+def parse_source(text: str) -> Source:
+    """Read one word: `[NAME=]RUN[:PLACEMENT]` or `[NAME=]LOG[+LOG…][,LOG…]`.
+
+    Launches of an arm are set apart by commas, files of one launch by `+`. A file that is there under the whole word
+    is that file, whatever signs its name has.
+    """
+    name, rest = None, text
+    before, equals, after = text.partition("=")
+    if equals and before and after and "/" not in before and not Path(text).exists():
+        name, rest = before, after
+    if _is_run(Path(rest)):
+        return Source(name, run=Path(rest))
+    for end, sign in enumerate(rest):
+        if sign == ":" and _is_run(Path(rest[:end])):
+            return Source(name, run=Path(rest[:end]), placement=rest[end + 1 :])
+    return Source(name, launches=tuple(_files(launch) for launch in _split(rest, ",")))
+
+
+def read_arms(sources: Sequence[Source], options: ReadingOptions) -> list[Arm]:
+    """The arms that the words stand for, in their order.
+
+    Raises:
+        UsageError: a word stands for nothing that can be read, or for the same as another; a list of devices or ranks
+            has another length than that of the words.
+    """
+    _check(sources, options)
+    names = _log_names(sources)
+    arms: list[Arm] = []
+    for place, source in enumerate(sources):
+        if source.run is not None:
+            found = run_arms(source.run, source.placement)
+            if source.name is not None:
+                if len(found) > 1:
+                    listed = ", ".join(arm.name for arm in found)
+                    raise UsageError(
+                        f"{source.name}={source.run}: the run has the placements {listed}: choose one, as"
+                        f" {source.name}={source.run}:{found[0].name}"
+                    )
+                found = (found[0].renamed(source.name),)
+            arms += found
+        else:
+            arms.append(
+                log_arm(
+                    source.launches,
+                    name=names[place],
+                    log_format=options.log_format,
+                    devices=each(options.devices, place),
+                    learner_ranks=each(options.learner_ranks, place),
+                    warmup_steps=options.warmup_steps,
+                )
+            )
+    return arms
+
+
+def each(numbers: Sequence[int], place: int) -> int | None:
+    """The number for one word of the command line: its own, or the one for all."""
+    if not numbers:
+        return None
+    return numbers[0] if len(numbers) == 1 else numbers[place]
+
+
+def _check(sources: Sequence[Source], options: ReadingOptions) -> None:
+    for option, numbers in (("--devices", options.devices), ("--learner-ranks", options.learner_ranks)):
+        if len(numbers) > 1 and len(numbers) != len(sources):
+            raise UsageError(
+                f"{option} {','.join(map(str, numbers))}: {len(numbers)} numbers for {len(sources)} arguments: give one"
+                " for all, or one each"
+            )
+    seen: set[object] = set()
+    for source in sources:
+        for part in source.launches or [(source.run, source.placement)]:
+            if part in seen:
+                raise UsageError(
+                    f"{'+'.join(str(one) for one in part if one is not None)} is given twice: name it once"
+                )
+            seen.add(part)
+
+
+def _log_names(sources: Sequence[Source]) -> dict[int, str]:
+    """A name for each word that stands for logs: the user's, or what tells its first file from the others'."""
+    unnamed = {place: source.launches[0][0] for place, source in enumerate(sources) if source.launches}
+    short = dict(zip(unnamed, launch_names(list(unnamed.values())), strict=True))
+    return {place: sources[place].name or name for place, name in short.items()}
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return RunFolder(path).run_file.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _split(text: str, sign: str) -> list[str]:
+    """Parts of a word; a file that is there under the whole word is one part."""
+    parts = [text] if _exists(text) else text.split(sign)
+    if not all(parts):
+        raise UsageError(f"{text!r}: there is an empty entry: name a log before and behind each {sign!r}")
+    return parts
+
+
+def _files(launch: str) -> tuple[Path, ...]:
+    return tuple(Path(file) for file in _split(launch, "+"))
+
+
+def _exists(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):
+        return False

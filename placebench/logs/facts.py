@@ -1,0 +1,170 @@
+"""What a log says about its run besides the steps: model, batch, lengths, devices, software.
+
+verl prints its whole configuration as a Python dict before the first step, and vLLM one line with model, type and
+version. The measured work, tokens and lengths of a step, is in the metrics. What a log does not say is not known.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from placebench.errors import UsageError
+from placebench.logs.console import ANSI, RAY_PREFIX, clean
+from placebench.logs.run import LoggedRun
+from placebench.logs.source import whole_lines
+
+Facts = dict[str, str | float]
+
+# Blocks of 1 MiB in which configurations are looked for: they stand before the first steps.
+HEAD_BLOCKS = 4
+# A longer dict is no configuration.
+MAX_CONFIG_CHARS = 1 << 18
+# What another process wrote behind the line.
+GLUED = re.compile(r"\s*\([\w.:-]*\s?pid=[0-9]+(?:, ip=[0-9a-fA-F.:]+)?\).*$")
+CONFIG_BEGINS = "{'actor_rollout_ref'"
+CONFIG_FACTS: Mapping[str, tuple[str, ...]] = {
+    "model": ("actor_rollout_ref", "model", "path"),
+    "algorithm": ("algorithm", "adv_estimator"),
+    "batch size": ("data", "train_batch_size"),
+    "mini-batch size": ("actor_rollout_ref", "actor", "ppo_mini_batch_size"),
+    "epochs": ("actor_rollout_ref", "actor", "ppo_epochs"),
+    "responses a prompt": ("actor_rollout_ref", "rollout", "n"),
+    "longest prompt": ("data", "max_prompt_length"),
+    "longest response": ("data", "max_response_length"),
+    "precision": ("actor_rollout_ref", "rollout", "dtype"),
+    "rollout": ("actor_rollout_ref", "rollout", "name"),
+    "rollout tensor parallel": ("actor_rollout_ref", "rollout", "tensor_model_parallel_size"),
+    "training backend": ("actor_rollout_ref", "actor", "strategy"),
+}
+KINDS = {"cpu": "CPU", "cuda": "GPU"}
+ENGINE = re.compile(
+    r"LLM engine \((?:v|version )(?P<vllm>[\w.+-]+)\) with config: (?:.*?\b)?model='?(?P<model>[^',]+)'?"
+    r"(?:.*?dtype=torch\.(?P<precision>\w+))?"
+)
+# Names under which frameworks log the mean lengths of a step's prompts and responses.
+LENGTHS: Mapping[str, tuple[str, ...]] = {
+    "mean prompt length": ("prompt_length/mean", "prompts/mean_length"),
+    "mean response length": (
+        "response_length/mean",
+        "completions/mean_length",
+        "train/completions/mean_length",
+        "response_length",
+        "rollout/response_len/mean",
+        "val/sequence_lengths",
+    ),
+}
+
+
+def logged_facts(run: LoggedRun, devices: int | None = None) -> Facts:
+    """What the logs of one launch say of their run; text, or a number where a little more or less is no difference.
+
+    Args:
+        run: the launch.
+        devices: how many there are, where the user has said so.
+    """
+    facts: Facts = {"framework": run.dialect.framework}
+    for log in run.logs:
+        facts |= head_facts(log.path)
+    if devices is not None:
+        facts["devices"] = str(devices)
+    elif "devices" not in facts and (inferred := _inferred_devices(run)) is not None:
+        facts["devices"] = str(inferred)
+    if (tokens := run.throughput["tokens"].mean()) == tokens:
+        facts["tokens a step"] = float(tokens)
+    return facts | _lengths(run.frame)
+
+
+def head_facts(path: Path) -> Facts:
+    """What stands before the steps of one log; nothing for a pipe, which cannot be read twice."""
+    if not path.is_file():
+        return {}
+    facts: Facts = {}
+    lines = _head_lines(path)
+    for line in lines:
+        if line.text.startswith(CONFIG_BEGINS):
+            facts |= _config_facts(_printed_dict(line, lines))
+        elif found := ENGINE.search(line.text):
+            said = {"vllm version": found["vllm"], "model": found["model"], "precision": found["precision"]}
+            facts = {key: value for key, value in said.items() if value} | facts
+    return facts
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One line of a console log: who printed it, as Ray says, and what."""
+
+    process: bytes
+    text: str
+
+
+def _head_lines(path: Path) -> Iterator[_Line]:
+    with suppress(UsageError):
+        for block in islice(whole_lines(path), HEAD_BLOCKS):
+            for raw in block.split(b"\n"):
+                line = ANSI.sub(b"", raw)
+                prefix = RAY_PREFIX.match(line)
+                yield _Line(prefix[0].strip() if prefix else b"", clean(line))
+
+
+def _printed_dict(first: _Line, more: Iterator[_Line]) -> dict[str, Any]:
+    """A dict that one process prints over several lines; empty where it does not end."""
+    text = first.text
+    while text.count("{") > text.count("}") and len(text) < MAX_CONFIG_CHARS:
+        line = next(more, None)
+        if line is None:
+            return {}
+        if line.process == first.process:
+            text += "\n" + GLUED.sub("", line.text)
+    try:
+        content = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        # Another process wrote into it.
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _config_facts(config: Mapping[str, Any]) -> Facts:
+    facts: Facts = {}
+    for fact, keys in CONFIG_FACTS.items():
+        value = _at(config, keys)
+        if isinstance(value, str | int | float) and value != "":
+            facts[fact] = str(value)
+    nodes, each = (_at(config, ("trainer", key)) for key in ("nnodes", "n_gpus_per_node"))
+    if isinstance(nodes, int) and isinstance(each, int) and nodes * each > 0:
+        facts["devices"] = str(nodes * each)
+    if isinstance(kind := _at(config, ("trainer", "device")), str):
+        facts["kind of device"] = KINDS.get(kind, kind)
+    return facts
+
+
+def _at(content: Any, keys: tuple[str, ...]) -> Any:
+    for key in keys:
+        content = content.get(key) if isinstance(content, dict) else None
+    return content
+
+
+def _inferred_devices(run: LoggedRun) -> int | None:
+    """The devices that the log's own throughput was divided by; None where that is not known."""
+    rows = run.throughput
+    ratio = (rows["tokens_per_s"] / rows["tokens_per_s_per_device"]).median()
+    return None if np.isnan(ratio) else round(float(ratio))
+
+
+def _lengths(frame: pd.DataFrame) -> Facts:
+    facts: Facts = {}
+    for fact, names in LENGTHS.items():
+        for name in names:
+            values = frame.loc[frame["metric"] == name, "value"]
+            values = values[np.isfinite(values)]
+            if len(values):
+                facts[fact] = float(values.mean())
+                break
+    return facts

@@ -1,0 +1,151 @@
+"""The report of arms of several runs and logs: the same files as a run's, as far as the data goes."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from placebench import __version__
+from placebench.compare.across import ArmComparison, alone, headline, warnings
+from placebench.compare.arms import Arm
+from placebench.compare.statistics import CONFIDENCE
+from placebench.compare.text import plural
+from placebench.errors import UsageError
+from placebench.logs.timing import Kind
+from placebench.report import ReportPaths
+from placebench.report.figures import phases_over_steps
+from placebench.report.files import write_pages
+from placebench.report.plots import Plot, phases, ratios
+from placebench.report.schema import Fact, LaunchSummary, Method, PlacementSummary, Source, Summary
+from placebench.report.summary import quantities
+from placebench.runfolder import Status
+
+NO_LOAD = "of runs: as their own reports say"
+PAIRS = "t interval over the log ratios of launches of the same round"
+NO_PAIRS = "Its interval is Welch's t interval over the logs of the launches: launches of different runs are no pairs"
+
+
+def summarize_arms(comparison: ArmComparison, warmup_steps: int, command: tuple[str, ...] = ()) -> Summary:
+    """Put a comparison of arms into the form of `summary.json`.
+
+    Args:
+        comparison: the arms.
+        warmup_steps: first steps of each log that are left out of the numbers.
+        command: the command line.
+    """
+    launches = sum(len(arm.launches) for arm in comparison.arms)
+    first, *others = comparison.arms
+    return Summary(
+        kind="comparison",
+        placebench=__version__,
+        name=f"{' and '.join(arm.name for arm in others)} against {first.name}" if others else first.name,
+        status=Status.DONE,
+        started=None,
+        ended=None,
+        command=command,
+        done=launches,
+        planned=launches,
+        method=Method(
+            confidence=CONFIDENCE,
+            min_effect=comparison.min_effect,
+            warmup_steps=warmup_steps,
+            load=NO_LOAD,
+            efficiency=(),
+            steps=f"median of the measured steps of a launch; {_left_out(comparison, warmup_steps)}",
+            interval=f"Its interval is the {PAIRS}" if comparison.paired else NO_PAIRS,
+        ),
+        workload={},
+        host={},
+        versions={},
+        git=None,
+        warnings=warnings(comparison),
+        placements=tuple(_arm(comparison, arm) for arm in comparison.arms),
+        launches=tuple(
+            LaunchSummary(
+                round=number, placement=arm.name, status=Status.DONE, error=None, steps=launch.steps,
+                startup_s=None, steps_s=None, stop_s=None,
+            )
+            for arm in comparison.arms
+            for number, launch in enumerate(arm.launches, start=1)
+        ),
+        facts=tuple(Fact(name=fact.name, values=fact.values, differs=fact.differs) for fact in comparison.facts),
+        sources=tuple(
+            Source(
+                arm=arm.name, source=launch.source, format=launch.format, steps=launch.steps, measured=launch.measured
+            )
+            for arm in comparison.arms
+            for launch in arm.launches
+        ),
+    )  # fmt: skip
+
+
+def _left_out(comparison: ArmComparison, warmup_steps: int) -> str:
+    logs = f"the first {plural(warmup_steps, 'step')} of each log"
+    runs = "the warm-up steps of each run"
+    sides = {arm.run is None for arm in comparison.arms}
+    return f"{' and '.join(text for is_log, text in ((True, logs), (False, runs)) if is_log in sides)} left out"
+
+
+def _arm(comparison: ArmComparison, arm: Arm) -> PlacementSummary:
+    is_first = arm is comparison.arms[0]
+    verdict = None if is_first else headline(comparison, arm)
+    return PlacementSummary(
+        name=arm.name,
+        pools={},
+        roles={},
+        overlap="",
+        launches=len(arm.launches),
+        headline=alone(arm) if len(comparison.arms) == 1 else verdict,
+        reasons=(),
+        quantities=quantities(arm, comparison.metrics),
+        controller_view=(),
+        overlaps=(),
+        waits=(),
+        devices=(),
+        phases_in_pools=(),
+        phases_on_devices=(),
+        kernels=(),
+        parts=quantities(arm, comparison.parts),
+    )
+
+
+def write_report(comparison: ArmComparison, summary: Summary, folder: Path) -> ReportPaths:
+    """Write the report's files into a folder, replacing an older report.
+
+    Raises:
+        UsageError: the folder cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return write_pages(summary, _draw(comparison), folder, trace=None)
+    except OSError as error:
+        raise UsageError(f"--out {folder}: cannot write the report: {error.strerror}") from None
+
+
+def _draw(comparison: ArmComparison) -> Iterator[Plot]:
+    drawn: tuple[tuple[str, str, str, Callable[[ArmComparison], Figure | None]], ...] = (
+        (
+            "ratios",
+            "Ratios",
+            "Each time and throughput over the first arm's, with its 95 % interval where there are launches enough; the"
+            " grey band is the smallest effect of interest.",
+            ratios,
+        ),
+        (
+            "phases",
+            "Mean of each phase",
+            "Seconds a step of each phase, with the range of the launches. Phases that overlap do not add up.",
+            phases,
+        ),
+        ("steps", "Phases over the steps", "Seconds of each phase in every step, warm-up included.", _steps),
+    )
+    for name, title, caption, draw in drawn:
+        figure = draw(comparison)
+        if figure is not None:
+            yield Plot(name, title, caption, figure)
+
+
+def _steps(comparison: ArmComparison) -> Figure:
+    timings = pd.concat([arm.timings.assign(arm=arm.name) for arm in comparison.arms], ignore_index=True)
+    return phases_over_steps(timings[timings["kind"] != Kind.DETAIL], by="arm")
