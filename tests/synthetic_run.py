@@ -37,6 +37,7 @@ class Layout:
         times: start and end of each phase in seconds from the start of the step.
         step_s: length of the step.
         scaling: `strong` or `weak` for a layout of replicas.
+        overlap: what the placement lets overlap.
     """
 
     pools: Mapping[str, tuple[str, ...]]
@@ -44,6 +45,7 @@ class Layout:
     times: Times
     step_s: float
     scaling: str | None = None
+    overlap: str = "all"
 
 
 STANDARD = Layout(
@@ -178,7 +180,7 @@ class SyntheticRun:
             "name": name,
             "pools": pools,
             "roles": dict(layout.roles),
-            "overlap": "all",
+            "overlap": layout.overlap,
             "staleness": 0,
             "inflight_updates": False,
             "scaling": layout.scaling,
@@ -286,6 +288,15 @@ def _span(
 ) -> dict[str, Any]:
     times = {"start_wall": start, "end_wall": end, "start_mono": start, "end_mono": end}
     return {"step": step, "phase": phase, "role": role, "pool": pool, "device": device, **times}
+
+
+def edit_spans(path: Path, placement: str, edit: Callable[[dict[str, Any]], None]) -> None:
+    """Change every span of a placement's launches in place."""
+    for file in path.glob(f"trials/*-{placement}/spans.jsonl"):
+        spans = [json.loads(line) for line in file.read_text().splitlines()]
+        for span in spans:
+            edit(span)
+        file.write_text("".join(json.dumps(span) + "\n" for span in spans))
 
 
 def read_json(path: Path) -> Any:

@@ -34,9 +34,9 @@ def test_slower_for_having_fewer_devices_in_spite_of_overlap(tmp_path: Path) -> 
     assert texts(build(tmp_path, {"standard": STANDARD, "split": SPLIT})) == (
         "split is slower than standard: a step takes 1.408 times as long, 1.83 s against 1.30 s"
         " (95 % interval 1.408–1.408, 3 launches each).",
-        "split hides 0.61 s a step by overlap: update_actor beside update_critic (0.40 s) and old_log_prob beside"
-        " values (0.19 s), but on 1 device instead of 2, gen takes 0.40 s longer, update_actor 0.24 s, update_critic"
-        " 0.20 s and 3 more phases up to 0.10 s.",
+        "split hides 0.61 s beside its critical path (update_critic beside update_actor 0.40 s and values beside"
+        " old_log_prob 0.19 s), but on 1 device instead of 2, phases take 1.14 s longer (gen 0.40 s, update_actor"
+        " 0.24 s, update_critic 0.20 s and 3 more): 0.53 s longer in all.",
         "In split, cpu:1 (critic_pool) waits 1.22 s of the 1.83 s step (67 %): 0.90 s for gen, 0.19 s for ref and"
         " 0.080 s for update_actor.",
     )
@@ -45,41 +45,51 @@ def test_slower_for_having_fewer_devices_in_spite_of_overlap(tmp_path: Path) -> 
 def test_faster_turns_the_sentence_round(tmp_path: Path) -> None:
     verdict, why, _ = texts(build(tmp_path, {"split": SPLIT, "standard": STANDARD}))
     assert verdict.startswith("standard is faster than split: a step takes 0.710 times as long, 1.30 s against 1.83 s")
-    assert why.startswith("split hides 0.61 s a step by overlap")
-    assert ", but on 2 devices instead of 1, gen takes 0.40 s less, update_actor 0.24 s" in why
+    assert why.startswith("split hides 0.61 s beside its critical path")
+    assert ", but on 2 devices instead of 1, phases take 1.14 s less (gen 0.40 s, update_actor 0.24 s" in why
+    assert why.endswith(": 0.53 s shorter in all.")
 
 
-def side_by_side(overlap_s: float) -> Layout:
-    """Two updates of 1 s in different pools that share `overlap_s`; nothing else happens."""
-    times = {"update_critic": (0.0, 1.0), "update_actor": (1.0 - overlap_s, 2.0 - overlap_s)}
-    return Layout(SPLIT.pools, SPLIT.roles, times, 2.0 - overlap_s)
+def side_by_side(overlap: str) -> Layout:
+    """Two pairs of phases in different pools, all as long as 1 s, in the order that an overlap gives."""
+    begins = {"all": (0.0, 0.0, 1.0, 1.0), "updates": (0.0, 1.0, 2.0, 2.0), "none": (0.0, 1.0, 2.0, 3.0)}[overlap]
+    phases = ("ref", "values", "update_critic", "update_actor")
+    times = {phase: (begin, begin + 1.0) for phase, begin in zip(phases, begins, strict=True)}
+    return Layout(SPLIT.pools, SPLIT.roles, times, begins[-1] + 1.0, overlap=overlap)
 
 
 def test_faster_by_overlap_alone(tmp_path: Path) -> None:
-    verdict, why, waits = texts(build(tmp_path, {"blocking": side_by_side(0.0), "split": side_by_side(0.8)}))
-    assert verdict.startswith("split is faster than blocking: a step takes 0.600 times as long, 1.20 s against 2.00 s")
-    assert why == "split hides 0.80 s a step by overlap: update_actor beside update_critic (0.80 s)."
-    assert waits == "In blocking, cpu:0 (actor_pool) waits 1.00 s of the 2.00 s step (50 %): 1.00 s for update_critic."
-
-
-def test_slower_for_losing_the_overlap(tmp_path: Path) -> None:
-    _, why, _ = texts(build(tmp_path, {"split": side_by_side(0.8), "blocking": side_by_side(0.3)}))
+    verdict, why, waits = texts(build(tmp_path, {"blocking": side_by_side("none"), "split": side_by_side("all")}))
+    assert verdict.startswith("split is faster than blocking: a step takes 0.500 times as long, 2.00 s against 4.00 s")
     assert why == (
-        "split hides 0.80 s a step by overlap: update_actor beside update_critic (0.80 s); blocking hides 0.30 s."
+        "split hides 2.00 s beside its critical path (values beside ref 1.00 s and update_actor beside update_critic"
+        " 1.00 s)."
+    )
+    assert waits == (
+        "In blocking, cpu:0 (actor_pool) waits 2.00 s of the 4.00 s step (50 %): 1.00 s for values and 1.00 s for"
+        " update_critic."
+    )
+
+
+def test_slower_for_losing_a_part_of_the_overlap(tmp_path: Path) -> None:
+    _, why, _ = texts(build(tmp_path, {"split": side_by_side("all"), "updates": side_by_side("updates")}))
+    assert why == (
+        "split hides 2.00 s beside its critical path (values beside ref 1.00 s and update_actor beside update_critic"
+        " 1.00 s), updates 1.00 s."
     )
 
 
 def test_same_says_so_and_finds_no_reason(tmp_path: Path) -> None:
     verdict, why, _ = texts(build(tmp_path, {"a": SPLIT, "b": SPLIT}))
     assert verdict.startswith("b and a are the same within 2 %: a step takes 1.000 times as long")
-    assert why == "Neither a phase nor the overlap differs by a decided amount."
+    assert why == "No part of the critical path differs by a decided amount."
 
 
 def test_undecided_claims_no_difference_of_phases(tmp_path: Path) -> None:
     verdict, why, _ = texts(build(tmp_path, {"standard": SPLIT, "split": SPLIT}, unevenly))
     assert verdict.startswith("Undecided whether split or standard is faster: a step takes 1.00 times as long")
     assert why == (
-        "The reason is as undecided as the step time; measured: neither a phase nor the overlap differs by a decided"
+        "The reason is as undecided as the step time; measured: no part of the critical path differs by a decided"
         " amount."
     )
 
@@ -91,8 +101,8 @@ def test_one_launch_states_measurements_and_no_verdict(tmp_path: Path) -> None:
         " (1 launch each, so no interval)."
     )
     assert why == (
-        "The reason is as undecided as the step time; measured: split hides 0.61 s a step by overlap: update_actor"
-        " beside update_critic (0.40 s) and old_log_prob beside values (0.19 s)."
+        "The reason is as undecided as the step time; measured: split hides 0.61 s beside its critical path"
+        " (update_critic beside update_actor 0.40 s and values beside old_log_prob 0.19 s)."
     )
 
 

@@ -46,7 +46,9 @@ def test_every_file_of_the_report_is_there(tmp_path: Path) -> None:
     paths = build_report(path)
     assert paths.trace is not None
     assert {file.name for file in paths.plots} == {
-        f"{name}.{suffix}" for name in ("timeline", "ratios", "phases", "steps") for suffix in ("svg", "png")
+        f"{name}.{suffix}"
+        for name in ("timeline", "difference", "ratios", "phases", "steps")
+        for suffix in ("svg", "png")
     }
     for file in (paths.summary, paths.markdown, paths.html, paths.trace, *paths.plots):
         assert file.stat().st_size > 500
@@ -82,12 +84,31 @@ def test_the_summary_has_every_number_with_unit_interval_and_n(finished: Path) -
     assert summary.model_dump().keys() == Summary.model_json_schema()["properties"].keys()
 
 
+def test_the_parts_of_the_critical_path_add_up_in_the_summary(finished: Path) -> None:
+    standard, split = read_summary(finished).placements
+    for placement in (standard, split):
+        step = placement.quantities[0].value
+        assert sum(part.on_path_s for part in placement.critical_path) == pytest.approx(step, rel=1e-12)
+    parts = {(part.kind, part.phase): part for part in split.critical_path}
+    gen = parts["phase", "gen"]
+    assert gen.on_path_s == pytest.approx(0.90 * 1.008, rel=1e-3)
+    assert gen.difference is not None
+    assert gen.difference.value == pytest.approx(0.40 * 1.008, rel=1e-3)
+    assert gen.difference.rounds == 3
+    critic = parts["phase", "update_critic"]
+    assert [critic.on_path_s, critic.off_path_s] == pytest.approx([0, 0.40 * 1.008], rel=1e-3)
+    assert [part.difference for part in standard.critical_path] == [None] * len(standard.critical_path)
+    steps = [placement.quantities[0].value or 0 for placement in (standard, split)]
+    differences = (part.difference.value for part in split.critical_path if part.difference)
+    assert sum(differences) == pytest.approx(steps[1] - steps[0], rel=1e-12)
+
+
 def test_terminal_tables_fit_80_columns_without_colours(finished: Path) -> None:
     text = printed(finished)
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80 or all("/" in line for line in lines if len(line) > 80)
     assert "\x1b" not in text
-    rows = {line[:18].strip(): line.split() for line in lines}
+    rows = {line[:18].strip(): line.split() for line in lines[: lines.index("")]}
     assert rows["step"] == ["step", "1.31", "s", "1.84", "s", "1.408", "1.408–1.408", "slower"]
     assert rows["gen"][-1] == "slower"
     assert rows["reward"][-1] == "same"
@@ -100,17 +121,19 @@ def test_the_pages_hold_the_same_numbers(finished: Path) -> None:
     markdown, html = ((finished / name).read_text() for name in ("report.md", "report.html"))
     for text in (markdown, html):
         assert "split is slower than standard: a step takes 1.408 times as long" in text
-        assert "split hides 0.61 s a step by overlap" in text
+        assert "split hides 0.61 s beside its critical path" in text
         assert "cpu:1 (critic_pool) waits 1.23 s" in text
     assert "| step | 1.31 s | 1.84 s | 1.408 | 1.408–1.408 | slower |" in markdown
     assert "![" in markdown
+    assert "| update_critic | 0.202 s | 0 s | −0.202 s | −0.204 to −0.200 | 0 s | 0.403 s |" in markdown
+    assert "| step | 1.31 s | 1.84 s | +0.534 s | – | 0 s | 0.615 s |" in markdown
     for name in re.findall(r"\]\((plots/[^)]*)\)", markdown):
         assert (finished / name).is_file()
 
 
 def test_the_page_loads_nothing(finished: Path) -> None:
     html = (finished / "report.html").read_text()
-    assert html.count("<svg") == 4
+    assert html.count("<svg") == 5
     assert not re.findall(r"<(?:script|link|img|iframe|object)\b|@import|url\((?!#)|\bsrc=", html)
     assert not re.findall(r'href="(?!#)', html)
 

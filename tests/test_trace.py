@@ -35,6 +35,7 @@ def test_a_launch_is_a_process_and_a_device_a_track(events: list[Event]) -> None
     ]  # fmt: skip
     tracks = [name for (process, _), name in names(events, "thread_name").items() if process == 2]
     assert tracks == [
+        "critical path",
         "steps",
         "controller, submission to result",
         "controller, submission to result (2)",
@@ -70,11 +71,25 @@ def test_slices_of_a_track_follow_each_other(events: list[Event]) -> None:
     for event in events:
         if event["ph"] == "X":
             tracks[event["pid"], event["tid"]].append(event)
-    assert len(tracks) == 2 * 4 + 2 * 5
+    assert len(tracks) == 2 * 5 + 2 * 6
     for slices in tracks.values():
         nanoseconds = [(round(1000 * one["ts"]), round(1000 * (one["ts"] + one["dur"]))) for one in slices]
         assert all(end <= start for (_, end), (start, _) in pairwise(nanoseconds))
         assert min(start for start, _ in nanoseconds) >= 0
+
+
+def test_the_critical_path_fills_every_step(events: list[Event]) -> None:
+    tracks = names(events, "thread_name")
+    slices = [event for event in events if event["ph"] == "X" and event["pid"] == 2]
+    path = [event for event in slices if tracks[2, event["tid"]] == "critical path" and event["args"]["step"] == 3]
+    assert [event["name"] for event in path] == [
+        "gap before gen", "gen", "old_log_prob", "ref", "adv", "update_actor", "update_weights",
+        "gap before end of the step",
+    ]  # fmt: skip
+    assert path[1]["args"] == {"step": 3, "device": "cpu:0"}
+    assert path[4]["args"]["device"] == "controller"
+    (whole,) = (event for event in slices if event["name"] == "step 3")
+    assert (path[0]["ts"], sum(event["dur"] for event in path)) == pytest.approx((whole["ts"], whole["dur"]))
 
 
 def test_counters_have_units_and_no_missing_values(events: list[Event]) -> None:

@@ -9,16 +9,24 @@ import numpy as np
 import pandas as pd
 
 from placebench.compare.attribution import RATES, attribute, peak_memory
+from placebench.compare.critical_path import PATH_KEYS, path_values
 from placebench.compare.efficiency import measure_efficiency
 from placebench.compare.measured import ADDITIVE, Measured
-from placebench.compare.metrics import TOKENS_PER_J, Metric, controller_metric, device_metrics, placement_metrics
+from placebench.compare.metrics import (
+    STEP_TIME,
+    TOKENS_PER_J,
+    Metric,
+    controller_metric,
+    device_metrics,
+    placement_metrics,
+)
 from placebench.compare.run import Launch, Run, RunPlacement, load_run
 from placebench.compare.statistics import MIN_EFFECT, Ratio, compare
 from placebench.compare.steps import STEP_PHASE, measure_steps
 
 GPM_LOAD = "sm_activity"
 PLAIN_LOAD = "util"
-RARE = ("overlap/", "wait/")
+RARE = ("overlap/", "wait/", *PATH_KEYS)
 
 
 @dataclass(frozen=True)
@@ -134,6 +142,7 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementRe
         steps.append(measured.reset_index().assign(round=launch.round))
         samples.append(attributed.assign(round=launch.round))
         numbers = _steps_values(measured) | _device_values(launch, placement, attributed, len(measured))
+        numbers |= path_values(launch, placement, measured.index, numbers.get(STEP_TIME.key, np.nan))
         if numbers["energy"] > 0:
             numbers[TOKENS_PER_J.key] = float(measured["tokens"].mean()) / numbers["energy"]
         values[launch.round] = numbers
@@ -151,6 +160,8 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementRe
 
 
 def _steps_values(measured: pd.DataFrame) -> dict[str, float]:
+    if measured.empty:
+        return {}
     additive = measured.columns.str.startswith(ADDITIVE)
     return {**measured.loc[:, ~additive].median(), **measured.loc[:, additive].mean()}
 

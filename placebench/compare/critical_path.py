@@ -11,19 +11,22 @@ of a later step's sequences as soon as training waits for it, and through traini
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
 import pandas as pd
 
-from placebench.compare.run import RunPlacement
+from placebench.compare.run import Launch, RunPlacement
 from placebench.compare.steps import STEP_PHASE
 from placebench.placement import Overlap
 from placebench.stepgraph import graph_among
 from placebench.telemetry.spans import CONTROLLER
 
+# Names of numbers that `path_values` gives begin with these.
+PATH, GAP, OFF_PATH, IMBALANCE, BESIDE = "path/", "gap/", "off_path/", "imbalance/", "beside/"
+PATH_KEYS = (PATH, GAP, OFF_PATH, IMBALANCE, BESIDE)
 END = "end of the step"
 WEIGHTS = "update_weights"
 
@@ -113,6 +116,11 @@ class SpanGraph:
         ends = zip(whole["start"].tolist(), whole["end"].tolist(), strict=True)
         self._windows: dict[int, tuple[float, float]] = dict(zip(whole["step"].tolist(), ends, strict=True))
 
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps that are on record, in order."""
+        return tuple(sorted(self._windows))
+
     def critical_path(self, step: int) -> tuple[Segment, ...]:
         """The path of a step in order of time, from its start to its end without a hole; empty for an unknown step."""
         if step not in self._windows:
@@ -188,22 +196,39 @@ def _works(spans: pd.DataFrame) -> tuple[Work, ...]:
     return tuple(sorted(works, key=lambda work: (work.start, work.end)))
 
 
-def path_shares(graph: SpanGraph, step: int) -> Mapping[str, float]:
-    """What a step's path consists of, as shares of the step's time.
+def path_values(launch: Launch, placement: RunPlacement, steps: Iterable[int], step_s: float) -> dict[str, float]:
+    """What the step of a launch consists of, in seconds, by key.
 
     - `path/<phase>`: the phase, as far as it lies on the path; with `gap/<phase>`, the gaps before it and before the
-      step's end, these add up to 1;
+      step's end, these add up to the step;
     - `off_path/<phase>`: the phase as far as it does not, because other work took longer beside it: from its first
       device's start to its last one's end, less what lies on the path;
     - `imbalance/<phase>`: that part of `path/<phase>` in which devices of the phase did not work on it, their mean;
     - `beside/<phase>+<phase>`: time of a phase, the first, off the path beside one on it.
+
+    Args:
+        launch: the launch.
+        placement: its placement.
+        steps: the measured steps. Each counts alike, with the shares that these parts have in it, so that a single
+            slow step does not decide what the launch's step is said to consist of.
+        step_s: the launch's step time, which the mean of the shares divides.
     """
+    graph = SpanGraph(launch.spans, placement)
+    shares = [path_shares(graph, step) for step in steps]
+    totals: dict[str, float] = defaultdict(float)
+    for key, share in (entry for step in shares for entry in step.items()):
+        totals[key] += share
+    return {key: step_s * total / len(shares) for key, total in totals.items()}
+
+
+def path_shares(graph: SpanGraph, step: int) -> Mapping[str, float]:
+    """The numbers of `path_values` for one step, as shares of its time."""
     path = graph.critical_path(step)
     seconds: dict[str, float] = defaultdict(float)
     for segment in path:
-        seconds[f"{'gap' if segment.is_gap else 'path'}/{segment.phase}"] += segment.seconds
+        seconds[f"{GAP if segment.is_gap else PATH}{segment.phase}"] += segment.seconds
         if not segment.is_gap:
-            seconds[f"imbalance/{segment.phase}"] += segment.imbalance
+            seconds[f"{IMBALANCE}{segment.phase}"] += segment.imbalance
     for work, start, end in graph.during(step) if path else ():
         rest = end - start
         for segment in path:
@@ -213,7 +238,7 @@ def path_shares(graph: SpanGraph, step: int) -> Mapping[str, float]:
             if (segment.step, segment.phase) == (work.step, work.phase):
                 rest -= shared
             else:
-                seconds[f"beside/{work.phase}+{segment.phase}"] += shared
-        seconds[f"off_path/{work.phase}"] += max(0.0, rest)
+                seconds[f"{BESIDE}{work.phase}+{segment.phase}"] += shared
+        seconds[f"{OFF_PATH}{work.phase}"] += max(0.0, rest)
     whole = sum(segment.seconds for segment in path)
     return {key: found / whole for key, found in seconds.items()}

@@ -6,11 +6,12 @@ from typing import Protocol
 
 import pandas as pd
 
+from placebench.compare.critical_path import PATH_KEYS
 from placebench.compare.metrics import Metric
 from placebench.compare.statistics import Estimate, Ratio, estimate
 
 # Seconds that are divided into parts: their parts add up only as means.
-ADDITIVE = ("hidden", "idle", "overlap/", "wait/")
+ADDITIVE = ("hidden", "idle", "overlap/", "wait/", *PATH_KEYS)
 
 
 class Measured(ABC):

@@ -1,14 +1,18 @@
 """The verdict in words and the reason for it, both computed from the measurements.
 
-What a placement hides by overlap, and who waits for what, are measurements of one placement and are stated as such.
-That a phase takes longer or less long in one placement is a comparison: it is said only where its ratio is decided.
+The reason divides the difference of the step times along the critical paths (`breakdown`): phases that take longer or
+less long, work that is hidden beside the path, time between phases. Each is named only where it is decided, that is
+where the rounds agree on its sign, and large enough to matter; what is not named is told as the rest.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from placebench.compare.breakdown import PartChange, PathPart, StepChange, step_change
 from placebench.compare.comparison import Comparison, PlacementResult
-from placebench.compare.metrics import HIDDEN, STEP_TIME, UNATTRIBUTED, phase_metric
-from placebench.compare.statistics import Ratio, Verdict
+from placebench.compare.critical_path import BESIDE
+from placebench.compare.metrics import STEP_TIME, phase_metric
+from placebench.compare.statistics import Estimate, Ratio, Verdict
 from placebench.compare.steps import NO_PHASE, OWN_POOL
 from placebench.compare.text import interval, listing, number, plural, quantity, ratio
 
@@ -18,6 +22,7 @@ NOTABLE_WAIT = 0.05
 MOST_NAMED = 3
 
 DECIDED = (Verdict.FASTER, Verdict.SLOWER)
+NOTHING = "no part of the critical path differs by a decided amount"
 
 
 def headline(comparison: Comparison, other: PlacementResult) -> str:
@@ -83,85 +88,116 @@ def _who(comparison: Comparison, result: PlacementResult, pool: str) -> str:
     return f"the {len(devices)} devices of {pool} wait, on average,"
 
 
+@dataclass(frozen=True)
+class _Clause:
+    """One cause and the seconds by which it makes the other placement's step longer; below 0 shorter."""
+
+    text: str
+    seconds: float
+
+
 def _weigh(verdict: Verdict, first: PlacementResult, other: PlacementResult) -> str:
-    """What the placement gains and pays against the first, in the order that leads up to the verdict."""
-    gains, costs = _balance(first, other)
+    """What the placement gains and pays on its critical path, in the order that leads up to the verdict."""
+    change = step_change(first, other)
+    if change is None:
+        return "Why is not known: there are no spans of the measured steps."
+    clauses = [*_hidden_clauses(change, first, other), *_phase_clauses(change, first, other)]
+    clauses += _gap_clauses(change, first)
+    gains, costs = ([one.text for one in clauses if (one.seconds < 0) is gain] for gain in (True, False))
     if verdict is Verdict.UNDECIDED:
-        measured = "; ".join([*gains, *costs]) or _nothing(first, other)
-        return f"The reason is as undecided as the step time; measured: {measured}."
+        return f"The reason is as undecided as the step time; measured: {'; '.join([*gains, *costs]) or NOTHING}."
     if verdict is Verdict.FASTER:
         sides, joint = (costs, gains), ", but "
     else:
         sides, joint = (gains, costs), ", but " if verdict is Verdict.SLOWER else ", which is made up for: "
     told = joint.join("; ".join(side) for side in sides if side)
-    return f"{told or _nothing(first, other).capitalize()}."
+    if not told:
+        return f"{NOTHING.capitalize()}."
+    return f"{told}{_sum(change, clauses, first)}."
 
 
-def _nothing(first: PlacementResult, other: PlacementResult) -> str:
-    if any(_is_notable(result.value(HIDDEN.key), result) for result in (first, other)):
-        return "neither a phase nor the overlap differs by a decided amount"
-    return "no phase differs by a decided amount, and overlap hides nothing"
+def _sum(change: StepChange, clauses: Sequence[_Clause], first: PlacementResult) -> str:
+    """How the causes add up to the difference of the step times, where it is worth a word."""
+    rest = change.difference - sum(clause.seconds for clause in clauses)
+    if not _is_notable(abs(change.difference), first):
+        return ""
+    more = f"; the rest {_longer(rest)}" if _is_notable(abs(rest), first) else ""
+    return f"{more}: {_longer(change.difference)} in all" if more or len(clauses) > 1 else ""
 
 
-def _balance(first: PlacementResult, other: PlacementResult) -> tuple[list[str], list[str]]:
-    """Clauses on what makes the placement's step shorter than the first's, and on what makes it longer."""
-    gains, costs = _overlap_clauses(first, other)
-    shorter, longer = _phase_clauses(first, other)
-    gains += shorter
-    costs += longer
-    more = other.value(UNATTRIBUTED.key) - first.value(UNATTRIBUTED.key)
-    decided = other.ratios.get(UNATTRIBUTED.key)
-    if decided and decided.verdict in (Verdict.HIGHER, Verdict.LOWER) and _is_notable(abs(more), first):
-        clause = f"{_seconds(abs(more))} {'more' if more > 0 else 'less'} passes between phases"
-        (costs if more > 0 else gains).append(clause)
-    return gains, costs
+def _longer(seconds: float) -> str:
+    return f"{_seconds(abs(seconds))} {'longer' if seconds > 0 else 'shorter'}"
 
 
-def _overlap_clauses(first: PlacementResult, other: PlacementResult) -> tuple[list[str], list[str]]:
-    """What the placement that hides more time hides; nothing where both do and it is undecided which hides more."""
-    hidden = other.value(HIDDEN.key), first.value(HIDDEN.key)
-    found = other.ratios.get(HIDDEN.key)
-    undecided = found is not None and found.verdict not in (Verdict.HIGHER, Verdict.LOWER)
-    if undecided or not _is_notable(abs(hidden[0] - hidden[1]), first):
-        return [], []
-    more, less = (other, first) if hidden[0] > hidden[1] else (first, other)
-    pairs = {pair: more.value(f"overlap/{pair}") for pair in more.keys("overlap/")}
-    named = [
-        f"{' beside '.join(pair.split('+'))} ({_seconds(seconds)})"
-        for pair, seconds in _by_size(pairs)
-        if _is_notable(seconds, more)
-    ]
-    clause = f"{more.name} hides {_seconds(max(hidden))} a step by overlap: {listing(named[:MOST_NAMED])}"
-    if _is_notable(min(hidden), less):
-        clause += f"; {less.name} hides {_seconds(min(hidden))}"
-    return ([clause], []) if more is other else ([], [clause])
+def _hidden_clauses(change: StepChange, first: PlacementResult, other: PlacementResult) -> Iterator[_Clause]:
+    """What the placement that hides more work beside its critical path hides."""
+    hidden = [sum(part.off_path for part in side) for side in _phases(change)]
+    more = hidden[1] - hidden[0]
+    if not _is_notable(abs(more), first) or not _has_a_sign(change.hidden):
+        return
+    most, least = (other, first) if more > 0 else (first, other)
+    named = [f"{pair} {_seconds(seconds)}" for pair, seconds in _by_size(_beside(most)) if _is_notable(seconds, most)]
+    text = f"{most.name} hides {_seconds(max(hidden))} beside its critical path ({listing(named[:MOST_NAMED])})"
+    if _is_notable(min(hidden), least):
+        text += f", {least.name} {_seconds(min(hidden))}"
+    yield _Clause(text, -more)
 
 
-def _phase_clauses(first: PlacementResult, other: PlacementResult) -> tuple[list[str], list[str]]:
-    """Phases that take decidedly less, and decidedly more, time; those on the same change of devices in one clause."""
-    shorter: dict[str, dict[str, float]] = {}
-    longer: dict[str, dict[str, float]] = {}
-    for phase in first.keys("phase/"):
-        found = other.ratios.get(phase_metric(phase).key)
-        more = other.value(phase_metric(phase).key) - first.value(phase_metric(phase).key)
-        if found is not None and found.verdict in DECIDED and _is_notable(abs(more), first):
-            change = _change_of_devices(phase, first, other)
-            (longer if more > 0 else shorter).setdefault(change, {})[phase] = abs(more)
-    return _tell(shorter, "less"), _tell(longer, "longer")
+def _beside(result: PlacementResult) -> dict[str, float]:
+    """What is hidden beside what; of two phases that hide each other in turn, the one hidden more is named first."""
+    seconds: dict[str, float] = {}
+    for pair, hidden in _by_size({pair: result.value(BESIDE + pair) for pair in result.keys(BESIDE)}):
+        phase, on_path = pair.split("+")
+        turned = f"{on_path} beside {phase}"
+        seconds[turned if turned in seconds else f"{phase} beside {on_path}"] = seconds.get(turned, 0.0) + hidden
+    return seconds
 
 
-def _tell(phases: Mapping[str, Mapping[str, float]], word: str) -> list[str]:
-    clauses = []
-    for change, seconds in phases.items():
-        (largest, most), *rest = _by_size(seconds)
-        named = [f"{largest} takes {_seconds(most)} {word}"]
-        named += [f"{phase} {_seconds(more)}" for phase, more in rest[: MOST_NAMED - 1]]
-        if len(rest) >= MOST_NAMED:
-            named.append(
-                f"{plural(len(rest) - MOST_NAMED + 1, 'more phase')} up to {_seconds(rest[MOST_NAMED - 1][1])}"
-            )
-        clauses.append(f"{change}, {listing(named)}")
-    return clauses
+def _phases(change: StepChange) -> tuple[list[PathPart], list[PathPart]]:
+    return [part.first for part in change.phases], [part.other for part in change.phases]
+
+
+def _phase_clauses(change: StepChange, first: PlacementResult, other: PlacementResult) -> Iterator[_Clause]:
+    """Phases that take decidedly more, and decidedly less, time; those on the same change of devices in one clause."""
+    groups: dict[tuple[bool, str], list[PartChange]] = {}
+    for part in change.phases:
+        found = other.ratios.get(phase_metric(part.first.phase).key)
+        decided = found is None or found.verdict in DECIDED
+        if decided and other.launches and _is_notable(abs(part.longer), first) and _has_a_sign(part.rounds):
+            devices = _change_of_devices(part.first.phase, first, other)
+            groups.setdefault((part.longer < 0, devices), []).append(part)
+    for (shorter, devices), parts in sorted(groups.items(), key=lambda group: group[0][0], reverse=True):
+        yield _Clause(
+            f"{devices}, {_tell(parts, 'less' if shorter else 'longer', first)}", sum(part.longer for part in parts)
+        )
+
+
+def _tell(parts: Sequence[PartChange], word: str, first: PlacementResult) -> str:
+    seconds = dict(_by_size({part.first.phase: abs(part.longer) for part in parts}))
+    if len(parts) == 1:
+        ((phase, one),) = seconds.items()
+        told = f"{phase} takes {_seconds(one)} {word}"
+    else:
+        named = [f"{phase} {_seconds(more)}" for phase, more in list(seconds.items())[:MOST_NAMED]]
+        if len(seconds) > MOST_NAMED:
+            named.append(f"{len(seconds) - MOST_NAMED} more")
+        told = f"phases take {_seconds(sum(seconds.values()))} {word} ({listing(named)})"
+    uneven = sum(part.other.imbalance - part.first.imbalance for part in parts)
+    if word == "longer" and _is_notable(uneven, first):
+        told += f", {_seconds(uneven)} of it for the slowest device"
+    return told
+
+
+def _gap_clauses(change: StepChange, first: PlacementResult) -> Iterator[_Clause]:
+    """Time between the phases of the path, in which the controller works."""
+    more = sum(part.difference for part in change.parts if part.first.is_gap)
+    if _is_notable(abs(more), first) and _has_a_sign(change.gaps):
+        yield _Clause(f"{_seconds(abs(more))} {'more' if more > 0 else 'less'} passes between phases", more)
+
+
+def _has_a_sign(difference: Estimate) -> bool:
+    """Whether the rounds agree that a difference is above, or below, 0; so it is said where there is one round."""
+    return not (difference.low <= 0 <= difference.high)
 
 
 def _change_of_devices(phase: str, first: PlacementResult, other: PlacementResult) -> str:

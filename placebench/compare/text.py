@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 MISSING = "–"
 MAX_DECIMALS = 4
 MILLISECOND = 1e-3
+# A difference below this is one of rounding alone.
+NEGLIGIBLE = 1e-9
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -27,6 +29,24 @@ def quantity(value: float | None, unit: str) -> str:
     if unit == "B/s":
         return f"{number(value / 1e9)} GB/s"
     return number(value) if unit.startswith("tokens/") else f"{number(value)} {unit}"
+
+
+def signed(value: float, unit: str) -> str:
+    """A difference with its sign, a true minus, and its unit."""
+    if abs(value) < NEGLIGIBLE:
+        return quantity(0.0, unit)
+    return f"{'−' if value < 0 else '+'}{quantity(abs(value), unit)}"
+
+
+def signed_interval(low: float | None, high: float | None) -> str:
+    """The ends of a difference's interval, for instance `−0.12 to +0.04`; a dash where there is none."""
+    if low is None or high is None or math.isnan(low):
+        return MISSING
+    largest = max(abs(low), abs(high))
+    if largest < NEGLIGIBLE:
+        return "0 to 0"
+    decimals = min(max(2 - math.floor(math.log10(largest)), 0), MAX_DECIMALS)
+    return " to ".join(f"{end:+.{decimals}f}".replace("-", "−") for end in (low, high))
 
 
 def number(value: float, digits: int = 3) -> str:

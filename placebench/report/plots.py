@@ -19,6 +19,7 @@ from placebench.report.figures import mean_per_phase, phases_over_steps
 from placebench.report.peaks import shares_of_peak
 from placebench.report.style import phase_colors
 from placebench.report.timeline import timeline
+from placebench.report.waterfall import waterfall
 
 WIDTH = 7.2
 TIMING = "timing_s/"
@@ -53,8 +54,16 @@ def draw_plots(comparison: Comparison) -> Iterator[Plot]:
             "timeline",
             "One typical step",
             "The measured step of each placement whose time is nearest to the mean, all to one scale: bars are phases"
-            " on their device, grey is waiting.",
+            " on their device, grey is waiting. The black line is the critical path, the chain of phases that made the"
+            " step as long as it was.",
             timeline,
+        ),
+        (
+            "difference",
+            "Where the difference comes from",
+            "From the first placement's step time to the other's: what each phase on the critical path adds or takes."
+            " A phase adds less when it takes less time, or when more of it is hidden beside the path.",
+            waterfall,
         ),
         (
             "ratios",

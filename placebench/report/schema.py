@@ -101,6 +101,26 @@ class KernelTimes(_Part):
     no_kernel_s: float = Field(description="nothing was running: the host had queued nothing")
 
 
+class Difference(_Part):
+    """Seconds that a part of the critical path adds to the step and does not add to the first placement's."""
+
+    value: float = Field(description="those of all parts add up to the difference of the step times")
+    low: Number = Field(description="lower end of the interval over rounds; null with fewer than two")
+    high: Number = Field(description="upper end of the interval")
+    rounds: int = Field(description="rounds that both placements finished")
+
+
+class PathPart(_Part):
+    """A phase, or the gap before one, in the step; the parts' time on the critical path adds up to the step time."""
+
+    phase: str = Field(description="of a gap the phase that it precedes, or the end of the step")
+    kind: Literal["phase", "gap"]
+    on_path_s: float = Field(description="time on the critical path")
+    off_path_s: float = Field(description="time of the phase hidden beside the path")
+    imbalance_s: float = Field(description="of the time on the path: devices waiting for the slowest one, their mean")
+    difference: Difference | None = Field(description="null for the first placement")
+
+
 class PlacementSummary(_Part):
     """One placement."""
 
@@ -115,6 +135,9 @@ class PlacementSummary(_Part):
     controller_view: tuple[Quantity, ...] = Field(description="phases from submission to result")
     overlaps: tuple[Quantity, ...] = Field(description="time in which two phases ran side by side, per step")
     waits: tuple[Quantity, ...] = Field(description="idle time per step by pool and cause, mean of the pool's devices")
+    critical_path: tuple[PathPart, ...] = Field(
+        description="phases in the step's order, then gaps; empty where no spans tell"
+    )
     devices: tuple[DeviceSummary, ...]
     phases_in_pools: tuple[PhaseInPool, ...]
     phases_on_devices: tuple[PhaseOnDevice, ...]

@@ -6,6 +6,8 @@ from typing import Any
 import pandas as pd
 
 from placebench import __version__
+from placebench.compare.breakdown import PartChange, path_parts, step_change
+from placebench.compare.breakdown import PathPart as MeasuredPart
 from placebench.compare.caveats import caveats, load_meaning
 from placebench.compare.comparison import Comparison, PlacementResult, phase_devices, phase_pools
 from placebench.compare.efficiency import basis
@@ -19,9 +21,11 @@ from placebench.compare.statistics import CONFIDENCE, Better
 from placebench.compare.statistics import Ratio as MeasuredRatio
 from placebench.report.schema import (
     DeviceSummary,
+    Difference,
     KernelTimes,
     LaunchSummary,
     Method,
+    PathPart,
     PhaseInPool,
     PhaseOnDevice,
     PlacementSummary,
@@ -79,6 +83,7 @@ def _placement(comparison: Comparison, result: PlacementResult) -> PlacementSumm
         controller_view=quantities(result, (controller_metric(phase) for phase in comparison.phases)),
         overlaps=_times(result, "overlap/"),
         waits=_times(result, "wait/"),
+        critical_path=_critical_path(comparison, result),
         devices=tuple(_device(comparison, result, device) for device in result.placement.devices),
         phases_in_pools=_phases_in_pools(result),
         phases_on_devices=_phases_on_devices(result),
@@ -142,6 +147,30 @@ def _times(result: PlacementResult, prefix: str) -> tuple[Quantity, ...]:
     """Numbers that a placement has for itself, largest first: overlaps and waits."""
     keys = sorted(result.keys(prefix), key=lambda key: -result.value(prefix + key))
     return quantities(result, (Metric(prefix + key, key, "s", Better.NEITHER, "") for key in keys))
+
+
+def _critical_path(comparison: Comparison, result: PlacementResult) -> tuple[PathPart, ...]:
+    """The parts of the step, against the first placement's where both have any."""
+    change = None if result is comparison.first else step_change(comparison.first, result)
+    if change is None:
+        return tuple(_path_part(part, None) for part in path_parts(result))
+    return tuple(_path_part(part.other, _difference(part)) for part in change.parts)
+
+
+def _path_part(part: MeasuredPart, difference: Difference | None) -> PathPart:
+    return PathPart(
+        phase=part.phase,
+        kind="gap" if part.is_gap else "phase",
+        on_path_s=part.on_path,
+        off_path_s=part.off_path,
+        imbalance_s=part.imbalance,
+        difference=difference,
+    )
+
+
+def _difference(part: PartChange) -> Difference:
+    rounds = part.rounds
+    return Difference(value=part.difference, low=rounds.low, high=rounds.high, rounds=rounds.n)
 
 
 def _device(comparison: Comparison, result: PlacementResult, device: str) -> DeviceSummary:

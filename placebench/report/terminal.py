@@ -9,6 +9,7 @@ from rich.text import Text
 
 from placebench.compare.statistics import Verdict
 from placebench.compare.text import plural
+from placebench.report.path_table import path_grid, short_path_grid
 from placebench.report.schema import PlacementSummary, Summary
 from placebench.report.tables import (
     Grid,
@@ -30,6 +31,9 @@ def print_summary(summary: Summary, console: Console) -> None:
     for other in others:
         console.print(_against(f"{other.name} against {first.name}", first, other, comparison_rows(first, other)))
         console.print()
+        if (path := path_grid(first, other)).rows:
+            console.print(_grid(short_path_grid(path), texts=1))
+            console.print()
     if not others:
         console.print(_grid(single_grid(first), texts=1))
         console.print()

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.critical_path import Segment, SpanGraph
 from placebench.compare.metrics import STEP_TIME
 from placebench.compare.steps import Flags, Step, split_steps
 from placebench.compare.text import quantity
@@ -21,6 +24,7 @@ BAR = 0.82
 # Width of a character of a bar's label and of the plotting area, in points: what fits is written into the bar.
 CHARACTER = 4.4
 AREA = 430.0
+PATH_WIDTH = 1.8
 IDLE_COLOR = "#ececec"
 # The controller gets a row where its own work is at least this share of the longest step: less cannot be seen.
 VISIBLE = 0.003
@@ -33,10 +37,12 @@ class TypicalStep:
     Attributes:
         round: round of its launch.
         step: the step.
+        path: its critical path.
     """
 
     round: int
     step: Step
+    path: tuple[Segment, ...]
 
 
 def typical_step(comparison: Comparison, result: PlacementResult) -> TypicalStep | None:
@@ -47,7 +53,8 @@ def typical_step(comparison: Comparison, result: PlacementResult) -> TypicalStep
     row = result.steps.iloc[int(distance.argmin())]
     launch = next(launch for launch in result.launches if launch.round == int(row["round"]))
     steps = split_steps(launch, comparison.run.warmup_steps)
-    return TypicalStep(launch.round, next(step for step in steps if step.number == int(row["step"])))
+    step = next(step for step in steps if step.number == int(row["step"]))
+    return TypicalStep(launch.round, step, SpanGraph(launch.spans, result.placement).critical_path(step.number))
 
 
 def timeline(comparison: Comparison) -> Figure | None:
@@ -66,12 +73,14 @@ def timeline(comparison: Comparison) -> Figure | None:
     for axes, (result, typical) in zip(panels, chosen, strict=True):
         names = [*first_rows, *result.placement.devices]
         _draw_step(axes, typical.step, names, colors, longest)
+        _draw_path(axes, typical, names)
         _name_rows(axes, comparison, result, typical, names)
     panels[-1].set_xlim(0, longest * 1.01)
     panels[-1].set_xlabel("seconds from the start of the step")
     phases = phase_order(colors)
-    handles = [Patch(facecolor=colors[phase], label=phase) for phase in phases]
+    handles: list[Artist] = [Patch(facecolor=colors[phase], label=phase) for phase in phases]
     handles.append(Patch(facecolor=IDLE_COLOR, label="waiting"))
+    handles.append(Line2D([], [], color="black", linewidth=PATH_WIDTH, label="critical path"))
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize="small")
     return figure
 
@@ -94,6 +103,29 @@ def _draw_step(axes: Axes, step: Step, devices: list[str], colors: dict[str, str
             axes.barh(row, width, left=start, height=BAR, color=colors[phase], edgecolor="white", linewidth=0.4)
             _label(axes, row, start, width, phase, colors[phase], longest)
     axes.axvline(seconds, color="black", linewidth=1)
+
+
+def _draw_path(axes: Axes, typical: TypicalStep, devices: list[str]) -> None:
+    """One line through the step: along the lower edge of the bars on the path, and across the gaps between them."""
+    times: list[float] = []
+    rows: list[int] = []
+    for segment in typical.path:
+        among = [devices.index(device) for device in _last_devices(typical.step, segment) if device in devices]
+        if among:
+            times += [segment.start - typical.step.start, segment.end - typical.step.start]
+            rows += [rows[-1] if rows and rows[-1] in among else among[0]] * 2
+    axes.plot(times, [row + BAR / 2 for row in rows], color="black", linewidth=PATH_WIDTH, zorder=3)
+
+
+def _last_devices(step: Step, segment: Segment) -> list[str]:
+    """The device that ended a phase last, after those that ended so little earlier that the line need not change row.
+
+    None for a gap.
+    """
+    if segment.is_gap:
+        return []
+    late = step.ends >= segment.end - VISIBLE * (step.end - step.start)
+    return [*step.device[step.works & (step.phase == segment.phase) & late], str(segment.device)]
 
 
 def _name_rows(

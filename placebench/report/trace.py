@@ -1,8 +1,9 @@
 """`trace.json.gz`: every finished launch in Chrome's trace event format, which Perfetto opens.
 
-A process is a launch, so launches lie under each other, all from 0. It has tracks for the controller's view (whole
-steps; phases from submission to result), one per device with the phases it worked on, and counters of load, memory and
-power. Times are microseconds from the launch's first span. Format: 'Trace Event Format', the Chromium project.
+A process is a launch, so launches lie under each other, all from 0. It has tracks for the critical path of every step,
+for the controller's view (whole steps; phases from submission to result), one per device with the phases it worked on,
+and counters of load, memory and power. Times are microseconds from the launch's first span. Format: 'Trace Event
+Format', the Chromium project.
 """
 
 import gzip
@@ -15,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from placebench.compare.comparison import Comparison
+from placebench.compare.critical_path import SpanGraph
 from placebench.compare.run import Launch, Run, RunPlacement
 from placebench.compare.steps import STEP_PHASE
 from placebench.telemetry.spans import CONTROLLER
@@ -52,24 +54,59 @@ def write_trace(comparison: Comparison, path: Path) -> bool:
 def _tracks(run: Run, launch: Launch, placement: RunPlacement, process: int, zero: float) -> Iterator[Event]:
     """A named track for each row of spans, and a slice for each span."""
     track = TRACKS * process
+    yield from _name_track(process, track, "critical path")
+    yield from _path(run, launch, placement, process, track, zero)
     for name, spans in _rows(run, launch, placement):
         for lane, chosen in enumerate(_lanes(spans)):
             track += 1
-            yield _metadata("thread_name", process, track, name=name if lane == 0 else f"{name} ({lane + 1})")
-            yield _metadata("thread_sort_index", process, track, sort_index=track)
+            yield from _name_track(process, track, name if lane == 0 else f"{name} ({lane + 1})")
             for span in chosen:
-                start, end = _micros(span.start, zero), _micros(span.end, zero)
-                arguments = {"step": int(span.step), "role": span.role, "pool": span.pool}
-                yield {
-                    "ph": "X",
-                    "name": f"step {span.step}" if span.phase == STEP_PHASE else span.phase,
-                    "cat": "phase",
-                    "pid": process,
-                    "tid": track,
-                    "ts": start,
-                    "dur": round(end - start, 3),
-                    "args": {key: value for key, value in arguments.items() if isinstance(value, int | str)},
-                }
+                yield _slice(
+                    f"step {span.step}" if span.phase == STEP_PHASE else span.phase,
+                    "phase",
+                    (process, track),
+                    (span.start, span.end, zero),
+                    step=int(span.step),
+                    role=span.role,
+                    pool=span.pool,
+                )
+
+
+def _path(run: Run, launch: Launch, placement: RunPlacement, process: int, track: int, zero: float) -> Iterator[Event]:
+    """The critical path of every step: its phases with the device that ended each last, and the gaps between them."""
+    graph = SpanGraph(launch.spans, placement)
+    labels = {device.id: device.label for device in run.devices.values()} | {CONTROLLER: CONTROLLER}
+    for segment in (segment for step in graph.steps for segment in graph.critical_path(step)):
+        yield _slice(
+            f"gap before {segment.phase}" if segment.is_gap else segment.phase,
+            "critical path",
+            (process, track),
+            (segment.start, segment.end, zero),
+            step=segment.step,
+            device=labels.get(str(segment.device)),
+        )
+
+
+def _slice(
+    name: str, category: str, track: tuple[int, int], times: tuple[float, float, float], **arguments: Any
+) -> Event:
+    """A span on a track (process, thread); times are its start and end and the launch's start, in seconds."""
+    start, end = (_micros(time, times[2]) for time in times[:2])
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": track[0],
+        "tid": track[1],
+        "ts": start,
+        "dur": round(end - start, 3),
+        "args": {key: value for key, value in arguments.items() if isinstance(value, int | str)},
+    }
+
+
+def _name_track(process: int, track: int, name: str) -> Iterator[Event]:
+    yield _metadata("thread_name", process, track, name=name)
+    yield _metadata("thread_sort_index", process, track, sort_index=track)
 
 
 def _rows(run: Run, launch: Launch, placement: RunPlacement) -> Iterator[tuple[str, pd.DataFrame]]:

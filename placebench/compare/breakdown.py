@@ -1,0 +1,166 @@
+"""The difference of two step times, divided along the critical path of each.
+
+A step's time is the time of the phases on its path and the gaps between them. So the difference of two step times is
+the sum of the differences of these parts, and nothing is counted twice, whatever overlaps. A phase adds to its step
+what it takes less what of it is hidden beside the path; both may change from one placement to the other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from placebench.compare.comparison import PlacementResult
+from placebench.compare.critical_path import END, GAP, IMBALANCE, OFF_PATH, PATH, PATH_KEYS
+from placebench.compare.metrics import STEP_TIME
+from placebench.compare.statistics import Estimate, estimate
+from placebench.logs.timing import phase_order
+
+
+@dataclass(frozen=True)
+class PathPart:
+    """What a phase, or the gap before one, adds to the step of a placement, in seconds.
+
+    Attributes:
+        phase: the phase; of a gap the one that it precedes, or the step's end.
+        is_gap: whether it is the gap.
+        on_path: the part's time on the critical path.
+        off_path: the phase's time beside the path, hidden by what takes longer; 0 for a gap.
+        imbalance: of the time on the path, what the phase's devices waited for each other, their mean.
+    """
+
+    phase: str
+    is_gap: bool
+    on_path: float
+    off_path: float
+    imbalance: float
+
+    @property
+    def whole(self) -> float:
+        """Time of the phase from its first device's start to its last one's end."""
+        return self.on_path + self.off_path
+
+
+@dataclass(frozen=True)
+class PartChange:
+    """The same part in two placements.
+
+    Attributes:
+        first: in the first placement.
+        other: in the other.
+        rounds: the difference on the path over the launches of the same rounds; n is 0 where no round has both.
+    """
+
+    first: PathPart
+    other: PathPart
+    rounds: Estimate
+
+    @property
+    def difference(self) -> float:
+        """Seconds that the part adds to the other's step and not to the first's."""
+        return self.other.on_path - self.first.on_path
+
+    @property
+    def longer(self) -> float:
+        """Of the difference: seconds that the phase takes longer."""
+        return self.other.whole - self.first.whole
+
+    @property
+    def hidden(self) -> float:
+        """Of the difference, with a minus: seconds more of the phase that are hidden beside the path."""
+        return self.other.off_path - self.first.off_path
+
+
+@dataclass(frozen=True)
+class StepChange:
+    """Two step times, part by part.
+
+    Attributes:
+        parts: phases in the step's order, then gaps likewise; parts that neither step has are left out.
+        first_s: step time of the first placement, the sum of its parts on the path.
+        other_s: the same of the other.
+        hidden: seconds more that the other hides beside its path, all phases together, over the rounds.
+        gaps: seconds more that pass in gaps on its path, over the rounds.
+    """
+
+    parts: tuple[PartChange, ...]
+    first_s: float
+    other_s: float
+    hidden: Estimate
+    gaps: Estimate
+
+    @property
+    def difference(self) -> float:
+        """Seconds by which the other's step is longer: the sum of the parts' differences."""
+        return self.other_s - self.first_s
+
+    @cached_property
+    def phases(self) -> tuple[PartChange, ...]:
+        """The parts that are phases."""
+        return tuple(part for part in self.parts if not part.first.is_gap)
+
+
+def path_parts(result: PlacementResult) -> tuple[PathPart, ...]:
+    """What a placement's step consists of: phases in the step's order, then the gaps; none where no spans tell.
+
+    The means of the launches are brought to the placement's step time, of which they are the shares, so that they
+    add up to it.
+    """
+    means = {key + name: result.value(key + name) for key in PATH_KEYS for name in result.keys(key)}
+    whole = sum(seconds for key, seconds in means.items() if key.startswith((PATH, GAP)))
+    if not whole > 0:
+        return ()
+    scale = result.value(STEP_TIME.key) / whole
+    phases = phase_order({name for key in (PATH, OFF_PATH) for name in result.keys(key)})
+    gaps = [name for name in (*phases, END) if GAP + name in means]
+    return (
+        *(
+            PathPart(
+                phase,
+                False,
+                scale * means.get(PATH + phase, 0.0),
+                scale * means.get(OFF_PATH + phase, 0.0),
+                scale * means.get(IMBALANCE + phase, 0.0),
+            )
+            for phase in phases
+        ),
+        *(PathPart(phase, True, scale * means[GAP + phase], 0.0, 0.0) for phase in gaps),
+    )
+
+
+def step_change(first: PlacementResult, other: PlacementResult) -> StepChange | None:
+    """Divide the difference of two placements' step times; None where one of them has no path."""
+    sides = [{(part.is_gap, part.phase): part for part in path_parts(result)} for result in (first, other)]
+    if not all(sides):
+        return None
+    names = phase_order({phase for side in sides for _, phase in side} - {END})
+    keys = [*((False, name) for name in names), *((True, name) for name in (*names, END))]
+    parts = [
+        PartChange(
+            sides[0].get(key, PathPart(key[1], key[0], 0.0, 0.0, 0.0)),
+            sides[1].get(key, PathPart(key[1], key[0], 0.0, 0.0, 0.0)),
+            _over_rounds(first, other, [(GAP if key[0] else PATH) + key[1]]),
+        )
+        for key in keys
+        if any(key in side for side in sides)
+    ]
+    off_path, gaps = ([prefix + name for name in (*names, END)] for prefix in (OFF_PATH, GAP))
+    return StepChange(
+        tuple(parts),
+        first.value(STEP_TIME.key),
+        other.value(STEP_TIME.key),
+        _over_rounds(first, other, off_path),
+        _over_rounds(first, other, gaps),
+    )
+
+
+def _over_rounds(first: PlacementResult, other: PlacementResult, keys: list[str]) -> Estimate:
+    """The difference of the sums of these numbers, over the rounds that both placements have finished."""
+    sides = [_sums(result, keys) for result in (first, other)]
+    rounds = sides[0].keys() & sides[1].keys()
+    return estimate([sides[1][round_] - sides[0][round_] for round_ in sorted(rounds)], additive=True)
+
+
+def _sums(result: PlacementResult, keys: list[str]) -> Mapping[int, float]:
+    values = result.launch_values
+    known = [key for key in keys if key in values]
+    return {int(str(round_)): float(total) for round_, total in values[known].sum(axis=1).items()}

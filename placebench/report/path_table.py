@@ -1,0 +1,60 @@
+"""The critical paths of two placements side by side, as a table."""
+
+from collections.abc import Sequence
+
+from placebench.compare.critical_path import END
+from placebench.compare.reasons import NOTABLE
+from placebench.compare.text import MISSING, quantity, signed, signed_interval
+from placebench.report.schema import PathPart, PlacementSummary
+from placebench.report.tables import Grid
+
+# Columns that fit 80 characters.
+SHORT = 5
+
+
+def path_grid(first: PlacementSummary, other: PlacementSummary) -> Grid:
+    """The difference of two step times, part by part along the critical path; no rows where one has no path.
+
+    Gaps too short to matter are one row, so that every column on the path still adds up to its step.
+    """
+    title = f"Critical path: {other.name} against {first.name}"
+    header = ("", first.name, other.name, "difference", "95 % interval", f"hidden in {first.name}", f"in {other.name}")
+    if not first.critical_path or not any(part.difference for part in other.critical_path):
+        return Grid(title, header, ())
+    before = {(part.kind, part.phase): part for part in first.critical_path}
+    pairs = [(before.get((part.kind, part.phase), _absent(part)), part) for part in other.critical_path]
+    step = sum(part.on_path_s for part in first.critical_path)
+    short = [pair for pair in pairs if pair[1].kind == "gap" and max(part.on_path_s for part in pair) < NOTABLE * step]
+    rows = [_path_row(_part_name(pair[1]), [pair]) for pair in pairs if pair not in short]
+    return Grid(title, header, (*rows, _path_row("short gaps", short), _path_row("step", pairs)))
+
+
+def short_path_grid(grid: Grid) -> Grid:
+    """The same for a narrow page: what lies on the path."""
+    return Grid(grid.title, grid.header[:SHORT], tuple(row[:SHORT] for row in grid.rows))
+
+
+def _absent(part: PathPart) -> PathPart:
+    return PathPart(phase=part.phase, kind=part.kind, on_path_s=0, off_path_s=0, imbalance_s=0, difference=None)
+
+
+def _part_name(part: PathPart) -> str:
+    if part.kind == "phase":
+        return part.phase
+    return "gap at the end" if part.phase == END else f"gap before {part.phase}"
+
+
+def _path_row(name: str, pairs: Sequence[tuple[PathPart, PathPart]]) -> tuple[str, ...]:
+    """Parts added up; only a part by itself has an interval."""
+    on_path, off_path = (
+        [sum(getattr(pair[side], column) for pair in pairs) for side in (0, 1)]
+        for column in ("on_path_s", "off_path_s")
+    )
+    found = pairs[0][1].difference if len(pairs) == 1 else None
+    return (
+        name,
+        *(quantity(seconds, "s") for seconds in on_path),
+        signed(on_path[1] - on_path[0], "s"),
+        signed_interval(found.low, found.high) if found else MISSING,
+        *(quantity(seconds, "s") for seconds in off_path),
+    )
