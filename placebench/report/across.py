@@ -102,6 +102,7 @@ def _arm(comparison: ArmComparison, arm: Arm) -> PlacementSummary:
         controller_view=(),
         overlaps=(),
         waits=(),
+        critical_path=(),
         devices=(),
         phases_in_pools=(),
         phases_on_devices=(),
