@@ -6,13 +6,14 @@ Commands other than `run` are modules of `placebench.commands`.
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from placebench import __version__
-from placebench.commands import compare, show
+from placebench.commands import compare, placements, show
 from placebench.commands.shared import find_run, open_console
 from placebench.errors import PlacebenchError
 
@@ -81,6 +82,7 @@ Examples:
   placebench run                                   standard against split, on this host
   placebench run --devices gpu:4 --model qwen2.5-1.5b --dry-run
   placebench run --config bench.yaml --set batch.size=64
+  placebench placements --devices gpu:8x2
   placebench show latest
 
 \b
@@ -131,7 +133,9 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 @main.command(epilog=_RUN_EXAMPLES)
 @click.option("--placements", metavar="WORDS", help="Comma-separated placements.  [default: standard,split]")
 @click.option("--rounds", type=click.IntRange(min=1), help="Launches of each placement.  [default: 3]")
-@click.option("--devices", metavar="SPEC", help="cpu:N or gpu:N.  [default: all GPUs, else CPU devices]")
+@click.option(
+    "--devices", metavar="SPEC", help="cpu:N or gpu:N; gpu:NxM: a plan for M nodes.  [default: all GPUs, else CPU]"
+)
 @click.option("--name", help="Name of the run.  [default: the placements]")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs]")
 @click.option("--model", help="A preset, a folder, or a hub id.  [default: tiny]")
@@ -156,7 +160,7 @@ def run(dry_run: bool, resume: str | None, settings: tuple[str, ...], config: Pa
     from placebench.plan import make_plan
     from placebench.resume import resume_plan
 
-    request = _request(given, settings, config)
+    request = replace(_request(given, settings, config), dry_run=dry_run)
     plan = resume_plan(find_run(resume), request) if resume else make_plan(request)
     if dry_run:
         from placebench.plan_view import show_plan
@@ -199,5 +203,5 @@ def _report(folder: Path) -> None:
         _drop_stdout()
 
 
-for _command in (compare.compare, show.show, show.report):
+for _command in (compare.compare, show.show, show.report, placements.placements):
     main.add_command(_command)

@@ -15,7 +15,12 @@ Kind = Literal["cpu", "gpu"]
 
 MAX_CPU_DEVICES = 64
 _DEFAULT_CPU_DEVICES = (2, 8)
-_SPEC = re.compile(r"(?P<kind>cpu|gpu)(:(?P<count>[1-9][0-9]{0,5}))?")
+# Of devices that are only described, where nothing is said.
+_USUAL_GPU_BYTES = 80 << 30
+_MAX_DESCRIBED = 4096
+_SPEC = re.compile(
+    r"(?P<kind>cpu|gpu)(:(?P<count>[1-9][0-9]{0,5})(x(?P<nodes>[1-9][0-9]{0,5}))?(@(?P<gib>[1-9][0-9]{0,5})GiB)?)?"
+)
 
 
 @dataclass(frozen=True)
@@ -43,33 +48,56 @@ class Device:
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """What `--devices` asks for; `count` None takes what is there."""
+    """What `--devices` asks for.
+
+    Attributes:
+        kind: of the devices.
+        count: on each node; None takes what is there.
+        nodes: of a host or cluster that is only described, for a plan; None for this host.
+        memory_bytes: of each of the devices described; None for 80 GiB a GPU, and as here for CPU devices.
+    """
 
     kind: Kind
     count: int | None = None
+    nodes: int | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def is_described(self) -> bool:
+        """Whether the devices are described, not looked for."""
+        return self.nodes is not None or self.memory_bytes is not None
 
     def __str__(self) -> str:
-        return self.kind if self.count is None else f"{self.kind}:{self.count}"
+        count = "" if self.count is None else f":{self.count}"
+        nodes = "" if self.nodes is None else f"x{self.nodes}"
+        memory = "" if self.memory_bytes is None else f"@{self.memory_bytes >> 30}GiB"
+        return f"{self.kind}{count}{nodes}{memory}"
 
 
 def parse_devices(text: str) -> DeviceSpec:
-    """Read `cpu:N`, `gpu:N`, `cpu` or `gpu`.
+    """Read `cpu:N`, `gpu:N`, `cpu` or `gpu`; or a description, `gpu:NxM` or `gpu:NxM@GGiB`: N on each of M nodes.
 
     Raises:
-        UsageError: it is something else, or more CPU devices than make sense.
+        UsageError: it is something else, or more devices than make sense.
     """
     match = _SPEC.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"--devices {text!r}: write cpu:N or gpu:N with N above 0, or cpu or gpu for all there are")
-    count = match["count"]
-    spec = DeviceSpec("cpu" if match["kind"] == "cpu" else "gpu", None if count is None else int(count))
+        raise UsageError(
+            f"--devices {text!r}: write cpu:N or gpu:N with N above 0, or cpu or gpu for all there are; for a plan of"
+            " nodes elsewhere gpu:NxM, or gpu:NxM@GGiB with the memory of a device"
+        )
+    count, nodes, gib = (None if match[name] is None else int(match[name]) for name in ("count", "nodes", "gib"))
+    memory = None if gib is None else gib << 30
+    spec = DeviceSpec("cpu" if match["kind"] == "cpu" else "gpu", count, nodes, memory)
+    if spec.is_described and (spec.count or 0) * (spec.nodes or 1) > _MAX_DESCRIBED:
+        raise UsageError(f"--devices {text.strip()}: describe at most {_MAX_DESCRIBED} devices")
     if spec.kind == "cpu" and (spec.count or 0) > MAX_CPU_DEVICES:
         raise UsageError(f"--devices {text.strip()}: at most {MAX_CPU_DEVICES} CPU devices; write a smaller number")
     return spec
 
 
 def discover(spec: DeviceSpec | None = None) -> tuple[Device, ...]:
-    """The devices of this host that a run may use.
+    """The devices of this host that a run may use; or those described, which nobody looks for.
 
     Args:
         spec: what the user asked for. When not given: all GPUs that `CUDA_VISIBLE_DEVICES` leaves, and on a
@@ -78,6 +106,8 @@ def discover(spec: DeviceSpec | None = None) -> tuple[Device, ...]:
     Raises:
         UsageError: there are not as many GPUs, or the driver does not answer; with what was found.
     """
+    if spec is not None and spec.is_described:
+        return _described_devices(spec)
     if spec is not None and spec.kind == "cpu":
         return _cpu_devices(spec.count)
     inventory = list_gpus()
@@ -113,6 +143,25 @@ def _cpu_devices(count: int | None) -> tuple[Device, ...]:
     return tuple(
         Device(f"cpu:{index}", "cpu", index, node, name, memory, share)
         for index, share in enumerate(split_cores(cores, count))
+    )
+
+
+def _described_devices(spec: DeviceSpec) -> tuple[Device, ...]:
+    assert spec.count is not None, "the grammar describes devices by their number"
+    usual = _USUAL_GPU_BYTES if spec.kind == "gpu" else total_memory() // spec.count
+    memory, name = spec.memory_bytes or usual, "GPU" if spec.kind == "gpu" else cpu_model()
+    return tuple(
+        Device(
+            f"node{node}/{spec.kind}:{index}",
+            spec.kind,
+            index,
+            f"node{node}",
+            name,
+            memory,
+            () if spec.kind == "gpu" else (index,),
+        )
+        for node in range(spec.nodes or 1)
+        for index in range(spec.count)
     )
 
 

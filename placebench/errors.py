@@ -49,6 +49,11 @@ class Reasons:
     def __init__(self) -> None:
         self._lines: list[str] = []
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is collected so far."""
+        return tuple(self._lines)
+
     def add(self, lines: Iterable[str]) -> None:
         """Add reasons, each once."""
         self._lines += [line for line in lines if line not in self._lines]

@@ -2,13 +2,13 @@
 
 All keys:
 
-name: critic-apart            # as is: the file's name
+name: critic-apart            # default: the file's name
 pools: {main: [3], apart: [1]}
-roles: {actor: main, rollout: main, ref: main, critic: apart}   # reward: as is, with the critic
+roles: {actor: main, rollout: main, ref: main, critic: apart}   # reward: with the critic
 overlap: all                  # or none, updates
 staleness: 0
 inflight_updates: false
-tensor_parallel: 1            # devices that share one engine; as is, the workload's
+tensor_parallel: 1            # devices that share one engine; default: the workload's
 scaling: strong               # of one pool whose devices each hold a full replica
 """
 

@@ -90,15 +90,28 @@ def parse_placement(word: str, nodes: Nodes, *, has_critic: bool = True) -> Plac
     return replace(placement, **changes)
 
 
+def names_file(word: str) -> bool:
+    """Whether a word is the path of a placement file, with settings perhaps."""
+    return _FILE.fullmatch(word) is not None
+
+
+def preset_of(word: str) -> "Preset | None":
+    """The preset that a word is a form of, or was to be; None for a file, and for any other text."""
+    if names_file(word):
+        return None
+    head = word.split("/")[0]
+    named = [preset for preset in PRESETS if preset.name == re.split("[:@+]", head)[0]]
+    return next((preset for preset in PRESETS if re.fullmatch(preset.pattern, head)), named[0] if named else None)
+
+
 def _find_preset(word: str, head: str) -> tuple["Preset", re.Match[str]]:
-    for preset in PRESETS:
-        if match := re.fullmatch(preset.pattern, head):
-            return preset, match
-    meant = [preset for preset in PRESETS if preset.name == re.split("[:@+]", head)[0]]
-    if not meant:
+    preset = preset_of(word)
+    if preset is None:
         raise UsageError(f"unknown placement {word!r}: use {_or([one.form for one in PRESETS])}, or a .yaml file")
+    if match := re.fullmatch(preset.pattern, head):
+        return preset, match
     raise UsageError(
-        f"placement {word!r}: {head!r} is not of the form {meant[0].form}, {meant[0].example}; counts are whole numbers"
+        f"placement {word!r}: {head!r} is not of the form {preset.form}, {preset.example}; counts are whole numbers"
         " above 0"
     )
 
@@ -141,22 +154,22 @@ def _choice(values: type[StrEnum]) -> Callable[[str], Any]:
 SETTINGS: Mapping[str, Setting] = {
     "overlap": Setting(
         "none|updates|all",
-        "what may run side by side in different pools: nothing; the updates of actor and critic; everything (as is)",
+        "what may run side by side in different pools: nothing; both updates; everything (the default)",
         _choice(Overlap),
     ),
     "staleness": Setting(
         "K",
-        "updates by which the weights that generate may lag behind; 0 (as is) is strictly synchronous",
+        "updates by which the weights that generate may lag behind; 0 (the default) is strictly synchronous",
         lambda text: int(text) if re.fullmatch("[0-9]{1,4}", text) else None,
     ),
     "inflight_updates": Setting(
         "true|false",
-        "whether engines go on generating while they take new weights; false (as is): they pause",
+        "whether engines go on generating while they take new weights; false (the default): they pause",
         {"true": True, "false": False}.get,
     ),
     "scaling": Setting(
         "strong|weak",
-        "of ddp: strong (as is) keeps the batch of a step, weak keeps the batch of a device",
+        "of ddp: strong (the default) keeps the batch of a step, weak keeps the batch of a device",
         _choice(Scaling),
     ),
 }

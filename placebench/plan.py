@@ -40,6 +40,7 @@ class RunRequest:
         step_timeout_s: seconds without progress after which a launch is given up.
         time_limit_s: seconds after which the whole run ends; None for no limit.
         sample_hz: device samples a second; 0 for none.
+        dry_run: only the plan is wanted, so that its devices may be described instead of here.
         origin: where a dotted workload key was set, for messages.
     """
 
@@ -52,6 +53,7 @@ class RunRequest:
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
     time_limit_s: float | None = None
     sample_hz: float = DEFAULT_SAMPLE_HZ
+    dry_run: bool = False
     origin: Callable[[str], str] = field(default=lambda key: "workload")
 
 
@@ -207,6 +209,8 @@ def make_plan(request: RunRequest) -> Plan:
         reasons.add(checks.unusable_workload(workload))
     spec = request.devices
     devices = reasons.attempt(lambda: discover(None if spec is None else parse_devices(spec)))
+    if devices:
+        reasons.add(_not_here(request))
     has_critic = workload is None or workload.algorithm.has_critic
     placements = (
         reasons.attempt(lambda: parse_placements(words, devices_per_node(devices), has_critic=has_critic))
@@ -233,6 +237,15 @@ def make_plan(request: RunRequest) -> Plan:
     reasons.add(too_large(plan))
     reasons.raise_any()
     return plan
+
+
+def _not_here(request: RunRequest) -> Iterator[str]:
+    """Devices that are only described, where something is to start."""
+    if request.devices is not None and not request.dry_run and (spec := parse_devices(request.devices)).is_described:
+        yield (
+            f"--devices {spec} describes devices that nobody looks for: add --dry-run to plan for them, or write"
+            f" {spec.kind}:{spec.count} for devices that are here"
+        )
 
 
 def default_name(words: str) -> str:

@@ -1,6 +1,6 @@
 """A plan for people: what would run where, how much memory it needs and how long it takes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from textwrap import indent
 
 import yaml
@@ -42,7 +42,7 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
     expected = plan.expectation
     to_do = len(plan.launches)
     yield "run", str(plan.folder.path)
-    yield "devices", _describe_devices(plan.devices)
+    yield "devices", describe_devices(plan.devices)
     yield "model", f"{plan.workload.model}{parameters}, {plan.workload.precision}, {plan.workload.sharding}"
     groups = (
         f" ({batch.size // batch.group_size} prompts × {batch.group_size} responses)" if batch.group_size > 1 else ""
@@ -61,7 +61,8 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "expected", f"{seconds} for {to_do} launch{'' if to_do == 1 else 'es'} ({expected.source})"
 
 
-def _describe_devices(devices: tuple[Device, ...]) -> str:
+def describe_devices(devices: Sequence[Device]) -> str:
+    """Devices that are alike together, with their number, memory and node."""
     kinds = dict.fromkeys((device.kind, device.name, device.memory_bytes, device.node) for device in devices)
     counts = [sum((d.kind, d.name, d.memory_bytes, d.node) == kind for d in devices) for kind in kinds]
     return "; ".join(

@@ -37,6 +37,20 @@ def test_a_kind_with_a_count_is_read_and_written_alike(kind: str, count: int) ->
     assert str(spec) == f"{kind}:{count}"
 
 
+@given(st.sampled_from(["cpu", "gpu"]), st.integers(1, 64), st.integers(1, 64), st.none() | st.integers(1, 999))
+def test_devices_elsewhere_are_described(kind: str, count: int, nodes: int, gib: int | None) -> None:
+    text = f"{kind}:{count}x{nodes}" + (f"@{gib}GiB" if gib else "")
+    spec = parse_devices(text)
+    assert str(spec) == text
+    assert spec.is_described
+    devices = discover(spec)
+    assert [device.node for device in devices] == [f"node{node}" for node in range(nodes) for _ in range(count)]
+    assert len({device.id for device in devices}) == count * nodes
+    assert all(device_from_dict(device_to_dict(device)) == device for device in devices)
+    if gib or kind == "gpu":
+        assert {device.memory_bytes for device in devices} == {(gib or 80) << 30}
+
+
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_a_kind_alone_takes_what_is_there(kind: str) -> None:
     assert parse_devices(kind).count is None
@@ -52,7 +66,23 @@ def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "cpu:0", "cpu:", "gpu:-1", "tpu:2", "cpu:1.5", "cpu:²", "cpu:65", "gpu:" + "9" * 5000]
+    "text",
+    [
+        "",
+        "cpu:0",
+        "cpu:",
+        "gpu:-1",
+        "tpu:2",
+        "cpu:1.5",
+        "cpu:²",
+        "cpu:65",
+        "gpu:" + "9" * 5000,
+        "gpu:x2",
+        "gpu@80GiB",
+        "gpu:8x0",
+        "gpu:8@80",
+        "gpu:1000x5",
+    ],
 )
 def test_what_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--devices"):

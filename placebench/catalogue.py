@@ -1,0 +1,81 @@
+"""Which placements can be on given devices, each with its devices, and why others cannot."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from placebench import fitting
+from placebench.devices import Device
+from placebench.errors import Reasons
+from placebench.placement_checks import impossible_placements
+from placebench.placement_words import PRESETS, Nodes, Preset, parse_placement, preset_of
+from placebench.plan import BoundPlacement, bind, devices_per_node, job_shapes
+from placebench.workload import Workload
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A placement word on given devices.
+
+    Attributes:
+        word: as the user would write it.
+        preset: what it is a form of; None for a YAML file, and for what is no word at all.
+        bound: the placement with its devices; None where there are too few or the word is wrong.
+        reasons: why it cannot be; none when it can.
+    """
+
+    word: str
+    preset: Preset | None
+    bound: BoundPlacement | None
+    reasons: tuple[str, ...]
+
+
+def look_up(words: Sequence[str], devices: Sequence[Device], workload: Workload) -> tuple[Entry, ...]:
+    """Every word, checked by itself as a plan would check it."""
+    return tuple(_entry(word, devices, workload) for word in words)
+
+
+def _entry(word: str, devices: Sequence[Device], workload: Workload) -> Entry:
+    reasons, nodes, has_critic = Reasons(), devices_per_node(devices), workload.algorithm.has_critic
+    placement = reasons.attempt(lambda: parse_placement(word, nodes, has_critic=has_critic))
+    if placement is None:
+        return Entry(word, preset_of(word), None, reasons.lines)
+    bound, shapes = bind(placement, devices), job_shapes(workload)
+    reasons.add(impossible_placements([placement], workload))
+    if shapes is not None and not reasons.lines:
+        reasons.add(fitting.too_large(workload, shapes, bound, devices))
+    return Entry(word, preset_of(word), bound, reasons.lines)
+
+
+def usual_words(nodes: Nodes) -> tuple[str, ...]:
+    """Every preset at the counts that people try first on such nodes, also those that cannot be there."""
+    return tuple(dict.fromkeys(word for preset in PRESETS for word in _WORDS[preset.name](nodes)))
+
+
+def _splits(nodes: Nodes) -> Iterator[str]:
+    yield "split"
+    total = max(sum(nodes), 4)
+    yield f"split:{total - total // 4}+{total // 4}"
+
+
+def _learners(nodes: Nodes) -> Iterator[str]:
+    learners = [max(1, have // 2) for have in nodes]
+    left = [have - use for have, use in zip(nodes, learners, strict=True)]
+    word = f"learners:{','.join(map(str, learners))}+engines:"
+    yield f"{word}{max(1, sum(left))}"
+    yield f"{word}{max(1, sum(left))}/staleness=1"
+    yield f"{word}{max(1, sum(have // 2 for have in left))}xtp2"
+
+
+def _replicas(nodes: Nodes) -> Iterator[str]:
+    total = max(sum(nodes), 2)
+    yield from (f"ddp:{2**power}" for power in range(total.bit_length()))
+    yield f"ddp:{total}/scaling=weak"
+
+
+_WORDS = {
+    "standard": lambda nodes: ["standard"],
+    "split": _splits,
+    "split@nodes": lambda nodes: ["split@nodes"],
+    "learners": _learners,
+    "ddp": _replicas,
+}

@@ -1,0 +1,88 @@
+"""The catalogue of placements for people: each word's reading, its devices, or why it cannot be."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rich.console import Console
+from rich.text import Text
+
+from placebench.catalogue import Entry, look_up, usual_words
+from placebench.devices import Device, discover, parse_devices
+from placebench.errors import Reasons
+from placebench.placement import Role
+from placebench.placement_words import PRESETS, SETTINGS, names_file
+from placebench.plan import BoundPlacement, RunRequest, devices_per_node
+from placebench.plan_view import describe_devices
+from placebench.workload import Workload, build_workload
+
+
+def show_catalogue(request: RunRequest, words: Sequence[str], console: Console) -> None:
+    """Print what each word means and whether it can be.
+
+    Args:
+        request: devices and workload; all else is left aside.
+        words: those to look up; none for the usual ones of each preset, with the settings.
+        console: where to.
+
+    Raises:
+        UsageError: devices or workload cannot be, one line for every reason.
+    """
+    reasons = Reasons()
+    spec = request.devices
+    devices = reasons.attempt(lambda: discover(None if spec is None else parse_devices(spec)))
+    workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
+    reasons.raise_any()
+    assert devices is not None
+    assert workload is not None
+    console.print(Text.assemble(("devices  ", "bold"), describe_devices(devices)), soft_wrap=True)
+    entries = look_up(words or usual_words(devices_per_node(devices)), devices, workload)
+    for form, reading, members in _by_preset(entries):
+        console.print()
+        console.print(Text.assemble((form, "bold"), f"  {reading}"), soft_wrap=True)
+        for entry in members:
+            _show(entry, workload, console)
+    if not words:
+        console.print()
+        console.print(Text("Settings, behind a word or a file's name", "bold"), soft_wrap=True)
+        for name, setting in SETTINGS.items():
+            console.print(f"  /{name}={setting.form}  {setting.reading}", markup=False, soft_wrap=True)
+
+
+def _by_preset(entries: Sequence[Entry]) -> Iterator[tuple[str, str, list[Entry]]]:
+    for preset in PRESETS:
+        if members := [entry for entry in entries if entry.preset is preset]:
+            yield preset.form, preset.reading, members
+    for is_file, form, reading in (
+        (True, "FILE.yaml", "any pools, given by node, and the pool of each role"),
+        (False, "unknown", "no placement"),
+    ):
+        if others := [entry for entry in entries if entry.preset is None and names_file(entry.word) is is_file]:
+            yield form, reading, others
+
+
+def _show(entry: Entry, workload: Workload, console: Console) -> None:
+    can = not entry.reasons
+    console.print(
+        Text.assemble("  ", (entry.word, "green" if can else "red"), "" if can else "  cannot be"), soft_wrap=True
+    )
+    for line in _pools(entry.bound, workload) if can and entry.bound else entry.reasons:
+        console.print(f"    {line}", markup=False, soft_wrap=True)
+
+
+def _pools(bound: BoundPlacement, workload: Workload) -> Iterator[str]:
+    for pool, devices in bound.devices.items():
+        roles = ", ".join(
+            role for role in bound.placement.roles_in(pool) if role is not Role.CRITIC or workload.algorithm.has_critic
+        )
+        yield f"{pool}: {roles} on {'; '.join(_ranges(devices))}"
+
+
+def _ranges(devices: Sequence[Device]) -> Iterator[str]:
+    """Devices of each node, neighbours together: `node0 gpu:0–3, gpu:6`."""
+    for node, members in groupby(devices, key=lambda device: device.node):
+        indices = [device.index for device in members]
+        kind = devices[0].kind
+        runs = [
+            [index for _, index in run] for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])
+        ]
+        yield f"{node} {kind}:" + ",".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -1,0 +1,37 @@
+"""What placements there are, and which of them can be here."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from placebench.commands.shared import open_console
+
+if TYPE_CHECKING:
+    pass
+
+_EXAMPLES = """\b
+Examples:
+  placebench placements
+  placebench placements --devices gpu:8x2@141GiB --model qwen2.5-7b
+  placebench placements learners:4,4+engines:4xtp2 mine.yaml --devices gpu:8x2
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@click.option("--devices", metavar="SPEC", help="cpu:N, gpu:N, or nodes elsewhere: gpu:NxM.  [default: this host's]")
+@click.option("--model", help="A preset, a folder, or a hub id.  [default: tiny]")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other workload key; repeatable.")
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML: workload and run keys.")
+def placements(words: tuple[str, ...], settings: tuple[str, ...], config: Path | None, **given: Any) -> None:
+    """Explain every placement word; show which can be on the devices, where, and why others cannot.
+
+    WORD is a placement to look up; without one, the usual ones of each kind are.
+    """
+    from placebench.catalogue_view import show_catalogue
+    from placebench.request import WorkloadOption, build_request
+
+    present = {name: value for name, value in given.items() if value is not None}
+    model = [WorkloadOption("--model", "model", present.pop("model"))] if "model" in present else []
+    show_catalogue(build_request(present, model, settings, config), words, open_console())
