@@ -104,6 +104,9 @@ class SyntheticRun:
         header: further keys of the sampler's header.
         kernels: lines of `kernels.jsonl` of every launch of the first round.
         span_memory: `memory_peak_bytes` of every device's span; None where it is not counted.
+        step_pace: factor on every time of a step, by round, placement and step.
+        step_tokens: factor on the tokens of a step, likewise.
+        testing_s: length of a validation at the end of every second step.
     """
 
     layouts: Mapping[str, Layout] = field(default_factory=lambda: {"standard": STANDARD, "split": SPLIT})
@@ -125,6 +128,9 @@ class SyntheticRun:
     header: Mapping[str, Any] = field(default_factory=dict)
     kernels: Sequence[Mapping[str, Any]] = ()
     span_memory: int | None = None
+    step_pace: Callable[[int, str, int], float] = lambda round_, placement, step: 1.0
+    step_tokens: Callable[[int, str, int], float] = lambda round_, placement, step: 1.0
+    testing_s: float = 0.0
 
     def write(self, path: Path) -> Path:
         """Write the run folder and return it."""
@@ -208,10 +214,11 @@ class SyntheticRun:
         now = start + STARTUP_S
         with trial.steps.open("w") as steps:
             for step in range(1, self.steps + 1):
-                scale = pace * (2.0 if step <= self.warmup_steps else 1.0)
-                spans += step_spans(layout, step, now, scale)
-                seconds = layout.step_s * scale
-                tokens = self.tokens.get(name, 1300)
+                scale = pace * (2.0 if step <= self.warmup_steps else 1.0) * self.step_pace(round_, name, step)
+                testing = self.testing_s if step % 2 == 0 else 0.0
+                spans += step_spans(layout, step, now, scale, testing)
+                seconds = layout.step_s * scale + testing
+                tokens = self.tokens.get(name, 1300) * self.step_tokens(round_, name, step)
                 metrics = {
                     "timing_s/step": seconds,
                     "perf/total_num_tokens": tokens,
@@ -271,7 +278,9 @@ class SyntheticRun:
         return {} if power is None or "energy_j" in self.samples else {"energy_j": power * now}
 
 
-def step_spans(layout: Layout, step: int, start: float, scale: float = 1.0) -> list[dict[str, Any]]:
+def step_spans(
+    layout: Layout, step: int, start: float, scale: float = 1.0, testing: float = 0.0
+) -> list[dict[str, Any]]:
     """The spans of one step on its devices and in the controller."""
     spans = []
     for phase, (begin, end) in layout.times.items():
@@ -280,7 +289,10 @@ def step_spans(layout: Layout, step: int, start: float, scale: float = 1.0) -> l
         devices = layout.pools[pool] if pool else ()
         for device in ("controller", *devices):
             spans.append(_span(step, phase, role, pool, device, start + begin * scale, start + end * scale))
-    return [*spans, _span(step, "step", None, None, "controller", start, start + layout.step_s * scale)]
+    end = start + layout.step_s * scale
+    if testing:
+        spans.append(_span(step, "testing", None, None, "controller", end, end + testing))
+    return [*spans, _span(step, "step", None, None, "controller", start, end + testing)]
 
 
 def _span(

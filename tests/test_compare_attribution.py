@@ -93,7 +93,7 @@ def test_a_launch_is_joined_by_device_and_clock(tmp_path: Path) -> None:
     comparison = compare_run(SyntheticRun(pace=lambda *_: 1.0, steps=42).write(tmp_path / "run"))
     standard, split = comparison.results
     launch = standard.launches[0]
-    frame = attribute(launch, standard.placement, 2, "util").set_index(["device", "phase"])
+    frame = attribute(launch, standard.placement, "util").set_index(["device", "phase"])
     assert frame.loc[("cpu:1", "gen"), "span_s"] == pytest.approx(40 * 0.5)
     assert frame.loc[("cpu:1", "step"), "util"] == pytest.approx(1.26 / 1.30, abs=0.002)
     assert frame.loc[("cpu:1", "idle"), "span_s"] == pytest.approx(40 * 0.04)

@@ -216,7 +216,7 @@ from rich.console import Console
 from placebench.report import build_report, show
 build_report(Path({str(path)!r}))
 show(Path({str(path)!r}), Console())
-heavy = ("torch", "ray", "transformers", "vllm", "pynvml", "scipy.stats", "matplotlib.pyplot")
+heavy = ("torch", "ray", "transformers", "vllm", "pynvml", "matplotlib.pyplot")
 print("loaded:", [name for name in heavy if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

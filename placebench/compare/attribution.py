@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from placebench.compare.run import Launch, RunPlacement
+from placebench.compare.run import APART, Launch, RunPlacement
 from placebench.compare.steps import STEP_PHASE
 from placebench.intervals import Intervals, contains, covered, length, subtract, union
 from placebench.telemetry.spans import CONTROLLER
@@ -31,13 +31,12 @@ COLUMNS = (
 )
 
 
-def attribute(launch: Launch, placement: RunPlacement, warmup_steps: int, load_signal: str) -> pd.DataFrame:
+def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.DataFrame:
     """What the samples of a launch say of its phases.
 
     Args:
         launch: a launch with spans and samples.
         placement: its placement.
-        warmup_steps: first steps to leave out.
         load_signal: which of `RATES` is the load.
 
     Returns:
@@ -48,8 +47,9 @@ def attribute(launch: Launch, placement: RunPlacement, warmup_steps: int, load_s
         steps; `allocated_bytes` is the most that tensors took, where the job counts it. What the source does not have
         is NaN.
     """
-    spans = launch.spans[launch.spans["step"] > warmup_steps]
+    spans = launch.spans[launch.spans["step"] > launch.warmup_steps]
     whole = _times(spans, (spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE))
+    whole = subtract(whole, _times(spans, spans["phase"].isin(APART)))
     rows = []
     for device in placement.devices:
         samples = launch.samples[launch.samples["device"] == device]

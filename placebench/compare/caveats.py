@@ -1,19 +1,21 @@
 """What a reader must know before trusting the numbers: launches that are missing, unequal work, gaps in the samples."""
 
+import math
 from collections.abc import Iterator
 
 import pandas as pd
 
 from placebench.compare.comparison import GPM_LOAD, Comparison, PlacementResult
 from placebench.compare.hardware import hardware_warnings
-from placebench.compare.metrics import LOAD
+from placebench.compare.metrics import LOAD, STEP_TIME
 from placebench.compare.run import Launch
 from placebench.compare.scaling import WEAK
-from placebench.compare.text import number, plural
+from placebench.compare.statistics import Ratio
+from placebench.compare.text import interval, number, plural, ratio
+from placebench.compare.work import UnequalWork
 from placebench.runfolder import Status
 
 MISSED_TICKS = 0.01
-UNEQUAL_WORK = 0.01
 
 _NOT_DONE = {
     Status.PLANNED: "not started",
@@ -59,19 +61,33 @@ def _few_launches(comparison: Comparison) -> Iterator[str]:
 def _unequal_work(comparison: Comparison) -> Iterator[str]:
     first = comparison.first
     for other in comparison.results[1:]:
-        tokens = [_tokens(result) for result in (first, other)]
-        more = tokens[1] / tokens[0] - 1 if tokens[0] else float("nan")
-        if abs(more) > UNEQUAL_WORK:
-            if other.placement.scaling == WEAK or first.placement.scaling == WEAK:
-                yield (
-                    f"Weak scaling: a step of {other.name} is {number(tokens[1])} tokens, one of {first.name}"
-                    f" {number(tokens[0])}; compare tokens/s, not the time of a step."
-                )
-                continue
+        if WEAK in (first.placement.scaling, other.placement.scaling):
             yield (
-                f"Unequal work: {other.name} had {number(tokens[1])} tokens a step, {first.name} {number(tokens[0])}"
-                f" ({100 * more:+.1f} %); compare tokens/s, or run with --ignore-eos."
+                f"Weak scaling: a step of {other.name} is {number(_tokens(other))} tokens, one of {first.name}"
+                f" {number(_tokens(first))}; compare tokens/s, not the time of a step."
             )
+            continue
+        step = other.ratios.get(STEP_TIME.key)
+        if other.work is None or step is None:
+            continue
+        work = other.work
+        yield (
+            f"Unequal work: {other.name} had {number(_tokens(other))} tokens a step, {first.name}"
+            f" {number(_tokens(first))} ({100 * (work.tokens.value - 1):+.1f} %). Step time: {_figure(step)} as"
+            f" measured, {_figure(work.adjusted)} {_adjustment(work)}; a verdict needs both to agree."
+            " --ignore-eos makes work equal."
+        )
+
+
+def _figure(found: Ratio) -> str:
+    ends = "" if math.isnan(found.low) else f" ({interval(found.low, found.high)})"
+    return ratio(found.value, found.low, found.high) + ends
+
+
+def _adjustment(work: UnequalWork) -> str:
+    if work.fitted:
+        return f"at equal tokens (regression: 1 % more tokens, {work.exponent:.2f} % longer)"
+    return "per token"
 
 
 def _tokens(result: PlacementResult) -> float:

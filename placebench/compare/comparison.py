@@ -1,6 +1,6 @@
 """The comparison of a run's placements: measured numbers of every launch, estimates, ratios to the first placement."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from placebench.compare.critical_path import PATH_KEYS, path_values
 from placebench.compare.efficiency import measure_efficiency
 from placebench.compare.measured import ADDITIVE, Measured
 from placebench.compare.metrics import (
+    HEADLINES,
     STEP_TIME,
     TOKENS_PER_J,
     Metric,
@@ -21,8 +22,17 @@ from placebench.compare.metrics import (
     placement_metrics,
 )
 from placebench.compare.run import Launch, Run, RunPlacement, load_run
-from placebench.compare.statistics import MIN_EFFECT, Ratio, compare
+from placebench.compare.statistics import (
+    MIN_EFFECT,
+    LaunchValue,
+    Ratio,
+    Verdict,
+    compare,
+    control_false_discoveries,
+)
 from placebench.compare.steps import STEP_PHASE, measure_steps
+from placebench.compare.work import UnequalWork, unequal_work
+from placebench.placement import Scaling
 
 GPM_LOAD = "sm_activity"
 PLAIN_LOAD = "util"
@@ -41,6 +51,7 @@ class PlacementResult(Measured):
         launch_values: one row a launch, indexed by round: the median of its steps, the mean for `ADDITIVE` numbers,
             and its device numbers.
         ratios: each number against the first placement; None where a ratio has no meaning. Empty for the first.
+        work: how its work differs from the first placement's; None where it does not.
     """
 
     placement: RunPlacement
@@ -49,17 +60,31 @@ class PlacementResult(Measured):
     samples: pd.DataFrame
     launch_values: pd.DataFrame
     ratios: Mapping[str, Ratio | None]
+    work: UnequalWork | None = None
 
     @property
     def name(self) -> str:
         """The placement's name."""
         return self.placement.name
 
+    @cached_property
+    def steps_by_round(self) -> dict[int, pd.DataFrame]:
+        """The measured steps of each launch, indexed by step."""
+        if self.steps.empty:
+            return {}
+        return {int(str(number)): group.set_index("step") for number, group in self.steps.groupby("round")}
+
     def by_round(self, key: str) -> dict[int, float]:
         """A number of each launch by its round; empty where no launch has it."""
         if key not in self.launch_values:
             return {}
         return {int(str(round_)): float(value) for round_, value in self.launch_values[key].items()}
+
+    def by_step(self, key: str) -> Mapping[int, LaunchValue]:
+        """A number of each launch by its round: a value a step where every step has one above 0, else one value."""
+        if key not in self.steps or key.startswith(ADDITIVE) or not (self.steps[key] > 0).all():
+            return self.by_round(key)
+        return {number: steps[key] for number, steps in self.steps_by_round.items()}
 
     def role_pool(self, phase: str) -> str | None:
         """The pool that works on a phase; None for the controller's own."""
@@ -122,10 +147,8 @@ def compare_run(path: Path, min_effect: float = MIN_EFFECT) -> Comparison:
     results: list[PlacementResult] = []
     for placement in run.placements:
         measured = _measure(run, placement, load_signal)
-        if results:
-            measured = replace(measured, ratios=_ratios(results[0], measured, run, min_effect))
-        results.append(measured)
-    return Comparison(run, tuple(results), load_signal, min_effect)
+        results.append(_against(results[0], measured, run, min_effect) if results else measured)
+    return Comparison(run, tuple(_hold_headlines(results)), load_signal, min_effect)
 
 
 def _has(launch: Launch, signal: str) -> bool:
@@ -136,9 +159,9 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementRe
     launches = run.done(placement.name)
     steps, samples, values = [], [], {}
     for launch in launches:
-        measured = measure_steps(launch, placement, run.warmup_steps)
+        measured = measure_steps(launch, placement)
         measured = measured.join(measure_efficiency(measured, launch, placement, run))
-        attributed = attribute(launch, placement, run.warmup_steps, load_signal)
+        attributed = attribute(launch, placement, load_signal)
         steps.append(measured.reset_index().assign(round=launch.round))
         samples.append(attributed.assign(round=launch.round))
         numbers = _steps_values(measured) | _device_values(launch, placement, attributed, len(measured))
@@ -180,14 +203,43 @@ def _device_values(launch: Launch, placement: RunPlacement, attributed: pd.DataF
     return numbers
 
 
-def _ratios(first: PlacementResult, other: PlacementResult, run: Run, min_effect: float) -> dict[str, Ratio | None]:
+def _against(first: PlacementResult, other: PlacementResult, run: Run, min_effect: float) -> PlacementResult:
+    """A placement with its ratios to the first, each but the headlines corrected for the family that it belongs to."""
     phases = dict.fromkeys([*first.keys("phase/"), *other.keys("phase/")])
-    metrics = [*placement_metrics(phases), *(controller_metric(phase) for phase in phases)]
-    metrics += [metric for device in run.devices for metric in device_metrics(device)]
-    return {
-        metric.key: compare(first.by_round(metric.key), other.by_round(metric.key), metric.better, min_effect)
-        for metric in metrics
-    }
+    families = (
+        placement_metrics(phases),
+        tuple(controller_metric(phase) for phase in phases),
+        tuple(metric for device in run.devices for metric in device_metrics(device)),
+    )
+    by_design = Scaling.WEAK in (first.placement.scaling, other.placement.scaling)
+    work = None if by_design else unequal_work(first.steps_by_round, other.steps_by_round, min_effect)
+    ratios: dict[str, Ratio | None] = {}
+    for family in families:
+        found = {
+            metric.key: compare(
+                first.by_step(metric.key) if work is None else first.by_round(metric.key),
+                other.by_step(metric.key) if work is None else other.by_round(metric.key),
+                metric.better,
+                min_effect,
+            )
+            for metric in family
+        }
+        corrected = control_false_discoveries({key: ratio for key, ratio in found.items() if key not in HEADLINES})
+        ratios |= found | corrected
+    step = ratios[STEP_TIME.key]
+    if work and step and step.verdict is not work.adjusted.verdict:
+        ratios[STEP_TIME.key] = replace(step, verdict=Verdict.UNDECIDED)
+    return replace(other, ratios=ratios, work=work)
+
+
+def _hold_headlines(results: Sequence[PlacementResult]) -> list[PlacementResult]:
+    """The results with their headlines corrected for how many placements are compared with the first."""
+    held = [dict(result.ratios) for result in results]
+    for key in HEADLINES:
+        family = control_false_discoveries({index: ratios.get(key) for index, ratios in enumerate(held[1:], 1)})
+        for index, ratio in family.items():
+            held[index][key] = ratio
+    return [replace(result, ratios=ratios) for result, ratios in zip(results, held, strict=True)]
 
 
 def phase_devices(result: PlacementResult) -> pd.DataFrame:

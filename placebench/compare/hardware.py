@@ -34,7 +34,7 @@ FOREIGN_BYTES = 1 << 30
 def hardware_warnings(comparison: Comparison) -> Iterator[str]:
     """What the files show of limits, unequal clocks, slow devices and other processes, one line each."""
     for result in comparison.results:
-        samples = [_measured_samples(launch, comparison.run.warmup_steps) for launch in result.launches]
+        samples = [_measured_samples(launch) for launch in result.launches]
         joined = pd.concat(samples) if samples else pd.DataFrame()
         yield from _limits(result, joined)
         yield from _slow_clocks(comparison, result, joined)
@@ -46,10 +46,11 @@ def hardware_warnings(comparison: Comparison) -> Iterator[str]:
         yield from _unequal_clocks(comparison.first, other)
 
 
-def _measured_samples(launch: Launch, warmup_steps: int) -> pd.DataFrame:
+def _measured_samples(launch: Launch) -> pd.DataFrame:
     """Samples taken during the measured steps."""
     spans = launch.spans
-    steps = spans[(spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE) & (spans["step"] > warmup_steps)]
+    measured = spans["step"] > launch.warmup_steps
+    steps = spans[(spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE) & measured]
     mono = launch.samples["mono"]
     chosen: pd.DataFrame = launch.samples[(mono >= steps["start"].min()) & (mono <= steps["end"].max())]
     return chosen

@@ -39,6 +39,8 @@ TOKENS = Metric(
 TOKENS_PER_DEVICE = Metric(
     "tokens_per_s_per_device", "tokens/s/device", "tokens/s", Better.MORE, "the same / all devices allocated"
 )
+# One question, the step time, and the same in other units: what a comparison is made for.
+HEADLINES = (STEP_TIME.key, TOKENS.key, TOKENS_PER_DEVICE.key)
 LOAD = Metric("load", "device load", "1", Better.NEITHER, "mean over measured steps and devices")
 MEMORY = Metric("peak_memory", "peak memory", "B", Better.NEITHER, "highest sample of the fullest device in a launch")
 IDLE = Metric("idle", "idle", "s", Better.NEITHER, "step without the device's own phases, mean of the devices")

@@ -247,7 +247,8 @@ def _basis(first: PlacementResult, other: PlacementResult, found: Ratio) -> str:
     if found.pairs < 2:
         return f"{plural(found.pairs, 'round')} with both, so no interval"
     basis = f"{found.pairs} launches each" if len(launches) == 1 else f"{found.pairs} rounds with both"
-    return f"95 % interval {interval(found.low, found.high)}, {basis}"
+    more = "" if found.needed is None else f"; about {found.needed} each would decide"
+    return f"95 % interval {interval(found.low, found.high)}, {basis}{more}"
 
 
 def _seconds(value: float) -> str:

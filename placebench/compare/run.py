@@ -7,12 +7,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from placebench.compare.warmup import find_warmup
 from placebench.errors import UsageError
+from placebench.logs.timing import STEP
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status, Trial, read_jsonl
+from placebench.telemetry.spans import CONTROLLER
 
 SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end", "allocated_bytes")
+# What the controller does within a step that is no part of training it; it is taken out of the step's time.
+APART = ("testing", "save_checkpoint")
 KERNEL_TIMES = ("kernel_s", "collective_s", "copy_s", "no_kernel_s", "span_s")
 SAMPLE_COLUMNS = ("mono", "device", "util", "memory_bytes", "power_w", "energy_j")
 
@@ -96,12 +102,14 @@ class Launch:
         round: its round, counted from 1.
         placement: the placement's name.
         status: how far it came.
+        least_warmup: first steps that are left out of the numbers in any case.
     """
 
     trial: Trial
     round: int
     placement: str
     status: Status
+    least_warmup: int
 
     @property
     def label(self) -> str:
@@ -136,6 +144,20 @@ class Launch:
             for row in _read(self.trial.spans, *SPAN_COLUMNS[:5], "start_mono", "end_mono")
         ]
         return pd.DataFrame(rows, columns=list(SPAN_COLUMNS)).astype({"allocated_bytes": float})
+
+    @cached_property
+    def step_seconds(self) -> "pd.Series[float]":
+        """Time of each step without what is `APART`, indexed by step, in order."""
+        spans = self.spans[self.spans["device"] == CONTROLLER]
+        seconds = spans["end"] - spans["start"]
+        whole = seconds[spans["phase"] == STEP].groupby(spans["step"]).sum()
+        apart = seconds[spans["phase"].isin(APART)].groupby(spans["step"]).sum()
+        return whole - apart.reindex(whole.index, fill_value=0.0)
+
+    @cached_property
+    def warmup_steps(self) -> int:
+        """The last step of its warm-up, found in its step times: at least `least_warmup`."""
+        return find_warmup(np.asarray(self.step_seconds, dtype=np.float64), self.least_warmup)
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
@@ -182,7 +204,7 @@ class Run:
         placements: in the order in which they were given; the others are compared with the first.
         devices: every device by id.
         launches: all that the run was to have, by round and placement.
-        warmup_steps: first steps of a launch that are left out of the numbers.
+        warmup_steps: first steps that are left out of the numbers of every launch; a launch may have more.
     """
 
     folder: RunFolder
@@ -233,7 +255,8 @@ def load_run(path: Path) -> Run:
         for round_number in range(1, int(manifest["rounds"]) + 1):
             for placement in placements:
                 trial = folder.trial(round_number, placement.name)
-                launches.append(Launch(trial, round_number, placement.name, _status(trial)))
+                status = _status(trial)
+                launches.append(Launch(trial, round_number, placement.name, status, int(manifest["warmup_steps"])))
         return Run(
             folder, manifest, placements, _devices(manifest["devices"]), tuple(launches), int(manifest["warmup_steps"])
         )

@@ -206,11 +206,11 @@ def control_false_discoveries(family: Mapping[Key, Ratio | None]) -> dict[Key, R
     Every ratio gets its p value corrected for the size of the family; where that is above 0.05, the ratio is undecided,
     whatever its own interval says. The intervals stay.
     """
-    from scipy.stats import false_discovery_control
-
     tested = {key: ratio for key, ratio in family.items() if ratio is not None and not math.isnan(ratio.p_value)}
     if not tested:
         return dict(family)
+    from scipy.stats import false_discovery_control
+
     held: dict[Key, Ratio | None] = dict(family)
     corrected: Floats = false_discovery_control([ratio.p_value for ratio in tested.values()])
     for (key, ratio), p_value in zip(tested.items(), corrected.tolist(), strict=True):

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from placebench.compare.run import Launch, RunPlacement
+from placebench.compare.run import APART, Launch, RunPlacement
 from placebench.telemetry.spans import CONTROLLER
 
 STEP_PHASE = "step"
@@ -31,6 +31,8 @@ Flags = NDArray[np.bool_]
 class Step:
     """One step, cut into segments; what lies outside the controller's span of the whole step is left out.
 
+    So is the time of validation and checkpoints within it: segments in which they run have length 0.
+
     Attributes:
         number: counted from 1.
         start: of the step, seconds of the monotonic clock.
@@ -39,6 +41,7 @@ class Step:
         device: device of each span, `CONTROLLER` for the controller's view.
         ends: end of each span.
         seconds: length of each segment, shape (segments,).
+        apart_s: time within the step that is left out.
         active: whether a span covers a segment, shape (spans, segments).
     """
 
@@ -49,6 +52,7 @@ class Step:
     device: NDArray[np.object_]
     ends: NDArray[np.float64]
     seconds: NDArray[np.float64]
+    apart_s: float
     active: Flags
 
     @cached_property
@@ -83,12 +87,26 @@ def cut_step(number: int, spans: pd.DataFrame) -> Step | None:
     starts, ends = np.clip(times[~whole], start, end).T
     edges = np.unique(np.concatenate([[start, end], starts, ends]))
     active = (starts[:, None] <= edges[:-1]) & (edges[1:] <= ends[:, None])
-    return Step(number, float(start), float(end), phase[~whole], device[~whole], ends, np.diff(edges), active)
+    phase, device, seconds = phase[~whole], device[~whole], np.diff(edges)
+    is_apart = np.isin(phase, APART)
+    left_out = active[is_apart].any(axis=0)
+    kept = ~is_apart
+    return Step(
+        number,
+        float(start),
+        float(end),
+        phase[kept],
+        device[kept],
+        ends[kept],
+        np.where(left_out, 0.0, seconds),
+        float(seconds[left_out].sum()),
+        active[kept],
+    )
 
 
-def split_steps(launch: Launch, warmup_steps: int) -> Iterator[Step]:
-    """The measured steps of a launch in order: those after the warm-up."""
-    spans = launch.spans[launch.spans["step"] > warmup_steps]
+def split_steps(launch: Launch) -> Iterator[Step]:
+    """The measured steps of a launch in order: those after its warm-up."""
+    spans = launch.spans[launch.spans["step"] > launch.warmup_steps]
     for number, group in spans.groupby("step", sort=True):
         step = cut_step(int(str(number)), group)
         if step is not None:
@@ -110,7 +128,7 @@ def measure_step(step: Step, placement: RunPlacement) -> dict[str, float]:
     remote = step.device != CONTROLLER
     pools = [*placement.pools.values(), (CONTROLLER,)]
     busy = [step.during(step.works & np.isin(step.device, devices)) for devices in pools]
-    numbers = {"step_time": step.end - step.start}
+    numbers = {"step_time": step.end - step.start - step.apart_s}
     for phase in step.phases:
         numbers[f"phase/{phase}"] = _device_view(step, phase)
         if (submitted := ~remote & (step.phase == phase)).any():
@@ -128,14 +146,14 @@ def measure_step(step: Step, placement: RunPlacement) -> dict[str, float]:
     return numbers | _overlaps(step, pools)
 
 
-def measure_steps(launch: Launch, placement: RunPlacement, warmup_steps: int) -> pd.DataFrame:
+def measure_steps(launch: Launch, placement: RunPlacement) -> pd.DataFrame:
     """The numbers of every measured step: one row a step, indexed by `step`, columns as in `measure_step`.
 
     To these come `tokens`, the step's real tokens as the job counted them, `tokens_per_s` and
     `tokens_per_s_per_device`, which divide by the wall time of the step and by all devices allocated.
     Phases that did not overlap and waits that did not come are 0; any other number that is missing is NaN.
     """
-    rows = {step.number: measure_step(step, placement) for step in split_steps(launch, warmup_steps)}
+    rows = {step.number: measure_step(step, placement) for step in split_steps(launch)}
     frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("step")
     if frame.empty:
         return frame

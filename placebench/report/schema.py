@@ -31,6 +31,14 @@ class Ratio(_Part):
     low: Number = Field(description="lower end of the interval; null with fewer than two pairs")
     high: Number = Field(description="upper end of the interval")
     pairs: int = Field(description="rounds that both placements finished")
+    p_value: Number = Field(
+        default=None,
+        description="of the test over launches whether the ratio is on this side of the smallest effect of interest,"
+        " corrected for the number of ratios looked at together; null without an interval",
+    )
+    needed: int | None = Field(
+        default=None, description="launches of each side that would decide it; null where decided or out of reach"
+    )
     verdict: Verdict
 
 
@@ -185,6 +193,7 @@ class LaunchSummary(_Part):
     status: Status
     error: str | None
     steps: int
+    warmup_steps: int | None = Field(default=None, description="first steps that are left out of the numbers")
     startup_s: Number
     steps_s: Number
     stop_s: Number
@@ -195,11 +204,14 @@ class Method(_Part):
 
     confidence: float
     min_effect: float = Field(description="smallest effect of interest, a fraction")
-    warmup_steps: int = Field(description="first steps of each launch that are left out")
+    warmup_steps: int = Field(description="first steps that are left out of every launch; a launch may have more")
     load: str = Field(description="what device load means here")
     efficiency: tuple[str, ...] = Field(description="constants behind MFU and MBU, or why there are none")
     steps: str = "median of the measured steps of a launch; hidden, idle and waiting time: their mean"
-    interval: str = "t interval over launches; of a ratio, over the log ratios of launches of the same round"
+    interval: str = (
+        "t interval over launches; of a ratio, over the log ratios of launches of the same round, each the median over"
+        " steps paired one by one"
+    )
 
 
 class Summary(_Part):

@@ -126,7 +126,15 @@ def _quantity(result: Measured, metric: Metric) -> Quantity:
 def _ratio(found: MeasuredRatio | None) -> Ratio | None:
     if found is None:
         return None
-    return Ratio(value=found.value, low=found.low, high=found.high, pairs=found.pairs, verdict=found.verdict)
+    return Ratio(
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        pairs=found.pairs,
+        p_value=found.p_value,
+        needed=found.needed,
+        verdict=found.verdict,
+    )
 
 
 def _scaling(found: ScalingResult) -> ScalingSummary:
@@ -217,6 +225,7 @@ def _launch(launch: Launch) -> LaunchSummary:
         status=launch.status,
         error=None if done else launch.error,
         steps=times.steps if times else len(launch.steps),
+        warmup_steps=launch.warmup_steps if done else None,
         startup_s=times.startup_s if times else None,
         steps_s=times.steps_s if times else None,
         stop_s=times.stop_s if times else None,

@@ -200,13 +200,16 @@ def launch_grid(summary: Summary) -> Grid:
             launch.placement,
             launch.status.value,
             str(launch.steps),
+            MISSING if launch.warmup_steps is None else str(launch.warmup_steps),
             quantity(launch.startup_s, "s"),
             quantity(launch.steps_s, "s"),
             quantity(launch.stop_s, "s"),
         )
         for launch in summary.launches
     )
-    return Grid("Launches", ("round", "placement", "status", "steps", "start-up", "in steps", "stopping"), rows)
+    return Grid(
+        "Launches", ("round", "placement", "status", "steps", "warm-up", "start-up", "in steps", "stopping"), rows
+    )
 
 
 def difference_grid(summary: Summary) -> Grid:
@@ -239,12 +242,13 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
     effect = quantity(summary.method.min_effect, "1")
     measured = {found.key for placement in summary.placements for found in placement.quantities}
     lines = (
-        f"Steps: {summary.method.steps}; the first {plural(summary.method.warmup_steps, 'step')} of each launch are"
-        " left out as warm-up. Values are means over launches.",
-        f"Ratio: over {summary.placements[0].name}. Its {summary.method.confidence:.0%} interval is the t interval over"
-        " the log ratios of launches of the same round.",
+        f"Steps: {summary.method.steps}; the warm-up of each launch is left out: its first"
+        f" {plural(summary.method.warmup_steps, 'step')}, and those up to a change in its step times."
+        " Values are means over launches.",
+        f"Ratio: over {summary.placements[0].name}, step by step. Its {summary.method.confidence:.0%} interval is the t"
+        " interval over the log ratios of launches of the same round.",
         f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"
-        f" within {effect}, else undecided.",
+        f" within {effect}, else undecided; of phases and other details, at a false discovery rate of 5 % together.",
         *(f"{found.label}: {found.meaning}." for found in placement_metrics(()) if found.key in measured),
         *_about_scaling(summary),
         "Phase: time of the device that worked longest on it. Phases in different pools overlap and do not add up.",

@@ -65,10 +65,15 @@ def _how(summary: Summary) -> str:
     """How the numbers of the tables came about."""
     if summary.kind == "comparison":
         return f"Steps: {summary.method.steps}. Phases that overlap are never added up."
-    return (
-        f"Steps: {summary.method.steps}; {plural(summary.method.warmup_steps, 'warm-up step')} left out."
-        f" Device load: {summary.method.load}."
-    )
+    return f"Steps: {summary.method.steps}; {_warmup(summary)} left out. Device load: {summary.method.load}."
+
+
+def _warmup(summary: Summary) -> str:
+    """The warm-up steps of the launches, as one number or a range."""
+    found = {launch.warmup_steps for launch in summary.launches if launch.warmup_steps is not None}
+    counts = sorted(found or {summary.method.warmup_steps})
+    most = plural(counts[-1], "warm-up step")
+    return most if len(counts) == 1 else f"{counts[0]} to {most}"
 
 
 def _against(title: str, first: PlacementSummary, other: PlacementSummary, rows: Iterable[Row]) -> Table:

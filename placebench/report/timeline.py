@@ -52,7 +52,7 @@ def typical_step(comparison: Comparison, result: PlacementResult) -> TypicalStep
     distance = (result.steps["step_time"] - result.value(STEP_TIME.key)).abs()
     row = result.steps.iloc[int(distance.argmin())]
     launch = next(launch for launch in result.launches if launch.round == int(row["round"]))
-    steps = split_steps(launch, comparison.run.warmup_steps)
+    steps = split_steps(launch)
     step = next(step for step in steps if step.number == int(row["step"]))
     return TypicalStep(launch.round, step, SpanGraph(launch.spans, result.placement).critical_path(step.number))
 
