@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from placebench import __version__
-from placebench.commands import compare, placements, show
+from placebench.commands import compare, gate, placements, show
 from placebench.commands.shared import find_run, open_console
 from placebench.errors import PlacebenchError
 
 if TYPE_CHECKING:
     from placebench.plan import RunRequest
 
-# click's own exit code for a wrong command line, and the shell's for SIGINT.
-_USAGE, _INTERRUPTED = 2, 130
+# click's own exit code for a wrong command line, the shell's for SIGINT, and sysexits.h's for a fault of the program:
+# 1 says that a check has found a regression.
+_USAGE, _INTERRUPTED, _UNEXPECTED = 2, 130, 70
 
 
 class PlacebenchGroup(click.Group):
@@ -65,10 +66,12 @@ def _fail_unexpectedly(error: Exception) -> int:
 
     if os.environ.get("PLACEBENCH_DEBUG"):
         traceback.print_exception(error)
-        return 1
+        return _UNEXPECTED
     with tempfile.NamedTemporaryFile("w", prefix="placebench-", suffix=".log", delete=False) as stream:
         traceback.print_exception(error, file=stream)
-    return _fail(f"unexpected {type(error).__name__}: {error}; the traceback is in {stream.name}: please report it", 1)
+    return _fail(
+        f"unexpected {type(error).__name__}: {error}; the traceback is in {stream.name}: please report it", _UNEXPECTED
+    )
 
 
 def _drop_stdout() -> None:
@@ -203,5 +206,5 @@ def _report(folder: Path) -> None:
         _drop_stdout()
 
 
-for _command in (compare.compare, show.show, show.report, placements.placements):
+for _command in (compare.compare, gate.check, gate.baseline, show.show, show.report, placements.placements):
     main.add_command(_command)

@@ -83,6 +83,14 @@ def nest(keys: Sequence[str], value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a nested mapping by dotted key: `{"a": {"b": 1}}` → `{"a.b": 1}`."""
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
 def _number(text: str) -> str | float:
     """YAML 1.1 reads `1e-3` as text; a user means the number."""
     try:

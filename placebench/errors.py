@@ -31,6 +31,18 @@ class LaunchError(PlacebenchError):
     exit_code = 3
 
 
+class RegressionError(PlacebenchError):
+    """A run is worse than its baseline, by more than is allowed and by more than noise explains."""
+
+    exit_code = 1
+
+
+class BaselineError(PlacebenchError):
+    """There is no baseline, or none that a run can be compared with."""
+
+    exit_code = 4
+
+
 class TimeLimitError(PlacebenchError):
     """A time limit that the user set has passed."""
 

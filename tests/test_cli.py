@@ -171,7 +171,7 @@ def test_what_nobody_expected_is_one_line_with_the_traceback_in_a_file(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("placebench.commands.show.find_run", surprise)
     result = invoke("show", "x")
-    assert result.exit_code == 1
+    assert result.exit_code == 70
     line = re.fullmatch(
         r"placebench: unexpected ZeroDivisionError: what; the traceback is in (\S+): please report it\n", result.stderr
     )

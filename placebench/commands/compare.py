@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from placebench.commands.shared import find_run, open_console
+from placebench.commands.shared import open_console, with_latest
 from placebench.errors import UsageError
 
 _EXAMPLES = """\b
@@ -58,7 +58,7 @@ def compare(
     options = ReadingOptions(
         log_format, _numbers("--devices", devices), _numbers("--learner-ranks", learner_ranks), warmup_steps
     )
-    words = [parse_source(_with_latest(text)) for text in sources]
+    words = [parse_source(named_latest(text)) for text in sources]
     effect = MIN_EFFECT if min_effect is None else min_effect
     console = open_console()
     comparison = compare_arms(read_arms(words, options), effect, force=force)
@@ -80,8 +80,7 @@ def _numbers(option: str, text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _with_latest(text: str) -> str:
-    """A word with `latest` in place of a run's folder, alone or before a placement."""
+def named_latest(text: str) -> str:
+    """A word with `latest` in place of a run's folder, behind the arm's name if it has one."""
     name, equals, rest = text.rpartition("=")
-    word, colon, placement = rest.partition(":")
-    return f"{name}{equals}{find_run(word)}{colon}{placement}" if word == "latest" else text
+    return f"{name}{equals}{with_latest(rest)}"

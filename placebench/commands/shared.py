@@ -24,6 +24,12 @@ def find_run(text: str) -> Path:
     return runs[-1].parent
 
 
+def with_latest(text: str) -> str:
+    """A run with `latest` in place of its folder, alone or before a placement."""
+    word, colon, placement = text.partition(":")
+    return f"{find_run(word)}{colon}{placement}" if word == "latest" else text
+
+
 def open_console() -> "Console":
     """A console on stdout that leaves a closed pipe to whoever prints."""
     from rich.console import Console

@@ -13,6 +13,7 @@ from placebench.compare.comparison import Comparison, PlacementResult, compare_r
 from placebench.compare.measured import Measured
 from placebench.compare.statistics import Ratio
 from placebench.compare.steps import STEP_PHASE
+from placebench.config import flatten
 from placebench.errors import UsageError
 from placebench.logs.facts import Facts
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
@@ -143,10 +144,12 @@ def _run_facts(comparison: Comparison, result: PlacementResult) -> Facts:
         "kind of device": "GPU" if any(device.is_gpu for device in devices) else "CPU",
         "type of device": ", ".join(sorted({device.name for device in devices})),
     }
-    for key, value in _flat(run.manifest.get("workload", {})):
+    for key, value in flatten(run.manifest.get("workload", {})).items():
         if key not in NOT_WORK and value is not None:
             facts[WORKLOAD_FACTS.get(key, f"workload {key}")] = str(value)
-    facts |= {f"host {key}": str(value) for key, value in _flat(run.manifest.get("host", {})) if value is not None}
+    facts |= {
+        f"host {key}": str(value) for key, value in flatten(run.manifest.get("host", {})).items() if value is not None
+    }
     facts |= {f"{name} version": str(value) for name, value in run.manifest.get("versions", {}).items() if value}
     if git := run.manifest.get("git"):
         facts["git commit"] = f"{git.get('commit')}{' with changes' if git.get('dirty') else ''}"
@@ -166,10 +169,3 @@ def _measured_facts(result: PlacementResult) -> Facts:
         found["SM clock, MHz"] = devices.loc[devices["phase"] == STEP_PHASE, "clock_sm_mhz"].mean()
     facts |= {fact: float(value) for fact, value in found.items() if np.isfinite(value)}
     return facts
-
-
-def _flat(content: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
-    pairs: list[tuple[str, object]] = []
-    for key, value in content.items():
-        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(prefix + key, value)]
-    return pairs

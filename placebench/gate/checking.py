@@ -1,0 +1,245 @@
+"""Comparing a run with a baseline: is any number worse by more than is allowed, and by more than noise explains?"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from placebench.compare.metrics import ENERGY, IDLE, MEMORY, STEP_TIME, Metric, placement_metrics
+from placebench.compare.statistics import Better, Estimate, Ratio, Verdict, compare, estimate
+from placebench.compare.text import interval, listing, plural, quantity, ratio
+from placebench.config import flatten
+from placebench.errors import BaselineError, LaunchError, PlacebenchError, RegressionError, UsageError
+from placebench.gate.baseline import Baseline, MeasuredPlacement
+
+# More of these is worse, though a comparison of placements calls neither side better.
+WORSE_WHEN_HIGHER = (MEMORY.key, ENERGY.key, IDLE.key)
+# What makes two hosts one; what else is recorded of a host changes without changing it.
+HOST_KEYS = ("hostname", "kernel", "cpu_model", "cpu_count", "usable_cores", "driver", "gpus")
+# The version under test may be placebench's own.
+FREE_VERSIONS = ("placebench",)
+PHASE = "phase/"
+MAX_VALUE_CHARS = 60
+
+
+class Kind(StrEnum):
+    """What may differ between a run and a baseline so that no comparison holds."""
+
+    HOST = "host"
+    DEVICES = "devices"
+    VERSIONS = "versions"
+    WORKLOAD = "workload"
+
+
+class Outcome(StrEnum):
+    """One word on a number of the run."""
+
+    PASSED = "passed"
+    IMPROVED = "improved"
+    """Better by more than the threshold, interval and all: time for a new baseline."""
+    REGRESSION = "regression"
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One number of one placement.
+
+    Attributes:
+        placement: the placement's name.
+        metric: which number.
+        before: the baseline's, over its launches.
+        now: the run's.
+        ratio: now / before; None where a side lacks it.
+        outcome: the word.
+        visible: the smallest measured change, as a fraction, that would have been a regression; NaN without interval.
+    """
+
+    placement: str
+    metric: Metric
+    before: Estimate
+    now: Estimate
+    ratio: Ratio | None
+    outcome: Outcome
+    visible: float
+
+
+@dataclass(frozen=True)
+class Check:
+    """A run against a baseline.
+
+    Attributes:
+        run: the run.
+        baseline: what it is compared with.
+        max_regression: what is allowed, as a fraction.
+        cases: one a placement and number; empty where no comparison holds.
+        incomparable: why it does not, one line each.
+        failures: launches that are not done, or too few, or numbers that were not measured.
+        allowed: differences that the user has allowed.
+    """
+
+    run: Baseline
+    baseline: Baseline
+    max_regression: float
+    cases: tuple[Case, ...]
+    incomparable: tuple[str, ...]
+    failures: tuple[str, ...]
+    allowed: tuple[str, ...]
+
+    @property
+    def regressions(self) -> tuple[Case, ...]:
+        """The numbers that are worse."""
+        return tuple(case for case in self.cases if case.outcome is Outcome.REGRESSION)
+
+    @property
+    def error(self) -> PlacebenchError | None:
+        """What the check ends with; None when all is well."""
+        if self.incomparable:
+            return BaselineError(f"not comparable with the baseline: {'; '.join(self.incomparable)}")
+        if self.failures:
+            return LaunchError(f"nothing to judge by: {'; '.join(self.failures)}")
+        if self.regressions:
+            return RegressionError("; ".join(map(describe, self.regressions)))
+        return None
+
+
+def check(
+    run: Baseline,
+    baseline: Baseline,
+    *,
+    max_regression: float,
+    metrics: Sequence[str] = (),
+    min_launches: int = 3,
+    allow: Sequence[Kind] = (),
+) -> Check:
+    """Compare a run with a baseline.
+
+    A number regresses when it is worse by more than `max_regression` with its whole 95 % interval: Welch's, for the
+    launches of two runs are no pairs.
+
+    Args:
+        run: the run, as a baseline.
+        baseline: what it is compared with.
+        max_regression: what is allowed, as a fraction.
+        metrics: labels or keys of the numbers; the step time where none are given.
+        min_launches: finished launches that each placement needs on both sides.
+        allow: kinds of difference that do not make the two incomparable.
+
+    Raises:
+        UsageError: a metric is unknown, or has no worse side.
+    """
+    chosen = _metrics(metrics, (run, baseline))
+    differences = list(_differences(run, baseline))
+    incomparable = [text for kind, text in differences if kind not in allow]
+    shared = [name for name in run.placements if name in baseline.placements]
+    incomparable += [f"the baseline has no {name}" for name in run.placements if name not in shared]
+    failures = [f"the run has no {name}, which the baseline has" for name in baseline.placements if name not in shared]
+    for name in shared:
+        for side, whose in ((run, "the run"), (baseline, "the baseline")):
+            failures += _too_little(side.placements[name], name, whose, min_launches)
+    cases: list[Case] = []
+    if not incomparable:
+        cases = [
+            _case(name, metric, baseline.placements[name], run.placements[name], max_regression)
+            for name in shared
+            for metric in chosen
+        ]
+    failures += [
+        f"{case.placement}: {case.metric.label} was not measured"
+        for case in cases
+        if case.outcome is Outcome.NOT_MEASURED
+    ]
+    allowed = tuple(text for kind, text in differences if kind in allow)
+    return Check(run, baseline, max_regression, tuple(cases), tuple(incomparable), tuple(failures), allowed)
+
+
+def describe(case: Case) -> str:
+    """A number beside the baseline's, in one phrase."""
+    if case.ratio is None:
+        return f"{case.placement}: {case.metric.label} was not measured"
+    return (
+        f"{case.placement}: {case.metric.label} is {ratio(case.ratio.value, case.ratio.low, case.ratio.high)} times the"
+        f" baseline's (95 % interval {interval(case.ratio.low, case.ratio.high)}, {change(case)})"
+    )
+
+
+def change(case: Case) -> str:
+    """Both values of a number, with their unit."""
+    return f"{quantity(case.now.value, case.metric.unit)} against {quantity(case.before.value, case.metric.unit)}"
+
+
+def _metrics(words: Sequence[str], sides: Sequence[Baseline]) -> list[Metric]:
+    """The numbers that words name, by label or key."""
+    launches = [launch for side in sides for placement in side.placements.values() for launch in placement.launches]
+    phases = [key.removeprefix(PHASE) for launch in launches for key in launch if key.startswith(PHASE)]
+    metrics = placement_metrics(dict.fromkeys(phases))
+    usable = [metric for metric in metrics if metric.better is not Better.NEITHER or metric.key in WORSE_WHEN_HIGHER]
+    chosen = []
+    for word in words or (STEP_TIME.label,):
+        found = next((metric for metric in metrics if word in (metric.label, metric.key)), None)
+        if found is None:
+            raise UsageError(f"--metric {word!r}: no such number: use {listing(metric.label for metric in usable)}")
+        if found not in usable:
+            raise UsageError(f"--metric {word!r}: neither side of it is worse, so it cannot regress")
+        chosen.append(found)
+    return list(dict.fromkeys(chosen))
+
+
+def _differences(run: Baseline, baseline: Baseline) -> Iterator[tuple[Kind, str]]:
+    """What must be equal and is not, with both values."""
+    hosts = [{key: side.host.get(key) for key in HOST_KEYS} for side in (baseline, run)]
+    yield from ((Kind.HOST, text) for text in _unequal("host", *hosts))
+    versions = [
+        {name: value for name, value in side.versions.items() if name not in FREE_VERSIONS} for side in (baseline, run)
+    ]
+    yield from ((Kind.VERSIONS, text) for text in _unequal("version", *versions))
+    yield from ((Kind.WORKLOAD, text) for text in _unequal("workload", baseline.workload, run.workload))
+    for name, placement in run.placements.items():
+        before = baseline.placements.get(name)
+        if before and sorted(before.devices) != sorted(placement.devices):
+            texts = [f"{len(side.devices)} × {listing(dict.fromkeys(side.devices))}" for side in (before, placement)]
+            yield Kind.DEVICES, f"devices of {name}: {texts[0]} → {texts[1]}"
+
+
+def _unequal(what: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    old, new = flatten(before), flatten(now)
+    for key in dict.fromkeys([*old, *new]):
+        if old.get(key) != new.get(key):
+            yield f"{what} {key}: {_short(old.get(key))} → {_short(new.get(key))}"
+
+
+def _short(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}…"
+
+
+def _too_little(placement: MeasuredPlacement, name: str, whose: str, min_launches: int) -> list[str]:
+    """Why launches do not suffice; empty where they do."""
+    if placement.failures:
+        more = f" and {len(placement.failures) - 1} more" if len(placement.failures) > 1 else ""
+        return [f"{whose} has launches that are not done: {placement.failures[0]}{more}"]
+    if len(placement.launches) < min_launches:
+        return [f"{whose} has {plural(len(placement.launches), 'launch', 'launches')} of {name}, {min_launches} needed"]
+    return []
+
+
+def _case(name: str, metric: Metric, before: MeasuredPlacement, now: MeasuredPlacement, max_regression: float) -> Case:
+    """One number of one placement against the baseline's."""
+    better = Better.LESS if metric.key in WORSE_WHEN_HIGHER else metric.better
+    first, other = (side.values(metric.key) for side in (before, now))
+    found = compare(first, other, better, max_regression, paired=False)
+    visible = math.nan
+    if found is not None:
+        slack = math.log(found.high / found.value)
+        visible = math.expm1(math.log1p(max_regression) + slack)
+    estimates = (estimate(list(first.values())), estimate(list(other.values())))
+    return Case(name, metric, *estimates, found, _outcome(found), visible)
+
+
+def _outcome(found: Ratio | None) -> Outcome:
+    if found is None or math.isnan(found.low):
+        return Outcome.NOT_MEASURED
+    if found.verdict is Verdict.SLOWER:
+        return Outcome.REGRESSION
+    return Outcome.IMPROVED if found.verdict is Verdict.FASTER else Outcome.PASSED

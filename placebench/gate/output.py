@@ -1,0 +1,202 @@
+"""What a check tells: a table, JUnit XML, JSON, and a summary and annotations for GitHub."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from placebench.compare.text import MISSING, interval, plural, quantity, ratio
+from placebench.errors import UsageError
+from placebench.gate.checking import Case, Check, Outcome, describe
+from placebench.runfolder import write_atomically
+
+STYLES = {Outcome.REGRESSION: "bold red", Outcome.NOT_MEASURED: "yellow", Outcome.IMPROVED: "green"}
+HEADER = ("placement", "number", "baseline", "run", "ratio", "95 % interval", "would see", "result")
+
+
+def print_check(check: Check, console: Console) -> None:
+    """Print the table and what must be known beside it; errors are for whoever ends the command."""
+    if check.cases:
+        table = Table(
+            title=title(check), title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1)
+        )
+        for name in HEADER:
+            is_text = name in ("placement", "number", "result")
+            may_wrap = name in ("placement", "number")
+            table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=not may_wrap)
+        for case in check.cases:
+            *cells, outcome = _cells(case)
+            table.add_row(*map(Text, cells), Text(outcome, STYLES.get(case.outcome, "")))
+        console.print(table)
+        console.print(
+            "A regression is worse by more than the threshold with its whole interval; 'would see': the smallest"
+            " measured change that would have been one.",
+            style="dim",
+        )
+    for text in check.allowed:
+        console.print(Text.assemble(("differs, as allowed: ", "yellow"), text))
+
+
+def title(check: Check) -> str:
+    """What is compared with what."""
+    return (
+        f"{check.run.run} against {check.baseline.run} of {check.baseline.measured}, at most"
+        f" {100 * check.max_regression:g} % worse"
+    )
+
+
+def _cells(case: Case) -> tuple[str, ...]:
+    found = case.ratio
+    return (
+        case.placement,
+        case.metric.label,
+        quantity(case.before.value, case.metric.unit),
+        quantity(case.now.value, case.metric.unit),
+        MISSING if found is None else ratio(found.value, found.low, found.high),
+        MISSING if found is None else interval(found.low, found.high),
+        MISSING if math.isnan(case.visible) else f"+{100 * case.visible:.0f} %",
+        case.outcome.value,
+    )
+
+
+def verdict(check: Check) -> str:
+    """The whole in one line."""
+    if check.error:
+        return str(check.error)
+    return f"no regression: {plural(len(check.cases), 'number')} within {100 * check.max_regression:g} %"
+
+
+def write_junit(check: Check, path: Path) -> None:
+    """Write JUnit XML: a case a number; what keeps it from being judged is an error, a regression a failure.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    problems = [("baseline", text) for text in check.incomparable] + [("launches", text) for text in check.failures]
+    suite = ElementTree.Element(
+        "testsuite",
+        name="placebench",
+        tests=str(len(check.cases) + len(problems)),
+        failures=str(len(check.regressions)),
+        errors=str(len(problems)),
+        skipped="0",
+    )
+    for name, text in problems:
+        case = ElementTree.SubElement(suite, "testcase", classname="placebench", name=name)
+        ElementTree.SubElement(case, "error", message=_xml_text(text))
+    for found in check.cases:
+        place = {"classname": f"placebench.{_xml_text(found.placement)}", "name": found.metric.label}
+        case = ElementTree.SubElement(suite, "testcase", place)
+        if found.outcome is Outcome.REGRESSION:
+            ElementTree.SubElement(case, "failure", type="regression", message=_xml_text(describe(found)))
+        ElementTree.SubElement(case, "system-out").text = _xml_text(describe(found))
+    suites = ElementTree.Element("testsuites")
+    suites.append(suite)
+    ElementTree.indent(suites)
+    _write(path, ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n")
+
+
+def write_json(check: Check, path: Path) -> None:
+    """Write every number of the check; a missing one is null.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    content = {
+        "schema_version": 1,
+        "exit_code": check.error.exit_code if check.error else 0,
+        "verdict": verdict(check),
+        "run": check.run.run,
+        "baseline": check.baseline.run,
+        "max_regression": check.max_regression,
+        "incomparable": list(check.incomparable),
+        "failures": list(check.failures),
+        "allowed": list(check.allowed),
+        "cases": [_content(case) for case in check.cases],
+    }
+    _write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def _content(case: Case) -> dict[str, Any]:
+    found = case.ratio
+    return {
+        "placement": case.placement,
+        "metric": case.metric.key,
+        "unit": case.metric.unit,
+        "baseline": _number(case.before.value),
+        "baseline_launches": case.before.n,
+        "run": _number(case.now.value),
+        "run_launches": case.now.n,
+        "ratio": _number(found.value) if found else None,
+        "low": _number(found.low) if found else None,
+        "high": _number(found.high) if found else None,
+        "visible": _number(case.visible),
+        "outcome": case.outcome.value,
+    }
+
+
+def tell_github(check: Check, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Append to the step's summary where GitHub says where it is; returns annotations, empty off GitHub.
+
+    Raises:
+        UsageError: the summary cannot be written.
+    """
+    if summary := environment.get("GITHUB_STEP_SUMMARY"):
+        try:
+            with Path(summary).open("a", encoding="utf-8") as stream:
+                stream.write(markdown(check))
+        except OSError as error:
+            raise UsageError(f"GITHUB_STEP_SUMMARY={summary}: cannot write there: {error.strerror}") from None
+    if environment.get("GITHUB_ACTIONS") != "true":
+        return []
+    lines = [("error", text) for text in (*check.incomparable, *check.failures)]
+    lines += [("error", describe(case)) for case in check.regressions]
+    lines += [("notice", describe(case)) for case in check.cases if case.outcome is Outcome.IMPROVED]
+    return [f"::{level} title=placebench check::{_command_text(text)}" for level, text in lines]
+
+
+def markdown(check: Check) -> str:
+    """The table for a summary page."""
+    lines = [f"### {_cell(title(check))}", "", _cell(verdict(check)), ""]
+    if check.cases:
+        lines += [f"| {' | '.join(HEADER)} |", "|" + " --- |" * len(HEADER)]
+        lines += [f"| {' | '.join(map(_cell, _cells(case)))} |" for case in check.cases]
+        lines.append("")
+    lines += [f"- differs, as allowed: {_cell(text)}" for text in check.allowed]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Text that Markdown leaves as it is."""
+    for mark in "\\`*_|<[":
+        text = text.replace(mark, f"\\{mark}")
+    return text.replace("\n", " ")
+
+
+def _command_text(text: str) -> str:
+    """Text as GitHub's workflow commands escape it."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _xml_text(text: str) -> str:
+    """Text without the control characters that XML cannot hold."""
+    return "".join(char if char.isprintable() or char in "\t\n" else "?" for char in text)
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot write it: {error.strerror}") from None

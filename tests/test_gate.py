@@ -1,0 +1,282 @@
+"""`placebench check` and `placebench baseline`: what passes, what does not, with which exit code and which output."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic_run import SyntheticRun
+
+from placebench.cli import main
+from placebench.commands.gate import parse_share
+from placebench.errors import BaselineError, LaunchError, RegressionError, UsageError
+from placebench.gate.baseline import Baseline, MeasuredPlacement, load_baseline, save_baseline
+from placebench.gate.checking import Check, Outcome, check
+from placebench.runfolder import Status
+
+NOISE = (0.99, 1.0, 1.02)
+
+
+@pytest.fixture(autouse=True)
+def _off_github(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, list(map(str, arguments)), prog_name="placebench")
+
+
+def pace(factor: float) -> Callable[[int, str], float]:
+    return lambda round_, _: factor * NOISE[round_ % 3]
+
+
+def run(folder: Path, factor: float = 1.0, **changes: object) -> Path:
+    return SyntheticRun(pace=pace(factor), **changes).write(folder)  # type: ignore[arg-type]
+
+
+def measured(*steps: float, name: str = "standard", **changes: Any) -> Baseline:
+    launches = tuple({"step_time": step, "tokens_per_s": 100 / step, "load": 0.5} for step in steps)
+    placement = MeasuredPlacement(devices=("d", "d"), planned=len(steps), launches=launches)
+    content = {"host": {"hostname": "a"}, "versions": {"torch": "2.13"}, "workload": {"model": "tiny"}}
+    return Baseline(placebench="0", run="r", measured="now", placements={name: placement}, **{**content, **changes})
+
+
+def outcome(before: Baseline, now: Baseline, **options: object) -> Check:
+    return check(now, before, **{"max_regression": 0.05, **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        ((1.0, 1.01, 0.99), Outcome.PASSED),
+        # Beyond the threshold, interval and all.
+        ((1.2, 1.21, 1.19), Outcome.REGRESSION),
+        # Beyond the threshold, but so noisy that it need not be.
+        ((0.8, 1.2, 1.6), Outcome.PASSED),
+        # Surely slower, but by less than the threshold.
+        ((1.03, 1.031, 1.032), Outcome.PASSED),
+        ((0.8, 0.81, 0.79), Outcome.IMPROVED),
+    ],
+)
+def test_a_regression_needs_the_threshold_and_the_interval(now: tuple[float, ...], expected: Outcome) -> None:
+    found = outcome(measured(1.0, 1.01, 0.99), measured(*now), metrics=("step", "tokens/s"))
+    assert [case.outcome for case in found.cases] == [expected, expected]
+    assert isinstance(found.error, RegressionError) == (expected is Outcome.REGRESSION)
+
+
+def test_the_smallest_change_that_would_be_seen_is_told() -> None:
+    found = outcome(measured(1.0, 1.02, 0.98), measured(1.0, 1.02, 0.98)).cases[0]
+    assert found.ratio is not None
+    seen = 1 + found.visible
+    slower = outcome(measured(1.0, 1.02, 0.98), measured(*(seen * 1.001 * step for step in (1.0, 1.02, 0.98))))
+    faster = outcome(measured(1.0, 1.02, 0.98), measured(*(seen * 0.999 * step for step in (1.0, 1.02, 0.98))))
+    assert (slower.cases[0].outcome, faster.cases[0].outcome) == (Outcome.REGRESSION, Outcome.PASSED)
+
+
+LAUNCHES = st.lists(st.floats(0.01, 100), min_size=0, max_size=6)
+
+
+@given(LAUNCHES, LAUNCHES, st.floats(0, 0.5), st.integers(2, 5))
+def test_nothing_measured_never_passes(before: list[float], now: list[float], allowed: float, needed: int) -> None:
+    found = outcome(measured(*before), measured(*now), max_regression=allowed, min_launches=needed)
+    if min(len(before), len(now)) < needed:
+        assert isinstance(found.error, LaunchError)
+    else:
+        case = found.cases[0]
+        assert case.ratio is not None
+        worse = case.ratio.low > 1 + allowed and not math.isnan(case.ratio.low)
+        assert isinstance(found.error, RegressionError) == worse
+
+
+def test_a_number_that_no_launch_has_does_not_pass() -> None:
+    found = outcome(measured(1.0, 1.0, 1.0), measured(1.0, 1.0, 1.0), metrics=("peak memory",))
+    assert isinstance(found.error, LaunchError)
+    assert "standard: peak memory was not measured" in str(found.error)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "text"),
+    [
+        ({"host": {"hostname": "b"}}, "host", "host hostname: a → b"),
+        ({"versions": {"torch": "2.14"}}, "versions", "version torch: 2.13 → 2.14"),
+        ({"workload": {"model": "tiny", "batch": {"size": 8}}}, "workload", "workload batch.size: none → 8"),
+    ],
+)  # fmt: skip
+def test_other_hosts_versions_and_workloads_are_named_and_refused(
+    changes: dict[str, Any], kind: str, text: str
+) -> None:
+    before, now = measured(1.0, 1.0, 1.0), measured(1.0, 1.0, 1.0, **changes)
+    refused = outcome(before, now)
+    assert isinstance(refused.error, BaselineError)
+    assert (refused.incomparable, refused.cases) == ((text,), ())
+    allowed = outcome(before, now, allow=(kind,))
+    assert allowed.error is None
+    assert allowed.allowed == (text,)
+
+
+def test_the_version_under_test_may_differ() -> None:
+    before = measured(1.0, 1.0, 1.0, versions={"torch": "2.13", "placebench": "0.1"})
+    assert outcome(before, measured(1.0, 1.0, 1.0, versions={"torch": "2.13", "placebench": "0.2"})).error is None
+
+
+def test_placements_that_one_side_lacks() -> None:
+    missing = outcome(measured(1.0, 1.0, 1.0), measured(1.0, 1.0, 1.0, name="split"))
+    assert isinstance(missing.error, BaselineError)
+    assert "the baseline has no split" in str(missing.error)
+    both = measured(1.0, 1.0, 1.0)
+    both = both.model_copy(update={"placements": both.placements | {"split": both.placements["standard"]}})
+    unmeasured = outcome(both, measured(1.0, 1.0, 1.0))
+    assert isinstance(unmeasured.error, LaunchError)
+    assert "the run has no split, which the baseline has" in str(unmeasured.error)
+
+
+def test_a_baseline_file_is_the_run_that_it_was_saved_from(tmp_path: Path) -> None:
+    saved = save_baseline(run(tmp_path / "run"), tmp_path / "new" / "baseline.json")
+    assert load_baseline(tmp_path / "new" / "baseline.json") == saved == load_baseline(tmp_path / "run")
+    assert list(saved.placements) == ["standard", "split"]
+    assert saved.placements["split"].values("step_time") == pytest.approx(
+        {number: 1.83 * NOISE[number % 3] for number in (1, 2, 3)}
+    )
+
+
+def test_the_command_passes_and_fails(tmp_path: Path) -> None:
+    before, slower = run(tmp_path / "before"), run(tmp_path / "slower", 1.3)
+    baseline = tmp_path / "baseline.json"
+    saved = invoke("baseline", "save", before, baseline)
+    assert (saved.exit_code, saved.output) == (0, f"{baseline}: 3 of standard, 3 of split launches of demo\n")
+    same = invoke("check", run(tmp_path / "same"), "--baseline", baseline)
+    assert same.exit_code == 0, same.output
+    assert same.stdout.endswith("no regression: 2 numbers within 5 %\n")
+    worse = invoke("check", slower, "--baseline", before, "--metric", "step", "--metric", "phase/gen")
+    assert worse.exit_code == 1
+    assert worse.stderr.startswith("placebench: standard: step is 1.30 times the baseline's (95 % interval ")
+    assert [line.split()[:2] for line in worse.stdout.splitlines() if line.rstrip().endswith(" regression")] == [
+        ["standard", "step"], ["standard", "gen"], ["split", "step"], ["split", "gen"],
+    ]  # fmt: skip
+    assert invoke("check", slower, "--baseline", before, "--max-regression", "50%").exit_code == 0
+    assert invoke("check", f"{slower}:split", "--baseline", baseline).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (["check", "run"], 2, "Missing option '--baseline'"),
+        (["check", "nowhere", "--baseline", "base.json"], 2, "nowhere: there is no such folder"),
+        (["check", "run", "--baseline", "base.json", "--max-regression", "5"], 2, "write a share, such as 5% or 0.05"),
+        (["check", "run", "--baseline", "base.json", "--max-regression", "-5%"], 2, "write a share"),
+        (["check", "run", "--baseline", "base.json", "--metric", "steps"], 2, "no such number: use step, gen, "),
+        (["check", "run", "--baseline", "base.json", "--metric", "load"], 2, "neither side of it is worse"),
+        (["check", "run:spilt", "--baseline", "base.json"], 2, "run has no placement 'spilt'"),
+        (["check", "run", "--baseline", "base.json", "--junit", "run"], 2, "run: cannot write it: Is a directory"),
+        (["check", "run", "--baseline", "nowhere.json"], 4, "nowhere.json: there is no baseline: save one with"),
+        (["check", "run", "--baseline", "empty"], 4, "empty: no baseline: there is no run.json in this folder"),
+        (["check", "run", "--baseline", "broken.json"], 4, "not a baseline that this placebench reads: Invalid JSON"),
+        (["check", "run", "--baseline", "older.json"], 4, "not a baseline that this placebench reads: schema_version"),
+        (
+            ["check", "failed", "--baseline", "base.json"],
+            3,
+            "the run has launches that are not done: round 2 split",
+        ),
+        (
+            ["check", "run", "--baseline", "base.json", "--min-launches", "4"],
+            3,
+            "has 3 launches of standard, 4 needed",
+        ),
+        (["baseline", "save", "failed", "new.json"], 3, "no baseline from a run with launches that are not done"),
+        (["baseline", "save", "single", "new.json"], 3, "standard has 1 finished launch: a baseline needs 2 or more"),
+        (["baseline", "save", "run", "run"], 2, "run: cannot write it: Is a directory"),
+    ],
+)
+def test_other_ends_have_their_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("run"))
+    run(Path("single"), rounds=1)
+    run(Path("failed"), statuses={(2, "split"): Status.OOM, (3, "split"): Status.PLANNED})
+    save_baseline(Path("run"), Path("base.json"))
+    Path("empty").mkdir()
+    Path("broken.json").write_text("{")
+    Path("older.json").write_text(json.dumps({**json.loads(Path("base.json").read_text()), "schema_version": 0}))
+    result = invoke(*arguments)
+    assert result.exit_code == code, result.output
+    assert reason in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not Path("new.json").exists()
+
+
+def test_every_output_tells_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, slower = run(tmp_path / "before"), run(tmp_path / "slower", 1.3)
+    summary, junit, content = (tmp_path / name for name in ("summary.md", "gate.xml", "gate.json"))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    result = invoke("check", slower, "--baseline", before, "--junit", junit, "--json", content)
+    assert result.exit_code == 1
+    assert result.stdout.count("::error title=placebench check::") == 2
+    assert "(95 %25 interval " in result.stdout
+    text = summary.read_text()
+    assert text.startswith("### demo against demo of 2026-03-01T10:00:00Z, at most 5 % worse\n")
+    assert "| split | step | " in text
+    suite = ElementTree.parse(junit).getroot()[0]
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors")} == {
+        "tests": "2", "failures": "2", "errors": "0",
+    }  # fmt: skip
+    numbers = json.loads(content.read_text())
+    assert (numbers["exit_code"], [case["outcome"] for case in numbers["cases"]]) == (1, ["regression"] * 2)
+    assert numbers["cases"][0]["ratio"] == pytest.approx(1.3)
+    assert result.stderr.strip() == f"placebench: {numbers['verdict']}"
+
+
+def test_what_cannot_be_judged_is_an_error_of_junit(tmp_path: Path) -> None:
+    before = run(tmp_path / "before")
+    odd = run(tmp_path / "odd", statuses={(1, "split"): Status.OOM}, workload={"model": "tiny\x1b[31m"})
+    junit = tmp_path / "gate.xml"
+    result = invoke("check", odd, "--baseline", before, "--junit", junit)
+    assert result.exit_code == 4
+    errors = [error.get("message") or "" for error in ElementTree.parse(junit).iter("error")]
+    assert any("workload model: tiny → tiny?[31m" in text for text in errors)
+    assert any("round 1 split: oom" in text for text in errors)
+
+
+def test_ctrl_c_is_exit_code_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("placebench.gate.baseline.measured_run", stop)
+    assert invoke("check", tmp_path, "--baseline", tmp_path).exit_code == 130
+
+
+@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("5 %", 0.05), ("0.05", 0.05), ("0", 0.0), ("99%", 0.99)])
+def test_shares(text: str, share: float) -> None:
+    assert parse_share("--max-regression", text) == pytest.approx(share)
+
+
+@given(st.text(max_size=6))
+def test_no_share_breaks_the_parser(text: str) -> None:
+    try:
+        assert 0 <= parse_share("--x", text) < 1
+    except UsageError:
+        assert not text.removesuffix("%").isdecimal() or int(text.removesuffix("%")) >= 1
+
+
+def test_a_check_needs_no_torch(tmp_path: Path) -> None:
+    before = run(tmp_path / "before")
+    program = (
+        "import sys; from placebench.cli import main\n"
+        f"sys.argv = ['placebench', 'check', {str(before)!r}, '--baseline', {str(before)!r}]\n"
+        "try: main()\n"
+        "finally: print(sorted(sys.modules.keys() & {'torch', 'ray', 'vllm', 'transformers'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\n[]\n")
