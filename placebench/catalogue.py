@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from placebench import fitting
 from placebench.devices import Device
 from placebench.errors import Reasons
 from placebench.placement_checks import impossible_placements
 from placebench.placement_words import PRESETS, Nodes, Preset, parse_placement, preset_of
-from placebench.plan import BoundPlacement, bind, devices_per_node, job_shapes
+from placebench.plan import BoundPlacement, bind, devices_per_node, too_large
 from placebench.workload import Workload
 
 
@@ -39,10 +38,9 @@ def _entry(word: str, devices: Sequence[Device], workload: Workload) -> Entry:
     placement = reasons.attempt(lambda: parse_placement(word, nodes, has_critic=has_critic))
     if placement is None:
         return Entry(word, preset_of(word), None, reasons.lines)
-    bound, shapes = bind(placement, devices), job_shapes(workload)
+    bound = bind(placement, devices)
     reasons.add(impossible_placements([placement], workload))
-    if shapes is not None and not reasons.lines:
-        reasons.add(fitting.too_large(workload, shapes, bound, devices))
+    reasons.attempt(lambda: reasons.add(too_large(workload, [bound], devices)))
     return Entry(word, preset_of(word), bound, reasons.lines)
 
 

@@ -48,11 +48,18 @@ def parse_placements(text: str, nodes: Nodes, *, has_critic: bool = True) -> tup
     Raises:
         UsageError: one line for every word that is unknown or cannot be on these nodes, and for names given twice.
     """
+    reasons = Reasons()
+    placements = readable_placements(text, nodes, reasons, has_critic=has_critic)
+    reasons.raise_any()
+    return placements
+
+
+def readable_placements(text: str, nodes: Nodes, reasons: Reasons, *, has_critic: bool = True) -> tuple[Placement, ...]:
+    """The placements of a list's words that can be read; what is wrong with the others goes to `reasons`."""
     words = split_words(text)
     if "" in words:
-        raise UsageError(f"--placements {text!r} has an empty entry: write for example standard,split")
-    reasons = Reasons()
-    attempts = [reasons.attempt(partial(parse_placement, word, nodes, has_critic=has_critic)) for word in words]
+        reasons.add([f"--placements {text!r} has an empty entry: write for example standard,split"])
+    attempts = [reasons.attempt(partial(parse_placement, word, nodes, has_critic=has_critic)) for word in words if word]
     placements = [placement for placement in attempts if placement]
     names = [placement.name for placement in placements]
     reasons.add(
@@ -60,7 +67,6 @@ def parse_placements(text: str, nodes: Nodes, *, has_critic: bool = True) -> tup
         for name in names
         if names.count(name) > 1
     )
-    reasons.raise_any()
     return tuple(placements)
 
 

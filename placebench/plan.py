@@ -15,7 +15,7 @@ from placebench.memory import MemoryEstimate
 from placebench.models import JobShapes, model_shape
 from placebench.placement import Placement
 from placebench.placement_checks import impossible_placements
-from placebench.placement_words import parse_placements
+from placebench.placement_words import readable_placements
 from placebench.runfolder import RunFolder, slug
 from placebench.workload import Workload, build_workload
 
@@ -211,22 +211,17 @@ def make_plan(request: RunRequest) -> Plan:
     devices = reasons.attempt(lambda: discover(None if spec is None else parse_devices(spec)))
     if devices:
         reasons.add(_not_here(request))
-    has_critic = workload is None or workload.algorithm.has_critic
-    placements = (
-        reasons.attempt(lambda: parse_placements(words, devices_per_node(devices), has_critic=has_critic))
-        if devices
-        else None
-    )
-    if workload and placements:
-        reasons.add(impossible_placements(placements, workload))
+    placements = _bind_readable(words, devices, workload, reasons) if devices else ()
+    if workload and devices:
+        reasons.add(impossible_placements([bound.placement for bound in placements], workload))
+        reasons.attempt(lambda: reasons.add(too_large(workload, placements, devices)))
     reasons.raise_any()
     assert workload is not None
     assert devices is not None
-    assert placements is not None
-    plan = Plan(
+    return Plan(
         name=name,
         folder=folder,
-        placements=tuple(bind(placement, devices) for placement in placements),
+        placements=placements,
         workload=workload,
         devices=devices,
         rounds=request.rounds or DEFAULT_ROUNDS,
@@ -234,9 +229,15 @@ def make_plan(request: RunRequest) -> Plan:
         time_limit_s=request.time_limit_s,
         sample_hz=request.sample_hz,
     )
-    reasons.add(too_large(plan))
-    reasons.raise_any()
-    return plan
+
+
+def _bind_readable(
+    words: str, devices: Sequence[Device], workload: Workload | None, reasons: Reasons
+) -> tuple[BoundPlacement, ...]:
+    """The placements that can be read, with their devices; what is wrong with the others goes to `reasons`."""
+    has_critic = workload is None or workload.algorithm.has_critic
+    readable = readable_placements(words, devices_per_node(devices), reasons, has_critic=has_critic)
+    return tuple(bind(placement, devices) for placement in readable)
 
 
 def _not_here(request: RunRequest) -> Iterator[str]:
@@ -271,15 +272,24 @@ def bind(placement: Placement, devices: Sequence[Device]) -> BoundPlacement:
     return BoundPlacement(placement, bound)
 
 
-def too_large(plan: Plan) -> Iterator[str]:
-    """One line for every placement that needs more memory than there is."""
-    if plan.shapes is not None:
-        for bound in plan.placements:
-            yield from fitting.too_large(plan.workload, plan.shapes, bound, plan.devices)
+def too_large(workload: Workload, placements: Sequence[BoundPlacement], devices: Sequence[Device]) -> Iterator[str]:
+    """One line for every placement that needs more memory than there is.
+
+    Raises:
+        UsageError: a model is not known.
+    """
+    shapes = job_shapes(workload)
+    if shapes is not None:
+        for bound in placements:
+            yield from fitting.too_large(workload, shapes, bound, devices)
 
 
 def job_shapes(workload: Workload) -> JobShapes | None:
-    """Shapes of a job's models; None when one is known only after its download."""
+    """Shapes of a job's models; None when one is known only after its download.
+
+    Raises:
+        UsageError: a model is not known.
+    """
     actor, critic = model_shape(workload.model), model_shape(workload.critic_model or workload.model)
     reward = model_shape(workload.reward_model) if workload.reward_model else None
     if actor is None or critic is None or (workload.reward_model and reward is None):

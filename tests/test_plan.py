@@ -1,7 +1,7 @@
 import importlib.util
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -211,6 +211,10 @@ def gpu_plan(words: Sequence[str], count: int, gibibytes: int, **workload: Any) 
     return Plan("x", RunFolder(Path("x")), bound, build_workload(workload), gpus, 1, 1.0)
 
 
+def refused_for_memory(plan: Plan) -> Iterator[str]:
+    return too_large(plan.workload, plan.placements, plan.devices)
+
+
 def settings_of(line: str) -> dict[str, Any]:
     """What a refusal proposes."""
     return parse_settings(re.findall(r"--set (\S+)", line.split("; ")[-1]))
@@ -218,7 +222,7 @@ def settings_of(line: str) -> dict[str, Any]:
 
 def test_what_cannot_fit_on_a_gpu_is_refused_for_its_pool() -> None:
     job = {"model": "qwen2.5-7b", "batch": {"micro_batch_tokens": 8192}}
-    found = list(too_large(gpu_plan(["standard", "split:3+1"], 4, 141, **job)))
+    found = list(refused_for_memory(gpu_plan(["standard", "split:3+1"], 4, 141, **job)))
     assert len(found) == 1
     assert "placement 'split:3+1': each device of critic_pool needs about" in found[0]
     assert "in update_critic (" in found[0]
@@ -237,19 +241,19 @@ def test_what_cannot_fit_on_a_gpu_is_refused_for_its_pool() -> None:
 def test_the_settings_proposed_fit_and_a_little_more_does_not(
     model: str, word: str, count: int, gibibytes: int, keys: set[str]
 ) -> None:
-    (line,) = too_large(gpu_plan([word], count, gibibytes, model=model))
+    (line,) = refused_for_memory(gpu_plan([word], count, gibibytes, model=model))
     proposed = settings_of(line)
     assert set(proposed) <= keys, line
-    assert list(too_large(gpu_plan([word], count, gibibytes, model=model, **proposed))) == []
+    assert list(refused_for_memory(gpu_plan([word], count, gibibytes, model=model, **proposed))) == []
     if set(proposed) == {"batch"}:
         proposed["batch"]["micro_batch_tokens"] += 1024
         more = {**proposed, "rollout": {"ignore_eos": True}}
         tokens = proposed["batch"]["micro_batch_tokens"]
-        assert tokens >= 16_384 or list(too_large(gpu_plan([word], count, gibibytes, model=model, **more)))
+        assert tokens >= 16_384 or list(refused_for_memory(gpu_plan([word], count, gibibytes, model=model, **more)))
 
 
 def test_more_devices_are_named_when_no_setting_fits() -> None:
-    (line,) = too_large(gpu_plan(["standard"], 1, 80, model="qwen2.5-7b"))
+    (line,) = refused_for_memory(gpu_plan(["standard"], 1, 80, model="qwen2.5-7b"))
     assert "; no setting alone fits, the same placement on " in line
     assert " such GPUs with --set activation_checkpointing=true does, about " in line
 

@@ -1,0 +1,146 @@
+"""What the plan accepts can be scheduled, and nothing else: against a search of every way to deal devices out.
+
+The search knows no words: a layout is told to it as the counts that were put into the word.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placebench.catalogue import look_up
+from placebench.devices import Device
+from placebench.plan import BoundPlacement
+from placebench.workload import Workload, build_workload
+
+Counts = tuple[int, ...]
+Layout = dict[str, Counts]
+
+# Every pool divides its batches, and the model's heads allow engines of 1, 2 and 4: the layout alone decides.
+WORKLOAD = build_workload({"batch": {"size": 5040, "mini_batch_size": 5040}})
+nodes = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)
+counts = st.integers(1, 7)
+
+
+def hosts(nodes: Counts) -> tuple[Device, ...]:
+    return tuple(
+        Device(f"GPU-{node}-{index}", "gpu", index, f"host{node}", "GPU", 1 << 40)
+        for node, count in enumerate(nodes)
+        for index in range(count)
+    )
+
+
+def accepted(word: str, nodes: Counts, workload: Workload = WORKLOAD) -> BoundPlacement | None:
+    """The placement on its devices if a plan takes it."""
+    (entry,) = look_up([word], hosts(nodes), workload)
+    return None if entry.reasons else entry.bound
+
+
+def ways(count: int, nodes: Counts) -> Iterator[Counts]:
+    """Every way to take so many from the nodes."""
+    return (way for way in product(*(range(have + 1) for have in nodes)) if sum(way) == count)
+
+
+def free(nodes: Counts, used: Sequence[int]) -> Counts:
+    return tuple(have - use for have, use in zip(nodes, used, strict=True))
+
+
+def layouts_of_pools(sizes: dict[str, int], nodes: Counts) -> Iterator[Layout]:
+    """Every way to deal pools of such sizes out."""
+    if not sizes:
+        yield {}
+        return
+    (name, size), *rest = sizes.items()
+    for way in ways(size, nodes):
+        for others in layouts_of_pools(dict(rest), free(nodes, way)):
+            yield {name: way, **others}
+
+
+def layouts_of_engines(learners: Counts, engines: int, shared_by: int, nodes: Counts) -> Iterator[Layout]:
+    """Every way to put whole engines beside learners that are told node by node."""
+    if len(learners) > len(nodes) or any(want > have for want, have in zip(learners, nodes, strict=False)):
+        return
+    learners += (0,) * (len(nodes) - len(learners))
+    for way in product(range(engines + 1), repeat=len(nodes)):
+        taken = tuple(count * shared_by for count in way)
+        if sum(way) == engines and min(free(free(nodes, learners), taken)) >= 0:
+            yield {"learners": learners, "engines": taken}
+
+
+def check(bound: BoundPlacement | None, nodes: Counts, possible: Iterator[Layout]) -> None:
+    """Accepted if and only if there is a way; then in one of the ways, each device used once and on its node."""
+    if bound is None:
+        assert next(possible, None) is None
+        return
+    found: Layout = {}
+    for pool, devices in bound.devices.items():
+        on = Counter(device.node for device in devices)
+        found[pool] = tuple(on[f"host{node}"] for node in range(len(nodes)))
+        assert all(device in hosts(nodes) for device in devices)
+    assert found in list(possible)
+    assert found == {pool.name: pool.counts for pool in bound.placement.pools}
+    used = [device.id for devices in bound.devices.values() for device in devices]
+    assert len(used) == len(set(used)) == bound.placement.size
+    assert set(bound.placement.roles.values()) == set(found)
+
+
+@given(nodes, counts, counts)
+def test_split(nodes: Counts, actor: int, critic: int) -> None:
+    sizes = {"actor_pool": actor, "critic_pool": critic}
+    check(accepted(f"split:{actor}+{critic}", nodes), nodes, layouts_of_pools(sizes, nodes))
+
+
+@given(nodes, counts, st.sampled_from(["", "/scaling=weak"]))
+def test_ddp(nodes: Counts, replicas: int, setting: str) -> None:
+    check(accepted(f"ddp:{replicas}{setting}", nodes), nodes, layouts_of_pools({"replicas": replicas}, nodes))
+
+
+@given(nodes)
+def test_halves_of_the_nodes(nodes: Counts) -> None:
+    half = (len(nodes) + 1) // 2
+    actor = nodes[:half] + (0,) * (len(nodes) - half)
+    layouts = [{"actor_pool": actor, "critic_pool": free(nodes, actor)}] if len(nodes) > 1 else []
+    divided = build_workload({"batch": {"size": 360_360, "mini_batch_size": 360_360}})
+    check(accepted("split@nodes", nodes, divided), nodes, iter(layouts))
+
+
+@settings(max_examples=300)
+@given(nodes, st.lists(st.integers(1, 5), min_size=1, max_size=3), counts, st.sampled_from([1, 2, 4]))
+def test_learners_and_engines(nodes: Counts, learners: list[int], engines: int, shared_by: int) -> None:
+    word = f"learners:{','.join(map(str, learners))}+engines:{engines}" + (f"xtp{shared_by}" if shared_by > 1 else "")
+    (entry,) = look_up([word], hosts(nodes), WORKLOAD)
+    check(entry.bound, nodes, layouts_of_engines(tuple(learners), engines, shared_by, nodes))
+
+
+pools_of_files = st.integers(1, 3).flatmap(
+    lambda size: st.tuples(
+        st.tuples(*[st.integers(1, 8)] * size),
+        st.lists(st.tuples(*[st.integers(0, 4)] * size), min_size=1, max_size=3),
+    )
+)
+
+
+@given(pools_of_files, st.sampled_from([1, 2, 4]))
+def test_files(tmp_path_factory: pytest.TempPathFactory, drawn: tuple[Counts, list[Counts]], shared_by: int) -> None:
+    nodes, pools = drawn
+    names = [f"pool{number}" for number in range(len(pools))]
+    as_given: Layout = dict(zip(names, pools, strict=True))
+    living = {"actor": names[0], "rollout": names[0], "ref": names[len(pools) // 2], "critic": names[-1]}
+    path = tmp_path_factory.getbasetemp() / "layout.yaml"
+    content = {
+        "pools": {name: list(pool) for name, pool in as_given.items()},
+        "roles": living,
+        "tensor_parallel": shared_by,
+    }
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    workload = build_workload({"batch": {"size": 27_720, "mini_batch_size": 27_720}, "rollout": {"backend": "vllm"}})
+    fits = (
+        all(sum(pool) for pool in pools)
+        and all(sum(pool[node] for pool in pools) <= have for node, have in enumerate(nodes))
+        and not any(count % shared_by for count in pools[0])
+    )
+    check(accepted(str(path), nodes, workload), nodes, iter([as_given] if fits else []))
