@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, step_spans
+from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans, step_spans
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.launches import launch_times
@@ -72,6 +72,32 @@ def test_a_phase_lasts_as_long_as_its_slowest_device() -> None:
     assert numbers["phase/gen"] == pytest.approx(0.7)
     assert numbers["wait/pool/own pool"] == pytest.approx(0.15)  # cpu:0 waits 0.3 for cpu:1, mean of the two
     assert numbers["wait/pool/no phase"] == pytest.approx(0.3)
+
+
+def test_an_engine_that_waits_is_not_said_to_wait_for_other_engines() -> None:
+    roles = dict.fromkeys(("actor", "ref", "critic", "reward"), "learners") | {"rollout": "engines"}
+    layout = Layout({"learners": ("cpu:0",), "engines": ("cpu:1", "cpu:2")}, roles, {}, 1.0)
+    spans = [
+        span("update_actor", "cpu:0", 0.2, 1.0),
+        span("gen", "cpu:1", 0.0, 0.9),
+        span("gen", "cpu:2", 0.0, 0.3),
+    ]
+    waits = {key: value for key, value in measure(layout, spans).items() if key.startswith("wait/engines/")}
+    assert waits == pytest.approx({"wait/engines/update_actor": (0.1 + 0.7) / 2})
+
+
+def test_a_step_has_the_work_done_in_its_time_for_other_steps_too(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1, steps=4, pace=lambda *_: 1.0).write(tmp_path / "run")
+
+    def ahead(span: dict[str, Any]) -> None:
+        # The critic's device generates for the step after the one in whose time it does.
+        if span["phase"] == "update_critic":
+            span |= {"phase": "gen", "step": span["step"] + 1}
+
+    edit_spans(path, "split", ahead)
+    comparison = compare_run(path)
+    steps = comparison.results[1].steps
+    assert steps["overlap/gen+update_actor"].tolist() == pytest.approx([0.40, 0.40])
 
 
 def test_a_rank_that_waits_for_its_pool_is_not_said_to_wait_for_another() -> None:

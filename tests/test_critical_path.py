@@ -177,6 +177,12 @@ def test_a_phase_that_the_graph_does_not_know_waits_for_all_before_it() -> None:
         whole(1, 0.0, 1.5),
     ]
     assert path(rows, TWO) == [("update_actor", 0, 1), ("save_checkpoint", 1, 1.5)]
+    # It is no part of training, so it is none of the step's numbers.
+    assert path_shares(SpanGraph(frame(rows), TWO), 1) == {
+        "path/update_actor": 1.0,
+        "imbalance/update_actor": 0.0,
+        "off_path/update_actor": 0.0,
+    }
 
 
 def stale(gen_s: float, train_s: float) -> list[Row]:
@@ -195,7 +201,13 @@ def stale(gen_s: float, train_s: float) -> list[Row]:
     return rows
 
 
-LEARNERS = placed({"learners": ("a",), "engines": ("b",)}, staleness=1)
+def learners(*engines: str, staleness: int) -> RunPlacement:
+    """A learner on a, engines that generate on devices of their own."""
+    roles = dict.fromkeys(ROLE_NAMES, "learners") | {"rollout": "engines"}
+    return RunPlacement("learners", {"learners": ("a",), "engines": engines}, roles, "all", staleness)
+
+
+LEARNERS = learners("b", staleness=1)
 
 
 def test_stale_weights_with_slow_generation_put_its_end_on_the_path() -> None:
@@ -226,13 +238,47 @@ def test_generation_that_waits_for_weights_leads_the_path_back_to_training() -> 
         (2, "update_actor", "a", 2.0, 3.0),
         whole(2, 0.5, 3.0),
     ]
-    synchronous = placed({"learners": ("a",), "engines": ("b",)})
-    assert path(rows, synchronous, step=2) == [
+    assert path(rows, learners("b", staleness=0), step=2) == [
         ("update_actor", 0.5, 1),
         ("update_weights", 1, 1.25),
         ("gen", 1.25, 2),
         ("update_actor", 2, 3),
     ]
+
+
+def test_engines_each_generate_their_part_and_the_last_one_lets_training_start() -> None:
+    rows = [
+        whole(1, 0.0, 3.0),
+        (2, "gen", "b", 1.0, 4.0),
+        (2, "gen", "c", 2.0, 5.0),
+        (3, "gen", "b", 4.0, 7.0),
+        (3, "gen", "c", 5.0, 8.0),
+        (2, "update_actor", "a", 5.1, 6.0),
+        (2, "update_weights", "a", 6.1, 6.5),
+        whole(2, 3.0, 6.05),
+    ]
+    placement = learners("b", "c", staleness=1)
+    assert path(rows, placement, step=2) == [
+        ("gen", 3, 5),
+        ("-update_actor", 5, 5.1),
+        ("update_actor", 5.1, 6),
+        (f"-{END}", 6, 6.05),
+    ]
+    # Beside the path both engines generate, for the step and ahead of it; their time counts once.
+    seconds = {key: share * 3.05 for key, share in path_shares(SpanGraph(frame(rows), placement), 2).items()}
+    assert seconds["off_path/gen"] == pytest.approx(3.05 - 2)
+    assert seconds["beside/gen+update_actor"] == pytest.approx(0.9)
+
+
+def test_an_update_that_waits_for_older_weights_on_their_way_has_them_on_its_path() -> None:
+    rows = [
+        (1, "update_weights", "a", 2.0, 3.5),
+        (1, "update_weights", "b", 2.0, 3.5),
+        (2, "gen", "b", 0.0, 2.0),
+        (2, "update_actor", "a", 3.5, 4.5),
+        whole(2, 2.0, 4.5),
+    ]
+    assert path(rows, LEARNERS, step=2) == [("update_weights", 2, 3.5), ("update_actor", 3.5, 4.5)]
 
 
 def test_a_step_that_is_not_on_record_has_no_path() -> None:
@@ -265,4 +311,6 @@ def test_whatever_the_spans_the_path_is_the_step(
     if start + seconds > start:
         assert (found[0].start, found[-1].end) == (start, start + seconds)
         shares = path_shares(graph, 2)
-        assert sum(share for key, share in shares.items() if key.startswith(("path/", "gap/"))) == pytest.approx(1)
+        on_path = [share for key, share in shares.items() if key.startswith(("path/", "gap/"))]
+        # All of the step may be validation, which is no part of it.
+        assert sum(on_path) == pytest.approx(1 if shares else 0)

@@ -4,9 +4,10 @@ A phase starts when the results it needs are there and its devices are free; whi
 waited for. So the path is found backwards: from the phase that ended the step to the one that ended last before it
 could start, and on until the step's start. What lies between the two is a gap, in which the controller collects
 results and submits the next phase. Every moment of the step belongs to exactly one segment of the path.
+What is no part of training, validation and checkpoints, is on the path like a phase and taken out of the numbers.
 
-Work counts for the step in whose time it is done: where weights may be stale, the path leads through the generation
-of a later step's sequences as soon as training waits for it, and through training as soon as generation does.
+Work counts for the step in whose time it is done. Where engines generate ahead of their step, the path leads through
+generation while training waits for sequences, and through training while generation waits for weights.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,10 +17,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
+import numpy as np
 import pandas as pd
 
-from placebench.compare.run import Launch, RunPlacement
+from placebench.compare.run import APART, Launch, RunPlacement
 from placebench.compare.steps import STEP_PHASE
+from placebench.intervals import covered, length, subtract, union
 from placebench.placement import Overlap
 from placebench.stepgraph import graph_among
 from placebench.telemetry.spans import CONTROLLER
@@ -28,7 +31,7 @@ from placebench.telemetry.spans import CONTROLLER
 PATH, GAP, OFF_PATH, IMBALANCE, BESIDE = "path/", "gap/", "off_path/", "imbalance/", "beside/"
 PATH_KEYS = (PATH, GAP, OFF_PATH, IMBALANCE, BESIDE)
 END = "end of the step"
-WEIGHTS = "update_weights"
+GEN, UPDATE_ACTOR, UPDATE_WEIGHTS = "gen", "update_actor", "update_weights"
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """A phase of one step, on all devices that work on it.
+    """A phase of one step on all devices that work on it; of engines apart from the trainer, what one device generates.
 
     Attributes:
         step: the step it belongs to.
@@ -105,12 +108,10 @@ class SpanGraph:
     def __init__(self, spans: pd.DataFrame, placement: RunPlacement) -> None:
         self._blocking = placement.overlap != Overlap.ALL
         self._staleness = placement.staleness
-        self._works = _works(spans)
+        self._has_engines = placement.has_engines
+        self._works = _works(spans, alone={GEN} if self._has_engines else ())
         self._starts = [work.start for work in self._works]
         self._latest_ends = list(accumulate((work.end for work in self._works), max))
-        self._by_step: dict[int, dict[str, Work]] = defaultdict(dict)
-        for work in self._works:
-            self._by_step[work.step][work.phase] = work
         self._inputs = {phase.name: phase.after for phase in graph_among({work.phase for work in self._works})}
         whole = spans[(spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE)]
         ends = zip(whole["start"].tolist(), whole["end"].tolist(), strict=True)
@@ -138,7 +139,9 @@ class SpanGraph:
 
     def _backwards(self, step: int, start: float, end: float) -> Iterator[Segment]:
         works = [work for work, *_ in self.during(step)]
-        work = max((one for one in works if one.step == step), key=lambda one: one.end, default=None)
+        # With stale weights allowed, a step is over before its own have reached the engines.
+        ending = (one for one in works if one.step == step and (one.end <= end or not self._staleness))
+        work = max(ending, key=lambda one: one.end, default=None)
         now, seen = end, set()
         if work is None or work.end < end:
             before = start if work is None else work.end
@@ -156,12 +159,11 @@ class SpanGraph:
 
     def _release(self, work: Work, others: list[Work]) -> tuple[float, Work | None]:
         """When a phase could start, and which of the others it had to wait for until then."""
-        inputs = self._inputs_of(work)
         released, cause = float("-inf"), None
         for other in others:
-            if other in inputs:
+            if self._is_input(other, work):
                 at = min(other.end, work.end)
-            elif other.start < work.start and (self._waits_for_all(work) or other.devices & work.devices):
+            elif other.start < work.start and self._holds_up(other, work):
                 at = min(other.end, work.start)
             else:
                 continue
@@ -169,21 +171,31 @@ class SpanGraph:
                 released, cause = at, other
         return released, cause
 
-    def _waits_for_all(self, work: Work) -> bool:
-        """Whether what comes before it in time holds it up wherever it runs: no overlap, or a phase of no graph."""
-        return self._blocking or work.phase not in self._inputs
-
-    def _inputs_of(self, work: Work) -> Collection[Work]:
-        """The work whose results a phase needs: of its step, or the weights that a first phase is done with."""
+    def _is_input(self, other: Work, work: Work) -> bool:
+        """Whether a phase needs the other's results: of its own step, or weights of an earlier one."""
         names = self._inputs.get(work.phase, ())
-        if names:
-            return [self._by_step[work.step][name] for name in names if name in self._by_step[work.step]]
-        weights = self._by_step.get(work.step - 1 - self._staleness, {}).get(WEIGHTS)
-        return [] if weights is None else [weights]
+        if other.phase == GEN and GEN in names and self._has_engines:
+            # A step takes what is ready, so that it may be another step's; the last before its start let it start.
+            return other.end <= work.start
+        if other.phase == UPDATE_WEIGHTS and (not names or (self._staleness and work.phase == UPDATE_ACTOR)):
+            return other.step == work.step - 1 - (0 if names else self._staleness)
+        return other.step == work.step and other.phase in names
+
+    def _holds_up(self, other: Work, work: Work) -> bool:
+        """Whether work that began before holds a phase up: by its devices, or as nothing may overlap.
+
+        So it is with all that came before a phase that is none of the graph's, for what it waits for is not known.
+        """
+        return self._blocking or work.phase not in self._inputs or not other.devices.isdisjoint(work.devices)
 
 
-def _works(spans: pd.DataFrame) -> tuple[Work, ...]:
-    """The phases of all steps in order of their start; the controller's view only where no device works on one."""
+def _works(spans: pd.DataFrame, alone: Collection[str]) -> tuple[Work, ...]:
+    """The phases of all steps in order of their start; the controller's view only where no device works on one.
+
+    Args:
+        spans: of one launch.
+        alone: phases in which devices work by themselves, each span for its own.
+    """
     times: dict[tuple[int, str], list[tuple[str, float, float]]] = defaultdict(list)
     chosen = spans[(spans["step"] > 0) & (spans["phase"] != STEP_PHASE)]
     columns = (chosen[name].tolist() for name in ("step", "phase", "device", "start", "end"))
@@ -191,8 +203,8 @@ def _works(spans: pd.DataFrame) -> tuple[Work, ...]:
         times[step, phase].append((device, start, end))
     works = []
     for (step, phase), found in times.items():
-        remote = tuple(time for time in found if time[0] != CONTROLLER)
-        works.append(Work(step, phase, remote or tuple(found)))
+        remote = tuple(time for time in found if time[0] != CONTROLLER) or tuple(found)
+        works += [Work(step, phase, group) for group in ([(time,) for time in remote] if phase in alone else [remote])]
     return tuple(sorted(works, key=lambda work: (work.start, work.end)))
 
 
@@ -202,7 +214,8 @@ def path_values(launch: Launch, placement: RunPlacement, steps: Iterable[int], s
     - `path/<phase>`: the phase, as far as it lies on the path; with `gap/<phase>`, the gaps before it and before the
       step's end, these add up to the step;
     - `off_path/<phase>`: the phase as far as it does not, because other work took longer beside it: from its first
-      device's start to its last one's end, less what lies on the path;
+      device's start to its last one's end, less what lies on the path; of phases that run ahead of their step, what
+      is done in the time of this one;
     - `imbalance/<phase>`: that part of `path/<phase>` in which devices of the phase did not work on it, their mean;
     - `beside/<phase>+<phase>`: time of a phase, the first, off the path beside one on it.
 
@@ -214,7 +227,7 @@ def path_values(launch: Launch, placement: RunPlacement, steps: Iterable[int], s
         step_s: the launch's step time, which the mean of the shares divides.
     """
     graph = SpanGraph(launch.spans, placement)
-    shares = [path_shares(graph, step) for step in steps]
+    shares = list(filter(None, (path_shares(graph, step) for step in steps)))
     totals: dict[str, float] = defaultdict(float)
     for key, share in (entry for step in shares for entry in step.items()):
         totals[key] += share
@@ -224,21 +237,31 @@ def path_values(launch: Launch, placement: RunPlacement, steps: Iterable[int], s
 def path_shares(graph: SpanGraph, step: int) -> Mapping[str, float]:
     """The numbers of `path_values` for one step, as shares of its time."""
     path = graph.critical_path(step)
+    if not path:
+        return {}
+    times = {phase: union(np.array(found)) for phase, found in _by_phase(graph, step).items()}
+    apart = union(np.concatenate([np.empty((0, 2)), *(times.pop(phase) for phase in APART if phase in times)]))
+    ends = np.array([(segment.start, segment.end) for segment in path])
+    lengths = ends[:, 1] - ends[:, 0] - covered(ends, apart)
     seconds: dict[str, float] = defaultdict(float)
-    for segment in path:
-        seconds[f"{GAP if segment.is_gap else PATH}{segment.phase}"] += segment.seconds
+    for segment, part in zip(path, lengths, strict=True):
+        seconds[f"{GAP if segment.is_gap else PATH}{segment.phase}"] += float(part)
         if not segment.is_gap:
-            seconds[f"{IMBALANCE}{segment.phase}"] += segment.imbalance
-    for work, start, end in graph.during(step) if path else ():
-        rest = end - start
-        for segment in path:
-            shared = min(end, segment.end) - max(start, segment.start)
-            if shared <= 0 or segment.is_gap:
-                continue
-            if (segment.step, segment.phase) == (work.step, work.phase):
-                rest -= shared
-            else:
-                seconds[f"{BESIDE}{work.phase}+{segment.phase}"] += shared
-        seconds[f"{OFF_PATH}{work.phase}"] += max(0.0, rest)
-    whole = sum(segment.seconds for segment in path)
-    return {key: found / whole for key, found in seconds.items()}
+            seconds[f"{IMBALANCE}{segment.phase}"] += min(segment.imbalance, float(part))
+    for phase, worked in times.items():
+        worked = subtract(worked, apart)
+        for segment, shared in zip(path, covered(ends, worked), strict=True):
+            if shared > 0 and not segment.is_gap and segment.phase != phase:
+                seconds[f"{BESIDE}{phase}+{segment.phase}"] += float(shared)
+        seconds[f"{OFF_PATH}{phase}"] = max(0.0, length(worked) - seconds[f"{PATH}{phase}"])
+    whole = float(lengths.sum())
+    names = [f"{prefix}{phase}" for prefix in (PATH, IMBALANCE) for phase in APART]
+    return {key: found / whole for key, found in seconds.items() if key not in names} if whole > 0 else {}
+
+
+def _by_phase(graph: SpanGraph, step: int) -> Mapping[str, list[tuple[float, float]]]:
+    """When each phase was under way in the time of a step, whichever step it was for."""
+    times: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for work, start, end in graph.during(step):
+        times[work.phase].append((start, end))
+    return times

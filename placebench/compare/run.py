@@ -13,6 +13,7 @@ import pandas as pd
 from placebench.compare.warmup import find_warmup
 from placebench.errors import UsageError
 from placebench.logs.timing import STEP
+from placebench.placement import Role
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status, Trial, read_jsonl
 from placebench.telemetry.spans import CONTROLLER
 
@@ -66,6 +67,12 @@ class RunPlacement:
     def devices(self) -> tuple[str, ...]:
         """Every device allocated, pool by pool."""
         return tuple(device for devices in self.pools.values() for device in devices)
+
+    @property
+    def has_engines(self) -> bool:
+        """Whether responses are generated in a pool apart from the actor's, by each device or group of them alone."""
+        rollout = self.roles.get(Role.ROLLOUT)
+        return rollout is not None and rollout != self.roles.get(Role.ACTOR, rollout)
 
     def pool_of(self, device: str) -> str | None:
         """The pool of a device; None for the controller."""

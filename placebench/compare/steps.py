@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from placebench.compare.run import APART, Launch, RunPlacement
+from placebench.placement import Role
 from placebench.telemetry.spans import CONTROLLER
 
 STEP_PHASE = "step"
@@ -105,10 +106,15 @@ def cut_step(number: int, spans: pd.DataFrame) -> Step | None:
 
 
 def split_steps(launch: Launch) -> Iterator[Step]:
-    """The measured steps of a launch in order: those after its warm-up."""
-    spans = launch.spans[launch.spans["step"] > launch.warmup_steps]
-    for number, group in spans.groupby("step", sort=True):
-        step = cut_step(int(str(number)), group)
+    """The measured steps of a launch in order: those after its warm-up.
+
+    A step has the work that is done in its time, which with stale weights may be for steps before or after it.
+    """
+    spans = launch.spans
+    is_whole = spans["phase"] == STEP_PHASE
+    for whole in spans[is_whole & (spans["step"] > launch.warmup_steps)].sort_values("step").itertuples():
+        within = (spans["start"] < whole.end) & (spans["end"] > whole.start)
+        step = cut_step(int(str(whole.step)), spans[(within & ~is_whole) | (spans.index == whole.Index)])
         if step is not None:
             yield step
 
@@ -139,8 +145,9 @@ def measure_step(step: Step, placement: RunPlacement) -> dict[str, float]:
     numbers |= {f"idle/{device}": step.length(segments) for device, segments in idle.items()}
     numbers["idle"] = sum(step.length(segments) for segments in idle.values()) / len(idle)
     for pool, devices in placement.pools.items():
+        alone = placement.has_engines and pool == placement.roles[Role.ROLLOUT]
         for device in devices:
-            for cause, seconds in _waits(step, devices, idle[device]).items():
+            for cause, seconds in _waits(step, (device,) if alone else devices, idle[device]).items():
                 key = f"wait/{pool}/{cause}"
                 numbers[key] = numbers.get(key, 0.0) + seconds / len(devices)
     return numbers | _overlaps(step, pools)
@@ -189,8 +196,9 @@ def _waits(step: Step, pool: tuple[str, ...], idle: Flags) -> dict[str, float]:
     """Seconds of a device's idle segments by what it waited for; they sum to its idle time.
 
     It is `OWN_POOL` while another device of the pool works, for its ranks go on together: these seconds are the
-    imbalance of the ranks. Else the cause is the phase that other pools or the controller worked on; where several
-    did, the one that ended last, for the wait could not end before it. It is `NO_PHASE` where nothing worked.
+    imbalance of the ranks. (An engine apart from the trainer is no such rank, its pool here is itself.) Else the cause
+    is the phase that other pools or the controller worked on; where several did, the one that ended last, for the wait
+    could not end before it. It is `NO_PHASE` where nothing worked.
     """
     own = np.isin(step.device, pool)
     elsewhere = step.works & ~own
