@@ -9,10 +9,9 @@ from rich.text import Text
 from placebench.catalogue import Entry, look_up, usual_words
 from placebench.devices import Device, discover, parse_devices
 from placebench.errors import Reasons
-from placebench.placement import Role
 from placebench.placement_words import PRESETS, SETTINGS, names_file
 from placebench.plan import BoundPlacement, RunRequest, devices_per_node
-from placebench.plan_view import describe_devices
+from placebench.plan_view import describe_devices, working_roles
 from placebench.workload import Workload, build_workload
 
 
@@ -71,9 +70,7 @@ def _show(entry: Entry, workload: Workload, console: Console) -> None:
 
 def _pools(bound: BoundPlacement, workload: Workload) -> Iterator[str]:
     for pool, devices in bound.devices.items():
-        roles = ", ".join(
-            role for role in bound.placement.roles_in(pool) if role is not Role.CRITIC or workload.algorithm.has_critic
-        )
+        roles = ", ".join(working_roles(bound.placement, pool, workload))
         yield f"{pool}: {roles} on {'; '.join(_ranges(devices))}"
 
 

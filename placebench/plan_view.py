@@ -10,8 +10,10 @@ from rich.text import Text
 from placebench.devices import Device
 from placebench.fitting import describe_memory
 from placebench.models import model_shape
+from placebench.placement import Placement, Role
 from placebench.plan import BoundPlacement, Plan
 from placebench.progress import format_bytes, format_seconds
+from placebench.workload import Workload
 
 
 def show_plan(plan: Plan, console: Console) -> None:
@@ -25,7 +27,7 @@ def show_plan(plan: Plan, console: Console) -> None:
     for bound in plan.placements:
         line("placement", f"{bound.name}, overlap {bound.placement.overlap}")
         for pool, devices in bound.devices.items():
-            roles = ", ".join(bound.placement.roles_in(pool))
+            roles = ", ".join(working_roles(bound.placement, pool, plan.workload))
             line("", f"{pool}: {roles} on {', '.join(device.id for device in devices)}")
             line("", f"  memory a device: {_describe_memory(plan, bound, pool)}")
     for note in plan.notes:
@@ -33,6 +35,11 @@ def show_plan(plan: Plan, console: Console) -> None:
     line("workload", "")
     text = yaml.safe_dump(plan.workload.model_dump(mode="json"), sort_keys=False)
     console.print(Text(indent(text.rstrip(), "  ")), soft_wrap=True)
+
+
+def working_roles(placement: Placement, pool: str, workload: Workload) -> Iterator[Role]:
+    """The roles of a pool that the algorithm has."""
+    return (role for role in placement.roles_in(pool) if role is not Role.CRITIC or workload.algorithm.has_critic)
 
 
 def _head(plan: Plan) -> Iterator[tuple[str, str]]:
