@@ -156,6 +156,10 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option("--step-timeout", type=_SECONDS, help="Give a launch up after so many seconds without progress.")
 @click.option("--time-limit", type=_SECONDS, help="End the run after so many seconds (exit code 124).")
 @click.option("--sample-hz", type=click.FloatRange(0, 50), help="Device samples a second; 0: none.  [default: 5]")
+@click.option("--checkpoint-every", type=click.IntRange(min=1), metavar="STEPS", help="Save every launch that often.")
+@click.option(
+    "--resume-from", type=click.Path(path_type=Path), metavar="CHECKPOINT", help="Begin behind its last step."
+)
 @click.option("--dry-run", is_flag=True, help="Print the checked plan and start nothing.")
 @click.option("--resume", metavar="RUN", help="Go on with a run: finished launches stay, the others run again.")
 def run(dry_run: bool, resume: str | None, settings: tuple[str, ...], config: Path | None, **given: Any) -> None:

@@ -76,6 +76,14 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a nested mapping by their dotted keys."""
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return values
+
+
 def nest(keys: Sequence[str], value: Any) -> dict[str, Any]:
     """A value below a path of keys: `["a", "b"], 1` → `{"a": {"b": 1}}`."""
     for key in reversed(keys):

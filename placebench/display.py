@@ -84,7 +84,7 @@ class PlainDisplay:
         self._pause_s = pause_s
         self._silence_s = silence_s
         self._head = ""
-        self._steps = 0
+        self._steps = self._before = 0
         self._shown = 0
         self._printed = 0.0
 
@@ -97,12 +97,13 @@ class PlainDisplay:
     def begin(self, position: LaunchPosition) -> None:
         """Name the launch."""
         self._head = f"[{position.number}/{position.total}] round {position.round} {position.placement}"
-        self._steps, self._shown = position.steps, 0
+        self._steps, self._before = position.steps, position.steps_before
+        self._shown = self._before
         self._print(f"{self._head}: start")
 
     def update(self, state: LaunchState, left_s: float | None) -> None:
         """Print finished steps, `pause_s` apart, and what is being done after `silence_s` without a line."""
-        done, since = len(state.step_times), time.monotonic() - self._printed
+        done, since = self._before + len(state.step_times), time.monotonic() - self._printed
         if done > self._shown and (since >= self._pause_s or done == self._steps):
             self._shown = done
             left = "" if left_s is None or left_s < 1 else f", about {format_seconds(left_s)} left"
@@ -192,7 +193,9 @@ def _render(position: LaunchPosition, state: LaunchState, left_s: float | None) 
         f"  launch {position.number} of {position.total}  {left}",
     )
     work = Table.grid(padding=(0, 2))
-    work.add_row(ProgressBar(position.steps, done, width=24), activity(state, position.steps), last)
+    work.add_row(
+        ProgressBar(position.steps, position.steps_before + done, width=24), activity(state, position.steps), last
+    )
     devices = Table.grid(padding=(0, 2))
     for load in state.loads:
         if load.device in position.labels:

@@ -106,7 +106,7 @@ class Launcher:
                 job.wait(_POLL_S)
         state = watch.read()
         on_state(state)
-        return judge(job.returncode, len(state.step_times), self._plan.workload.steps)
+        return judge(job.returncode, len(state.step_times), self._plan.workload.steps - self._plan.steps_before)
 
     def _describe(self, launch: PlannedLaunch, mark: LaunchMark) -> dict[str, Any]:
         return {
@@ -117,6 +117,8 @@ class Launcher:
             "workload": placed_workload(self._plan.workload, launch.placement.placement).model_dump(mode="json"),
             "ray_temp_dir": str(mark.ray_temp_dir),
             "step_timeout_s": self._plan.step_timeout_s,
+            "checkpoint_every": self._plan.checkpoint_every,
+            "resume_from": str(self._plan.start.path) if self._plan.start else None,
         }
 
 

@@ -16,6 +16,7 @@ from placebench.models import JobShapes, model_shape
 from placebench.placement import Placement
 from placebench.placement_checks import impossible_placements
 from placebench.placement_words import readable_placements
+from placebench.ppo.checkpoints import Checkpoint, changes, differences, read_checkpoint
 from placebench.runfolder import RunFolder, slug
 from placebench.workload import Workload, build_workload
 
@@ -41,6 +42,8 @@ class RunRequest:
         time_limit_s: seconds after which the whole run ends; None for no limit.
         sample_hz: device samples a second; 0 for none.
         dry_run: only the plan is wanted, so that its devices may be described instead of here.
+        checkpoint_every: steps from one checkpoint to the next; None for none.
+        resume_from: the checkpoint that every launch goes on from; None to begin.
         origin: where a dotted workload key was set, for messages.
     """
 
@@ -54,6 +57,8 @@ class RunRequest:
     time_limit_s: float | None = None
     sample_hz: float = DEFAULT_SAMPLE_HZ
     dry_run: bool = False
+    checkpoint_every: int | None = None
+    resume_from: Path | None = None
     origin: Callable[[str], str] = field(default=lambda key: "workload")
 
 
@@ -109,6 +114,8 @@ class Plan:
         sample_hz: device samples a second; 0 for none.
         done: launches that an earlier start of this run has finished, as (round, placement name).
         resumed: whether the folder is there already.
+        checkpoint_every: steps from one checkpoint of a launch to the next; None for none.
+        start: the checkpoint that every launch goes on from; None to begin.
     """
 
     name: str
@@ -122,6 +129,13 @@ class Plan:
     sample_hz: float = DEFAULT_SAMPLE_HZ
     done: frozenset[tuple[int, str]] = frozenset()
     resumed: bool = False
+    checkpoint_every: int | None = None
+    start: Checkpoint | None = None
+
+    @property
+    def steps_before(self) -> int:
+        """Steps that are in the checkpoint; a launch runs those of the workload after them."""
+        return self.start.step if self.start else 0
 
     @property
     def order(self) -> tuple[tuple[str, ...], ...]:
@@ -180,7 +194,7 @@ class Plan:
     def notes(self) -> tuple[str, ...]:
         """What the user should know before the start, one line each."""
         shared = sharing_note(self.devices)
-        return (shared,) if shared else ()
+        return (*((shared,) if shared else ()), *(changes(self.start, self.workload) if self.start else ()))
 
     @property
     def _rounds(self) -> range:
@@ -215,6 +229,10 @@ def make_plan(request: RunRequest) -> Plan:
     if workload and devices:
         reasons.add(impossible_placements([bound.placement for bound in placements], workload))
         reasons.attempt(lambda: reasons.add(too_large(workload, placements, devices)))
+    path = request.resume_from
+    start = reasons.attempt(lambda: read_checkpoint(path)) if path is not None else None
+    if workload and start:
+        reasons.add(differences(start, workload))
     reasons.raise_any()
     assert workload is not None
     assert devices is not None
@@ -228,6 +246,8 @@ def make_plan(request: RunRequest) -> Plan:
         step_timeout_s=request.step_timeout_s,
         time_limit_s=request.time_limit_s,
         sample_hz=request.sample_hz,
+        checkpoint_every=request.checkpoint_every,
+        start=start,
     )
 
 

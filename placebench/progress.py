@@ -18,8 +18,9 @@ class LaunchPosition:
         round: counted from 1.
         rounds: rounds of the run.
         placement: the placement's name.
-        steps: steps of a launch.
+        steps: number of the last step.
         labels: short name of each of its devices, such as `gpu:0`, by id.
+        steps_before: number of the last step that is in the checkpoint it goes on from.
     """
 
     number: int
@@ -29,6 +30,7 @@ class LaunchPosition:
     placement: str
     steps: int
     labels: Mapping[str, str]
+    steps_before: int = 0
 
 
 def time_left(
@@ -48,7 +50,7 @@ def time_left(
         finished: every finished launch, by placement.
         placement: of the launch that runs.
         state: of that launch.
-        steps: of a launch.
+        steps: that a launch runs.
         remaining: placements of the launches after it.
 
     Returns:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from placebench import checks
-from placebench.config import merge
+from placebench.config import flat, merge
 from placebench.devices import Device, DeviceSpec, device_from_dict, discover, parse_devices
 from placebench.errors import Reasons, UsageError
 from placebench.ownership import live_runs, mark_interrupted
 from placebench.placement import Pool, placement_from_record
 from placebench.placement_words import parse_placements
 from placebench.plan import BoundPlacement, Plan, RunRequest, bind, devices_per_node
+from placebench.ppo.checkpoints import read_checkpoint
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status
 from placebench.workload import Workload, build_workload
 
@@ -43,6 +44,8 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         raise UsageError(f"{folder.run_file}: not as this placebench writes it: {error!r}; start a new run") from None
     devices = reasons.attempt(lambda: _present(stored))
     reasons.add(checks.unusable_workload(workload))
+    resumed_from = content.get("resumed_from")
+    start = reasons.attempt(lambda: read_checkpoint(Path(resumed_from["checkpoint"]))) if resumed_from else None
     reasons.attempt(lambda: _agree(request, content, workload, stored, rounds))
     reasons.raise_any()
     assert devices is not None
@@ -58,6 +61,8 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         sample_hz=request.sample_hz,
         done=_done_launches(folder, placements, request.rounds or rounds),
         resumed=True,
+        checkpoint_every=content.get("checkpoint_every"),
+        start=start,
     )
 
 
@@ -117,11 +122,15 @@ def _agree(
 
     merged = reasons.attempt(lambda: build_workload(merge(content["workload"], request.workload), request.origin))
     if merged is not None and merged != workload:
-        now, then = (_flat(one.model_dump(mode="json")) for one in (merged, workload))
+        now, then = (flat(one.model_dump(mode="json")) for one in (merged, workload))
         for key in (key for key in now if now[key] != then[key]):
             differs(key, now[key], then[key])
     if request.name is not None and request.name != content["name"]:
         differs("--name", request.name, content["name"])
+    if request.checkpoint_every not in (None, content.get("checkpoint_every")):
+        differs("--checkpoint-every", request.checkpoint_every, content.get("checkpoint_every"))
+    if request.resume_from is not None:
+        reasons.add(["--resume and --resume-from do not go together: a run goes on with the checkpoint it began with"])
     if request.rounds is not None and request.rounds < rounds:
         differs("--rounds", request.rounds, f"already {rounds}")
     if request.devices is not None and discover(parse_devices(request.devices)) != tuple(devices):
@@ -133,13 +142,6 @@ def _agree(
             names = ",".join(str(entry["name"]) for entry in content["placements"])
             differs("--placements", request.placements, names)
     reasons.raise_any()
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in content.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _done_launches(folder: RunFolder, placements: Sequence[BoundPlacement], rounds: int) -> frozenset[tuple[int, str]]:

@@ -73,6 +73,11 @@ class Trial:
         return self.path / "kernels.jsonl"
 
     @property
+    def checkpoints(self) -> Path:
+        """The newest checkpoint of the job."""
+        return self.path / "checkpoints"
+
+    @property
     def progress(self) -> Path:
         """What the job is doing now, replaced at every change of phase."""
         return self.path / "progress.json"

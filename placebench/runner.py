@@ -134,11 +134,21 @@ class _Run:
         number = plan.total - len(launches) + index + 1
         labels = {d.id: f"{d.kind}:{d.index}" for devices in launch.placement.devices.values() for d in devices}
         self._display.begin(
-            LaunchPosition(number, plan.total, launch.round, plan.rounds, name, plan.workload.steps, labels)
+            LaunchPosition(
+                number,
+                plan.total,
+                launch.round,
+                plan.rounds,
+                name,
+                plan.workload.steps,
+                labels,
+                plan.steps_before,
+            )
         )
+        steps = plan.workload.steps - plan.steps_before
 
         def show(state: LaunchState) -> None:
-            self._display.update(state, time_left(self._finished, name, state, plan.workload.steps, remaining))
+            self._display.update(state, time_left(self._finished, name, state, steps, remaining))
 
         trial = fresh_trial(plan.folder, launch.round, name)
         result = self._launcher.run(launch, trial, show)

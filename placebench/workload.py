@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from placebench.config import merge
 from placebench.errors import UsageError
 from placebench.models import PRESETS
+from placebench.placement import Role
 
 # The preset that learns within a minute on two cores; the defaults below are for it.
 SMALL_MODEL = "tiny"
@@ -110,6 +111,11 @@ class Algorithm(_Section):
     def has_critic(self) -> bool:
         """Whether a critic is trained beside the actor."""
         return self.name == "ppo"
+
+    @property
+    def trained_roles(self) -> tuple[Role, ...]:
+        """The roles whose models are trained."""
+        return (Role.ACTOR, Role.CRITIC) if self.has_critic else (Role.ACTOR,)
 
 
 class Optimizer(_Section):

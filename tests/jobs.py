@@ -33,12 +33,22 @@ class Job:
         return list(read_jsonl(self.trial.spans))
 
 
-def run_job(folder: Path, placement: str, devices: int, *settings: str, program: str | None = None) -> Job:
+def run_job(
+    folder: Path,
+    placement: str,
+    devices: int,
+    *settings: str,
+    program: str | None = None,
+    checkpoint_every: int | None = None,
+    resume_from: Path | None = None,
+) -> Job:
     """Run one launch on CPU devices; `program` replaces the command's module by Python source."""
     trial = Trial(folder)
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="pb-") as ray_folder:
         content = _launch_file(placement, devices, ray_folder, settings)
+        content["checkpoint_every"] = checkpoint_every
+        content["resume_from"] = str(resume_from) if resume_from else None
         trial.launch_file.write_text(json.dumps(content))
         command = ["-c", program] if program else ["-m", "placebench.ppo.launch"]
         done = subprocess.run(

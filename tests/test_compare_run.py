@@ -143,3 +143,11 @@ def test_plain_nvml_load_comes_with_its_warning(tmp_path: Path) -> None:
     comparison = compare_run(SyntheticRun(source="nvml").write(tmp_path / "run"))
     assert "any kernel ran" in load_meaning(comparison)
     assert caveats(comparison) == ("Device load is NVML's: a device that spins in a waiting kernel reads 100 %.",)
+
+
+def test_steps_before_a_checkpoint_are_no_warm_up(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1, steps=6, warmup_steps=1).write(tmp_path / "run")
+    damage_run_file(path, resumed_from={"checkpoint": "checkpoints/step-000002", "step": 2})
+    comparison = compare_run(path)
+    assert comparison.first.steps["step"].tolist() == [4, 5, 6]
+    assert not any("measured steps on record" in line for line in caveats(comparison))

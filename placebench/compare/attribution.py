@@ -47,7 +47,7 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
         steps; `allocated_bytes` is the most that tensors took, where the job counts it. What the source does not have
         is NaN.
     """
-    spans = launch.spans[launch.spans["step"] > launch.warmup_steps]
+    spans = launch.spans[launch.spans["step"] > launch.last_warmup_step]
     whole = _times(spans, (spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE))
     whole = subtract(whole, _times(spans, spans["phase"].isin(APART)))
     rows = []

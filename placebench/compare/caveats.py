@@ -105,8 +105,9 @@ def _unequal_devices(comparison: Comparison) -> Iterator[str]:
 
 
 def _launch(comparison: Comparison, launch: Launch) -> Iterator[str]:
-    planned = int(comparison.run.manifest["steps"]) - comparison.run.warmup_steps
-    measured = _measured_steps(launch, comparison.run.warmup_steps)
+    left_out = comparison.run.steps_before + comparison.run.warmup_steps
+    planned = int(comparison.run.manifest["steps"]) - left_out
+    measured = _measured_steps(launch, left_out)
     if measured < planned:
         yield f"{launch.label}: {measured} of {planned} measured steps on record"
     sampling = launch.sampling
@@ -120,9 +121,9 @@ def _launch(comparison: Comparison, launch: Launch) -> Iterator[str]:
     yield from (f"{launch.label}: {error}" for error in sampling.errors)
 
 
-def _measured_steps(launch: Launch, warmup_steps: int) -> int:
+def _measured_steps(launch: Launch, left_out: int) -> int:
     steps: pd.Series[int] = launch.spans.loc[launch.spans["phase"] == "step", "step"]
-    return int((steps > warmup_steps).sum())
+    return int((steps > left_out).sum())
 
 
 def _load(comparison: Comparison) -> Iterator[str]:

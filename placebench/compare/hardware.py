@@ -49,7 +49,7 @@ def hardware_warnings(comparison: Comparison) -> Iterator[str]:
 def _measured_samples(launch: Launch) -> pd.DataFrame:
     """Samples taken during the measured steps."""
     spans = launch.spans
-    measured = spans["step"] > launch.warmup_steps
+    measured = spans["step"] > launch.last_warmup_step
     steps = spans[(spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE) & measured]
     mono = launch.samples["mono"]
     chosen: pd.DataFrame = launch.samples[(mono >= steps["start"].min()) & (mono <= steps["end"].max())]

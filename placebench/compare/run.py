@@ -163,8 +163,14 @@ class Launch:
 
     @cached_property
     def warmup_steps(self) -> int:
-        """The last step of its warm-up, found in its step times: at least `least_warmup`."""
+        """How many first steps are its warm-up, found in its step times: at least `least_warmup`."""
         return find_warmup(np.asarray(self.step_seconds, dtype=np.float64), self.least_warmup)
+
+    @cached_property
+    def last_warmup_step(self) -> int:
+        """Number of the last step of its warm-up; steps are numbered on where it went on from a checkpoint."""
+        before = int(self.step_seconds.index[0]) - 1 if len(self.step_seconds) else 0
+        return before + self.warmup_steps
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
@@ -212,6 +218,7 @@ class Run:
         devices: every device by id.
         launches: all that the run was to have, by round and placement.
         warmup_steps: first steps that are left out of the numbers of every launch; a launch may have more.
+        steps_before: number of the last step that is in the checkpoint which the launches went on from; else 0.
     """
 
     folder: RunFolder
@@ -220,6 +227,7 @@ class Run:
     devices: Mapping[str, Device]
     launches: tuple[Launch, ...]
     warmup_steps: int
+    steps_before: int = 0
 
     @property
     def name(self) -> str:
@@ -265,7 +273,13 @@ def load_run(path: Path) -> Run:
                 status = _status(trial)
                 launches.append(Launch(trial, round_number, placement.name, status, int(manifest["warmup_steps"])))
         return Run(
-            folder, manifest, placements, _devices(manifest["devices"]), tuple(launches), int(manifest["warmup_steps"])
+            folder,
+            manifest,
+            placements,
+            _devices(manifest["devices"]),
+            tuple(launches),
+            int(manifest["warmup_steps"]),
+            int((manifest.get("resumed_from") or {"step": 0})["step"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)

@@ -112,7 +112,7 @@ def split_steps(launch: Launch) -> Iterator[Step]:
     """
     spans = launch.spans
     is_whole = spans["phase"] == STEP_PHASE
-    for whole in spans[is_whole & (spans["step"] > launch.warmup_steps)].sort_values("step").itertuples():
+    for whole in spans[is_whole & (spans["step"] > launch.last_warmup_step)].sort_values("step").itertuples():
         within = (spans["start"] < whole.end) & (spans["end"] > whole.start)
         step = cut_step(int(str(whole.step)), spans[(within & ~is_whole) | (spans.index == whole.Index)])
         if step is not None:

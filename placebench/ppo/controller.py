@@ -24,6 +24,7 @@ from placebench.ppo.advantages import (
     whiten,
 )
 from placebench.ppo.batch import SequenceBatch, balanced_shares, merge_shares, rank_indices
+from placebench.ppo.checkpoints import Checkpoint
 from placebench.ppo.data import Prompt, PromptSource
 from placebench.ppo.metrics import StepMetrics
 from placebench.ppo.tokenizer import Tokenizer
@@ -102,6 +103,15 @@ class Controller:
         self._recorder = SpanRecorder("controller")
         self._worker_spans: list[dict[str, Any]] = []
         self._kernels: list[dict[str, Any]] = []
+
+    @property
+    def kl_coef(self) -> float:
+        """The coefficient of the KL after the steps so far."""
+        return self._kl.coefficient
+
+    def go_on_from(self, checkpoint: Checkpoint) -> None:
+        """Let the next step be the one after a checkpoint's."""
+        self._kl.coefficient = checkpoint.kl_coef
 
     def run_step(self, step: int) -> "StepRecord":
         """Run one step."""

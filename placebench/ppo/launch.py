@@ -19,6 +19,7 @@ from typing import Any
 
 from placebench.errors import UsageError
 from placebench.placement import Pool, placement_from_record
+from placebench.ppo.checkpoints import new_checkpoint, read_checkpoint
 from placebench.runfolder import Trial, append_jsonl, write_atomically
 from placebench.telemetry.spans import SpanRecorder
 from placebench.workload import Workload
@@ -53,6 +54,9 @@ class Launch:
         # Tracing takes seconds, and what it shows is the same in every round.
         self._traced_step = self._workload.traced_step if content["round"] == 1 else None
         self._recorder = SpanRecorder("controller")
+        resume_from = content.get("resume_from")
+        self._start = read_checkpoint(Path(resume_from)) if resume_from else None
+        self._checkpoint_every: int | None = content.get("checkpoint_every")
 
     def run(self) -> None:
         """Start Ray and the workers, run every step, and stop them again whatever happens."""
@@ -116,6 +120,7 @@ class Launch:
                     rank,
                     len(devices),
                     self._traced_step,
+                    str(self._start.path) if self._start else None,
                 )
                 for rank, device in enumerate(devices)
             ]
@@ -154,13 +159,32 @@ class Launch:
             lambda step, running: self._progress("step", step, running),
             hands_over=self._hands_over(),
         )
+        if self._start:
+            controller.go_on_from(self._start)
+        first = self._start.step + 1 if self._start else 1
         with self._trial.steps.open("a", encoding="utf-8") as steps:
-            for step in range(1, self._workload.steps + 1):
+            for step in range(first, self._workload.steps + 1):
                 record = controller.run_step(step)
                 print(format_step(step, record.metrics), flush=True)
                 append_jsonl(steps, {"step": step, "wall": time.time(), "metrics": record.metrics})
                 self._write_spans(record.spans)
                 self._write_kernels(record.kernels)
+                if self._checkpoint_every and step % self._checkpoint_every == 0:
+                    self._save(workers, step, controller.kl_coef)
+
+    def _save(self, workers: Mapping[str, list[Any]], step: int, kl_coef: float) -> None:
+        """Write a checkpoint between two steps, so that it is in the time of neither."""
+        import ray
+
+        self._progress("save checkpoint", step)
+        models = [self._placement.roles[role] for role in self._workload.algorithm.trained_roles]
+        trained = {pool: workers[pool] for pool in models}
+        with (
+            self._recorder.span(0, "save_checkpoint"),
+            new_checkpoint(self._trial.checkpoints, step, kl_coef, self._workload) as folder,
+        ):
+            ray.get([worker.save.remote(str(folder)) for ranks in trained.values() for worker in ranks])
+        self._write_spans(self._recorder.drain())
 
     def _hands_over(self) -> bool:
         """Whether generation and training take turns in the devices' memory: an engine of its own on GPUs."""

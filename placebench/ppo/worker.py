@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from placebench.ppo.rollout.base import Rollout
+    from placebench.ppo.training import TrainedModel
 
 # Added to the workload's seed, so that critic and reward model do not start with the actor's weights.
 CRITIC_SEED, REWARD_SEED = 1, 2
@@ -54,6 +56,7 @@ class Worker:
         rank: this process's rank in the pool.
         ranks: size of the pool.
         traced_step: the step whose kernels are traced on a GPU; None for none.
+        checkpoint: folder of the checkpoint to go on from; None to begin.
     """
 
     def __init__(
@@ -65,8 +68,9 @@ class Worker:
         rank: int,
         ranks: int,
         traced_step: int | None,
+        checkpoint: str | None = None,
     ) -> None:
-        self._traced_step = traced_step
+        self._traced_step, self._checkpoint = traced_step, checkpoint
         self._workload = Workload.model_validate(workload)
         self._roles = tuple(Role(role) for role in roles)
         self._pool, self._device_record = pool, device
@@ -154,11 +158,33 @@ class Worker:
             critic: DecoderModel = ValueModel(load_language_model(job.critic_model or job.model))
             seed = job.seed + CRITIC_SEED
             self._critic: TrainedModel = TrainedModel(critic, job, device, seed, job.optimizer.critic_lr)
+        if self._checkpoint:
+            self._load(Path(self._checkpoint))
         if Role.REWARD in self._roles and job.reward_model:
             reward = load_reward_model(job.reward_model, model_config(job.model).vocab_size).requires_grad_(False)
             self._reward_model = SequenceModel(reward, job, device, job.seed + REWARD_SEED)
         elif Role.REWARD in self._roles:
             self._reward = load_reward(job.data.reward)
+
+    def _trained(self) -> dict[Role, "TrainedModel"]:
+        """The models that this rank has a part in training."""
+        models = {role: role in self._roles for role in self._workload.algorithm.trained_roles}
+        return {role: self._actor if role is Role.ACTOR else self._critic for role, here in models.items() if here}
+
+    def _load(self, checkpoint: Path) -> None:
+        from placebench.ppo.checkpoints import model_file
+        from placebench.ppo.model_state import load_model
+
+        for role, model in self._trained().items():
+            load_model(checkpoint / model_file(role), model.module, model.optimizer)
+
+    def save(self, folder: str) -> None:
+        """Write the pool's trained models into a folder; collective, the first rank writes."""
+        from placebench.ppo.checkpoints import model_file
+        from placebench.ppo.model_state import save_model
+
+        for role, model in self._trained().items():
+            save_model(Path(folder) / model_file(role), model.module, model.optimizer)
 
     def _build_rollout(self, device: "torch.device") -> "Rollout":
         if self._workload.rollout.backend == "torch":

@@ -205,6 +205,7 @@ class Method(_Part):
     confidence: float
     min_effect: float = Field(description="smallest effect of interest, a fraction")
     warmup_steps: int = Field(description="first steps that are left out of every launch; a launch may have more")
+    steps_before: int = Field(0, description="number of the last step in the checkpoint that launches went on from")
     load: str = Field(description="what device load means here")
     efficiency: tuple[str, ...] = Field(description="constants behind MFU and MBU, or why there are none")
     steps: str = "median of the measured steps of a launch; hidden, idle and waiting time: their mean"

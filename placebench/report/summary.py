@@ -55,6 +55,7 @@ def summarize(comparison: Comparison) -> Summary:
             confidence=CONFIDENCE,
             min_effect=comparison.min_effect,
             warmup_steps=run.warmup_steps,
+            steps_before=run.steps_before,
             load=load_meaning(comparison),
             efficiency=basis(run),
         ),

@@ -245,6 +245,7 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
         f"Steps: {summary.method.steps}; the warm-up of each launch is left out: its first"
         f" {plural(summary.method.warmup_steps, 'step')}, and those up to a change in its step times."
         " Values are means over launches.",
+        *_about_start(summary),
         f"Ratio: over {summary.placements[0].name}, step by step. Its {summary.method.confidence:.0%} interval is the t"
         " interval over the log ratios of launches of the same round.",
         f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"
@@ -258,6 +259,11 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
         *_missing_trace(summary),
     )
     return (*lines, f"Open {trace} at https://ui.perfetto.dev to see every phase of every launch.") if trace else lines
+
+
+def _about_start(summary: Summary) -> Iterator[str]:
+    if summary.method.steps_before:
+        yield f"Every launch went on from a checkpoint: its first step is number {summary.method.steps_before + 1}."
 
 
 def _about_scaling(summary: Summary) -> Iterator[str]:

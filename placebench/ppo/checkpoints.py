@@ -1,0 +1,174 @@
+"""Checkpoints of a job: one folder a checkpoint, there as a whole or not at all.
+
+    <trial>/checkpoints/step-000010/
+      actor.pt       weights and optimizer, whole, whatever they were spread over
+      critic.pt      the same of the critic, where there is one
+      state.json     step, KL coefficient, workload, and the bytes of the files above
+
+The first rank of a model's pool writes the model, the job's main process the rest. All of it goes into a folder of
+another name, which is renamed once every byte is on the disk: a job that is killed while it saves leaves nothing that
+looks like a checkpoint. Only the newest checkpoint of a launch is kept.
+
+Nothing here needs torch: `model_state` reads and writes the models.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from placebench.config import flat
+from placebench.errors import UsageError
+from placebench.runfolder import write_json
+from placebench.workload import Workload
+
+SCHEMA_VERSION = 1
+FOLDER = "checkpoints"
+STATE = "state.json"
+_NAME = re.compile(r"step-(\d{6,})")
+# What must be the same for a job to go on as if it had never stopped: the models, their losses, every random draw.
+_SAME_KEYS = ("model", "critic_model", "reward_model", "seed", "algorithm.name")
+# What says how far or where a job goes, and changes nothing of what it computes.
+_FREE_KEYS = ("steps", "warmup_steps", "sharding", "activation_checkpointing", "torch_compile", "trace_kernels")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint.
+
+    Attributes:
+        path: its folder.
+        step: the last step that is in it.
+        kl_coef: the KL coefficient after that step.
+        workload: of the job that wrote it, as in its `launch.json`.
+    """
+
+    path: Path
+    step: int
+    kl_coef: float
+    workload: dict[str, Any]
+
+
+def model_file(role: str) -> str:
+    """Name of a model's file."""
+    return f"{role}.pt"
+
+
+def model_files(workload: Workload) -> tuple[str, ...]:
+    """Names of the models' files that a checkpoint of the job has."""
+    return tuple(model_file(role) for role in workload.algorithm.trained_roles)
+
+
+@contextmanager
+def new_checkpoint(folder: Path, step: int, kl_coef: float, workload: Workload) -> Iterator[Path]:
+    """A folder for the models' files; when they are written, it becomes the checkpoint and replaces older ones.
+
+    Args:
+        folder: `checkpoints` of a trial; what else an earlier try has left there is removed.
+        step: the last step that is in it.
+        kl_coef: the KL coefficient after that step.
+        workload: the job's.
+    """
+    scratch = folder / f".step-{step:06d}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    yield scratch
+    sizes = {name: (scratch / name).stat().st_size for name in model_files(workload)}
+    content = {"schema_version": SCHEMA_VERSION, "step": step, "kl_coef": kl_coef, "files": sizes}
+    write_json(scratch / STATE, content | {"workload": workload.model_dump(mode="json")})
+    for path in (*scratch.iterdir(), scratch):
+        _to_disk(path)
+    done = folder / f"step-{step:06d}"
+    shutil.rmtree(done, ignore_errors=True)
+    scratch.rename(done)
+    _to_disk(folder)
+    for other in folder.iterdir():
+        if other != done:
+            shutil.rmtree(other)
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file, or what a folder lists, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read what a checkpoint says of itself and look whether its files are whole.
+
+    Args:
+        path: a checkpoint's folder, or the folder of a trial or its `checkpoints`, of which the newest is taken.
+
+    Raises:
+        UsageError: there is none, it was written by another version, or a file is missing or cut off.
+    """
+    path = _newest(path)
+    try:
+        content = json.loads((path / STATE).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--resume-from {path}: cannot read {STATE}: {error.strerror}; name a checkpoint") from None
+    except ValueError:
+        raise UsageError(f"--resume-from {path}: {STATE} is damaged; name another checkpoint") from None
+    try:
+        if content["schema_version"] != SCHEMA_VERSION:
+            raise ValueError
+        checkpoint = Checkpoint(
+            path.resolve(), int(content["step"]), float(content["kl_coef"]), dict(content["workload"])
+        )
+        sizes = {str(name): int(size) for name, size in content["files"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UsageError(f"--resume-from {path}: {STATE} is not as this placebench writes it") from None
+    for name, size in sizes.items():
+        file = path / name
+        if not file.is_file():
+            raise UsageError(f"--resume-from {path}: {name} is missing; name another checkpoint")
+        if file.stat().st_size != size:
+            found = file.stat().st_size
+            raise UsageError(
+                f"--resume-from {path}: {name} has {found} bytes and was written with {size}; it is damaged"
+            )
+    return checkpoint
+
+
+def _newest(path: Path) -> Path:
+    if (path / STATE).exists() or not path.is_dir():
+        return path
+    for folder in (path, path / FOLDER):
+        whole = [entry for entry in folder.glob("step-*") if _NAME.fullmatch(entry.name)]
+        if whole:
+            return max(whole, key=lambda entry: int(entry.name.removeprefix("step-")))
+    raise UsageError(f"--resume-from {path}: there is no checkpoint; name a folder step-N under a launch's {FOLDER}/")
+
+
+def differences(checkpoint: Checkpoint, workload: Workload) -> Iterator[str]:
+    """Why the job cannot go on from the checkpoint: one line each."""
+    now, then = flat(workload.model_dump(mode="json")), flat(checkpoint.workload)
+    for key in _SAME_KEYS:
+        wanted, found = now[key], then.get(key)
+        if wanted != found:
+            yield (
+                f"--resume-from {checkpoint.path}: its {key} is {found!r} and the workload's is {wanted!r};"
+                " take the checkpoint's"
+            )
+    first = checkpoint.step + workload.warmup_steps + 1
+    if workload.steps < first:
+        yield (
+            f"--resume-from {checkpoint.path}: it ends with step {checkpoint.step}, so that with"
+            f" {workload.warmup_steps} warm-up steps --steps must be at least {first}; it is {workload.steps}"
+        )
+
+
+def changes(checkpoint: Checkpoint, workload: Workload) -> Iterator[str]:
+    """What makes the steps after the checkpoint other ones than the job that wrote it would have done: one line."""
+    now, then = flat(workload.model_dump(mode="json")), flat(checkpoint.workload)
+    changed = [key for key in now if key not in _FREE_KEYS and now[key] != then.get(key)]
+    if changed:
+        yield f"goes on from {checkpoint.path} with another {', '.join(changed)} than it was written with"

@@ -1,0 +1,165 @@
+"""Checkpoints: whole or not there, refused in one line when they do not fit, and a job that goes on from one."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jobs import Job, run_job
+
+from placebench.errors import UsageError
+from placebench.plan import RunRequest, make_plan
+from placebench.ppo.checkpoints import new_checkpoint, read_checkpoint
+from placebench.workload import Workload, build_workload
+
+SMALL = ("steps=4", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8", "algorithm.kl_control=adaptive")
+
+
+def write(folder: Path, step: int, workload: Workload | None = None) -> Path:
+    """A checkpoint whose models are a few bytes."""
+    job = workload or Workload()
+    with new_checkpoint(folder, step, 0.5, job) as scratch:
+        for name in ("actor.pt", "critic.pt")[: len(job.algorithm.trained_roles)]:
+            (scratch / name).write_bytes(b"weights")
+    return folder / f"step-{step:06d}"
+
+
+def test_a_checkpoint_says_what_it_is_and_replaces_the_one_before(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    write(folder, 2)
+    grpo = build_workload({"algorithm": {"name": "grpo"}})
+    path = write(folder, 12, grpo)
+    assert [entry.name for entry in folder.iterdir()] == ["step-000012"]
+    for named in (path, folder, tmp_path):
+        found = read_checkpoint(named)
+        assert (found.path, found.step, found.kl_coef) == (path, 12, 0.5)
+        assert Workload.model_validate(found.workload) == grpo
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from placebench.ppo import checkpoints
+from placebench.workload import Workload
+
+folder, moment = Path(sys.argv[1]), sys.argv[2]
+
+def die(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if moment == "before the rename":
+    Path.rename = die
+elif moment == "after it":
+    checkpoints.shutil.rmtree = lambda path, ignore_errors=False: None if ignore_errors else die()
+with checkpoints.new_checkpoint(folder, 4, 0.5, Workload()) as scratch:
+    (scratch / "actor.pt").write_bytes(b"weights")
+    if moment == "among the models":
+        die()
+    (scratch / "critic.pt").write_bytes(b"weights")
+"""
+
+
+@pytest.mark.parametrize(("moment", "step"), [("among the models", 2), ("before the rename", 2), ("after it", 4)])
+def test_a_kill_while_saving_leaves_only_whole_checkpoints(tmp_path: Path, moment: str, step: int) -> None:
+    folder = tmp_path / "checkpoints"
+    write(folder, 2)
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(folder), moment], check=False, timeout=60)
+    assert killed.returncode == -9
+    assert len(list(folder.iterdir())) == 2
+    assert read_checkpoint(folder).step == step
+    # The next one takes away what the killed one has left.
+    write(folder, 6)
+    assert [entry.name for entry in folder.iterdir()] == ["step-000006"]
+
+
+def test_a_kill_during_the_first_one_leaves_none(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    subprocess.run([sys.executable, "-c", KILLED, str(folder), "before the rename"], check=False, timeout=60)
+    with pytest.raises(UsageError, match="there is no checkpoint; name a folder step-N"):
+        read_checkpoint(folder)
+
+
+def change_state(path: Path, **content: Any) -> None:
+    state = path / "state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | content))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda path: shutil.rmtree(path), "cannot read state.json: No such file"),
+        (lambda path: (path / "critic.pt").unlink(), "critic.pt is missing"),
+        (lambda path: (path / "actor.pt").write_bytes(b"we"), "actor.pt has 2 bytes and was written with 7"),
+        (lambda path: (path / "state.json").write_text("{"), "state.json is damaged"),
+        (lambda path: (path / "state.json").write_text("[]"), "not as this placebench writes it"),
+        (lambda path: change_state(path, schema_version=2), "not as this placebench writes it"),
+        (lambda path: change_state(path, step=9), "with 2 warm-up steps --steps must be at least 12; it is 10"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_is_one_line(tmp_path: Path, damage: Callable[[Path], Any], reason: str) -> None:
+    path = write(tmp_path / "checkpoints", 2)
+    damage(path)
+    with pytest.raises(UsageError) as refused:
+        make_plan(RunRequest(devices="cpu:2", out=tmp_path, resume_from=path))
+    assert len(str(refused.value).splitlines()) == 1
+    assert str(refused.value).startswith(f"--resume-from {path}: ")
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("workload", "reason"),
+    [
+        ({"model": "qwen2.5-0.5b", "rollout": {"backend": "torch"}, "precision": "float32"}, "model is 'tiny'"),
+        ({"seed": 1}, "its seed is 0 and the workload's is 1"),
+        ({"algorithm": {"name": "grpo"}}, "its algorithm.name is 'ppo' and the workload's is 'grpo'"),
+    ],
+)
+def test_a_checkpoint_of_another_job_is_refused(tmp_path: Path, workload: dict[str, Any], reason: str) -> None:
+    path = write(tmp_path / "checkpoints", 2)
+    with pytest.raises(UsageError) as refused:
+        make_plan(RunRequest("standard", workload, "cpu:2", out=tmp_path, resume_from=path))
+    assert reason in str(refused.value)
+
+
+def test_what_else_has_changed_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "checkpoints", 2)
+    same = make_plan(RunRequest(workload={"steps": 20}, devices="cpu:2", out=tmp_path, resume_from=path))
+    assert not any("checkpoint" in note for note in same.notes)
+    assert same.steps_before == 2
+    other = RunRequest(workload={"optimizer": {"actor_lr": 1e-4}}, devices="cpu:2", out=tmp_path, resume_from=path)
+    assert any(
+        note.endswith("with another optimizer.actor_lr than it was written with") for note in make_plan(other).notes
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A job that is never stopped, and saves before its last step."""
+    return run_job(tmp_path_factory.mktemp("job") / "job", "split", 2, *SMALL, checkpoint_every=3)
+
+
+RESULTS = ("actor/pg_loss", "actor/entropy", "actor/grad_norm", "critic/vf_loss", "critic/score/mean")
+
+
+def test_a_resumed_job_goes_on_as_if_never_stopped(tmp_path: Path, whole: Job) -> None:
+    assert whole.exit_code == 0, whole.output[-3000:]
+    assert [entry.name for entry in whole.trial.checkpoints.iterdir()] == ["step-000003"]
+    job = run_job(tmp_path / "job", "split", 2, *SMALL, resume_from=whole.trial.checkpoints)
+    assert job.exit_code == 0, job.output[-3000:]
+    assert len(job.steps) == 1
+    names = [name for name in whole.steps[3] if not name.startswith(("timing_s/", "perf/time", "perf/through"))]
+    assert {*RESULTS, "actor/reward_kl_penalty_coeff"} <= set(names)
+    for name in names:
+        np.testing.assert_allclose(job.steps[0][name], whole.steps[3][name], rtol=1e-6, err_msg=name)
+
+
+def test_it_goes_on_under_another_placement(tmp_path: Path, whole: Job) -> None:
+    job = run_job(tmp_path / "job", "standard", 2, *SMALL, "sharding=shard", resume_from=whole.trial.checkpoints)
+    assert job.exit_code == 0, job.output[-3000:]
+    for name in RESULTS:
+        np.testing.assert_allclose(job.steps[0][name], whole.steps[3][name], rtol=1e-4, atol=1e-6, err_msg=name)
