@@ -14,7 +14,7 @@ import click
 
 from placebench import __version__
 from placebench.commands import compare, gate, placements, show
-from placebench.commands.shared import find_run, open_console
+from placebench.commands.shared import find_run, open_console, read_rounds, read_share
 from placebench.errors import PlacebenchError
 
 if TYPE_CHECKING:
@@ -135,7 +135,15 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 
 @main.command(epilog=_RUN_EXAMPLES)
 @click.option("--placements", metavar="WORDS", help="Comma-separated placements.  [default: standard,split]")
-@click.option("--rounds", type=click.IntRange(min=1), help="Launches of each placement.  [default: 3]")
+@click.option(
+    "--rounds", callback=read_rounds, metavar="N|auto", help="Launches of each placement; auto: more.  [default: 3]"
+)
+@click.option(
+    "--precision", callback=read_share, metavar="SHARE", help="With auto: width of intervals wanted.  [default: 5%]"
+)
+@click.option("--max-rounds", type=click.IntRange(min=2), help="With auto: the most rounds.  [default: 20]")
+@click.option("--max-time", type=_SECONDS, help="With auto: seconds that the rounds may take.")
+@click.option("--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: 2%]")
 @click.option(
     "--devices", metavar="SPEC", help="cpu:N or gpu:N; gpu:NxM: a plan for M nodes.  [default: all GPUs, else CPU]"
 )
@@ -193,7 +201,7 @@ def _request(given: Mapping[str, Any], settings: Sequence[str], config: Path | N
         for name in tuple(present)
         if name in _WORKLOAD_KEYS
     ]
-    seconds = {"step_timeout": "step_timeout_s", "time_limit": "time_limit_s"}
+    seconds = {"step_timeout": "step_timeout_s", "time_limit": "time_limit_s", "max_time": "max_time_s"}
     options = {seconds.get(name, name): value for name, value in present.items()}
     return build_request(options, workload, settings, config)
 

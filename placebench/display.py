@@ -96,7 +96,7 @@ class PlainDisplay:
 
     def begin(self, position: LaunchPosition) -> None:
         """Name the launch."""
-        self._head = f"[{position.number}/{position.total}] round {position.round} {position.placement}"
+        self._head = f"[{position.number}/{position.of_total}] round {position.round} {position.placement}"
         self._steps, self._before = position.steps, position.steps_before
         self._shown = self._before
         self._print(f"{self._head}: start")
@@ -164,7 +164,7 @@ class LiveDisplay:
         self._live.update("")
         style = "green" if status is Status.DONE else "red"
         self._console.print(
-            f"[bold]{position.number}/{position.total}[/] round {position.round} {_escape(position.placement)}"
+            f"[bold]{position.number}/{position.of_total}[/] round {position.round} {_escape(position.placement)}"
             f" [{style}]{status}[/] after {format_seconds(seconds)}" + (f": {_escape(reason)}" if reason else "")
         )
 
@@ -188,9 +188,10 @@ def _render(position: LaunchPosition, state: LaunchState, left_s: float | None) 
     done = len(state.step_times)
     last = f"last step {format_seconds(state.step_times[-1])}" if done else "no step finished yet"
     left = "time left unknown" if left_s is None else f"about {format_seconds(left_s)} left"
+    about = "about " if position.is_estimate else ""
     head = Text.assemble(
-        (f"round {position.round}/{position.rounds}  {position.placement}", "bold"),
-        f"  launch {position.number} of {position.total}  {left}",
+        (f"round {position.round}/{about}{position.rounds}  {position.placement}", "bold"),
+        f"  launch {position.number} of {position.of_total}  {left}",
     )
     work = Table.grid(padding=(0, 2))
     work.add_row(

@@ -32,7 +32,22 @@ class Manifest:
         self._begun = time.monotonic()
         self._content = self._earlier() if plan.resumed else _describe(plan, command)
         self._earlier_s = float(self._content["wall"]["total_s"])
-        self._content |= {"rounds": plan.rounds, "order": [list(names) for names in plan.order], "ended": None}
+        self._content |= {"auto": plan.auto and plan.auto.to_dict(), "min_effect": plan.min_effect, "ended": None}
+        self.extend(plan)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of the run so far, earlier starts of it included."""
+        return self._earlier_s + time.monotonic() - self._begun
+
+    @property
+    def launches_s(self) -> float:
+        """Seconds of all launches so far."""
+        return float(sum(launch["wall"]["total_s"] for launch in self._content["launches"]))
+
+    def extend(self, plan: Plan) -> None:
+        """Record the rounds of a plan, which may have become more."""
+        self._content |= {"rounds": plan.rounds, "order": [list(names) for names in plan.order]}
         self._write(Status.RUNNING)
 
     def add(self, launch: PlannedLaunch, trial: Trial, status: Status, wall: LaunchWall) -> None:
@@ -53,8 +68,8 @@ class Manifest:
         return content
 
     def _write(self, status: Status) -> None:
-        total = self._earlier_s + time.monotonic() - self._begun
-        inside = sum(launch["wall"]["total_s"] for launch in self._content["launches"])
+        total = self.elapsed_s
+        inside = self.launches_s
         self._content["status"] = str(status)
         self._content["wall"] = {"total_s": total, "launches_s": inside, "outside_launches_s": total - inside}
         write_json(self._path, self._content)

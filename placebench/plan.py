@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from placebench import checks, fitting
 from placebench.devices import Device, device_to_dict, discover, parse_devices, sharing_note
@@ -17,11 +17,11 @@ from placebench.placement import Placement
 from placebench.placement_checks import impossible_placements
 from placebench.placement_words import readable_placements
 from placebench.ppo.checkpoints import Checkpoint, changes, differences, read_checkpoint
+from placebench.rounds import AutoRounds, auto_rounds, planned_rounds
 from placebench.runfolder import RunFolder, slug
 from placebench.workload import Workload, build_workload
 
 DEFAULT_PLACEMENTS = "standard,split"
-DEFAULT_ROUNDS = 3
 DEFAULT_STEP_TIMEOUT_S = 600.0
 DEFAULT_SAMPLE_HZ = 5.0
 _LONGEST_NAME = 60
@@ -35,7 +35,11 @@ class RunRequest:
         placements: comma-separated placement words; None for standard,split.
         workload: sections and values of the workload, over its preset.
         devices: `cpu:N`, `gpu:N`, `cpu`, `gpu`; None for what is there.
-        rounds: launches of each placement; None for 3.
+        rounds: launches of each placement, or `auto`; None for 3.
+        precision: with `auto`, how far the ends of an interval may lie apart, as a fraction; None for the default.
+        max_rounds: with `auto`, the most rounds; None for the default.
+        max_time_s: with `auto`, no round begins that would end later; None for no limit.
+        min_effect: smallest effect of interest, as a fraction.
         name: of the run; None for the placements' names.
         out: folder of the runs.
         step_timeout_s: seconds without progress after which a launch is given up.
@@ -50,7 +54,11 @@ class RunRequest:
     placements: str | None = None
     workload: Mapping[str, Any] = field(default_factory=dict)
     devices: str | None = None
-    rounds: int | None = None
+    rounds: int | Literal["auto"] | None = None
+    precision: float | None = None
+    max_rounds: int | None = None
+    max_time_s: float | None = None
+    min_effect: float | None = None
     name: str | None = None
     out: Path = Path("runs")
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
@@ -108,7 +116,9 @@ class Plan:
         placements: in the order given.
         workload: the job.
         devices: all that the placements may use.
-        rounds: launches of each placement.
+        rounds: launches of each placement; with `auto`, those that are run in any case.
+        auto: when rounds are added and when that ends; None for a fixed number.
+        min_effect: smallest effect of interest, as a fraction; None for the comparison's default.
         step_timeout_s: seconds without progress after which a launch is given up.
         time_limit_s: seconds after which the whole run ends; None for no limit.
         sample_hz: device samples a second; 0 for none.
@@ -127,6 +137,8 @@ class Plan:
     step_timeout_s: float
     time_limit_s: float | None = None
     sample_hz: float = DEFAULT_SAMPLE_HZ
+    auto: AutoRounds | None = None
+    min_effect: float | None = None
     done: frozenset[tuple[int, str]] = frozenset()
     resumed: bool = False
     checkpoint_every: int | None = None
@@ -233,6 +245,7 @@ def make_plan(request: RunRequest) -> Plan:
     start = reasons.attempt(lambda: read_checkpoint(path)) if path is not None else None
     if workload and start:
         reasons.add(differences(start, workload))
+    auto = reasons.attempt(lambda: auto_rounds(request))
     reasons.raise_any()
     assert workload is not None
     assert devices is not None
@@ -242,7 +255,9 @@ def make_plan(request: RunRequest) -> Plan:
         placements=placements,
         workload=workload,
         devices=devices,
-        rounds=request.rounds or DEFAULT_ROUNDS,
+        rounds=planned_rounds(request, auto),
+        auto=auto,
+        min_effect=request.min_effect,
         step_timeout_s=request.step_timeout_s,
         time_limit_s=request.time_limit_s,
         sample_hz=request.sample_hz,

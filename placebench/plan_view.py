@@ -64,8 +64,19 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
     for number, names in enumerate(plan.order, start=1):
         done = [name for name in names if (number, name) in plan.done]
         yield f"round {number}", ", ".join(f"{name} (done)" if name in done else name for name in names)
+    if plan.auto:
+        limit = "" if plan.auto.max_time_s is None else f" and {format_seconds(plan.auto.max_time_s)}"
+        yield (
+            "more",
+            f"until every headline interval is narrower than {plan.auto.precision:.1%}, up to {plan.auto.max_rounds}"
+            f" rounds{limit}",
+        )
     seconds = "unknown" if expected.seconds is None else f"about {format_seconds(expected.seconds)}"
-    yield "expected", f"{seconds} for {to_do} launch{'' if to_do == 1 else 'es'} ({expected.source})"
+    most = ""
+    if plan.auto and expected.seconds is not None and to_do:
+        whole = expected.seconds * (to_do + (plan.auto.max_rounds - plan.rounds) * len(plan.placements)) / to_do
+        most = f", about {format_seconds(whole)} for {plan.auto.max_rounds} rounds"
+    yield "expected", f"{seconds} for {to_do} launch{'' if to_do == 1 else 'es'}{most} ({expected.source})"
 
 
 def describe_devices(devices: Sequence[Device]) -> str:

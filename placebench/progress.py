@@ -17,6 +17,7 @@ class LaunchPosition:
         total: launches of the run.
         round: counted from 1.
         rounds: rounds of the run.
+        is_estimate: whether `total` and `rounds` are expected, as with `--rounds auto`.
         placement: the placement's name.
         steps: number of the last step.
         labels: short name of each of its devices, such as `gpu:0`, by id.
@@ -31,6 +32,12 @@ class LaunchPosition:
     steps: int
     labels: Mapping[str, str]
     steps_before: int = 0
+    is_estimate: bool = False
+
+    @property
+    def of_total(self) -> str:
+        """The launches of the run, `about 14` where that is an estimate."""
+        return f"about {self.total}" if self.is_estimate else str(self.total)
 
 
 def time_left(

@@ -76,8 +76,8 @@ def _run_value(config: Path, key: str, value: Any) -> Any:
     """The checked value of a key of the file that belongs to the run, not to the workload."""
     where = f"{config}, line {find_line(config, key)}: {key}"
     if key == "rounds":
-        if type(value) is not int or value < 1:
-            raise UsageError(f"{where}: {value!r} is not a number above 0")
+        if value != "auto" and (type(value) is not int or value < 1):
+            raise UsageError(f"{where}: {value!r} is neither a number above 0 nor auto")
         return value
     if key == "placements" and isinstance(value, list) and all(isinstance(word, str) for word in value):
         return ",".join(value)

@@ -14,6 +14,7 @@ from placebench.placement import Pool, placement_from_record
 from placebench.placement_words import parse_placements
 from placebench.plan import BoundPlacement, Plan, RunRequest, bind, devices_per_node
 from placebench.ppo.checkpoints import read_checkpoint
+from placebench.rounds import auto_rounds, auto_rounds_from, planned_rounds
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status
 from placebench.workload import Workload, build_workload
 
@@ -40,6 +41,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         workload = build_workload(content["workload"], f"{folder.run_file}: workload")
         placements = tuple(_placement(entry, stored) for entry in content["placements"])
         rounds = int(content["rounds"])
+        stored_auto = auto_rounds_from(content.get("auto"))
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{folder.run_file}: not as this placebench writes it: {error!r}; start a new run") from None
     devices = reasons.attempt(lambda: _present(stored))
@@ -47,19 +49,23 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
     resumed_from = content.get("resumed_from")
     start = reasons.attempt(lambda: read_checkpoint(Path(resumed_from["checkpoint"]))) if resumed_from else None
     reasons.attempt(lambda: _agree(request, content, workload, stored, rounds))
+    auto = reasons.attempt(lambda: auto_rounds(request, stored_auto))
     reasons.raise_any()
     assert devices is not None
+    planned = planned_rounds(request, auto, rounds)
     return Plan(
         name=str(content["name"]),
         folder=folder,
         placements=placements,
         workload=workload,
         devices=stored,
-        rounds=request.rounds or rounds,
+        rounds=planned,
+        auto=auto,
+        min_effect=content.get("min_effect") if request.min_effect is None else request.min_effect,
         step_timeout_s=request.step_timeout_s,
         time_limit_s=request.time_limit_s,
         sample_hz=request.sample_hz,
-        done=_done_launches(folder, placements, request.rounds or rounds),
+        done=_done_launches(folder, placements, planned),
         resumed=True,
         checkpoint_every=content.get("checkpoint_every"),
         start=start,
@@ -131,7 +137,7 @@ def _agree(
         differs("--checkpoint-every", request.checkpoint_every, content.get("checkpoint_every"))
     if request.resume_from is not None:
         reasons.add(["--resume and --resume-from do not go together: a run goes on with the checkpoint it began with"])
-    if request.rounds is not None and request.rounds < rounds:
+    if isinstance(request.rounds, int) and request.rounds < rounds:
         differs("--rounds", request.rounds, f"already {rounds}")
     if request.devices is not None and discover(parse_devices(request.devices)) != tuple(devices):
         differs("--devices", request.devices, ", ".join(device.id for device in devices))

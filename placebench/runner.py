@@ -2,10 +2,11 @@
 
 import contextlib
 import errno
+import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from placebench.checks import full_disks
@@ -109,6 +110,7 @@ class _Run:
 
     def __init__(self, plan: Plan, manifest: Manifest, launcher: Launcher, display: Display) -> None:
         self._plan, self._manifest, self._launcher, self._display = plan, manifest, launcher, display
+        self._expected_rounds = plan.rounds
         self._finished: dict[str, list[LaunchWall]] = {}
         self._done = len(plan.done)
         self._failures: list[tuple[Path, str]] = []
@@ -117,32 +119,66 @@ class _Run:
         """Run what is to come; the manifest says failed unless it comes to an end in order."""
         status = Status.FAILED
         try:
-            launches = self._plan.launches
-            for index, launch in enumerate(launches):
-                if stop():
-                    break
-                self._run(launch, index, launches)
-            ended = stop() if self._done < self._plan.total else None
+            self._run_rounds(stop)
+            enough = self._plan.auto is None
+            while not enough and not self._failures and not stop():
+                if self._add_round():
+                    self._run_rounds(stop)
+                else:
+                    enough = True
+            ended = stop() if self._done < self._plan.total or not enough else None
             status = Status.INTERRUPTED if ended else Status.FAILED if self._failures else Status.DONE
         finally:
             self._manifest.finish(status)
         return RunResult(self._plan.folder.path, self._done, self._plan.total, tuple(self._failures), ended)
 
+    def _run_rounds(self, stop: _StopReason) -> None:
+        launches = self._plan.launches
+        for index, launch in enumerate(launches):
+            if stop():
+                break
+            self._run(launch, index, launches)
+
+    def _add_round(self) -> bool:
+        """Add a round to the plan, unless the number is fixed or there is a reason to stop; the display is told."""
+        plan, auto = self._plan, self._plan.auto
+        if auto is None:
+            return False
+        # pandas is loaded only here: most runs have a fixed number of rounds.
+        from placebench.compare.precision import headline_width
+
+        before, now = (headline_width(plan.folder.path, rounds) for rounds in (plan.rounds - 1, plan.rounds))
+        seconds = self._manifest.launches_s / plan.rounds
+        reason = auto.reason_to_stop(plan.rounds, before, self._manifest.elapsed_s, seconds)
+        if reason is None:
+            every = ((number, bound.name) for number in range(1, plan.rounds + 1) for bound in plan.placements)
+            self._expected_rounds = max(auto.expected_rounds(plan.rounds, now), plan.rounds + 1)
+            self._plan = replace(plan, rounds=plan.rounds + 1, done=frozenset(every))
+            self._manifest.extend(self._plan)
+            return True
+        spans = f"the widest headline interval spans {now:.1%}" if math.isfinite(now) else "there is no interval"
+        self._display.note(f"{reason}: {spans}, --precision is {auto.precision:.1%}")
+        return False
+
     def _run(self, launch: PlannedLaunch, index: int, launches: Sequence[PlannedLaunch]) -> None:
         plan, name = self._plan, launch.placement.name
+        to_add = max(self._expected_rounds - plan.rounds, 0)
         remaining = [later.placement.name for later in launches[index + 1 :]]
+        remaining += [bound.name for bound in plan.placements] * to_add
         number = plan.total - len(launches) + index + 1
+        total, rounds = plan.total + to_add * len(plan.placements), plan.rounds + to_add
         labels = {d.id: f"{d.kind}:{d.index}" for devices in launch.placement.devices.values() for d in devices}
         self._display.begin(
             LaunchPosition(
                 number,
-                plan.total,
+                total,
                 launch.round,
-                plan.rounds,
+                rounds,
                 name,
                 plan.workload.steps,
                 labels,
                 plan.steps_before,
+                is_estimate=plan.auto is not None,
             )
         )
         steps = plan.workload.steps - plan.steps_before

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from synthetic_run import SyntheticRun
 
 from placebench.cli import main
-from placebench.commands.gate import parse_share
+from placebench.commands.shared import parse_share
 from placebench.errors import BaselineError, LaunchError, RegressionError, UsageError
 from placebench.gate.baseline import Baseline, MeasuredPlacement, load_baseline, save_baseline
 from placebench.gate.checking import Check, Outcome, check

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from placebench.commands.shared import open_console, with_latest
-from placebench.errors import UsageError
+from placebench.commands.shared import open_console, parse_share, with_latest
 
 _CHECK_EXAMPLES = """\b
 Examples:
@@ -103,20 +102,3 @@ def save(run: str, path: Path) -> None:
     saved = save_baseline(source.run or Path(run), path, source.placement)
     launches = ", ".join(f"{len(placement.launches)} of {name}" for name, placement in saved.placements.items())
     click.echo(f"{path}: {launches} launches of {saved.run}")
-
-
-def parse_share(option: str, text: str) -> float:
-    """A share, `5%` or `0.05`.
-
-    Raises:
-        UsageError: it is neither, or not between 0 and 1.
-    """
-    number = text.strip()
-    is_percent = number.endswith("%")
-    try:
-        value = float(number.removesuffix("%")) / (100 if is_percent else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise UsageError(f"{option} {text!r}: write a share, such as 5% or 0.05")
-    return value

@@ -1,7 +1,9 @@
 """What several commands need."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+import click
 
 from placebench.errors import UsageError
 
@@ -39,3 +41,36 @@ def open_console() -> "Console":
             raise BrokenPipeError
 
     return PipedConsole(highlight=False)
+
+
+def parse_share(option: str, text: str) -> float:
+    """A share, `5%` or `0.05`.
+
+    Raises:
+        UsageError: it is neither, or not between 0 and 1.
+    """
+    number = text.strip()
+    is_percent = number.endswith("%")
+    try:
+        value = float(number.removesuffix("%")) / (100 if is_percent else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise UsageError(f"{option} {text!r}: write a share, such as 5% or 0.05")
+    return value
+
+
+def read_share(_: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """An option that is a share, for `callback`."""
+    return None if text is None else parse_share(param.opts[0], text)
+
+
+def read_rounds(_: click.Context, param: click.Parameter, text: str | None) -> int | Literal["auto"] | None:
+    """An option that is a number of rounds or `auto`, for `callback`."""
+    if text is None:
+        return None
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{param.opts[0]} {text!r}: neither a number above 0 nor auto")
+    return int(text)

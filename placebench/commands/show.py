@@ -2,31 +2,37 @@
 
 import click
 
-from placebench.commands.shared import find_run, open_console
+from placebench.commands.shared import find_run, open_console, read_share
+
+_MIN_EFFECT = click.option(
+    "--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: the run's]"
+)
 
 
 @click.command()
 @click.argument("run", metavar="RUN")
-def show(run: str) -> None:
+@_MIN_EFFECT
+def show(run: str, min_effect: float | None) -> None:
     """Print the tables of a finished or half-finished run again.
 
     RUN is the run's folder, or `latest` for the newest one under runs/.
     """
     from placebench.report import show as show_run
 
-    show_run(find_run(run), open_console())
+    show_run(find_run(run), open_console(), min_effect)
 
 
 @click.command()
 @click.argument("run", metavar="RUN")
-def report(run: str) -> None:
+@_MIN_EFFECT
+def report(run: str, min_effect: float | None) -> None:
     """Rebuild the report of a run from its files alone.
 
     RUN is the run's folder, or `latest` for the newest one under runs/. Neither torch, ray nor a GPU is needed.
     """
     from placebench.report import build_report
 
-    paths = build_report(find_run(run))
+    paths = build_report(find_run(run), min_effect)
     for path in (paths.html, paths.markdown, paths.summary, paths.trace):
         if path is not None:
             click.echo(path)

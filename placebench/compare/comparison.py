@@ -131,17 +131,19 @@ class Comparison:
         )
 
 
-def compare_run(path: Path, min_effect: float = MIN_EFFECT) -> Comparison:
+def compare_run(path: Path, min_effect: float | None = None) -> Comparison:
     """Read a run folder, finished or not, and compare its placements.
 
     Args:
         path: the run's folder.
-        min_effect: smallest effect of interest, as a fraction.
+        min_effect: smallest effect of interest, as a fraction; None for what the run was started with, or 2 %.
 
     Raises:
         UsageError: the folder is not a run's, or a file in it is damaged.
     """
     run = load_run(path)
+    if min_effect is None:
+        min_effect = float(run.manifest.get("min_effect") or MIN_EFFECT)
     done = [launch for placement in run.placements for launch in run.done(placement.name)]
     load_signal = GPM_LOAD if any(_has(launch, GPM_LOAD) for launch in done) else PLAIN_LOAD
     results: list[PlacementResult] = []

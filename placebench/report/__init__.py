@@ -42,23 +42,32 @@ class ReportPaths:
     planned: int
 
 
-def build_report(run_dir: Path) -> ReportPaths:
+def build_report(run_dir: Path, min_effect: float | None = None) -> ReportPaths:
     """Write the report of a finished or half-finished run into its folder, replacing an older one.
+
+    Args:
+        run_dir: the run's folder.
+        min_effect: smallest effect of interest, as a fraction; None for the run's own.
 
     Raises:
         UsageError: the folder is missing, is not a run, has a newer schema, or one of its files is damaged.
     """
     from placebench.report.build import build_report as build
 
-    return build(run_dir)
+    return build(run_dir, min_effect)
 
 
-def show(run_dir: Path, console: Console) -> None:
+def show(run_dir: Path, console: Console, min_effect: float | None = None) -> None:
     """Print a run's tables, the reason and the paths of the report's files that are there.
+
+    Args:
+        run_dir: the run's folder.
+        console: where to.
+        min_effect: as in `build_report`.
 
     Raises:
         UsageError: the folder is missing, is not a run, has a newer schema, or one of its files is damaged.
     """
     from placebench.report.build import show as show_run
 
-    show_run(run_dir, console)
+    show_run(run_dir, console, min_effect)

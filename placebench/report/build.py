@@ -14,9 +14,9 @@ from placebench.report.terminal import print_summary
 TRACE = "trace.json.gz"
 
 
-def build_report(run_dir: Path) -> ReportPaths:
+def build_report(run_dir: Path, min_effect: float | None = None) -> ReportPaths:
     """Write every file of the report; see `placebench.report.build_report`."""
-    comparison = compare_run(run_dir)
+    comparison = compare_run(run_dir, min_effect)
     summary = summarize(comparison)
     try:
         return _write(comparison, summary)
@@ -24,9 +24,9 @@ def build_report(run_dir: Path) -> ReportPaths:
         raise UsageError(f"{error.filename or run_dir}: cannot write the report: {error.strerror}") from None
 
 
-def show(run_dir: Path, console: Console) -> None:
+def show(run_dir: Path, console: Console, min_effect: float | None = None) -> None:
     """Print the tables, the reason and the report's paths; see `placebench.report.show`."""
-    summary = summarize(compare_run(run_dir))
+    summary = summarize(compare_run(run_dir, min_effect))
     print_summary(summary, console)
     paths = [run_dir / name for name in (HTML, MARKDOWN, TRACE) if (run_dir / name).is_file()]
     for path in paths:

@@ -1,0 +1,109 @@
+"""`--rounds auto`: how many rounds a run gets when its intervals, not the user, decide.
+
+Rounds are added until every headline interval is narrow enough, never until something is significant: looking at
+verdicts again and again finds differences that are not there. Even a width, looked at after every round, stops a little
+too often when the launches happen to agree. So the first look is at `FIRST_LOOK` rounds, and the round after a look
+that was content is still run: docs/statistics.md has the coverage that remains.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from placebench.errors import UsageError
+
+if TYPE_CHECKING:
+    from placebench.plan import RunRequest
+
+DEFAULT_ROUNDS = 3
+FIRST_LOOK = 6
+DEFAULT_PRECISION = 0.05
+DEFAULT_MAX_ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class AutoRounds:
+    """When a run with `--rounds auto` ends.
+
+    Attributes:
+        precision: how far the ends of a headline interval may lie apart, as a fraction: high / low - 1.
+        max_rounds: the most rounds, whatever the intervals.
+        max_time_s: no round begins that would end later than so many seconds of the run; None for no limit.
+    """
+
+    precision: float = DEFAULT_PRECISION
+    max_rounds: int = DEFAULT_MAX_ROUNDS
+    max_time_s: float | None = None
+
+    @property
+    def least_rounds(self) -> int:
+        """The rounds that are run in any case."""
+        return min(FIRST_LOOK + 1, self.max_rounds)
+
+    def reason_to_stop(self, rounds: int, width_before: float, elapsed_s: float, round_s: float) -> str | None:
+        """Why no round is added, in words; None to add one.
+
+        Args:
+            rounds: that are done.
+            width_before: of the widest headline interval of all but the last of them; infinite without one.
+            elapsed_s: seconds that the run has taken so far.
+            round_s: seconds that a round takes.
+        """
+        if rounds >= self.max_rounds:
+            return f"{rounds} rounds, the most that --max-rounds allows"
+        if self.max_time_s is not None and elapsed_s + round_s > self.max_time_s:
+            return f"{rounds} rounds; another would pass --max-time"
+        if rounds >= self.least_rounds and width_before <= self.precision:
+            return f"{rounds} rounds, precise enough"
+        return None
+
+    def expected_rounds(self, rounds: int, width: float) -> int:
+        """How many rounds it will be, by the width that so many had: a width shrinks with the root of their number."""
+        if not math.isfinite(width) or width <= 0:
+            return max(rounds, self.least_rounds)
+        needed = math.ceil(rounds * (math.log1p(width) / math.log1p(self.precision)) ** 2) + 1
+        return min(max(needed, rounds, self.least_rounds), max(self.max_rounds, rounds))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in `run.json`."""
+        return asdict(self)
+
+
+def auto_rounds_from(content: Mapping[str, Any] | None) -> AutoRounds | None:
+    """What `to_dict` wrote; None where a run has a fixed number of rounds."""
+    return None if content is None else AutoRounds(**content)
+
+
+def auto_rounds(request: "RunRequest", stored: AutoRounds | None = None) -> AutoRounds | None:
+    """What the request says of `--rounds auto`, over what a run that is resumed has stored; None for fixed rounds.
+
+    Raises:
+        UsageError: a limit is given although the number of rounds is fixed.
+    """
+    limits = {"precision": request.precision, "max_rounds": request.max_rounds, "max_time_s": request.max_time_s}
+    given = {name: value for name, value in limits.items() if value is not None}
+    if request.rounds == "auto" or (request.rounds is None and stored is not None):
+        before = stored or AutoRounds()
+        return AutoRounds(
+            before.precision if request.precision is None else request.precision,
+            before.max_rounds if request.max_rounds is None else request.max_rounds,
+            before.max_time_s if request.max_time_s is None else request.max_time_s,
+        )
+    if given:
+        options = ", ".join(f"--{name.removesuffix('_s').replace('_', '-')}" for name in given)
+        raise UsageError(f"{options}: only for a number of rounds that is not fixed: add --rounds auto")
+    return None
+
+
+def planned_rounds(request: "RunRequest", auto: AutoRounds | None, done: int = 0) -> int:
+    """The rounds that are run in any case.
+
+    Args:
+        request: what is given.
+        auto: as `auto_rounds` says.
+        done: rounds that a resumed run already has.
+    """
+    if auto is not None:
+        return max(done, auto.least_rounds)
+    return (request.rounds if isinstance(request.rounds, int) else None) or done or DEFAULT_ROUNDS
