@@ -5,11 +5,13 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from placebench.errors import UsageError
-from placebench.gpus import Gpu, GpuInventory, describe_gpus, list_gpus, visible_gpus
 from placebench.host import cpu_model, total_memory, usable_cores
+
+if TYPE_CHECKING:
+    from placebench.gpus import Gpu, GpuInventory
 
 Kind = Literal["cpu", "gpu"]
 
@@ -110,6 +112,8 @@ def discover(spec: DeviceSpec | None = None) -> tuple[Device, ...]:
         return _described_devices(spec)
     if spec is not None and spec.kind == "cpu":
         return _cpu_devices(spec.count)
+    from placebench.gpus import list_gpus, visible_gpus  # NVML's binding, which a report does without
+
     inventory = list_gpus()
     if inventory.fault is not None:
         raise UsageError(
@@ -126,7 +130,9 @@ def discover(spec: DeviceSpec | None = None) -> tuple[Device, ...]:
     return tuple(Device(gpu.uuid, "gpu", gpu.index, node, gpu.name, gpu.memory_bytes) for gpu in gpus[:wanted])
 
 
-def _found(inventory: GpuInventory, visible: Sequence[Gpu]) -> str:
+def _found(inventory: "GpuInventory", visible: "Sequence[Gpu]") -> str:
+    from placebench.gpus import describe_gpus
+
     if inventory.driver is None:
         return "no NVIDIA driver on this host"
     hidden = len(inventory.gpus) - len(visible)
@@ -226,6 +232,8 @@ def host_record() -> dict[str, Any]:
 
     Sizes in bytes. `driver` is null without one, `gpu_fault` says why an installed one does not answer.
     """
+    from placebench.gpus import list_gpus
+
     inventory = list_gpus()
     return {
         "hostname": platform.node(),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jinja2
 
 from placebench.report import tables
-from placebench.report.path_table import path_grid
+from placebench.report.path_table import forecast_grid, path_grid
 from placebench.report.schema import Summary
 
 
@@ -54,7 +54,13 @@ def _render(
     environment: jinja2.Environment, template: str, summary: Summary, pictures: Sequence[Picture], trace: str | None
 ) -> str:
     return environment.get_template(template).render(
-        summary=summary, first=summary.placements[0], tables=tables, path_grid=path_grid, pictures=pictures, trace=trace
+        summary=summary,
+        first=summary.placements[0],
+        tables=tables,
+        path_grid=path_grid,
+        forecast_grid=forecast_grid,
+        pictures=pictures,
+        trace=trace,
     )
 
 

@@ -1,11 +1,11 @@
-"""The critical paths of two placements side by side, as a table."""
+"""The critical paths of two placements side by side, and what other placements would take, as tables."""
 
 from collections.abc import Sequence
 
 from placebench.compare.critical_path import END
 from placebench.compare.reasons import NOTABLE
 from placebench.compare.text import MISSING, quantity, signed, signed_interval
-from placebench.report.schema import PathPart, PlacementSummary
+from placebench.report.schema import PathPart, PlacementSummary, Summary
 from placebench.report.tables import Grid
 
 # Columns that fit 80 characters.
@@ -58,3 +58,11 @@ def _path_row(name: str, pairs: Sequence[tuple[PathPart, PathPart]]) -> tuple[st
         signed_interval(found.low, found.high) if found else MISSING,
         *(quantity(seconds, "s") for seconds in off_path),
     )
+
+
+def forecast_grid(summary: Summary) -> Grid:
+    """What placements would take by the forecast, beside what those of the run took."""
+    forecasts = summary.suggestion.forecasts if summary.suggestion else ()
+    rows = tuple((one.placement, quantity(one.expected_s, "s"), quantity(one.measured_s, "s")) for one in forecasts)
+    title = "Steps expected from the phases measured"
+    return Grid(title, ("placement", "expected", "measured"), rows if len(rows) > 1 else ())

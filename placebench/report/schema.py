@@ -185,6 +185,22 @@ class ScalingSummary(_Part):
     efficiency: Ratio | None = Field(description="tokens/s/device over the base's, likewise")
 
 
+class Forecast(_Part):
+    """What a placement's step is expected to take, from the phases measured under the placements of the run."""
+
+    placement: str = Field(description="its word")
+    expected_s: float
+    measured_s: Number = Field(description="null where it was not run")
+
+
+class Suggestion(_Part):
+    """The placement most worth trying next."""
+
+    placement: str | None = Field(description="its word; null where none is expected to be faster, or nothing is known")
+    text: str = Field(description="the advice, or why there is none")
+    forecasts: tuple[Forecast, ...] = Field(description="the placements of the run, then the most promising others")
+
+
 class LaunchSummary(_Part):
     """One launch; times are null unless it is done."""
 
@@ -237,6 +253,7 @@ class Summary(_Part):
     placements: tuple[PlacementSummary, ...]
     scaling: tuple[ScalingSummary, ...] = Field((), description="empty without replicas of several numbers")
     launches: tuple[LaunchSummary, ...]
+    suggestion: Suggestion | None = Field(default=None, description="null where no placement was measured")
     facts: tuple[Fact, ...] = Field((), description="of a comparison: what is known of the runs, what differs first")
     sources: tuple[Source, ...] = Field((), description="of a comparison: what its numbers come from")
 

@@ -1,6 +1,7 @@
 """From a comparison to the content of `summary.json`."""
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
@@ -19,9 +20,11 @@ from placebench.compare.run import KERNEL_TIMES, Launch
 from placebench.compare.scaling import ScalingResult, measure_scaling
 from placebench.compare.statistics import CONFIDENCE, Better
 from placebench.compare.statistics import Ratio as MeasuredRatio
+from placebench.compare.suggestion import suggest
 from placebench.report.schema import (
     DeviceSummary,
     Difference,
+    Forecast,
     KernelTimes,
     LaunchSummary,
     Method,
@@ -33,6 +36,7 @@ from placebench.report.schema import (
     Ratio,
     Sampled,
     ScalingSummary,
+    Suggestion,
     Summary,
 )
 from placebench.runfolder import Status
@@ -67,7 +71,16 @@ def summarize(comparison: Comparison) -> Summary:
         placements=tuple(_placement(comparison, result) for result in comparison.results),
         scaling=tuple(_scaling(found) for found in measure_scaling(comparison)),
         launches=tuple(_launch(launch) for launch in run.launches),
+        suggestion=_suggestion(comparison),
     )
+
+
+def _suggestion(comparison: Comparison) -> Suggestion | None:
+    found = suggest(comparison)
+    if found is None:
+        return None
+    forecasts = tuple(Forecast(**asdict(forecast)) for forecast in found.forecasts)
+    return Suggestion(placement=found.placement, text=found.text, forecasts=forecasts)
 
 
 def _placement(comparison: Comparison, result: PlacementResult) -> PlacementSummary:
