@@ -1,0 +1,120 @@
+"""The CI examples and the commands of docs/ci.md and docs/logs.md: that they are whole, and run."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from log_samples import SAMPLES
+from synthetic_run import SyntheticRun
+from test_readme import commands
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples" / "ci"
+WORKFLOWS = ("github-cpu.yml", "github-gpu.yml", "gitlab-ci.yml")
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """One in which `placebench` is this checkout's."""
+    program = folder / "bin" / "placebench"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nfrom placebench.cli import main\nmain()\n")
+    program.chmod(0o755)
+    path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
+    packages = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"PATH": path, "PYTHONPATH": packages, "CI": "true"}
+
+
+def steps(name: str) -> list[str]:
+    """The shell commands of a workflow."""
+    content: dict[str, Any] = yaml.safe_load((EXAMPLES / name).read_text(encoding="utf-8"))
+    if "jobs" not in content:
+        return list(content["performance"]["script"])
+    return [step["run"] for job in content["jobs"].values() for step in job["steps"] if "run" in step]
+
+
+@pytest.mark.parametrize("name", ["ci.md", "logs.md"])
+def test_commands_of_the_docs_run(tmp_path: Path, name: str) -> None:
+    for run in ("20260101T000000Z-before", "20260102T000000Z-after"):
+        SyntheticRun(pace=lambda round_, _: 1.0 + 0.01 * round_).write(tmp_path / "runs" / run)
+    for log in ("a.log", "b.log", "a1.log", "a2.log", "b1.log", "b2.log", "trainer.log"):
+        (tmp_path / log).write_bytes(SAMPLES["openrlhf"][1])
+    (tmp_path / "metrics.jsonl").write_bytes(SAMPLES["prime-rl, metrics.jsonl"][1])
+    (tmp_path / "orchestrator.log").write_bytes(SAMPLES["prime-rl"][1])
+    found = commands((ROOT / "docs" / name).read_text(encoding="utf-8"))
+    assert found
+    variables = environment(tmp_path)
+    for command in found:
+        done = subprocess.run(
+            shlex.split(command), cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def test_the_jobs_of_the_examples_can_be_planned(tmp_path: Path) -> None:
+    variables = environment(tmp_path)
+    variables["PYTHONPATH"] = f"{EXAMPLES / 'project'}{os.pathsep}{variables['PYTHONPATH']}"
+    for arguments in (["smoke.yaml"], ["gpu.yaml", "--devices", "cpu:2", "--model", "tiny"]):
+        done = subprocess.run(
+            ["placebench", "run", "--dry-run", "--config", str(EXAMPLES / arguments[0]), *arguments[1:]],
+            cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        job = yaml.safe_load((EXAMPLES / arguments[0]).read_text())
+        assert f"for {job['rounds'] * len(job['placements'].split(','))} launches" in done.stdout
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_workflows_name_what_is_there(name: str) -> None:
+    files = {path.name for path in EXAMPLES.iterdir()}
+    found = steps(name)
+    assert any("placebench" in step for step in found)
+    for step in found:
+        for file in re.findall(r"ci/([\w.-]+\.(?:sh|yaml))", step):
+            assert file in files
+        for word in re.findall(r"placebench (\w+)", step):
+            assert word in ("run", "check", "baseline")
+
+
+def planned(folder: Path, ends: dict[str, int]) -> subprocess.CompletedProcess[str]:
+    """gate.sh with a `placebench` that notes its calls and ends as told."""
+    (folder / "bin").mkdir()
+    program = folder / "bin" / "placebench"
+    program.write_text(
+        f'#!/bin/bash\necho "$1 $2" >> {folder}/calls\n'
+        'if [ "$1" = run ]; then while [ "$1" != --out ]; do shift; done; mkdir -p "$2/run"; exit %d; fi\n'
+        'if [ "$1" = baseline ]; then touch "$4"; exit %d; fi\nexit %d\n'
+        % (ends.get("run", 0), ends.get("baseline", 0), ends.get("check", 0))
+    )
+    program.chmod(0o755)
+    path = {"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    command = [
+        "bash",
+        str(EXAMPLES / "gate.sh"),
+        str(EXAMPLES / "project"),
+        str(EXAMPLES / "project"),
+        str(folder / "out"),
+    ]
+    return subprocess.run(command, cwd=folder, env=path, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("ends", [{"check": 0}, {"check": 1}, {"check": 4}, {"run": 124}, {"run": 3}, {"baseline": 3}])
+def test_the_script_ends_with_the_code_of_what_failed(tmp_path: Path, ends: dict[str, int]) -> None:
+    done = planned(tmp_path, ends)
+    assert done.returncode == max(ends.values()), done.stderr
+    calls = (tmp_path / "calls").read_text().split("\n")[:-1]
+    every = ["run --config", "baseline save", "run --config", f"check {tmp_path}/out/after/run"]
+    assert calls == every[: {"run": 1, "baseline": 2, "check": 4}[next(iter(ends))]]
+
+
+def test_a_baseline_that_is_there_is_used_again(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "baseline.json").touch()
+    assert planned(tmp_path, {}).returncode == 0
+    words = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
+    assert words == ["run", "check"]
