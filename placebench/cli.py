@@ -168,6 +168,8 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--resume-from", type=click.Path(path_type=Path), metavar="CHECKPOINT", help="Begin behind its last step."
 )
+@click.option("--ray-address", metavar="ADDRESS", help="Run on an existing Ray cluster: host:port, or auto.")
+@click.option("--placement-timeout", type=_SECONDS, help="Seconds to wait for its devices to be free.  [default: 60]")
 @click.option("--dry-run", is_flag=True, help="Print the checked plan and start nothing.")
 @click.option("--resume", metavar="RUN", help="Go on with a run: finished launches stay, the others run again.")
 def run(dry_run: bool, resume: str | None, settings: tuple[str, ...], config: Path | None, **given: Any) -> None:
@@ -201,7 +203,12 @@ def _request(given: Mapping[str, Any], settings: Sequence[str], config: Path | N
         for name in tuple(present)
         if name in _WORKLOAD_KEYS
     ]
-    seconds = {"step_timeout": "step_timeout_s", "time_limit": "time_limit_s", "max_time": "max_time_s"}
+    seconds = {
+        "step_timeout": "step_timeout_s",
+        "time_limit": "time_limit_s",
+        "max_time": "max_time_s",
+        "placement_timeout": "placement_timeout_s",
+    }
     options = {seconds.get(name, name): value for name, value in present.items()}
     return build_request(options, workload, settings, config)
 

@@ -30,10 +30,10 @@ class Device:
     """One GPU, or one CPU device.
 
     Attributes:
-        id: UUID of a GPU, `cpu:N` of a CPU device; unique on its node.
+        id: UUID of a GPU, `cpu:N` of a CPU device, on a Ray cluster with its node's name in front; unique in a run.
         kind: `gpu` or `cpu`.
         index: NVML's index of a GPU, N of a CPU device.
-        node: hostname.
+        node: hostname; on a Ray cluster the node's name there.
         name: product name of GPU or processor.
         memory_bytes: memory of a GPU; of a CPU device its equal share of the memory this process may use.
         cores: ids of the cores a CPU device's process is pinned to; empty for a GPU.
@@ -185,7 +185,7 @@ def split_cores(cores: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]
 
 def sharing_note(devices: Sequence[Device]) -> str | None:
     """One line for the user where CPU devices share cores, so that overlap cannot gain anything; otherwise None."""
-    shares = [core for device in devices for core in device.cores]
+    shares = [(device.node, core) for device in devices for core in device.cores]
     if len(shares) == len(set(shares)):
         return None
     plural = "s" if len(set(shares)) > 1 else ""

@@ -43,6 +43,18 @@ class BaselineError(PlacebenchError):
     exit_code = 4
 
 
+class NodeLostError(PlacebenchError):
+    """A node of a Ray cluster is gone."""
+
+    exit_code = 3
+
+
+class PlacementTimeoutError(PlacebenchError):
+    """The devices of a Ray cluster are not free."""
+
+    exit_code = 3
+
+
 class TimeLimitError(PlacebenchError):
     """A time limit that the user set has passed."""
 

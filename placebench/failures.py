@@ -19,7 +19,14 @@ _DEAD_WORKER = re.compile(r"^\s*pid: (\d+)$", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
 
 # Exit codes of the job's process; any other is a failure.
-_EXIT_STATUS: Mapping[int, Status] = {0: Status.DONE, 11: Status.OOM, 12: Status.DEVICE_LOST}
+_EXIT_STATUS: Mapping[int, Status] = {
+    0: Status.DONE,
+    11: Status.OOM,
+    12: Status.DEVICE_LOST,
+    13: Status.DEVICE_LOST,  # a whole node
+}
+# A node of the Ray cluster is gone, or its devices are held by other work.
+CLUSTER_CHANGED = (13, 14)
 
 _ADVICE: Mapping[Status, str] = {
     Status.FAILED: "read what the job printed last, below or in train.log",
@@ -31,7 +38,9 @@ _ADVICE: Mapping[Status, str] = {
     Status.TIMEOUT: (
         "raise --step-timeout if a phase really takes that long; otherwise look below for what the job did last"
     ),
-    Status.DEVICE_LOST: "look for the device in nvidia-smi and dmesg, then reset it or leave it out",
+    Status.DEVICE_LOST: (
+        "look for the device in nvidia-smi and dmesg (for a node: in ray status), then reset it or leave it out"
+    ),
     Status.INTERRUPTED: "go on with placebench run --resume",
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.devices import device_to_dict
-from placebench.failures import Verdict, judge, write_end
+from placebench.failures import CLUSTER_CHANGED, Verdict, judge, write_end
 from placebench.memory_use import memory_advice
 from placebench.ownership import RunRecord
 from placebench.placed import placed_workload
@@ -39,12 +39,14 @@ class LaunchResult:
         reason: one line on why it is not done; None when it is.
         wall: where its time went.
         notes: what else the user should know, one line each.
+        ends_run: whether launches after it would fail alike: the cluster is not any more what it was.
     """
 
     status: Status
     reason: str | None
     wall: LaunchWall
     notes: tuple[str, ...]
+    ends_run: bool = False
 
 
 class Launcher:
@@ -84,10 +86,11 @@ class Launcher:
             f"process {process.pid} of the launch does not end even by SIGKILL" for process in processes.left
         )
         end = write_end(trial, end, lambda: memory_advice(self._plan, launch.placement))
-        return LaunchResult(end.status, end.reason, launch_wall(trial, started, job_ended, time.time()), notes)
+        wall = launch_wall(trial, started, job_ended, time.time())
+        return LaunchResult(end.status, end.reason, wall, notes, job.returncode in CLUSTER_CHANGED)
 
     def _start_sampler(self, trial: Trial, processes: LaunchProcesses) -> subprocess.Popen[bytes] | None:
-        hz = self._plan.sample_hz
+        hz = 0.0 if self._plan.cluster else self._plan.sample_hz  # on a cluster the job has one started on every node
         return processes.start([*SAMPLER, str(trial.path), "--hz", f"{hz:g}"], _sampler_log(trial)) if hz else None
 
     def _watch(
@@ -116,6 +119,8 @@ class Launcher:
             "devices": [device_to_dict(device) for devices in launch.placement.devices.values() for device in devices],
             "workload": placed_workload(self._plan.workload, launch.placement.placement).model_dump(mode="json"),
             "ray_temp_dir": str(mark.ray_temp_dir),
+            "cluster": self._plan.cluster.to_dict() if self._plan.cluster else None,
+            "sample_hz": self._plan.sample_hz,
             "step_timeout_s": self._plan.step_timeout_s,
             "checkpoint_every": self._plan.checkpoint_every,
             "resume_from": str(self._plan.start.path) if self._plan.start else None,

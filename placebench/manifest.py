@@ -98,6 +98,7 @@ def _describe(plan: Plan, command: Sequence[str]) -> dict[str, Any]:
         "placements": [placement.to_dict() for placement in plan.placements],
         "devices": [device_to_dict(device) for device in plan.devices],
         "host": host_record(),
+        "cluster": plan.cluster.to_dict() if plan.cluster else None,
         "versions": _versions(),
         "git": _git_state(Path(__file__).parent),
         "order": [],

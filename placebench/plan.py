@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from placebench import checks, fitting
+from placebench.cluster.discovery import DEFAULT_PLACEMENT_TIMEOUT_S, Cluster, discover_cluster
 from placebench.devices import Device, device_to_dict, discover, parse_devices, sharing_note
-from placebench.errors import Reasons
+from placebench.errors import Reasons, UsageError
 from placebench.expectation import Expectation, expect_from_arithmetic, expect_from_runs, reachable_flops
 from placebench.memory import MemoryEstimate
 from placebench.models import JobShapes, model_shape
@@ -48,6 +49,9 @@ class RunRequest:
         dry_run: only the plan is wanted, so that its devices may be described instead of here.
         checkpoint_every: steps from one checkpoint to the next; None for none.
         resume_from: the checkpoint that every launch goes on from; None to begin.
+        ray_address: of an existing Ray cluster, `host:port` or `auto`; None for this host, with a Ray of each launch's
+            own.
+        placement_timeout_s: seconds a launch waits for its devices of the cluster.
         origin: where a dotted workload key was set, for messages.
     """
 
@@ -67,6 +71,8 @@ class RunRequest:
     dry_run: bool = False
     checkpoint_every: int | None = None
     resume_from: Path | None = None
+    ray_address: str | None = None
+    placement_timeout_s: float = DEFAULT_PLACEMENT_TIMEOUT_S
     origin: Callable[[str], str] = field(default=lambda key: "workload")
 
 
@@ -126,6 +132,7 @@ class Plan:
         resumed: whether the folder is there already.
         checkpoint_every: steps from one checkpoint of a launch to the next; None for none.
         start: the checkpoint that every launch goes on from; None to begin.
+        cluster: the Ray cluster the devices belong to; None for this host.
     """
 
     name: str
@@ -143,6 +150,7 @@ class Plan:
     resumed: bool = False
     checkpoint_every: int | None = None
     start: Checkpoint | None = None
+    cluster: Cluster | None = None
 
     @property
     def steps_before(self) -> int:
@@ -233,8 +241,8 @@ def make_plan(request: RunRequest) -> Plan:
     workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
     if workload:
         reasons.add(checks.unusable_workload(workload))
-    spec = request.devices
-    devices = reasons.attempt(lambda: discover(None if spec is None else parse_devices(spec)))
+    found = reasons.attempt(lambda: find_devices(request))
+    cluster, devices = found or (None, None)
     if devices:
         reasons.add(_not_here(request))
     placements = _bind_readable(words, devices, workload, reasons) if devices else ()
@@ -263,6 +271,7 @@ def make_plan(request: RunRequest) -> Plan:
         sample_hz=request.sample_hz,
         checkpoint_every=request.checkpoint_every,
         start=start,
+        cluster=cluster,
     )
 
 
@@ -282,6 +291,20 @@ def _not_here(request: RunRequest) -> Iterator[str]:
             f"--devices {spec} describes devices that nobody looks for: add --dry-run to plan for them, or write"
             f" {spec.kind}:{spec.count} for devices that are here"
         )
+
+
+def find_devices(request: RunRequest) -> tuple[Cluster | None, tuple[Device, ...]]:
+    """The devices that the user asks for, of this host or of every node of a cluster.
+
+    Raises:
+        UsageError: they are not there.
+    """
+    spec = None if request.devices is None else parse_devices(request.devices)
+    if request.ray_address is None:
+        return None, discover(spec)
+    if spec is not None and spec.is_described:
+        raise UsageError(f"--devices {spec} describes devices and --ray-address looks for them: leave one of them out")
+    return discover_cluster(request.ray_address, spec, request.placement_timeout_s)
 
 
 def default_name(words: str) -> str:

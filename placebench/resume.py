@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from placebench import checks
+from placebench.cluster.discovery import Cluster
 from placebench.config import flat, merge
-from placebench.devices import Device, DeviceSpec, device_from_dict, discover, parse_devices
+from placebench.devices import Device, DeviceSpec, device_from_dict
 from placebench.errors import Reasons, UsageError
 from placebench.ownership import live_runs, mark_interrupted
 from placebench.placement import Pool, placement_from_record
 from placebench.placement_words import parse_placements
-from placebench.plan import BoundPlacement, Plan, RunRequest, bind, devices_per_node
+from placebench.plan import BoundPlacement, Plan, RunRequest, bind, devices_per_node, find_devices
 from placebench.ppo.checkpoints import read_checkpoint
 from placebench.rounds import auto_rounds, auto_rounds_from, planned_rounds
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status
@@ -44,14 +46,13 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         stored_auto = auto_rounds_from(content.get("auto"))
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{folder.run_file}: not as this placebench writes it: {error!r}; start a new run") from None
-    devices = reasons.attempt(lambda: _present(stored))
+    cluster = reasons.attempt(lambda: _present(content, stored, request))
     reasons.add(checks.unusable_workload(workload))
     resumed_from = content.get("resumed_from")
     start = reasons.attempt(lambda: read_checkpoint(Path(resumed_from["checkpoint"]))) if resumed_from else None
     reasons.attempt(lambda: _agree(request, content, workload, stored, rounds))
     auto = reasons.attempt(lambda: auto_rounds(request, stored_auto))
     reasons.raise_any()
-    assert devices is not None
     planned = planned_rounds(request, auto, rounds)
     return Plan(
         name=str(content["name"]),
@@ -69,6 +70,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         resumed=True,
         checkpoint_every=content.get("checkpoint_every"),
         start=start,
+        cluster=cluster,
     )
 
 
@@ -96,21 +98,41 @@ def _placement(entry: Mapping[str, Any], devices: Sequence[Device]) -> BoundPlac
     return BoundPlacement(placement_from_record(entry, pools), bound)
 
 
-def _present(stored: Sequence[Device]) -> tuple[Device, ...]:
-    """The run's devices as they are now.
+def _present(content: Mapping[str, Any], stored: Sequence[Device], request: RunRequest) -> Cluster | None:
+    """See to it that the run's devices are there as they were; returns the cluster they belong to, as it is now.
 
     Raises:
         UsageError: one of them is gone or is another one now.
     """
     kind = stored[0].kind
-    here = {device.id: device for device in discover(DeviceSpec(kind, len(stored) if kind == "cpu" else None))}
+    per_node = max(devices_per_node(stored)) if content.get("cluster") else len(stored)
+    spec = DeviceSpec(kind, per_node if kind == "cpu" else None)
+    cluster, found = find_devices(replace(request, devices=str(spec), ray_address=_address(content, request)))
+    here = {device.id: device for device in found}
     for device in stored:
         if (now := here.get(device.id)) is None or (now.node, now.cores) != (device.node, device.cores):
             raise UsageError(
                 f"--resume: {device.id} ({device.name}) of {device.node} is not here as it was; go on where it is, or"
                 " start a new run"
             )
-    return tuple(here[device.id] for device in stored)
+    return cluster
+
+
+def _asked_for(content: Mapping[str, Any], request: RunRequest) -> tuple[Device, ...]:
+    """The devices that the options given now mean."""
+    return find_devices(replace(request, ray_address=_address(content, request)))[1]
+
+
+def _address(content: Mapping[str, Any], request: RunRequest) -> str | None:
+    """Where the run's Ray cluster is now; None for a run on one host.
+
+    Raises:
+        UsageError: a cluster is given for a run that had none.
+    """
+    earlier = content.get("cluster")
+    if earlier is None and request.ray_address is not None:
+        raise UsageError("--resume: the run was not on a Ray cluster; leave --ray-address out, or start a new run")
+    return request.ray_address or (earlier and str(earlier["address"]))
 
 
 def _agree(
@@ -139,7 +161,7 @@ def _agree(
         reasons.add(["--resume and --resume-from do not go together: a run goes on with the checkpoint it began with"])
     if isinstance(request.rounds, int) and request.rounds < rounds:
         differs("--rounds", request.rounds, f"already {rounds}")
-    if request.devices is not None and discover(parse_devices(request.devices)) != tuple(devices):
+    if request.devices is not None and _asked_for(content, request) != tuple(devices):
         differs("--devices", request.devices, ", ".join(device.id for device in devices))
     if request.placements is not None:
         has_critic = workload.algorithm.has_critic

@@ -63,6 +63,11 @@ class Trial:
         return self.path / "devices.jsonl"
 
     @property
+    def clocks(self) -> Path:
+        """Measured offsets of the nodes' clocks; only where a launch ran on a Ray cluster."""
+        return self.path / "clocks.jsonl"
+
+    @property
     def processes(self) -> Path:
         """Which process of the job works on which device."""
         return self.path / "processes.jsonl"

@@ -137,7 +137,8 @@ class _Run:
         for index, launch in enumerate(launches):
             if stop():
                 break
-            self._run(launch, index, launches)
+            if self._run(launch, index, launches).ends_run:
+                break
 
     def _add_round(self) -> bool:
         """Add a round to the plan, unless the number is fixed or there is a reason to stop; the display is told."""
@@ -160,7 +161,7 @@ class _Run:
         self._display.note(f"{reason}: {spans}, --precision is {auto.precision:.1%}")
         return False
 
-    def _run(self, launch: PlannedLaunch, index: int, launches: Sequence[PlannedLaunch]) -> None:
+    def _run(self, launch: PlannedLaunch, index: int, launches: Sequence[PlannedLaunch]) -> LaunchResult:
         plan, name = self._plan, launch.placement.name
         to_add = max(self._expected_rounds - plan.rounds, 0)
         remaining = [later.placement.name for later in launches[index + 1 :]]
@@ -193,6 +194,7 @@ class _Run:
         for note in result.notes:
             self._display.note(note)
         self._keep(result, name, trial.path)
+        return result
 
     def _keep(self, result: LaunchResult, name: str, path: Path) -> None:
         if result.status is Status.DONE:

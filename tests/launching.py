@@ -94,11 +94,10 @@ def running(command: Sequence[str], temp: Path, **options: Any) -> Iterator["sub
     """A command that runs beside the test, with a temporary folder of its own; killed at the end if need be."""
     process = subprocess.Popen(
         command,
-        env={**os.environ, "TMPDIR": str(temp)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        **options,
+        **{"env": {**os.environ, "TMPDIR": str(temp)}, **options},
     )
     try:
         yield process

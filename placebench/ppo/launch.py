@@ -1,13 +1,11 @@
 """One launch: `python -m placebench.ppo.launch TRIAL_DIR`, started fresh by the runner for every trial.
 
-Starts a Ray of its own, the workers of each pool, and runs the steps; all it knows comes from the trial's
-launch.json and all it leaves lies in the trial's folder. Exit codes: see `Outcome`.
+Starts a Ray of its own or joins a cluster, starts the workers of each pool, and runs the steps; all it knows comes from
+the trial's launch.json and all it leaves lies in the trial's folder. Exit codes: see `Outcome`.
 """
 
 import json
-import logging
 import os
-import secrets
 import signal
 import sys
 import time
@@ -17,11 +15,12 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from placebench.errors import UsageError
+from placebench.errors import NodeLostError, PlacementTimeoutError, UsageError
 from placebench.placement import Pool, placement_from_record
 from placebench.ppo.checkpoints import new_checkpoint, read_checkpoint
+from placebench.ppo.own_ray import OwnRay, RaySession
 from placebench.runfolder import Trial, append_jsonl, write_atomically
-from placebench.telemetry.spans import SpanRecorder
+from placebench.telemetry.spans import CONTROLLER, SpanRecorder
 from placebench.workload import Workload
 
 
@@ -33,6 +32,8 @@ class Outcome(IntEnum):
     FAILED = 10
     OOM = 11
     DEVICE_LOST = 12
+    NODE_LOST = 13
+    NOT_PLACED = 14
 
 
 class Launch:
@@ -45,7 +46,6 @@ class Launch:
     def __init__(self, trial: Trial) -> None:
         content = json.loads(trial.launch_file.read_text(encoding="utf-8"))
         self._trial = trial
-        self._ray_folder = str(content["ray_temp_dir"])
         self._workload = Workload.model_validate(content["workload"])
         self._devices = {device["id"]: device for device in content["devices"]}
         self._pools: Mapping[str, list[str]] = content["placement"]["pools"]
@@ -53,29 +53,31 @@ class Launch:
         self._placement = placement_from_record(content["placement"], pools)
         # Tracing takes seconds, and what it shows is the same in every round.
         self._traced_step = self._workload.traced_step if content["round"] == 1 else None
-        self._recorder = SpanRecorder("controller")
+        self._recorder = SpanRecorder(CONTROLLER)
         resume_from = content.get("resume_from")
         self._start = read_checkpoint(Path(resume_from)) if resume_from else None
         self._checkpoint_every: int | None = content.get("checkpoint_every")
+        self._session = self._choose_session(content)
+        self._doing = "start"
+
+    def _choose_session(self, content: Mapping[str, Any]) -> RaySession:
+        if content.get("cluster") is None:
+            return OwnRay(content["ray_temp_dir"], self._placement.size)
+        from placebench.cluster.discovery import cluster_from_dict
+        from placebench.cluster.session import SharedRay
+
+        cluster = cluster_from_dict(content["cluster"])
+        return SharedRay(cluster, self._devices, self._trial, content["sample_hz"], self._recorder.clock)
 
     def run(self) -> None:
         """Start Ray and the workers, run every step, and stop them again whatever happens."""
         self._progress("start ray")
-        self._register(os.getpid(), "controller", None, None, None)
-        # Ray reads its settings when it is imported.
-        os.environ |= {
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_DEDUP_LOGS": "0",
-            "RAY_COLOR_PREFIX": "0",
-            # A token of its own keeps others out of this Ray; without one, Ray would leave a file in the user's home.
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        }
-        import ray
-
-        with self._recorder.span(0, "start_ray"):
-            self._start_ray()
+        self._register(os.getpid(), CONTROLLER, None, None, None)
         try:
+            with self._recorder.span(0, "start_ray"):
+                self._session.open()
+            import ray
+
             with self._recorder.span(0, "start_workers"):
                 workers = self._start_workers()
             self._progress("build models")
@@ -87,32 +89,28 @@ class Launch:
             with self._recorder.span(0, "stop"):
                 spans = [span for batch in ray.get(_call(workers, "stop")) for span in batch]
             self._write_spans(spans + self._recorder.drain())
+        except Exception as error:
+            explained = self._session.explain(error, self._doing)
+            if explained is error:
+                raise
+            raise explained from error
         finally:
-            ray.shutdown()
-
-    def _start_ray(self) -> None:
-        import ray
-
-        ray.init(
-            address="local",
-            num_cpus=self._placement.size,
-            num_gpus=0,  # workers bind to their device themselves, by UUID
-            include_dashboard=False,
-            logging_level=logging.WARNING,
-            _temp_dir=self._ray_folder,
-            object_store_memory=1 << 29,
-        )
+            self._session.close()
 
     def _start_workers(self) -> dict[str, list[Any]]:
         import ray
 
         from placebench.ppo.worker import Worker
 
+        self._progress("reserve devices")
+        self._session.reserve(self._pools)
         self._progress("start workers")
-        remote_worker = ray.remote(num_cpus=1, max_restarts=0)(Worker)
         workers = {
             pool: [
-                remote_worker.remote(
+                self._session.start_worker(
+                    Worker,
+                    pool,
+                    device,
                     self._workload.model_dump(mode="json"),
                     self._placement.roles_in(pool),
                     pool,
@@ -126,7 +124,13 @@ class Launch:
             ]
             for pool, devices in self._pools.items()
         }
-        started = iter(ray.get(_call(workers, "start")))
+        placed = [
+            (worker, device)
+            for pool in workers
+            for worker, device in zip(workers[pool], self._pools[pool], strict=True)
+        ]
+        started = iter(ray.get([worker.start.remote(self._session.host_of(device)) for worker, device in placed]))
+        self._session.confirm_devices()
         for pool, devices in self._pools.items():
             for rank, device in enumerate(devices):
                 process_id, threads = next(started)
@@ -195,14 +199,16 @@ class Launch:
     def _progress(self, stage: str, step: int = 0, running: tuple[str, ...] = ()) -> None:
         content = {"stage": stage, "step": step, "steps": self._workload.steps, "running": running, "wall": time.time()}
         write_atomically(self._trial.progress, json.dumps(content))
+        self._doing = f"{', '.join(running) or stage} of step {step}" if stage == "step" else stage
 
     def _register(self, pid: int, device: str, pool: str | None, rank: int | None, threads: int | None) -> None:
         with self._trial.processes.open("a", encoding="utf-8") as stream:
             append_jsonl(stream, {"pid": pid, "device": device, "pool": pool, "rank": rank, "threads": threads})
+        self._session.register(pid, device)
 
     def _write_spans(self, spans: list[dict[str, Any]]) -> None:
         with self._trial.spans.open("a", encoding="utf-8") as stream:
-            for span in spans:
+            for span in self._session.on_one_clock(spans):
                 append_jsonl(stream, span)
 
     def _write_kernels(self, rows: list[dict[str, Any]]) -> None:
@@ -223,6 +229,8 @@ ADVICE: Mapping[Outcome, str] = {
         " set sharding=shard, rollout.sleep=true or a higher rollout.tensor_parallel_size, or give the pool more"
         " devices."
     ),
+    Outcome.NODE_LOST: "See which nodes of the Ray cluster are there (ray status), and go on with --resume.",
+    Outcome.NOT_PLACED: "See who holds the devices of the Ray cluster (ray status), and go on with --resume.",
     Outcome.DEVICE_LOST: (
         "A device stopped answering. Look at the kernel log (dmesg, Xid) and reset that device or leave it out."
     ),
@@ -231,6 +239,8 @@ ADVICE: Mapping[Outcome, str] = {
 
 def classify(error: BaseException) -> Outcome:
     """What ended a launch, from the chain of causes of its exception."""
+    if isinstance(error, NodeLostError | PlacementTimeoutError):
+        return Outcome.NODE_LOST if isinstance(error, NodeLostError) else Outcome.NOT_PLACED
     texts = " ".join(f"{type(cause).__name__}: {cause}" for cause in _causes(error))
     if any(word in texts for word in ("OutOfMemoryError", "MemoryError", "can't allocate memory", "out of memory")):
         return Outcome.OOM

@@ -15,6 +15,7 @@ import numpy as np
 
 from placebench.placement import Role
 from placebench.ppo.batch import SequenceBatch
+from placebench.ppo.own_ray import LOOPBACK
 from placebench.progress import format_bytes
 from placebench.runfolder import HELD
 from placebench.telemetry.kernels import KernelTrace
@@ -78,12 +79,20 @@ class Worker:
         self._spans = SpanRecorder(device["id"], pool)
         self._kernels: KernelTrace | None = None
 
-    def start(self) -> tuple[int, int]:
+    def start(self, host: str) -> tuple[int, int]:
         """Bind the process to its device and import what the job needs.
+
+        Args:
+            host: the address by which the workers of other nodes reach this one.
 
         Returns:
             The process id, and the CPU threads that torch computes with.
         """
+        self._host = host
+        if host != LOOPBACK:
+            from placebench.cluster.network import use_interface_of
+
+            use_interface_of(host)
         with self._spans.span(0, "imports"):
             if self._device_record["kind"] == "gpu":
                 os.environ["CUDA_VISIBLE_DEVICES"] = self._device_record["id"]
@@ -104,9 +113,8 @@ class Worker:
         """Open the pool's rendezvous on a free port, in rank 0; returns host and port."""
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not in __all__
 
-        host = "127.0.0.1"  # all pools are on one node
-        self._store = TCPStore(host, 0, self._ranks, is_master=True, wait_for_workers=False)
-        return host, self._store.port
+        self._store = TCPStore(self._host, 0, self._ranks, is_master=True, wait_for_workers=False)
+        return self._host, self._store.port
 
     def build(self, address: tuple[str, int]) -> list[dict[str, Any]]:
         """Join the pool's process group and build the roles' models; returns the start-up's spans."""

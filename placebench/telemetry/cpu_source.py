@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from placebench.telemetry.processes import ProcessFile
+from placebench.telemetry.processes import ProcessSource
 from placebench.telemetry.samples import Line, keys_of
 from placebench.telemetry.spans import CONTROLLER, SpanClock
 
@@ -27,12 +27,12 @@ class CpuSource:
 
     Args:
         cores: number of cores of each device to sample; the controller is sampled in any case.
-        file: the launch's processes.
+        processes: tells of the launch's processes.
         clock: clock of the samples.
     """
 
-    def __init__(self, cores: Mapping[str, int], file: ProcessFile, clock: SpanClock) -> None:
-        self._file = file
+    def __init__(self, cores: Mapping[str, int], processes: ProcessSource, clock: SpanClock) -> None:
+        self._added = processes
         self._clock = clock
         self._series = {device: _Series(device, count) for device, count in {**cores, CONTROLLER: 1}.items()}
         self._children_due = clock.mono()
@@ -50,7 +50,7 @@ class CpuSource:
 
     def read(self) -> Iterator[dict[str, Any]]:
         """One sample of every device; load and memory are null while none of its processes is there."""
-        for entry in self._file.poll():
+        for entry in self._added.poll():
             if entry.device in self._series:
                 self._series[entry.device].add_worker(entry.pid)
         self._find_children()

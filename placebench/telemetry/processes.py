@@ -1,8 +1,11 @@
-"""The processes of a launch, read from `processes.jsonl` while the job still appends to it."""
+"""The processes of a launch, told while they come: from `processes.jsonl`, or within one process."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Protocol
 
 from placebench.errors import PlacebenchError
 from placebench.runfolder import JsonlTail
@@ -14,6 +17,32 @@ class JobProcess:
 
     pid: int
     device: str
+
+
+class ProcessSource(Protocol):
+    """Tells of each process of a launch once."""
+
+    def poll(self) -> list[JobProcess]:
+        """Processes added since the last call."""
+
+
+class ProcessQueue:
+    """Hands processes from one thread to another."""
+
+    def __init__(self) -> None:
+        self._added: SimpleQueue[JobProcess] = SimpleQueue()
+
+    def add(self, process: JobProcess) -> None:
+        """Tell of a process."""
+        self._added.put(process)
+
+    def poll(self) -> list[JobProcess]:
+        """Processes added since the last call."""
+        found: list[JobProcess] = []
+        with suppress(Empty):
+            while True:
+                found.append(self._added.get_nowait())
+        return found
 
 
 class ProcessFile:

@@ -12,15 +12,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from placebench.devices import Device, device_from_dict, device_to_dict
 from placebench.errors import PlacebenchError, UsageError
 from placebench.runfolder import SCHEMA_VERSION, Trial, append_jsonl
 from placebench.telemetry.cpu_source import CpuSource
-from placebench.telemetry.processes import ProcessFile
+from placebench.telemetry.processes import ProcessFile, ProcessSource
 from placebench.telemetry.samples import Line
 from placebench.telemetry.spans import SpanClock
 
@@ -90,42 +90,72 @@ def sample_launch(trial: Trial, hz: float, stop: threading.Event, parent: int) -
         PlacebenchError: `launch.json` cannot be read, NVML does not answer, or the file cannot be written.
     """
     devices = read_devices(trial)
+    try:
+        with trial.device_samples.open("w", encoding="utf-8") as stream:
+            sample_devices(
+                devices,
+                ProcessFile(trial.processes),
+                lambda line: append_jsonl(stream, line),
+                hz,
+                stop,
+                lambda: os.getppid() == parent,
+            )
+    except OSError as error:
+        raise PlacebenchError(f"{error.filename or trial.device_samples}: {error.strerror}") from None
+
+
+def sample_devices(
+    devices: Sequence[Device],
+    processes: ProcessSource,
+    write: Callable[[dict[str, Any]], None],
+    hz: float,
+    stop: threading.Event,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> None:
+    """Sample devices of this node until told to stop.
+
+    Args:
+        devices: at least one.
+        processes: tells of the processes that work on them.
+        write: takes the lines of `devices.jsonl`.
+        hz: ticks a second.
+        stop: ends the sampling when set.
+        is_wanted: asked at each tick; sampling ends when it says no.
+
+    Raises:
+        PlacebenchError: NVML does not answer.
+    """
     clock = SpanClock()
     gpus = [device.id for device in devices if device.kind == "gpu"]
     cores = {device.id: len(device.cores) for device in devices if device.kind == "cpu"}
-    sources: list[Source] = [CpuSource(cores, ProcessFile(trial.processes), clock)]
+    sources: list[Source] = [CpuSource(cores, processes, clock)]
     if gpus:
         from placebench.telemetry.nvml_source import NvmlSource
 
         sources.insert(0, NvmlSource(gpus, clock))
     try:
-        with trial.device_samples.open("w", encoding="utf-8") as stream:
-            append_jsonl(stream, _header(devices, hz, "nvml" if gpus else "cpu", sources, clock))
-            _tick_until_stopped(stream, sources, Ticker(hz, clock), stop, parent)
-    except OSError as error:
-        raise PlacebenchError(f"{error.filename or trial.device_samples}: {error.strerror}") from None
+        write(_header(devices, hz, "nvml" if gpus else "cpu", sources, clock))
+        ticker = Ticker(hz, clock)
+        while not stop.is_set() and is_wanted():
+            ticker.begin()
+            for source in sources:
+                for line in source.read():
+                    write(line)
+            stop.wait(ticker.wait_s())
+        write(_footer(ticker))
     finally:
         for source in sources:
             source.close()
 
 
-def _tick_until_stopped(
-    stream: TextIO, sources: Sequence[Source], ticker: Ticker, stop: threading.Event, parent: int
-) -> None:
-    while not stop.is_set() and os.getppid() == parent:
-        ticker.begin()
-        for source in sources:
-            for line in source.read():
-                append_jsonl(stream, line)
-        stop.wait(ticker.wait_s())
-    footer = {
+def _footer(ticker: Ticker) -> dict[str, Any]:
+    return {
         "kind": Line.FOOTER,
         "ticks": ticker.ticks,
         "missed": ticker.missed,
         "achieved_hz": ticker.achieved_hz,
-        "cpu_s": time.process_time(),
+        "cpu_s": time.thread_time(),
     }
-    append_jsonl(stream, footer)
 
 
 def _header(

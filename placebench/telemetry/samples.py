@@ -1,16 +1,17 @@
 """The schema of `devices.jsonl`: what the sampler writes and readers may rely on.
 
-One object a line, told apart by `kind`:
+One object a line, told apart by `kind`. Where a launch ran on several nodes, the lines of their samplers stand mixed in
+one file, each node's in order with its own header and footer, and all times are on the controller's clock.
 
-- `header`, the first line: `schema_version`, `hz` (asked for), `source` of the devices' samples (`nvml` or `cpu`),
-  `node`, `devices` (as in `launch.json`), `wall` and `mono` of the start, and what the source says of itself: for
-  NVML `driver`, `gpm` (true when every device has it) and `gpm_absent` (device → why not); for both `notes`.
+- `header`, a sampler's first line: `schema_version`, `hz` (asked for), `source` of the devices' samples (`nvml` or
+  `cpu`), `node`, `devices` (as in `launch.json`), `wall` and `mono` of the start, and what the source says of itself:
+  for NVML `driver`, `gpm` (true when every device has it) and `gpm_absent` (device → why not); for both `notes`.
 - `sample`: `wall` (seconds since the epoch), `mono` (seconds of the node's monotonic clock), `device` (an id, or
   `controller`, sampled by the CPU source everywhere) and every quantity of its source, null where it is missing.
 - `reading_error`: a quantity of a device could not be read, with `code` and `message`; once per device, quantity
   and code. The quantity is null in the samples concerned.
 - `device_error`: the device is lost, with `code` and `message`; its series ends here.
-- `footer`, the last line: `ticks` (taken), `missed` (skipped: the one before took too long), `achieved_hz`,
+- `footer`, its last line: `ticks` (taken), `missed` (skipped: the one before took too long), `achieved_hz`,
   `cpu_s` (CPU seconds of the sampler since its start). A file without it ends where the sampler was killed.
 """
 

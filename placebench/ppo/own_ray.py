@@ -1,0 +1,108 @@
+"""The Ray in which a launch runs its workers: what the launch asks of it, and one of the launch's own on this host."""
+
+import logging
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+LOOPBACK = "127.0.0.1"
+
+
+class RaySession(Protocol):
+    """What a launch asks of the Ray it runs in."""
+
+    def open(self) -> None:
+        """Start Ray, or join it."""
+
+    def reserve(self, pools: Mapping[str, Sequence[str]]) -> None:
+        """See to it that the devices of every pool, by id, are free for the launch."""
+
+    def start_worker(self, worker: type, pool: str, device: str, *arguments: Any) -> Any:
+        """Start a worker on a device of a pool; returns Ray's handle of it."""
+
+    def confirm_devices(self) -> None:
+        """Check, once the workers run, that no other work has their devices."""
+
+    def host_of(self, device: str) -> str:
+        """The address by which other workers reach one on this device."""
+
+    def register(self, pid: int, device: str) -> None:
+        """A process of the launch works on a device, or is the controller."""
+
+    def on_one_clock(self, spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Spans of any device, with their times on the controller's clock."""
+
+    def explain(self, error: Exception, doing: str) -> Exception:
+        """The error to report in place of one that ended the launch, which did the work that is named."""
+
+    def close(self) -> None:
+        """End what the launch has started in it, in a few seconds, also after an error."""
+
+
+class OwnRay:
+    """A Ray that lives as long as the launch and takes nobody else's work.
+
+    Args:
+        folder: where it keeps its session.
+        devices: how many workers there will be.
+    """
+
+    def __init__(self, folder: str, devices: int) -> None:
+        self._folder, self._devices = folder, devices
+
+    def open(self) -> None:
+        """Start it."""
+        # Ray reads its settings when it is imported.
+        os.environ |= {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_DEDUP_LOGS": "0",
+            "RAY_COLOR_PREFIX": "0",
+            # A token of its own keeps others out of this Ray; without one, Ray would leave a file in the user's home.
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        }
+        import ray
+
+        ray.init(
+            address="local",
+            num_cpus=self._devices,
+            num_gpus=0,  # workers bind to their device themselves, by UUID
+            include_dashboard=False,
+            logging_level=logging.WARNING,
+            _temp_dir=self._folder,
+            object_store_memory=1 << 29,
+        )
+
+    def reserve(self, pools: Mapping[str, Sequence[str]]) -> None:
+        """Nobody else is here."""
+
+    def start_worker(self, worker: type, pool: str, device: str, *arguments: Any) -> Any:
+        """Start a worker; it binds to its device itself."""
+        import ray
+
+        return ray.remote(num_cpus=1, max_restarts=0)(worker).remote(*arguments)
+
+    def confirm_devices(self) -> None:
+        """Nobody else is here."""
+
+    def host_of(self, device: str) -> str:
+        """All workers are on this host."""
+        return LOOPBACK
+
+    def register(self, pid: int, device: str) -> None:
+        """The runner's sampler reads the launch's file."""
+
+    def on_one_clock(self, spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """All processes read the same clock."""
+        return [dict(span) for span in spans]
+
+    def explain(self, error: Exception, doing: str) -> Exception:
+        """The error says it itself."""
+        return error
+
+    def close(self) -> None:
+        """Stop it."""
+        import ray
+
+        ray.shutdown()
