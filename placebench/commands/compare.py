@@ -61,7 +61,15 @@ def compare(
     words = [parse_source(named_latest(text)) for text in sources]
     effect = MIN_EFFECT if min_effect is None else min_effect
     console = open_console()
-    comparison = compare_arms(read_arms(words, options), effect, force=force)
+    if follow:
+        from placebench.report.following import follow_until_stopped
+
+        arms = follow_until_stopped(words, options, console, effect, force=force)
+    else:
+        arms = read_arms(words, options)
+    if not arms:
+        return
+    comparison = compare_arms(arms, effect, force=force)
     summary = summarize_arms(comparison, warmup_steps, ("placebench", *sys.argv[1:]))
     paths = write_report(comparison, summary, out) if out else None
     print_summary(summary, console)

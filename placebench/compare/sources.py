@@ -70,8 +70,8 @@ def read_arms(sources: Sequence[Source], options: ReadingOptions) -> list[Arm]:
         UsageError: a word stands for nothing that can be read, or for the same as another; a list of devices or ranks
             has another length than that of the words.
     """
-    _check(sources, options)
-    names = _log_names(sources)
+    check_sources(sources, options)
+    names = log_names(sources)
     arms: list[Arm] = []
     for place, source in enumerate(sources):
         if source.run is not None:
@@ -106,7 +106,12 @@ def each(numbers: Sequence[int], place: int) -> int | None:
     return numbers[0] if len(numbers) == 1 else numbers[place]
 
 
-def _check(sources: Sequence[Source], options: ReadingOptions) -> None:
+def check_sources(sources: Sequence[Source], options: ReadingOptions) -> None:
+    """See that the words go together with each other and with the options.
+
+    Raises:
+        UsageError: they do not.
+    """
     for option, numbers in (("--devices", options.devices), ("--learner-ranks", options.learner_ranks)):
         if len(numbers) > 1 and len(numbers) != len(sources):
             raise UsageError(
@@ -123,7 +128,7 @@ def _check(sources: Sequence[Source], options: ReadingOptions) -> None:
             seen.add(part)
 
 
-def _log_names(sources: Sequence[Source]) -> dict[int, str]:
+def log_names(sources: Sequence[Source]) -> dict[int, str]:
     """A name for each word that stands for logs: the user's, or what tells its first file from the others'."""
     unnamed = {place: source.launches[0][0] for place, source in enumerate(sources) if source.launches}
     short = dict(zip(unnamed, launch_names(list(unnamed.values())), strict=True))

@@ -1,6 +1,6 @@
 """Reading logs: from a path to a tidy frame, the format told by the content or forced by its name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -71,30 +71,59 @@ def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str],
         UsageError: the file cannot be read, or holds no steps, or those of two runs in turn; the message says
             what and where.
     """
-    found = None if log_format is None else format_named(log_format)
+    wanted = None if log_format is None else format_named(log_format)
     survey = Survey()
-    is_binary = TENSORBOARD.begins if found is None else lambda head: found.binary
-    blocks = survey.watch(whole_lines(path, is_binary, survey.note_open_end))
-    first: tuple[bytes, ...] = ()
-    if found is None:
-        for block in blocks:
-            found = format_of(block)
-            if found:
-                first = (block,)
-                break
+    is_binary = TENSORBOARD.begins if wanted is None else lambda head: wanted.binary
     table = StepTable(keep)
+    found = fill_table(path, survey.watch(whole_lines(path, is_binary, survey.note_open_end)), table, wanted)
     if found:
-        try:
-            found.read(chain(first, blocks), table)
-        except DamagedLogError as error:
-            raise UsageError(f"{path}: {found.title}: {error}") from None
         table.open_end = survey.open_end and not found.closed
         if not table.lines and table.damages:
             raise UsageError(f"{path}: {found.title}: its only step, at line {table.damaged[0]}, is cut off")
     if found is None or not table.lines:
-        wanted = found.title if found and log_format else f"any of {', '.join(known.name for known in FORMATS)}"
-        raise UsageError(f"{path}: no training steps (looked for: {wanted}): {survey}")
+        looked_for = wanted.title if wanted else f"any of {', '.join(known.name for known in FORMATS)}"
+        raise UsageError(f"{path}: no training steps (looked for: {looked_for}): {survey}")
     return Log(path, found, table)
+
+
+def fill_table(
+    path: Path,
+    blocks: Iterator[bytes],
+    table: StepTable,
+    wanted: LogFormat | None,
+    on_format: Callable[[LogFormat], None] = lambda found: None,
+) -> LogFormat | None:
+    """Put the steps of a log's blocks into a table.
+
+    Args:
+        path: the log, for messages.
+        blocks: its content, as `whole_lines` gives it.
+        table: what to fill.
+        wanted: the format; None tells it by the content.
+        on_format: is called with the format before the first step is read.
+
+    Returns:
+        The format; None where no step of any format begins.
+
+    Raises:
+        UsageError: the log breaks its format's rules, or holds the steps of two runs in turn; with the line.
+    """
+    found = wanted
+    first: Iterator[bytes] = iter(())
+    if found is None:
+        for block in blocks:
+            found = format_of(block)
+            if found:
+                first = iter((block,))
+                break
+    if found is None:
+        return None
+    on_format(found)
+    try:
+        found.read(chain(first, blocks), table)
+    except DamagedLogError as error:
+        raise UsageError(f"{path}: {found.title}: {error}") from None
+    return found
 
 
 def read_log(

@@ -70,6 +70,17 @@ def read_run(
     logs = tuple(scan_log(path, log_format=log_format, keep=keep) for path in files)
     if not logs:
         raise UsageError("name at least one log")
+    return run_of_logs(logs, name=name, devices=devices, learner_ranks=learner_ranks)
+
+
+def run_of_logs(
+    logs: tuple[Log, ...], *, name: str | None = None, devices: int | None = None, learner_ranks: int | None = None
+) -> LoggedRun:
+    """One launch from its logs, which have been read; see `read_run`.
+
+    Raises:
+        UsageError: the logs are of different frameworks.
+    """
     dialect = _one_dialect(logs)
     name = launch_names([logs[0].path])[0] if name is None else name
     frames = [log.table.frame(name) for log in logs]

@@ -1,0 +1,131 @@
+"""A log that is still being written, read as it grows: every byte once, in the memory of what is kept.
+
+The readers take blocks until there are no more, and so each growing log is read in a thread of its own that waits for
+more. It holds a lock while it works on a block: whoever holds the lock sees whole steps.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+from placebench.errors import PlacebenchError, UsageError
+from placebench.logs.formats import LogFormat
+from placebench.logs.read import Log, fill_table
+from placebench.logs.registry import format_named
+from placebench.logs.source import BLOCK_BYTES, GZIP_MAGIC, HEAD_BYTES, MAX_LINE_BYTES, ZSTD_MAGIC
+from placebench.logs.table import StepTable
+from placebench.logs.tensorboard import TENSORBOARD
+from placebench.logs.trl import TRL_STATE
+
+# How often a file is looked at that had nothing new.
+POLL_S = 0.5
+
+
+class GrowingLog:
+    """A log under way; entered, it is read until it is left.
+
+    Args:
+        path: the log, plain text or TensorBoard's events.
+        lock: is held while a block is worked on; to be held by whoever looks at `log`.
+        log_format: name of the format; None tells it by the content.
+        keep: which metrics to keep, by name; None keeps all.
+
+    Raises:
+        UsageError: the file cannot be read, or cannot grow: it is packed, or a folder.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        lock: threading.Lock,
+        *,
+        log_format: str | None = None,
+        keep: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.path = path
+        self._lock, self._keep = lock, keep
+        self._wanted = None if log_format is None else format_named(log_format)
+        self._error: PlacebenchError | None = None
+        self._log: Log | None = None
+        self._stop = threading.Event()
+        self._check()
+        self._thread = threading.Thread(target=self._follow, name=f"follow {path}", daemon=True)
+
+    def __enter__(self) -> "GrowingLog":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def log(self) -> Log | None:
+        """What has been read; None before the first step.
+
+        Raises:
+            UsageError: the log cannot be read on; the message says why and where.
+        """
+        if self._error:
+            raise self._error
+        return self._log if self._log and self._log.table.lines else None
+
+    @property
+    def steps(self) -> int:
+        """Step lines that have been read."""
+        return self._log.table.lines if self._log else 0
+
+    def _check(self) -> None:
+        if self.path.is_dir():
+            raise UsageError(f"{self.path}: is a directory: name a log file in it to follow")
+        try:
+            with self.path.open("rb") as stream:
+                head = stream.read(HEAD_BYTES)
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot follow it: {error.strerror}") from None
+        if head.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
+            raise UsageError(f"{self.path}: a packed log does not grow: leave out --follow")
+
+    def _follow(self) -> None:
+        """Read until told to stop; a file that has become shorter is another log and read from its start."""
+        try:
+            while not self._stop.is_set():
+                self._read_once(StepTable(self._keep))
+        except PlacebenchError as error:
+            self._error = error
+        except OSError as error:
+            self._error = UsageError(f"{self.path}: cannot be read on: {error.strerror}")
+
+    def _read_once(self, table: StepTable) -> None:
+        with contextlib.closing(self._blocks()) as blocks:
+            fill_table(self.path, blocks, table, self._wanted, lambda found: self._begin(found, table))
+
+    def _begin(self, found: LogFormat, table: StepTable) -> None:
+        if found is TRL_STATE:
+            raise UsageError(f"{self.path}: {found.title} is written anew as a whole: follow the console log")
+        self._log = Log(self.path, found, table)
+
+    def _blocks(self) -> Generator[bytes, None, None]:
+        """Whole lines as they come, or bytes of a binary log; ends when told to stop or the file has become shorter."""
+        waiting, position = b"", 0
+        with self.path.open("rb") as stream:
+            is_binary = False
+            while not self._stop.is_set():
+                if self.path.stat().st_size < position:
+                    return
+                chunk = stream.read(BLOCK_BYTES)
+                if not chunk:
+                    self._stop.wait(POLL_S)
+                    continue
+                if not position:
+                    is_binary = self._wanted.binary if self._wanted else TENSORBOARD.begins(chunk)
+                position += len(chunk)
+                waiting += chunk
+                whole = waiting if is_binary else waiting[: waiting.rfind(b"\n") + 1]
+                if not whole and len(waiting) > MAX_LINE_BYTES:
+                    whole = waiting + b"\n"
+                waiting = waiting[len(whole) :]
+                if whole:
+                    with self._lock:
+                        yield whole

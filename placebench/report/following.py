@@ -1,0 +1,132 @@
+"""Showing logs that still grow: the tables redrawn on a terminal, a line where there is news elsewhere."""
+
+import io
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from placebench.compare.across import ArmComparison, compare_arms
+from placebench.compare.arms import Arm
+from placebench.compare.following import FollowedArms, follow_arms
+from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
+from placebench.compare.sources import ReadingOptions, Source
+from placebench.compare.text import plural, quantity, ratio
+from placebench.report.across import summarize_arms
+from placebench.report.terminal import print_summary
+from placebench.signals import StopSignals
+
+LOOK_S = 0.2
+# The tables of long logs take a while: no more than this share of the time goes into them.
+DRAWING_SHARE = 0.2
+
+
+def follow_until_stopped(
+    sources: Sequence[Source],
+    options: ReadingOptions,
+    console: Console,
+    min_effect: float,
+    *,
+    force: bool = False,
+) -> list[Arm]:
+    """Show what the logs have measured so far until the user says stop (Ctrl-C).
+
+    Args:
+        sources: the logs.
+        options: how they are read.
+        console: where to show it.
+        min_effect: smallest effect of interest, as a fraction.
+        force: compare even what cannot mean anything.
+
+    Returns:
+        The arms as they were at the end; only those that have measured steps.
+
+    Raises:
+        UsageError: a log cannot be read on, or the comparison cannot mean anything.
+    """
+    with StopSignals() as signals, follow_arms(sources, options) as followed:
+        view = _LiveView(console, options) if console.is_terminal else _PlainView(console)
+        with view:
+            seen = -1
+            while signals.received is None:
+                time.sleep(LOOK_S)
+                if followed.steps == seen:
+                    continue
+                begun = time.monotonic()
+                seen = followed.steps
+                _show(view, followed, min_effect, force=force)
+                time.sleep((time.monotonic() - begun) * (1 / DRAWING_SHARE - 1))
+        return followed.read()[0]
+
+
+def _show(view: "_View", followed: FollowedArms, min_effect: float, *, force: bool) -> None:
+    arms, waiting = followed.read()
+    comparison = compare_arms(arms, min_effect, force=force) if arms else None
+    view.show(comparison, waiting)
+
+
+class _LiveView:
+    """The tables, redrawn in place."""
+
+    def __init__(self, console: Console, options: ReadingOptions) -> None:
+        self._console, self._warmup = console, options.warmup_steps
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> "_LiveView":
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, comparison: ArmComparison | None, waiting: Sequence[str]) -> None:
+        """Redraw."""
+        page = Console(file=io.StringIO(), width=self._console.width, force_terminal=True, highlight=False)
+        with page.capture() as captured:
+            if comparison:
+                print_summary(summarize_arms(comparison, self._warmup), page)
+            for text in waiting:
+                page.print(f"waiting: {text}", style="yellow")
+            page.print("Ctrl-C ends it.", style="dim")
+        self._live.update(Text.from_ansi(captured.get()), refresh=True)
+
+
+class _PlainView:
+    """One line where there is news."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last = ""
+
+    def __enter__(self) -> "_PlainView":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def show(self, comparison: ArmComparison | None, waiting: Sequence[str]) -> None:
+        """Print a line, unless it would say what the last one has said."""
+        parts = [_arm(arm) for arm in comparison.arms] if comparison else []
+        line = "; ".join([*parts, *(f"waiting: {text}" for text in waiting)])
+        if line != self._last:
+            self._console.print(Text(line), soft_wrap=True)
+            self._last = line
+
+
+_View = _LiveView | _PlainView
+
+
+def _arm(arm: Arm) -> str:
+    """What an arm has measured so far, in a phrase."""
+    numbers = [
+        f"{metric.label} {quantity(arm.value(metric.key), metric.unit)}"
+        for metric in (STEP_TIME, TOKENS_PER_DEVICE)
+        if arm.estimate(metric.key).n
+    ]
+    found = arm.ratios.get(STEP_TIME.key)
+    if found:
+        numbers.append(f"ratio {ratio(found.value, found.low, found.high)} {found.verdict}")
+    steps = sum(launch.measured for launch in arm.launches)
+    return f"{arm.name}: {plural(steps, 'step')} measured, {', '.join(numbers)}"

@@ -1,0 +1,198 @@
+"""Logs that still grow: every byte is read once, whole steps are seen, and the command redraws until it is stopped."""
+
+import gzip
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from launching import wait_for
+from log_samples import SAMPLES
+from pandas.testing import assert_frame_equal
+from synthetic_run import SyntheticRun
+
+from placebench.cli import main
+from placebench.errors import UsageError
+from placebench.logs import read_run
+from placebench.logs.follow import GrowingLog
+from placebench.logs.run import run_of_logs
+
+GROWING = [name for name in SAMPLES if name != "trl-state"]
+
+
+def line(step: int, seconds: float) -> str:
+    return f"step:{step} - timing_s/gen:{seconds / 2} - timing_s/step:{seconds}\n"
+
+
+def lines(first: int, last: int, seconds: float = 2.0) -> str:
+    return "".join(line(step, seconds) for step in range(first, last + 1))
+
+
+def steps_of(log: GrowingLog) -> list[int]:
+    return [] if log.log is None else sorted(set(log.log.table.frame("x")["step"]))
+
+
+@pytest.mark.parametrize("sample", GROWING)
+def test_a_log_that_grew_in_pieces_is_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: str) -> None:
+    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+    known, content = SAMPLES[sample]
+    whole, grown = tmp_path / "whole", tmp_path / "grown"
+    whole.write_bytes(content)
+    grown.write_bytes(b"")
+    expected = read_run([whole], name="x")
+    lock = threading.Lock()
+    with GrowingLog(grown, lock, log_format=known) as log, grown.open("ab", buffering=0) as stream:
+        for begin in range(0, len(content), 97):
+            stream.write(content[begin : begin + 97])
+            time.sleep(0.002)
+
+        def frame() -> pd.DataFrame:
+            with lock:
+                found = [] if log.log is None else [run_of_logs((log.log,), name="x").frame]
+            return settled(found[0]) if found else pd.DataFrame()
+
+        wait_for(lambda: len(frame()) == len(settled(expected.frame)))
+        assert_frame_equal(frame(), settled(expected.frame))
+
+
+def settled(frame: pd.DataFrame) -> pd.DataFrame:
+    """All but the last step: some formats show only by the next step that a step is whole."""
+    kept: pd.DataFrame = frame[frame["step"] < 3]
+    return kept
+
+
+def test_half_a_line_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+    path = tmp_path / "train.log"
+    path.write_text("starting\n" + lines(1, 2) + "step:3 - timing_s/gen:1")
+    with GrowingLog(path, threading.Lock()) as log:
+        wait_for(lambda: steps_of(log) == [1, 2])
+        time.sleep(0.05)
+        assert steps_of(log) == [1, 2]
+        with path.open("a") as stream:
+            stream.write("00.0\n")
+        wait_for(lambda: steps_of(log) == [1, 2, 3])
+        assert log.log is not None
+        frame = log.log.table.frame("x")
+        assert frame.loc[frame["step"] == 3, "value"].tolist() == [100.0]
+
+
+def test_a_log_that_is_written_anew_is_read_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+    path = tmp_path / "train.log"
+    path.write_text(lines(1, 9))
+    with GrowingLog(path, threading.Lock()) as log:
+        wait_for(lambda: len(steps_of(log)) == 9)
+        path.write_text(lines(1, 2))
+        wait_for(lambda: steps_of(log) == [1, 2])
+
+
+def test_a_log_that_breaks_while_it_grows_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "timing_s/step": 2.0}\n')
+    with GrowingLog(path, threading.Lock()) as log:
+        wait_for(lambda: log.log)
+        with path.open("a") as stream:
+            stream.write('not JSON\n{"step": 2, "timing_s/step": 2.0}\n')
+
+        def refused() -> bool:
+            try:
+                return log.log is None
+            except UsageError as error:
+                return "line 2" in str(error)
+
+        wait_for(refused)
+
+
+def test_nothing_is_left_running(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(lines(1, 3))
+    before = threading.active_count()
+    with GrowingLog(path, threading.Lock()) as log:
+        wait_for(lambda: steps_of(log) == [1, 2, 3])
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("none.log", "cannot follow it: No such file or directory"),
+        (".", "is a directory: name a log file in it to follow"),
+        ("packed.gz", "a packed log does not grow: leave out --follow"),
+        ("run", "a run's folder is no log: follow trials/<trial>/steps.jsonl in it"),
+        ("state.json", "trainer_state.json of TRL is written anew as a whole: follow the console log"),
+    ],
+)
+def test_what_cannot_grow_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reason: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    SyntheticRun(rounds=1).write(Path("run"))
+    Path("packed.gz").write_bytes(gzip.compress(lines(1, 3).encode()))
+    Path("state.json").write_bytes(SAMPLES["trl-state"][1])
+    result = CliRunner().invoke(main, ["compare", name, "--follow"], prog_name="placebench")
+    assert result.exit_code == 2
+    assert reason in result.stderr
+
+
+def follow(folder: Path, *arguments: str, **options: object) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-u", "-m", "placebench", "compare", *arguments, "--follow"]
+    return subprocess.Popen(command, cwd=folder, text=True, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def test_off_a_terminal_it_prints_a_line_for_news_and_the_tables_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(lines(1, 4))
+    (tmp_path / "b.log").touch()
+    with (tmp_path / "out").open("w") as out:
+        command = follow(tmp_path, "a.log", "b.log", stdout=out, stderr=subprocess.STDOUT)
+        try:
+            said = tmp_path / "out"
+            wait_for(lambda: "waiting: b.log has no step yet" in said.read_text())
+            assert said.read_text().startswith("a: 2 steps measured, step 2.00 s; waiting")
+            with (tmp_path / "b.log").open("a") as stream:
+                stream.write(lines(1, 2, 3.0))
+                stream.flush()
+                wait_for(lambda: "waiting: b has 2 steps; the first 2 are warm-up" in said.read_text())
+                stream.write(lines(3, 5, 3.0))
+            wait_for(lambda: "b: 3 steps measured, step 3.00 s, ratio 1.50 undecided" in said.read_text())
+            command.send_signal(signal.SIGINT)
+            assert command.wait(20) == 0
+        finally:
+            command.kill()
+            command.wait()
+    text = said.read_text()
+    assert "b against a" in text
+    assert "Undecided whether b or a is faster: a step takes 1.50 times as long" in text
+    assert "Traceback" not in text
+
+
+def test_on_a_terminal_it_redraws_its_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(lines(1, 4))
+    master, slave = pty.openpty()
+    shown = b""
+
+    def shows(text: bytes) -> bool:
+        nonlocal shown
+        shown += os.read(master, 1 << 16)
+        return text in shown
+
+    command = follow(tmp_path, "a.log", stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"})
+    try:
+        os.close(slave)
+        wait_for(lambda: shows(b"a step takes 2.00 s"))
+        assert b"Ctrl-C ends it." in shown
+        with (tmp_path / "a.log").open("a") as stream:
+            stream.write(lines(5, 9, 4.0))
+        wait_for(lambda: shows(b"a step takes 4.00 s"))
+        command.send_signal(signal.SIGINT)
+        assert command.wait(20) == 0
+    finally:
+        command.kill()
+        command.wait()
+        os.close(master)
