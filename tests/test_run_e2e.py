@@ -9,8 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from launching import assert_nothing_left, processes_of, running, wait_for
 
+from placebench.report.schema import Summary
 from placebench.runfolder import RunFolder, Status, read_jsonl
 
 RUN = (sys.executable, "-m", "placebench", "run", "--devices", "cpu:2", "--rounds", "1", "--warmup-steps", "1")
@@ -49,9 +51,36 @@ def test_one_command_trains_records_compares_and_leaves_nothing(tmp_path: Path, 
     for name in ("report.html", "report.md", "summary.json", "trace.json.gz"):
         assert (folder / name).stat().st_size > 0
         assert name == "summary.json" or name in done.stdout
-    for word in ("standard", "split", "update_actor", "tokens/s/device"):
+    for word in ("standard", "split", "update_actor", "tokens/s/device", "Critical path: split against standard"):
         assert word in done.stdout
+    check_critical_paths(folder)
     assert_nothing_left(temp)
+
+
+def check_critical_paths(folder: Path) -> None:
+    """The paths of the one measured step, against what its spans say."""
+    summary = Summary.model_validate_json((folder / "summary.json").read_text())
+    standard, split = (
+        {part.phase: part for part in placement.critical_path if part.kind == "phase"}
+        for placement in summary.placements
+    )
+    for placement in summary.placements:
+        assert sum(part.on_path_s for part in placement.critical_path) == pytest.approx(placement.quantities[0].value)
+    # All in one pool: everything is on the path.
+    assert sum(part.off_path_s for part in standard.values()) == pytest.approx(0, abs=1e-6)
+    assert min(part.on_path_s for part in standard.values()) > 0
+    # In two pools: of the two sides, the one that ended last.
+    ends: dict[str, float] = {}
+    for span in read_jsonl(RunFolder(folder).trial(1, "split").spans):
+        if span["step"] == 2 and span["device"] != "controller":
+            ends[span["phase"]] = max(ends.get(span["phase"], 0.0), span["end_mono"])
+    by_actor = ends["update_weights"] > ends["update_critic"]
+    assert (split["update_actor"].on_path_s > 0) is by_actor
+    assert (split["update_critic"].on_path_s > 0) is not by_actor
+    hidden = split["update_critic" if by_actor else "update_actor"]
+    assert hidden.off_path_s > 0
+    before_updates = max(ends[phase] for phase in ("values", "ref", "reward"))
+    assert (split["ref"].on_path_s > 0) is (before_updates == ends["ref"])
 
 
 def test_ctrl_c_in_a_real_launch_leaves_nothing(tmp_path: Path, temp: Path) -> None:
