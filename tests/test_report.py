@@ -103,6 +103,20 @@ def test_the_parts_of_the_critical_path_add_up_in_the_summary(finished: Path) ->
     assert sum(differences) == pytest.approx(steps[1] - steps[0], rel=1e-12)
 
 
+def test_waiting_is_told_by_pool_and_cause_with_its_share(finished: Path) -> None:
+    markdown = (finished / "report.md").read_text()
+    rows = [line for line in markdown.splitlines() if line.startswith("| split | critic_pool | ")]
+    assert rows == [
+        "| split | critic_pool | gen | 0.907 s | 49.2 % |",
+        "| split | critic_pool | ref | 0.192 s | 10.4 % |",
+        "| split | critic_pool | update_actor | 0.0806 s | 4.4 % |",
+        "| split | critic_pool | the controller (no phase runs) | 0.0302 s | 1.6 % |",
+        "| split | critic_pool | adv | 0.0101 s | 0.5 % |",
+        "| split | critic_pool | update_weights | 0.0101 s | 0.5 % |",
+    ]
+    assert "| split | update_actor beside update_critic | 0.403 s | 21.9 % |" in markdown
+
+
 def test_terminal_tables_fit_80_columns_without_colours(finished: Path) -> None:
     text = printed(finished)
     lines = text.splitlines()

@@ -8,6 +8,8 @@ MAX_DECIMALS = 4
 MILLISECOND = 1e-3
 # A difference below this is one of rounding alone.
 NEGLIGIBLE = 1e-9
+# An end of a ratio's interval beyond these says no more than that it is far away.
+LOWEST, HIGHEST = 0.01, 100
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -67,7 +69,13 @@ def interval(low: float | None, high: float | None) -> str:
     if low is None or high is None or math.isnan(low):
         return MISSING
     decimals = _ratio_decimals(low, high)
-    return f"{low:.{decimals}f}–{high:.{decimals}f}"
+    ends = f"{low:.{decimals}f}", f"{high:.{decimals}f}"
+    return "–".join((ends[0] if low >= LOWEST else f"<{LOWEST}", ends[1] if high <= HIGHEST else f">{HIGHEST}"))
+
+
+def percent(share: float) -> str:
+    """A share with one decimal."""
+    return f"{100 * share:.1f} %"
 
 
 def plural(count: int, noun: str, plural_noun: str | None = None) -> str:

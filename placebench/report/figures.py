@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from placebench.compare.text import quantity
 from placebench.logs.timing import Kind, phase_order
 from placebench.report.style import (
     LineStyle,
@@ -174,7 +175,7 @@ def mean_per_phase(
         for place, mean, end in zip(positions, rows["mean"], ends, strict=True):
             if mean == mean:
                 axes.annotate(
-                    _three_digits(mean),
+                    quantity(mean, "s"),
                     (end, place),
                     (4, 0),
                     textcoords="offset points",
@@ -293,10 +294,6 @@ def _draw_shares(axes: Axes, block: _ShareBlock, colors: Mapping[str, str], top:
             place = top + (lane + 0.5) * LANE
             axes.barh(place, share, height=LANE * 0.9, color=color)
             axes.text(share + 0.8, place, f"{share:.1f}", ha="left", va="center", fontsize="small")
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 def _group_legend(figure: Figure, groups: Sequence[str]) -> None:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import jinja2
 
-from placebench.report import tables
-from placebench.report.path_table import forecast_grid, path_grid
+from placebench.report import tables, time_tables
 from placebench.report.schema import Summary
 
 
@@ -57,8 +56,7 @@ def _render(
         summary=summary,
         first=summary.placements[0],
         tables=tables,
-        path_grid=path_grid,
-        forecast_grid=forecast_grid,
+        times=time_tables,
         pictures=pictures,
         trace=trace,
     )

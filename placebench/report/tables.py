@@ -6,7 +6,6 @@ from typing import Any
 
 from placebench.compare.efficiency import FORMULAS
 from placebench.compare.metrics import placement_metrics
-from placebench.compare.steps import OWN_POOL
 from placebench.compare.text import MISSING, interval, plural, quantity, ratio
 from placebench.report.schema import Fact, PlacementSummary, Quantity, Ratio, Sampled, Summary
 
@@ -163,33 +162,6 @@ def kernel_grid(summary: Summary) -> Grid:
     )
     header = ("placement", "phase", "traced", "computing", "collectives alone", "copies alone", "waiting for the host")
     return Grid("What the phases of a traced warm-up step spent their time on", header, rows)
-
-
-def wait_grid(summary: Summary) -> Grid:
-    """Idle time by pool and cause."""
-    rows = tuple(
-        (placement.name, *_pool_and_cause(found.label), _text(found))
-        for placement in summary.placements
-        for found in placement.waits
-        if found.value
-    )
-    return Grid("What devices wait for", ("placement", "pool", "waiting for", "seconds a step"), rows)
-
-
-def _pool_and_cause(label: str) -> tuple[str, str]:
-    pool, cause = label.split("/", 1)
-    return pool, {OWN_POOL: "slower devices of its pool (rank imbalance)"}.get(cause, cause)
-
-
-def overlap_grid(summary: Summary) -> Grid:
-    """Phases that ran side by side."""
-    rows = tuple(
-        (placement.name, found.label.replace("+", " beside "), _text(found))
-        for placement in summary.placements
-        for found in placement.overlaps
-        if found.value
-    )
-    return Grid("What ran side by side", ("placement", "phases", "seconds a step"), rows)
 
 
 def launch_grid(summary: Summary) -> Grid:

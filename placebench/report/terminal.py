@@ -9,7 +9,6 @@ from rich.text import Text
 
 from placebench.compare.statistics import Verdict
 from placebench.compare.text import plural
-from placebench.report.path_table import path_grid, short_path_grid
 from placebench.report.schema import PlacementSummary, Summary
 from placebench.report.tables import (
     Grid,
@@ -21,6 +20,7 @@ from placebench.report.tables import (
     scaling_grid,
     single_grid,
 )
+from placebench.report.time_tables import path_grid, short_path_grid
 
 STYLES = {Verdict.FASTER: "bold green", Verdict.SLOWER: "bold red", Verdict.UNDECIDED: "yellow"}
 
@@ -54,6 +54,9 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print(Text(placement.headline or "", "bold"))
         for reason in placement.reasons:
             console.print(Padding(Text(reason), (0, 0, 0, 2)))
+    if summary.suggestion:
+        console.print()
+        console.print(Text(summary.suggestion.text))
     differing = difference_grid(summary)
     if differing.rows:
         console.print()

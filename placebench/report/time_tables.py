@@ -1,15 +1,21 @@
-"""The critical paths of two placements side by side, and what other placements would take, as tables."""
+"""Where the step's time goes, as tables: critical paths, waiting, overlap, and what other placements would take."""
 
 from collections.abc import Sequence
 
 from placebench.compare.critical_path import END
+from placebench.compare.metrics import STEP_TIME
 from placebench.compare.reasons import NOTABLE
-from placebench.compare.text import MISSING, quantity, signed, signed_interval
+from placebench.compare.steps import NO_PHASE, OWN_POOL
+from placebench.compare.text import MISSING, percent, quantity, signed, signed_interval
 from placebench.report.schema import PathPart, PlacementSummary, Summary
 from placebench.report.tables import Grid
 
 # Columns that fit 80 characters.
 SHORT = 5
+# Share of the step from which waiting and overlap have a row of their own.
+LEAST = 0.005
+ALL_ELSE = "all else"
+CAUSES = {OWN_POOL: "slower devices of its pool (rank imbalance)", NO_PHASE: "the controller (no phase runs)"}
 
 
 def path_grid(first: PlacementSummary, other: PlacementSummary) -> Grid:
@@ -66,3 +72,43 @@ def forecast_grid(summary: Summary) -> Grid:
     rows = tuple((one.placement, quantity(one.expected_s, "s"), quantity(one.measured_s, "s")) for one in forecasts)
     title = "Steps expected from the phases measured"
     return Grid(title, ("placement", "expected", "measured"), rows if len(rows) > 1 else ())
+
+
+def wait_grid(summary: Summary) -> Grid:
+    """Idle time of each pool by cause, the longest first."""
+    rows: list[tuple[str, ...]] = []
+    for placement in summary.placements:
+        for pool in placement.pools:
+            found = [wait for wait in placement.waits if wait.label.startswith(f"{pool}/")]
+            causes = [(wait.label.partition("/")[2], wait.value or 0.0) for wait in found]
+            rows += [
+                (placement.name, pool, CAUSES.get(cause, cause), *cells)
+                for cause, *cells in _large_ones(placement, causes)
+            ]
+    header = ("placement", "pool", "waiting for", "seconds a step", "share of the step")
+    return Grid("What devices wait for", header, tuple(rows))
+
+
+def overlap_grid(summary: Summary) -> Grid:
+    """Phases that ran side by side, the longest first; what is too short to matter is left out."""
+    rows = tuple(
+        (placement.name, *cells)
+        for placement in summary.placements
+        for cells in _large_ones(
+            placement, [(found.label.replace("+", " beside "), found.value or 0.0) for found in placement.overlaps]
+        )
+        if cells[0] != ALL_ELSE
+    )
+    return Grid("What ran side by side", ("placement", "phases", "seconds a step", "share of the step"), rows)
+
+
+def _large_ones(placement: PlacementSummary, seconds: Sequence[tuple[str, float]]) -> list[tuple[str, str, str]]:
+    """Names with their seconds and share of the step; those too short to matter are one row at the end."""
+    step = next((found.value for found in placement.quantities if found.key == STEP_TIME.key), None)
+    if not step:
+        return []
+    large = [(name, value) for name, value in seconds if value >= LEAST * step]
+    rest = sum(value for _, value in seconds) - sum(value for _, value in large)
+    if rest >= LEAST / 10 * step:
+        large.append((ALL_ELSE, rest))
+    return [(name, quantity(value, "s"), percent(value / step)) for name, value in large]
