@@ -2,9 +2,13 @@
 
 One graph serves everything: the controller executes it, the timeline draws it, device samples are
 attributed by it. A placement decides only in which pool a phase runs.
+
+Steps follow each other: a step begins when the one before it is over. Two edges reach across. `gen` waits for weights
+that are new enough, which with a staleness above 0 are older than those that the step begins with, so that it runs
+ahead of its step. And the weights' way to the engines may then go on when its step is over, until the actor changes.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from placebench.placement import Overlap, Role
@@ -19,12 +23,18 @@ class Phase:
         role: the role whose pool does the work; None when the controller does it.
         after: the phases whose results it needs.
         trains: whether it changes weights (`overlap: updates` lets only these run side by side).
+        partner: a role whose pool takes part too, where that is another one.
+        earlier: phases of earlier steps that it waits for: name, and how many steps back.
+        outlasts: whether the next step may begin before it is done.
     """
 
     name: str
     role: Role | None
     after: tuple[str, ...]
     trains: bool = False
+    partner: Role | None = None
+    earlier: tuple[tuple[str, int], ...] = ()
+    outlasts: bool = False
 
 
 _STEP: tuple[Phase, ...] = (
@@ -38,7 +48,7 @@ _STEP: tuple[Phase, ...] = (
     Phase("update_critic", Role.CRITIC, ("adv",), trains=True),
     Phase("update_actor", Role.ACTOR, ("adv",), trains=True),
     Phase("wake_up", Role.ROLLOUT, ("sleep", "update_actor")),
-    Phase("update_weights", Role.ROLLOUT, ("update_actor",)),
+    Phase("update_weights", Role.ROLLOUT, ("update_actor",), partner=Role.ACTOR),
 )
 # Phases in which the rollout's engine hands its memory to training and takes it again. In the step's order `sleep`
 # comes before all other work of its pool, and `wake_up` after it.
@@ -47,21 +57,28 @@ HAND_OVER = ("sleep", "wake_up")
 PHASE_ORDER: tuple[str, ...] = tuple(phase.name for phase in _STEP)
 
 
-def step_graph(*, hands_over: bool, has_critic: bool) -> tuple[Phase, ...]:
+def step_graph(*, hands_over: bool, has_critic: bool, staleness: int = 0) -> tuple[Phase, ...]:
     """The phases of one step.
 
     Args:
         hands_over: whether the rollout's engine gives its memory back while its pool trains.
         has_critic: whether a critic is trained, as in PPO; GRPO's step goes without its phases.
+        staleness: how many updates the weights that generate may lag behind those that the step begins with.
     """
     graph = _STEP
     if not has_critic:
         graph = _without(graph, {phase.name for phase in graph if phase.role is Role.CRITIC})
     if not hands_over:
-        return _without(graph, HAND_OVER)
-    return tuple(
-        replace(phase, after=(*phase.after, "wake_up")) if phase.name == "update_weights" else phase for phase in graph
-    )
+        graph = _without(graph, HAND_OVER)
+    changes: dict[str, Callable[[Phase], Phase]] = {
+        "gen": lambda phase: replace(phase, earlier=(("update_weights", staleness + 1),)),
+    }
+    if hands_over:
+        changes["update_weights"] = lambda phase: replace(phase, after=(*phase.after, "wake_up"))
+    if staleness:
+        changes["update_weights"] = lambda phase: replace(phase, outlasts=True)
+        changes["update_actor"] = lambda phase: replace(phase, earlier=(("update_weights", 1),))
+    return tuple(changes[phase.name](phase) if phase.name in changes else phase for phase in graph)
 
 
 def _without(graph: Iterable[Phase], names: Collection[str]) -> tuple[Phase, ...]:

@@ -92,6 +92,7 @@ class Algorithm(_Section):
     lam: Fraction = 0.95
     clip_ratio: Rate = 0.2
     clip_value: Rate = 0.5
+    importance_cap: Rate = Field(2.0, description="largest importance weight of a token that older weights generated")
     entropy_coeff: Coefficient = 0.01
     epochs: Positive = 2
     kl_in_reward: bool = True

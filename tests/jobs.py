@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,24 +45,38 @@ def run_job(
     resume_from: Path | None = None,
 ) -> Job:
     """Run one launch on CPU devices; `program` replaces the command's module by Python source."""
-    trial = Trial(folder)
+    options = {"checkpoint_every": checkpoint_every, "resume_from": str(resume_from) if resume_from else None}
+    with launched(folder, placement, devices, *settings, program=program, options=options) as process:
+        output, _ = process.communicate(timeout=240)
+    return Job(Trial(folder), process.returncode, output)
+
+
+@contextmanager
+def launched(
+    folder: Path,
+    placement: str,
+    devices: int,
+    *settings: str,
+    program: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> "Iterator[subprocess.Popen[str]]":
+    """A launch that goes on meanwhile; see `run_job`."""
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="pb-") as ray_folder:
-        content = _launch_file(placement, devices, ray_folder, settings)
-        content["checkpoint_every"] = checkpoint_every
-        content["resume_from"] = str(resume_from) if resume_from else None
-        trial.launch_file.write_text(json.dumps(content))
+        content = _launch_file(placement, devices, ray_folder, settings) | dict(options or {})
+        Trial(folder).launch_file.write_text(json.dumps(content))
         command = ["-c", program] if program else ["-m", "placebench.ppo.launch"]
-        done = subprocess.run(
+        with subprocess.Popen(
             [sys.executable, *command, str(folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=240,
-            check=False,
             cwd=folder,
-        )
-    return Job(trial, done.returncode, done.stdout)
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
 
 def _launch_file(word: str, devices: int, ray_folder: str, settings: tuple[str, ...]) -> dict[str, Any]:

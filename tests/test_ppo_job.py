@@ -38,6 +38,7 @@ def assert_same_training(job: Job, reference: Job) -> None:
         ("split:3+1", 4, ("batch.size=24", "batch.mini_batch_size=12")),
         ("standard", 2, ("sharding=shard", "activation_checkpointing=true")),
         ("split", 2, ("sharding=shard", "torch_compile=true", "activation_checkpointing=true")),
+        ("learners:2+engines:2", 4, ()),
     ],
 )
 def test_a_placement_changes_where_not_what(

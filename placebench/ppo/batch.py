@@ -147,14 +147,18 @@ def balanced_shares(lengths: NDArray[np.int32], mini_batch_size: int, ranks: int
 
 def merge_shares(shards: Sequence[SequenceBatch], shares: Sequence[NDArray[np.intp]]) -> SequenceBatch:
     """The whole batch in its own order from one shard per rank, dealt as in `shares`."""
-    joined = SequenceBatch(
+    return join_shards(shards).select(np.argsort(np.concatenate(shares)))
+
+
+def join_shards(shards: Sequence[SequenceBatch]) -> SequenceBatch:
+    """Batches with the same fields, one after the other."""
+    return SequenceBatch(
         np.concatenate([shard.tokens for shard in shards]),
         np.concatenate([shard.prompt_lengths for shard in shards]),
         np.concatenate([shard.response_lengths for shard in shards]),
         {name: np.concatenate([shard.per_token[name] for shard in shards]) for name in shards[0].per_token},
         {name: np.concatenate([shard.per_sequence[name] for shard in shards]) for name in shards[0].per_sequence},
     )
-    return joined.select(np.argsort(np.concatenate(shares)))
 
 
 def micro_batches(lengths: NDArray[np.int32], token_budget: int, at_least: int = 1) -> list[NDArray[np.intp]]:

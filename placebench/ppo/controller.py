@@ -1,20 +1,16 @@
 """The single controller: walks the step graph and submits each phase as soon as its inputs are there.
 
 It imports numpy and ray, never torch. A pool works on one phase at a time; phases of different pools overlap as
-far as the placement lets them.
+far as the placement lets them. Where engines have a pool of their own, `gen` is theirs: see `engine_pool`.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log
 from typing import Any
 
 import numpy as np
-import ray
 
-from placebench.errors import UsageError
-from placebench.placement import Placement
+from placebench.placement import Placement, Role
 from placebench.ppo.advantages import (
     KLController,
     estimate_kl,
@@ -25,9 +21,12 @@ from placebench.ppo.advantages import (
 )
 from placebench.ppo.batch import SequenceBatch, balanced_shares, merge_shares, rank_indices
 from placebench.ppo.checkpoints import Checkpoint
-from placebench.ppo.data import Prompt, PromptSource
-from placebench.ppo.metrics import StepMetrics
-from placebench.ppo.tokenizer import Tokenizer
+from placebench.ppo.data import Prompt
+from placebench.ppo.engine_pool import EnginePool
+from placebench.ppo.generation import Generation
+from placebench.ppo.metrics import PhaseTimes, StepMetrics
+from placebench.ppo.rollout.gauges import Gauges
+from placebench.ppo.running import Running, RunningWork
 from placebench.stepgraph import HAND_OVER, Phase, ready_phases, step_graph
 from placebench.telemetry.spans import SpanRecorder
 from placebench.workload import Workload
@@ -37,6 +36,8 @@ READS: Mapping[str, tuple[str, ...]] = {
     "update_actor": ("old_log_probs", "ref_log_probs", "advantages"),
     "update_critic": ("values", "returns"),
 }
+# What the actor's update reads besides where older weights may have generated.
+STALE_READS = ("rollout_log_probs",)
 # Per-token field that each phase's result becomes.
 WRITES: Mapping[str, str] = {"old_log_prob": "old_log_probs", "ref": "ref_log_probs", "values": "values"}
 
@@ -58,10 +59,19 @@ class StepRecord:
 
 @dataclass
 class _StepState:
-    """What one step knows so far."""
+    """What one step knows so far.
+
+    Attributes:
+        step: counted from 1.
+        prompts: of its sequences; with engines of their own known when `gen` is done.
+        done: names of its finished phases.
+        batch: its sequences, once `gen` is done.
+        metrics: its metrics.
+    """
 
     step: int
     prompts: list[Prompt]
+    done: set[str] = field(default_factory=set)
     batch: SequenceBatch | None = None
     metrics: StepMetrics = field(default_factory=StepMetrics)
 
@@ -78,8 +88,7 @@ class Controller:
         workload: the job.
         placement: where phases run and what may overlap.
         pools: the worker handles of each pool, by rank.
-        prompts: where prompts come from.
-        tokenizer: the actor's.
+        generation: what is generated.
         on_progress: called with the step and the names of the phases running, at every change.
         hands_over: whether the rollout's engine gives its memory back while its pool trains.
     """
@@ -89,18 +98,27 @@ class Controller:
         workload: Workload,
         placement: Placement,
         pools: Mapping[str, Sequence[Any]],
-        prompts: PromptSource,
-        tokenizer: Tokenizer,
+        generation: Generation,
         on_progress: Callable[[int, tuple[str, ...]], None],
         *,
         hands_over: bool,
     ) -> None:
         self._workload, self._placement, self._pools = workload, placement, pools
-        self._prompts, self._tokenizer = prompts, tokenizer
-        self._on_progress = on_progress
-        self._graph = step_graph(hands_over=hands_over, has_critic=workload.algorithm.has_critic)
+        self._generation, self._on_progress = generation, on_progress
+        self._graph = step_graph(
+            hands_over=hands_over, has_critic=workload.algorithm.has_critic, staleness=placement.staleness
+        )
+        self._engines: EnginePool | None = None
+        if placement.has_engines:
+            self._engines = EnginePool(workload, placement, pools[placement.roles[Role.ROLLOUT]], generation)
         self._kl = KLController(workload.algorithm, workload.algorithm.kl_coef)
         self._recorder = SpanRecorder("controller")
+        self._gauges = Gauges(self._recorder.now())
+        self._times = PhaseTimes()
+        self._running = RunningWork()
+        # Steps that have begun and are not over, or of which a phase goes on, in order.
+        self._open: dict[int, _StepState] = {}
+        self._ended: float | None = None
         self._worker_spans: list[dict[str, Any]] = []
         self._kernels: list[dict[str, Any]] = []
 
@@ -112,60 +130,127 @@ class Controller:
     def go_on_from(self, checkpoint: Checkpoint) -> None:
         """Let the next step be the one after a checkpoint's."""
         self._kl.coefficient = checkpoint.kl_coef
+        if self._engines:
+            self._engines.go_on_from(checkpoint.step)
 
     def run_step(self, step: int) -> "StepRecord":
-        """Run one step."""
-        start = time.monotonic()
-        state = _StepState(step, self._step_prompts(step))
-        done: frozenset[str] = frozenset()
-        running: dict[Any, _Running] = {}
-        while len(done) < len(self._graph):
-            for phase in self._submittable(done, running.values()):
+        """Run one step; with a staleness above 0, work for its neighbours goes on beside it."""
+        # Where work goes on between steps, that time belongs to the later one.
+        runs_on = self._ended is not None and bool(self._placement.staleness)
+        start = self._ended if self._ended is not None and runs_on else self._recorder.now()
+        prompts = [] if self._engines else self._generation.step_prompts(step)
+        state = self._open[step] = _StepState(step, prompts)
+        while not self._is_over(state):
+            if self._engines:
+                self._serve(self._engines, state)
+            for phase, owner in self._submittable():
                 if phase.role is None:
-                    self._compute_advantages(state, phase)
-                    done |= {phase.name}
+                    self._compute_advantages(owner, phase)
                 else:
-                    submitted = self._submit(state, phase)
-                    running.update(dict.fromkeys(submitted.pending, submitted))
-            if not self._submittable(done, running.values()):
-                self._on_progress(step, tuple(dict.fromkeys(one.phase.name for one in running.values())))
-                done |= self._wait(state, running)
-        end = self._recorder.now()
-        self._recorder.add(step, "step", start, end)
-        metrics = state.metrics.finish(state.sequences, end - start, self._placement.size, self._workload)
+                    self._running.add(self._submit(owner, phase, phase.role))
+            if not self._is_over(state) and not any(self._submittable()):
+                self._wait(state)
+        self._ended = self._recorder.now()
+        return self._record(state, start, self._ended)
+
+    def settle(self) -> None:
+        """Let weights that are on their way arrive: until then learners may not answer anybody else."""
+        while any(one.phase == "update_weights" for one in self._running.all):
+            self._collect()
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Wait for what still goes on when the last step is over; returns its spans, objects of `spans.jsonl`."""
+        while self._running.all:
+            self._collect()
+        return self._worker_spans + self._recorder.drain()
+
+    def _is_over(self, state: _StepState) -> bool:
+        """Whether the next step may begin."""
+        return all(phase.name in state.done for phase in self._graph if not phase.outlasts)
+
+    def _is_done(self, step: int, phase: str) -> bool:
+        """Whether a phase of any step is done; what would have come before the first step is."""
+        if step in self._open:
+            return phase in self._open[step].done
+        return step < max(self._open, default=1)
+
+    def _record(self, state: _StepState, start: float, end: float) -> StepRecord:
+        self._recorder.add(state.step, "step", start, end)
+        for one in self._running.all:
+            self._times.add(one.phase, one.start, end)
+        if self._engines:
+            state.metrics.engines(self._gauges.cut(end), self._engines.cut_flow(), self._engines.engines)
+        times = self._times.cut(start, end)
+        metrics = state.metrics.finish(state.sequences, times, end - start, self._placement.size, self._workload)
         record = StepRecord(metrics, self._worker_spans + self._recorder.drain(), self._kernels)
         self._worker_spans, self._kernels = [], []
         return record
 
-    def _step_prompts(self, step: int) -> list[Prompt]:
-        """One prompt a sequence: each of the step's prompts as often as its group is large."""
-        batch = self._workload.batch
-        prompts = self._prompts.step_prompts(step, batch.size // batch.group_size)
-        return [prompt for prompt in prompts for _ in range(batch.group_size)]
+    def _submittable(self) -> list[tuple[Phase, _StepState]]:
+        """Ready phases whose pools are free, at most one a pool, and the step of each."""
+        busy = {pool for one in self._running.all for pool in one.occupies}
+        chosen: list[tuple[Phase, _StepState]] = []
+        for state in self._open.values():
+            names = frozenset(one.phase for one in self._running.all if one.step == state.step)
+            for phase in ready_phases(self._graph, frozenset(state.done), names, self._placement.overlap):
+                pools = self._pools_of(phase)
+                if not pools & busy and self._may_start(phase, state.step):
+                    chosen.append((phase, state))
+                    busy |= pools
+        return chosen
 
-    def _submittable(self, done: frozenset[str], running: Any) -> tuple[Phase, ...]:
-        """Ready phases whose pool is free, at most one a pool."""
-        busy = {one.pool for one in running}
-        names = frozenset(one.phase.name for one in running)
-        chosen: list[Phase] = []
-        for phase in ready_phases(self._graph, done, names, self._placement.overlap):
-            pool = self._placement.roles[phase.role] if phase.role else None
-            if pool not in busy:
-                chosen.append(phase)
-                busy |= {pool} if pool else set()
-        return tuple(chosen)
+    def _may_start(self, phase: Phase, step: int) -> bool:
+        """What the graph's own edges within the step do not say."""
+        if self._engines and phase.name == "gen":
+            return False  # it runs part by part, see `_serve`
+        if self._engines and phase.name == "update_weights" and not self._placement.inflight_updates:
+            return not self._engines.generating
+        return all(self._is_done(step - back, name) for name, back in phase.earlier)
 
-    def _submit(self, state: _StepState, phase: Phase) -> "_Running":
-        assert phase.role is not None
-        pool = self._placement.roles[phase.role]
-        workers = self._pools[pool]
-        start = self._recorder.now()
-        shares = self._shares(state, len(workers))
-        pending = [
-            worker.run.remote(state.step, phase.name, phase.role.value, self._arguments(state, phase.name, share))
-            for worker, share in zip(workers, shares, strict=True)
+    def _pools_of(self, phase: Phase) -> frozenset[str]:
+        """The pools that work on a phase: none for the controller's own."""
+        return frozenset(self._placement.roles[role] for role in (phase.role, phase.partner) if role)
+
+    def _serve(self, engines: EnginePool, state: _StepState) -> None:
+        """Let steps' prompts in whose weights are new enough, keep engines busy, and take what a step needs."""
+        gen = next(phase for phase in self._graph if phase.name == "gen")
+        # Beyond the last step too: the last steps are to be measured with engines as busy as before.
+        while all(self._is_done(engines.admitted + 1 - back, name) for name, back in gen.earlier):
+            engines.admit_next()
+        if not self._weights_due():
+            for one in engines.submit(self._recorder.now):
+                self._running.add(one)
+        if state.batch is None and (taken := engines.take(state.step)):
+            state.prompts, state.batch = taken.prompts, taken.batch
+            state.done.add("gen")
+
+    def _weights_due(self) -> bool:
+        """Whether there are newer weights than the engines'; they get these before they generate more."""
+        return any("update_actor" in state.done and "update_weights" not in state.done for state in self._open.values())
+
+    def _submit(self, state: _StepState, phase: Phase, role: Role) -> Running:
+        pool, start = self._placement.roles[role], self._recorder.now()
+        shares = self._shares(state, len(self._pools[pool]))
+        if self._engines and phase.name == "update_weights":
+            pending = self._engines.update(state.step) + self._send_weights(state.step)
+        else:
+            pending = [
+                worker.run.remote(state.step, phase.name, role.value, self._arguments(state, phase.name, share))
+                for worker, share in zip(self._pools[pool], shares, strict=True)
+            ]
+
+        def finish(results: list[Any]) -> None:
+            self._absorb(state, phase.name, shares, results)
+            state.done.add(phase.name)
+
+        return Running(state.step, phase.name, role, pool, self._pools_of(phase), start, pending, finish)
+
+    def _send_weights(self, step: int) -> list[Any]:
+        role = Role.ACTOR
+        return [
+            worker.run.remote(step, "update_weights", role.value, {"version": step})
+            for worker in self._pools[self._placement.roles[role]]
         ]
-        return _Running(phase, pool, start, shares, pending)
 
     def _shares(self, state: _StepState, ranks: int) -> list[np.ndarray[Any, Any]]:
         """The sequences of each rank: by their lengths once these are known, which is after `gen`."""
@@ -174,36 +259,42 @@ class Controller:
             return rank_indices(batch.size, ranks)
         return balanced_shares(state.batch.lengths, batch.mini_batch_size, ranks)
 
-    def _wait(self, state: _StepState, running: dict[Any, "_Running"]) -> frozenset[str]:
-        """Wait until a phase is done on all its ranks; a rank's error is raised at once."""
-        finished: set[str] = set()
-        while not finished:
-            ready, _ = ray.wait(list(running), num_returns=1)
-            for reference in ready:
-                one = running.pop(reference)
-                one.results[one.pending.index(reference)] = ray.get(reference)
-                if len(one.results) == len(one.pending):
-                    self._collect(state, one)
-                    finished.add(one.phase.name)
-        return frozenset(finished)
+    def _wait(self, state: _StepState) -> None:
+        """Tell what goes on, and wait until some of it is done."""
+        phases = [one.phase for one in self._running.all]
+        self._on_progress(state.step, tuple(dict.fromkeys(phases)))
+        if self._engines:
+            starved = state.batch is None and set(phases) <= {"gen"}
+            levels = self._engines.levels(updating="update_weights" in phases, starved=starved)
+            self._gauges.set(self._recorder.now(), levels)
+        self._collect()
 
-    def _collect(self, state: _StepState, one: "_Running") -> None:
-        ordered = [one.results[rank] for rank in range(len(one.pending))]
-        for told in ordered:
-            self._worker_spans += told.spans
-            self._kernels += told.kernels
-        self._absorb(state, one, [told.result for told in ordered])
-        end = self._recorder.now()
-        self._recorder.add(state.step, one.phase.name, one.start, end, one.phase.role, one.pool)
-        state.metrics.timing(one.phase.name, one.start, end)
+    def _collect(self) -> None:
+        """Wait until something is done on all its ranks, and take what it has to tell."""
+        for one in self._running.wait():
+            answers = [one.answers[rank] for rank in range(len(one.pending))]
+            for told in answers:
+                self._worker_spans += told.spans
+                self._kernels += told.kernels
+            one.finish([told.result for told in answers])
+            end = self._recorder.now()
+            self._recorder.add(one.step, one.phase, one.start, end, one.role, one.pool)
+            self._times.add(one.phase, one.start, end)
+        for step in [step for step, known in self._open.items() if len(known.done) == len(self._graph)]:
+            del self._open[step]
+        if self._engines:
+            for one in self._engines.catch_up(self._recorder.now):
+                self._running.add(one)
 
     def _arguments(self, state: _StepState, phase: str, share: np.ndarray[Any, Any]) -> dict[str, Any]:
         """What one rank needs for a phase: its share of the sequences, and the fields the phase reads."""
-        if phase == "update_weights" or phase in HAND_OVER:
+        if phase in HAND_OVER:
             return {}
+        if phase == "update_weights":
+            return {"version": state.step}
         if phase == "gen":
-            return self._generation(state, share)
-        arguments: dict[str, Any] = {"batch": state.sequences.select(share, READS.get(phase, ()))}
+            return self._generation.arguments(state.step, state.prompts, share)
+        arguments: dict[str, Any] = {"batch": state.sequences.select(share, self._reads(phase))}
         if phase == "reward":
             arguments["prompts"] = [state.prompts[index].text for index in share]
             arguments["answers"] = [state.prompts[index].answer for index in share]
@@ -214,44 +305,24 @@ class Controller:
             arguments["kl_coef"] = self._kl.coefficient
         return arguments
 
-    def _generation(self, state: _StepState, share: np.ndarray[Any, Any]) -> dict[str, Any]:
-        sources = [np.random.default_rng([self._workload.seed, state.step, int(index)]) for index in share]
-        return {
-            "prompts": [self._encode(state.prompts[index].text) for index in share],
-            "longest": [self._longest_response(source) for source in sources],
-            "seeds": [int(source.integers(2**32)) for source in sources],
-        }
+    def _reads(self, phase: str) -> tuple[str, ...]:
+        is_stale = phase == "update_actor" and self._placement.staleness
+        return READS.get(phase, ()) + (STALE_READS if is_stale else ())
 
-    def _longest_response(self, source: np.random.Generator) -> int:
-        rollout, longest = self._workload.rollout, self._workload.batch.max_response_length
-        if rollout.response_lengths == "longest":
-            return longest
-        drawn = source.lognormal(log(rollout.response_length_median), rollout.response_length_sigma)
-        return min(longest, max(1, round(drawn)))
-
-    def _encode(self, text: str) -> list[int]:
-        tokens, limit = self._tokenizer.encode(text), self._workload.batch.max_prompt_length
-        if not 0 < len(tokens) <= limit:
-            raise UsageError(
-                f"a prompt has {len(tokens)} tokens, batch.max_prompt_length allows 1 to {limit}: {text[:60]!r};"
-                " raise it with --set batch.max_prompt_length=N"
-            )
-        return tokens
-
-    def _absorb(self, state: _StepState, one: "_Running", results: list[Any]) -> None:
+    def _absorb(self, state: _StepState, phase: str, shares: list[np.ndarray[Any, Any]], results: list[Any]) -> None:
         """Take a phase's results, one per rank, into the step's batch and metrics."""
-        phase = one.phase.name
         if phase == "gen":
-            state.batch = merge_shares(results, one.shares)
+            state.batch = merge_shares(results, shares)
         elif phase == "reward":
-            scores = np.concatenate(results)[np.argsort(np.concatenate(one.shares))]
+            scores = np.concatenate(results)[np.argsort(np.concatenate(shares))]
             state.batch = state.sequences.with_fields(per_sequence={"scores": scores})
         elif phase in WRITES:
-            state.batch = self._with_token_field(state, WRITES[phase], one.shares, results)
+            state.batch = self._with_token_field(state, WRITES[phase], shares, results)
         elif phase in READS:
             state.metrics.update(phase, results, self._workload)
-        elif phase == "update_weights" and results[0]:
-            state.metrics.weights_written(results[0])
+        elif phase == "update_weights" and (written := max(results)):
+            # The step that goes on now: where weights outlast their step, it is the next one.
+            self._open[max(self._open)].metrics.weights_written(written)
 
     def _with_token_field(
         self, state: _StepState, name: str, shares: list[np.ndarray[Any, Any]], results: list[Any]
@@ -286,18 +357,7 @@ class Controller:
         state.batch = batch.with_fields({name: values[mask].astype(np.float32) for name, values in fields.items()})
         state.metrics.rewards(scores, rewards, kl, mask, self._kl.coefficient)
         self._kl.update(float(kl[mask].mean()), len(batch))
+        state.done.add(phase.name)
         end = self._recorder.now()
         self._recorder.add(state.step, phase.name, start, end)
-        state.metrics.timing(phase.name, start, end)
-
-
-@dataclass
-class _Running:
-    """A submitted phase: its ranks' sequences and pending results, and those that are in, by rank."""
-
-    phase: Phase
-    pool: str
-    start: float
-    shares: list[np.ndarray[Any, Any]]
-    pending: list[Any]
-    results: dict[int, Any] = field(default_factory=dict)
+        self._times.add(phase.name, start, end)

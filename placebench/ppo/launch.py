@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.errors import NodeLostError, PlacementTimeoutError, UsageError
-from placebench.placement import Pool, placement_from_record
+from placebench.placement import Pool, Role, placement_from_record
 from placebench.ppo.checkpoints import new_checkpoint, read_checkpoint
 from placebench.ppo.own_ray import OwnRay, RaySession
 from placebench.runfolder import Trial, append_jsonl, write_atomically
@@ -51,6 +51,11 @@ class Launch:
         self._pools: Mapping[str, list[str]] = content["placement"]["pools"]
         pools = [Pool(name, (len(devices),)) for name, devices in self._pools.items()]
         self._placement = placement_from_record(content["placement"], pools)
+        if self._placement.tensor_parallel:
+            rollout = self._workload.rollout.model_copy(
+                update={"tensor_parallel_size": self._placement.tensor_parallel}
+            )
+            self._workload = self._workload.model_copy(update={"rollout": rollout})
         # Tracing takes seconds, and what it shows is the same in every round.
         self._traced_step = self._workload.traced_step if content["round"] == 1 else None
         self._recorder = SpanRecorder(CONTROLLER)
@@ -100,7 +105,13 @@ class Launch:
     def _start_workers(self) -> dict[str, list[Any]]:
         import ray
 
+        from placebench.ppo.engine import Engine, InflightEngine
         from placebench.ppo.worker import Worker
+
+        kinds: dict[str, type[Worker]] = dict.fromkeys(self._pools, Worker)
+        if self._placement.has_engines:
+            engine = InflightEngine if self._placement.inflight_updates else Engine
+            kinds[self._placement.roles[Role.ROLLOUT]] = engine
 
         self._progress("reserve devices")
         self._session.reserve(self._pools)
@@ -108,7 +119,7 @@ class Launch:
         workers = {
             pool: [
                 self._session.start_worker(
-                    Worker,
+                    kinds[pool],
                     pool,
                     device,
                     self._workload.model_dump(mode="json"),
@@ -146,20 +157,33 @@ class Launch:
             for ranks, address in zip(workers.values(), addresses, strict=True)
             for worker in ranks
         ]
-        return [span for spans in ray.get(pending) for span in spans]
+        spans = ray.get(pending)
+        if self._placement.has_engines:
+            learners, engines = (workers[self._placement.roles[role]] for role in (Role.ACTOR, Role.ROLLOUT))
+            layout = ray.get([rank.layout.remote() for rank in learners])[0]
+            ends = 1 + len(engines)
+            address = addresses[list(workers).index(self._placement.roles[Role.ACTOR])]
+            version = self._start.step if self._start else 0
+            pending = [rank.open_channel.remote(ends, layout, version) for rank in learners]
+            pending += [
+                rank.join_channel.remote(address, end, ends, layout, version) for end, rank in enumerate(engines, 1)
+            ]
+            spans += ray.get(pending)
+        return [span for rank in spans for span in rank]
 
     def _train(self, workers: Mapping[str, list[Any]]) -> None:
         from placebench.ppo.controller import Controller
         from placebench.ppo.data import open_prompts
+        from placebench.ppo.generation import Generation
         from placebench.ppo.metrics import format_step
         from placebench.ppo.tokenizer import load_tokenizer
 
+        source = open_prompts(self._workload.data, self._workload.seed, self._workload.batch.max_prompt_length)
         controller = Controller(
             self._workload,
             self._placement,
             workers,
-            open_prompts(self._workload.data, self._workload.seed, self._workload.batch.max_prompt_length),
-            load_tokenizer(self._workload.model),
+            Generation(self._workload, source, load_tokenizer(self._workload.model)),
             lambda step, running: self._progress("step", step, running),
             hands_over=self._hands_over(),
         )
@@ -174,7 +198,9 @@ class Launch:
                 self._write_spans(record.spans)
                 self._write_kernels(record.kernels)
                 if self._checkpoint_every and step % self._checkpoint_every == 0:
+                    controller.settle()
                     self._save(workers, step, controller.kl_coef)
+        self._write_spans(controller.finish())
 
     def _save(self, workers: Mapping[str, list[Any]], step: int, kl_coef: float) -> None:
         """Write a checkpoint between two steps, so that it is in the time of neither."""
@@ -194,7 +220,7 @@ class Launch:
         """Whether generation and training take turns in the devices' memory: an engine of its own on GPUs."""
         rollout = self._workload.rollout
         on_gpus = any(device["kind"] == "gpu" for device in self._devices.values())
-        return rollout.backend == "vllm" and rollout.sleep and on_gpus
+        return rollout.backend == "vllm" and rollout.sleep and on_gpus and not self._placement.has_engines
 
     def _progress(self, stage: str, step: int = 0, running: tuple[str, ...] = ()) -> None:
         content = {"stage": stage, "step": step, "steps": self._workload.steps, "running": running, "wall": time.time()}

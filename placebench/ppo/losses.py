@@ -28,8 +28,14 @@ def policy_loss(
     advantages: Tensor,
     algorithm: Algorithm,
     kl_coef: float,
+    rollout_log_probs: Tensor | None = None,
 ) -> LossSums:
     """Clipped surrogate, minus the entropy term, plus the KL term when it is a loss.
+
+    Where weights older than the step's generated, each token's surrogate is weighted with the truncated importance
+    ratio min(pi_old / pi_rollout, `importance_cap`), without gradient. pi_old, the policy that the step began with,
+    stays the one that clipping is measured from: the decoupled objective of Hilton et al. 2022 (arXiv:2110.00641),
+    with weights truncated like the rho of Espeholt et al. 2018 (arXiv:1802.01561, section 4.1).
 
     Args:
         log_probs: of the sampled tokens under the policy now, float32 [tokens], with gradient.
@@ -39,13 +45,20 @@ def policy_loss(
         advantages: [tokens].
         algorithm: clip ratio, entropy and KL settings.
         kl_coef: coefficient of the KL term.
+        rollout_log_probs: under the weights that generated the tokens, [tokens]; None where these were the step's own.
     """
     log_ratio = log_probs - old_log_probs
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - algorithm.clip_ratio, 1 + algorithm.clip_ratio)
     surrogate = torch.maximum(-advantages * ratio, -advantages * clipped)
+    metrics = {}
+    if rollout_log_probs is not None:
+        ratios = (old_log_probs - rollout_log_probs).exp()
+        weights = ratios.clamp(max=algorithm.importance_cap)
+        surrogate = weights * surrogate
+        metrics = {"actor/importance_weight": weights.sum(), "actor/importance_capfrac": (ratios > weights).sum()}
     loss = surrogate.sum() - algorithm.entropy_coeff * entropy.sum()
-    metrics = {
+    metrics |= {
         "actor/pg_loss": surrogate.sum(),
         "actor/pg_clipfrac": (-advantages * clipped > -advantages * ratio).sum(),
         "actor/ppo_kl": -log_ratio.sum(),

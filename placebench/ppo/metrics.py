@@ -1,13 +1,32 @@
 """A step's metrics, under verl's names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placebench.intervals import Intervals, length, union
 from placebench.ppo.batch import SequenceBatch
+from placebench.ppo.engine_pool import Flow
+from placebench.ppo.rollout.gauges import LevelTimes
 from placebench.workload import Workload
+
+
+class PhaseTimes:
+    """When phases were under way, as the controller sees it: from submission to result, monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._intervals: dict[str, list[tuple[float, float]]] = {}
+
+    def add(self, phase: str, start: float, end: float) -> None:
+        """Tell of a phase."""
+        self._intervals.setdefault(phase, []).append((start, end))
+
+    def cut(self, start: float, end: float) -> dict[str, Intervals]:
+        """What was told of since the last call and lies between two times, each phase disjoint."""
+        told, self._intervals = self._intervals, {}
+        return {phase: union(np.clip(np.asarray(pairs), start, end)) for phase, pairs in told.items()}
 
 
 class StepMetrics:
@@ -16,12 +35,7 @@ class StepMetrics:
     def __init__(self) -> None:
         self._values: dict[str, float] = {}
         self._loss_sums: dict[str, float] = {}
-        self._intervals: list[tuple[float, float]] = []
-
-    def timing(self, phase: str, start: float, end: float) -> None:
-        """When a phase ran as the controller sees it, from submission to result; monotonic seconds."""
-        self._values[f"timing_s/{phase}"] = end - start
-        self._intervals.append((start, end))
+        self._trainer_seconds: float | None = None
 
     def update(self, phase: str, results: Sequence[dict[str, float]], workload: Workload) -> None:
         """Losses of an update phase from its ranks' sums; gradient norms are equal in all ranks."""
@@ -47,11 +61,14 @@ class StepMetrics:
         self._values["actor/reward_kl_penalty"] = float(kl[mask].mean())
         self._values["actor/reward_kl_penalty_coeff"] = kl_coef
 
-    def finish(self, batch: SequenceBatch, seconds: float, devices: int, workload: Workload) -> dict[str, float]:
+    def finish(
+        self, batch: SequenceBatch, times: Mapping[str, Intervals], seconds: float, devices: int, workload: Workload
+    ) -> dict[str, float]:
         """All metrics of the step.
 
         Args:
             batch: the step's sequences with every field.
+            times: when each phase was under way during the step, as the controller sees it.
             seconds: wall time of the step.
             devices: devices of the placement; throughput is tokens/s/device.
             workload: the job.
@@ -72,13 +89,31 @@ class StepMetrics:
         self._values["perf/total_num_tokens"] = tokens
         self._values["perf/time_per_step"] = seconds
         self._values["perf/throughput"] = tokens / seconds / devices
-        self._values["timing_s/unattributed"] = seconds - self._attributed()
+        if self._trainer_seconds:
+            self._values["perf/trainer_tokens_per_s"] = tokens / self._trainer_seconds
+        self._values |= {f"timing_s/{phase}": length(intervals) for phase, intervals in times.items()}
+        attributed = length(union(np.concatenate([np.empty((0, 2)), *times.values()])))
+        self._values["timing_s/unattributed"] = seconds - attributed
         self._values["timing_s/step"] = seconds
         return self._values
 
     def weights_written(self, bytes_written: int) -> None:
         """Bytes of weights written into the engine of one device."""
         self._values["perf/update_weights_bytes"] = bytes_written
+
+    def engines(self, levels: LevelTimes, flow: Flow, engines: int) -> None:
+        """What lay between engines in a pool of their own and the trainer during the step."""
+        seconds, integrals = levels.seconds, levels.integrals
+        self._values["training/lag_mean"] = float(np.mean(flow.lags))
+        self._values["training/lag_max"] = max(flow.lags)
+        self._values["training/dropped_sequences"] = flow.dropped
+        self._values["training/queue_mean"] = integrals["queued"] / seconds
+        self._values["training/queue_max"] = levels.peaks["queued"]
+        self._values["training/trainer_wait_s"] = integrals["starved"]
+        self._values["training/engine_wait_s"] = integrals["idle"] / engines
+        if flow.generated:
+            self._values["perf/engine_tokens_per_s"] = flow.generated * engines / integrals["generating"]
+        self._trainer_seconds = seconds - integrals["starved"]
 
     def _work(self, batch: SequenceBatch) -> None:
         """What the step's arithmetic and its traffic of keys and values follow from."""
@@ -89,14 +124,6 @@ class StepMetrics:
         read = batch.prompt_lengths * responses + responses * (responses - 1) / 2
         self._values["perf/decode_context_tokens"] = float(read.sum())
         self._values["perf/decode_steps"] = int(responses.max())
-
-    def _attributed(self) -> float:
-        """Seconds in which at least one phase ran: overlapping phases count once."""
-        total, reached = 0.0, float("-inf")
-        for start, end in sorted(self._intervals):
-            total += max(0.0, end - max(start, reached))
-            reached = max(reached, end)
-        return total
 
     def _probability_difference(self, batch: SequenceBatch) -> None:
         """How far the rollout's probabilities of its tokens are from the policy's recomputed ones."""

@@ -25,8 +25,9 @@ from placebench.workload import Workload
 if TYPE_CHECKING:
     import torch
 
-    from placebench.ppo.rollout.base import Rollout
+    from placebench.ppo.rollout.base import Generated, Rollout, SamplingSettings
     from placebench.ppo.training import TrainedModel
+    from placebench.ppo.weights import Layout
 
 # Added to the workload's seed, so that critic and reward model do not start with the actor's weights.
 CRITIC_SEED, REWARD_SEED = 1, 2
@@ -127,14 +128,13 @@ class Worker:
             backend = "nccl" if self._device_record["kind"] == "gpu" else "gloo"
             dist.init_process_group(backend, store=store, rank=self._rank, world_size=self._ranks)
             self._torch_device = torch.device("cuda" if backend == "nccl" else "cpu")
+            self._precision: torch.dtype = getattr(torch, self._workload.precision)
             self._build_roles()
         if Role.ROLLOUT in self._roles:
             self._rollout = self._build_rollout(self._torch_device)
         return self._spans.drain()
 
     def _build_roles(self) -> None:
-        import torch
-
         from placebench.ppo.models import (
             DecoderModel,
             PolicyModel,
@@ -148,10 +148,10 @@ class Worker:
         from placebench.ppo.training import SequenceModel, TrainedModel
 
         job, device = self._workload, self._torch_device
-        precision = getattr(torch, job.precision)
 
         def policy() -> PolicyModel:
-            return PolicyModel(load_language_model(job.model), job.rollout.temperature, precision, job.torch_compile)
+            model = load_language_model(job.model)
+            return PolicyModel(model, job.rollout.temperature, self._precision, job.torch_compile)
 
         self._tokenizer = load_tokenizer(job.model)
         if Role.ACTOR in self._roles:
@@ -200,19 +200,56 @@ class Worker:
 
             shared: Rollout = TorchRollout(self._policy.language_model)
             return shared
+        rollout = self._build_engine(device, alone=False, keeps_prefixes=True)
+        with self._spans.span(0, "first_weights"):
+            rollout.update_weights(self._policy_weights())
+        return rollout
+
+    def _build_engine(self, device: "torch.device", *, alone: bool, keeps_prefixes: bool) -> "Rollout":
+        """A vLLM engine with random weights; arguments as in `VllmRollout`."""
+        from placebench.ppo.models import model_config
         from placebench.ppo.rollout.vllm import VllmRollout, import_engine
 
         with self._spans.span(0, "import_engine"):
             import_engine(device.type)
         times = [self._spans.now()]
-        config = self._policy.language_model.config
-        rollout = VllmRollout(config, device.type, self._workload, self._ranks, lambda: times.append(self._spans.now()))
+        rollout = VllmRollout(
+            model_config(self._workload.model),
+            device.type,
+            self._workload,
+            self._ranks,
+            lambda: times.append(self._spans.now()),
+            alone=alone,
+            keeps_prefixes=keeps_prefixes,
+        )
         times.append(self._spans.now())
         for phase, (start, end) in zip(("start_engine", "warm_up_engine"), pairwise(times), strict=False):
             self._spans.add(0, phase, start, end)
-        with self._spans.span(0, "first_weights"):
-            rollout.update_weights(self._policy_weights())
         return rollout
+
+    def layout(self) -> "Layout":
+        """Names and shapes of the actor's weights; collective, as sharded ones are gathered for it."""
+        from placebench.ppo.weights import weight_layout
+
+        return weight_layout(self._policy_weights())
+
+    def open_channel(self, ends: int, layout: "Layout", version: int) -> list[dict[str, Any]]:
+        """Send the actor's first weights to engines in another pool; returns the start-up's spans.
+
+        Collective over the actor's pool, of which the first rank sends, and the engines: see `Engine.join_channel`.
+
+        Args:
+            ends: the sender and all ranks of the engines.
+            layout: the actor's weights.
+            version: updates that they have had.
+        """
+        from placebench.ppo.weights import SENDER, WeightChannel
+
+        with self._spans.span(0, "first_weights"):
+            if self._rank == 0:
+                self._channel = WeightChannel(self._store, SENDER, ends, self._torch_device, self._precision, layout)
+            self._send_weights(version)
+        return self._spans.drain()
 
     def run(self, step: int, phase: str, role: str, arguments: Mapping[str, Any]) -> PhaseResult:
         """Run one phase of a step."""
@@ -249,19 +286,25 @@ class Worker:
 
     def _gen(self, prompts: list[list[int]], longest: list[int], seeds: list[int]) -> SequenceBatch:
         from placebench.ppo.rollout.base import SamplingSettings
-        from placebench.ppo.rollout.torch import unsharded
 
         rollout = self._workload.rollout
         settings = SamplingSettings(
             rollout.temperature, rollout.top_p, rollout.ignore_eos, self._tokenizer.eos_token_id
         )
+        responses = self._generate(prompts, longest, seeds, settings)
+        log_probs = [value for response in responses for value in response.log_probs]
+        return SequenceBatch.build(prompts, [response.tokens for response in responses], rollout_log_probs=log_probs)
+
+    def _generate(
+        self, prompts: list[list[int]], longest: list[int], seeds: list[int], settings: "SamplingSettings"
+    ) -> "list[Generated]":
+        from placebench.ppo.rollout.torch import unsharded
+
         with ExitStack() as actor:
             if self._workload.rollout.backend == "torch":
                 actor.enter_context(unsharded(self._actor.module))
                 actor.enter_context(self._actor.autocast())
-            responses = self._rollout.generate(prompts, longest, seeds, settings)
-        log_probs = [value for response in responses for value in response.log_probs]
-        return SequenceBatch.build(prompts, [response.tokens for response in responses], rollout_log_probs=log_probs)
+            return self._rollout.generate(prompts, longest, seeds, settings)
 
     def _score(self, batch: SequenceBatch, prompts: list[str], answers: list[str]) -> np.ndarray[Any, Any]:
         """Scores of the responses, float64 [sequences]; a reward model's is its value at the last token."""
@@ -294,7 +337,8 @@ class Worker:
         def loss(module: Any, pack: Any) -> Any:
             log_probs, entropy = module(pack.inputs, pack.predict_positions, pack.targets, True)
             old, ref, advantages = (pack.fields[name] for name in ("old_log_probs", "ref_log_probs", "advantages"))
-            return policy_loss(log_probs, entropy, old, ref, advantages, algorithm, kl_coef)
+            rollout = pack.fields.get("rollout_log_probs")
+            return policy_loss(log_probs, entropy, old, ref, advantages, algorithm, kl_coef, rollout)
 
         return self._actor.update(batch, mini_batch_tokens, algorithm.epochs, loss)
 
@@ -309,8 +353,21 @@ class Worker:
 
         return self._critic.update(batch, mini_batch_tokens, algorithm.epochs, loss)
 
-    def _update_weights(self) -> int:
-        return self._rollout.update_weights(self._policy_weights())
+    def _update_weights(self, version: int) -> int:
+        """Bring the actor's weights, after `version` updates, into the rollout; returns their bytes."""
+        if Role.ROLLOUT in self._roles:
+            return self._rollout.update_weights(self._policy_weights())
+        return self._send_weights(version)
+
+    def _send_weights(self, version: int) -> int:
+        if self._rank == 0:
+            self._channel.announce(version)
+            self._channel.send(self._policy_weights())
+            return self._channel.bytes
+        if self._workload.sharding == "shard":
+            for _ in self._policy_weights():
+                pass  # what the first rank sends is gathered from all of them
+        return 0
 
     def _policy_weights(self) -> Iterator[tuple[str, "torch.Tensor"]]:
         """The policy's weights by their name in transformers, whole, in the precision of the computing."""

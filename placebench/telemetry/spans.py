@@ -115,6 +115,7 @@ class SpanRecorder:
         self.clock = clock or SpanClock()
         self._meter = meter
         self._spans: list[Span] = []
+        self._open: list[_OpenSpan] = []
 
     def now(self) -> float:
         """Monotonic time at which the device has done all work queued so far."""
@@ -132,14 +133,33 @@ class SpanRecorder:
             role: the role that works.
             pool: the phase's pool where it is not the process's own, as in the controller.
         """
+        one = _OpenSpan(step, phase, role, pool, self._begin())
+        self._open.append(one)
+        try:
+            yield
+            self._end(one)
+        finally:
+            self._open.pop()
+
+    @contextmanager
+    def interruption(self, step: int, phase: str, role: str | None = None) -> Iterator[None]:
+        """Record the body as a span that cuts the span around it in two, so that no moment counts for both."""
+        around = self._open[-1]
+        self._end(around)
+        with self.span(step, phase, role):
+            yield
+        around.start = self._begin()
+
+    def _begin(self) -> float:
         start = self.now()
-        if self._meter is None:
-            yield
-            self.add(step, phase, start, self.now(), role, pool)
-        else:
+        if self._meter is not None:
             self._meter.reset_peaks()
-            yield
-            self.add(step, phase, start, self.now(), role, pool, *self._meter.peaks())
+        return start
+
+    def _end(self, one: "_OpenSpan") -> None:
+        end = self.now()
+        peaks = self._meter.peaks() if self._meter is not None else ()
+        self.add(one.step, one.phase, one.start, end, one.role, one.pool, *peaks)
 
     def add(
         self,
@@ -184,3 +204,12 @@ class SpanRecorder:
         """The spans since the last call, in the order in which they ended, as objects of `spans.jsonl`."""
         drained, self._spans = self._spans, []
         return [span.to_dict() for span in drained]
+
+
+@dataclass
+class _OpenSpan:
+    step: int
+    phase: str
+    role: str | None
+    pool: str | None
+    start: float

@@ -37,6 +37,16 @@ class Generated:
     log_probs: list[float]
 
 
+class WeightUpdates(Protocol):
+    """New weights that may come in while responses are generated."""
+
+    def pending(self) -> bool:
+        """Whether there are newer weights than the rollout's."""
+
+    def take(self) -> None:
+        """Write them into the rollout. Collective over all engines."""
+
+
 class Rollout(Protocol):
     """Generates responses with the policy's current weights."""
 
@@ -46,6 +56,7 @@ class Rollout(Protocol):
         longest: Sequence[int],
         seeds: Sequence[int],
         settings: SamplingSettings,
+        updates: WeightUpdates | None = None,
     ) -> list[Generated]:
         """Generate one response per prompt.
 
@@ -54,6 +65,7 @@ class Rollout(Protocol):
             longest: tokens after which each response is cut.
             seeds: one a prompt; on CPU devices it alone decides the prompt's draws, not its neighbours.
             settings: how tokens are drawn.
+            updates: new weights to take between two tokens; what was computed from the old ones is kept.
         """
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]]) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from placebench.ppo.attention import cached_attention
-from placebench.ppo.rollout.base import Generated, SamplingSettings
+from placebench.ppo.rollout.base import Generated, SamplingSettings, WeightUpdates
 
 
 class TorchRollout:
@@ -25,10 +25,11 @@ class TorchRollout:
         longest: Sequence[int],
         seeds: Sequence[int],
         settings: SamplingSettings,
+        updates: WeightUpdates | None = None,
     ) -> list[Generated]:
         """Generate one response per prompt, the whole batch in step until the last one ends."""
         with cached_attention(self._model):
-            tokens, log_probs = self._decode(prompts, longest, seeds, settings)
+            tokens, log_probs = self._decode(prompts, longest, seeds, settings, updates)
         return _responses(tokens, log_probs, longest, settings)
 
     def _decode(
@@ -37,6 +38,7 @@ class TorchRollout:
         longest: Sequence[int],
         seeds: Sequence[int],
         settings: SamplingSettings,
+        updates: WeightUpdates | None,
     ) -> tuple[Tensor, Tensor]:
         device = next(self._model.parameters()).device
         sources = [np.random.default_rng(seed) for seed in seeds]
@@ -52,6 +54,8 @@ class TorchRollout:
             finished |= (chosen == settings.eos_token_id) | (limits == position + 1)
             if not settings.ignore_eos and bool(finished.all()):
                 break
+            if updates is not None and updates.pending():
+                updates.take()
             inputs = _next_inputs(inputs, output.past_key_values, chosen)
         return torch.stack(tokens, 1), torch.stack(log_probs, 1)
 
@@ -67,6 +71,20 @@ class TorchRollout:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class TorchEngine(TorchRollout):
+    """Generates with a copy of the trained model, in a pool where that model is not trained."""
+
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]]) -> int:
+        """Take over the policy's weights, named as in transformers, in place; returns the bytes written."""
+        written = 0
+        own = dict(self._model.named_parameters())
+        with torch.no_grad():
+            for name, weight in weights:
+                written += own.pop(name).copy_(weight).nbytes
+        assert not own, "every weight is updated"
+        return written
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from placebench.errors import LaunchError
-from placebench.ppo.rollout.base import Generated, SamplingSettings
+from placebench.ppo.rollout.base import Generated, SamplingSettings, WeightUpdates
 from placebench.workload import Workload
 
 _ENVIRONMENT = {
@@ -60,6 +60,8 @@ class VllmRollout:
         device_kind: `cpu` or `cuda`.
         workload: the job.
         ranks: size of the pool.
+        alone: whether nothing else needs the devices' memory, so that the engine never gives it back.
+        keeps_prefixes: whether keys and values of a prompt may serve others with the same beginning.
         on_warm_up: called on a GPU when the model is there and its kernels are to be compiled, tried and captured.
     """
 
@@ -70,12 +72,15 @@ class VllmRollout:
         workload: Workload,
         ranks: int,
         on_warm_up: Callable[[], None] = lambda: None,
+        *,
+        alone: bool = False,
+        keeps_prefixes: bool = True,
     ) -> None:
         import_engine(device_kind)
         from vllm import LLM
 
         rank, shared_by = dist.get_rank(), workload.rollout.tensor_parallel_size
-        self._is_gpu = device_kind == "cuda"
+        self._is_gpu, self._keeps_prefixes = device_kind == "cuda", keeps_prefixes
         self._value_bytes = getattr(torch, workload.precision).itemsize
         self._group: Any = None
         if shared_by > 1:
@@ -87,7 +92,9 @@ class VllmRollout:
             write_config(model_config, folder)
             device_settings: dict[str, Any] = {"enforce_eager": True}
             if self._is_gpu:
-                device_settings = self._gpu_settings(workload, kv_cache_bytes)
+                device_settings = self._gpu_settings(
+                    workload, kv_cache_bytes, sleeps=workload.rollout.sleep and not alone
+                )
                 building.enter_context(_announced_warm_up(on_warm_up))
             else:
                 building.enter_context(_plain_weights())
@@ -105,6 +112,7 @@ class VllmRollout:
                 kv_cache_memory_bytes=kv_cache_bytes,
                 # Engines draw differently, the ranks of one engine alike.
                 seed=workload.seed + rank // shared_by,
+                enable_prefix_caching=keeps_prefixes,
                 **device_settings,
             )
 
@@ -116,10 +124,10 @@ class VllmRollout:
         blocks = sequences * ceil(max_model_len / _BLOCK_TOKENS) + 1
         return int(blocks * _BLOCK_TOKENS * per_token)
 
-    def _gpu_settings(self, workload: Workload, kv_cache_bytes: int) -> dict[str, Any]:
+    def _gpu_settings(self, workload: Workload, kv_cache_bytes: int, *, sleeps: bool) -> dict[str, Any]:
         free, whole = torch.cuda.mem_get_info()
         settings: dict[str, Any] = {
-            "enable_sleep_mode": workload.rollout.sleep,
+            "enable_sleep_mode": sleeps,
             # vLLM insists on this share of the device being free; the cache's size is given already.
             "gpu_memory_utilization": min(0.9, (kv_cache_bytes + (1 << 30)) / whole, free / whole),
             # Each process sees its own device alone, so that vLLM's peer-to-peer kernels find no peer.
@@ -140,6 +148,7 @@ class VllmRollout:
         longest: Sequence[int],
         seeds: Sequence[int],
         settings: SamplingSettings,
+        updates: WeightUpdates | None = None,
     ) -> list[Generated]:
         """Generate one response per prompt, batched as vLLM schedules them.
 
@@ -167,7 +176,8 @@ class VllmRollout:
             for _, limit, seed in cases
         ]
         inputs = [{"prompt_token_ids": list(prompt)} for prompt, _, _ in cases]
-        outputs = self._engine.generate(inputs, parameters, use_tqdm=False)
+        with self._updated_between_steps(updates):
+            outputs = self._engine.generate(inputs, parameters, use_tqdm=False)
         first = self._group_rank() * len(prompts)
         return [_generated(output.outputs[0]) for output in outputs[first : first + len(prompts)]]
 
@@ -182,8 +192,38 @@ class VllmRollout:
     def _group_rank(self) -> int:
         return 0 if self._group is None else dist.get_rank(self._group)
 
+    @contextmanager
+    def _updated_between_steps(self, updates: WeightUpdates | None) -> Iterator[None]:
+        """Let the engine take new weights between two of its steps meanwhile."""
+        if updates is None:
+            yield
+            return
+        core = self._engine.llm_engine
+        step = core.step
+
+        def update_and_step() -> Any:
+            if self._agreed(updates.pending()):
+                updates.take()
+            return step()
+
+        core.step = update_and_step
+        try:
+            yield
+        finally:
+            core.step = step
+
+    def _agreed(self, pending: bool) -> bool:
+        """Whether any rank that shares the engine knows of new weights: they go on step by step together."""
+        if self._group is None:
+            return pending
+        known = torch.tensor(int(pending), device="cuda" if self._is_gpu else "cpu")
+        dist.all_reduce(known, dist.ReduceOp.MAX, group=self._group)
+        return bool(known)
+
     def update_weights(self, weights: Iterable[tuple[str, Tensor]]) -> int:
         """Overwrite the engine's weights with the policy's and forget what it has cached of the old ones.
+
+        Requests that are running go on with the keys and values that they have.
 
         Returns:
             Bytes of the policy's weights that went into the engine.
@@ -201,7 +241,7 @@ class VllmRollout:
 
         with torch.no_grad():
             self._engine.apply_model(lambda model: _load(model, counted()))
-        if not self._engine.reset_prefix_cache():
+        if self._keeps_prefixes and not self._engine.reset_prefix_cache():
             raise LaunchError("vLLM kept its prefix cache through an update of weights: requests are still running")
         return written
 

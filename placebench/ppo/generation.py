@@ -1,0 +1,57 @@
+"""What the rollout is asked to generate: a step's prompts, and for each of them how long and by which draws."""
+
+from collections.abc import Iterable, Sequence
+from math import log
+from typing import Any
+
+import numpy as np
+
+from placebench.errors import UsageError
+from placebench.ppo.data import Prompt, PromptSource
+from placebench.ppo.tokenizer import Tokenizer
+from placebench.workload import Workload
+
+
+class Generation:
+    """The prompts of a job.
+
+    Args:
+        workload: the job.
+        source: where prompts come from.
+        tokenizer: the actor's.
+    """
+
+    def __init__(self, workload: Workload, source: PromptSource, tokenizer: Tokenizer) -> None:
+        self._workload, self._source, self._tokenizer = workload, source, tokenizer
+
+    def step_prompts(self, step: int) -> list[Prompt]:
+        """One prompt a sequence: each of the step's prompts as often as its group is large."""
+        batch = self._workload.batch
+        prompts = self._source.step_prompts(step, batch.size // batch.group_size)
+        return [prompt for prompt in prompts for _ in range(batch.group_size)]
+
+    def arguments(self, step: int, prompts: Sequence[Prompt], indices: Iterable[int]) -> dict[str, Any]:
+        """What one rank needs for `gen`: those of a step's prompts that stand at `indices`."""
+        chosen = [int(index) for index in indices]
+        sources = [np.random.default_rng([self._workload.seed, step, index]) for index in chosen]
+        return {
+            "prompts": [self._encode(prompts[index].text) for index in chosen],
+            "longest": [self._longest_response(source) for source in sources],
+            "seeds": [int(source.integers(2**32)) for source in sources],
+        }
+
+    def _longest_response(self, source: np.random.Generator) -> int:
+        rollout, longest = self._workload.rollout, self._workload.batch.max_response_length
+        if rollout.response_lengths == "longest":
+            return longest
+        drawn = source.lognormal(log(rollout.response_length_median), rollout.response_length_sigma)
+        return min(longest, max(1, round(drawn)))
+
+    def _encode(self, text: str) -> list[int]:
+        tokens, limit = self._tokenizer.encode(text), self._workload.batch.max_prompt_length
+        if not 0 < len(tokens) <= limit:
+            raise UsageError(
+                f"a prompt has {len(tokens)} tokens, batch.max_prompt_length allows 1 to {limit}: {text[:60]!r};"
+                " raise it with --set batch.max_prompt_length=N"
+            )
+        return tokens

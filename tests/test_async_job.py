@@ -1,0 +1,172 @@
+"""Engines in a pool of their own, for real: running ahead of training, never too far, and ending in order."""
+
+import itertools
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from jobs import Job, launched, run_job
+
+from placebench.runfolder import read_jsonl
+
+SIZES = ("batch.size=16", "batch.mini_batch_size=8", "rollout.ignore_eos=true", "warmup_steps=1")
+# Generating takes longer than a step's training.
+AHEAD = (*SIZES, "steps=6", "batch.max_response_length=96", "algorithm.epochs=1")
+
+
+def device_spans(job: Job, *phases: str) -> list[dict[str, Any]]:
+    """Spans of devices in the steps, in order of their start."""
+    chosen = [span for span in job.spans if span["phase"] in phases and span["device"] != "controller" and span["step"]]
+    return sorted(chosen, key=lambda span: float(span["start_mono"]))
+
+
+def shared_seconds(span: dict[str, Any], other: dict[str, Any]) -> float:
+    return float(min(span["end_mono"], other["end_mono"]) - max(span["start_mono"], other["start_mono"]))
+
+
+@pytest.fixture(scope="module")
+def ahead(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    job = run_job(tmp_path_factory.mktemp("async") / "job", "learners:1+engines:1/staleness=2", 2, *AHEAD)
+    assert job.exit_code == 0, job.output[-3000:]
+    return job
+
+
+def test_later_steps_are_generated_while_earlier_ones_are_trained(ahead: Job) -> None:
+    updates = device_spans(ahead, "update_actor", "update_critic")
+    shared = sum(
+        max(0.0, shared_seconds(span, update))
+        for span in device_spans(ahead, "gen")
+        for update in updates
+        if span["step"] > update["step"]
+    )
+    assert shared > 0.3 * sum(update["end_mono"] - update["start_mono"] for update in updates)
+
+
+def test_nothing_older_than_the_staleness_is_trained_on(ahead: Job) -> None:
+    lags = [step["training/lag_max"] for step in ahead.steps]
+    assert lags[0] == 0
+    assert 0 < max(lags) <= 2
+    # In order and paused for weights, no part is overtaken.
+    assert all(step["training/dropped_sequences"] == 0 for step in ahead.steps)
+
+
+def test_engines_pause_for_weights_and_get_each_of_them(ahead: Job) -> None:
+    on_engine = [span for span in device_spans(ahead, "gen", "update_weights") if span["pool"] == "engines"]
+    assert all(before["end_mono"] <= after["start_mono"] for before, after in itertools.pairwise(on_engine))
+    both = {
+        pool: [span["step"] for span in device_spans(ahead, "update_weights") if span["pool"] == pool]
+        for pool in ("learners", "engines")
+    }
+    assert both["learners"] == both["engines"]
+    assert both["engines"][:5] == [1, 2, 3, 4, 5]
+    assert all(step["perf/update_weights_bytes"] > 4e6 for step in ahead.steps[1:])
+
+
+def test_the_step_lasts_from_update_to_update(ahead: Job) -> None:
+    whole = [span for span in ahead.spans if span["phase"] == "step"]
+    assert all(after["start_mono"] == before["end_mono"] for before, after in itertools.pairwise(whole))
+    for span, step in zip(whole, ahead.steps, strict=True):
+        assert step["timing_s/step"] == pytest.approx(span["end_mono"] - span["start_mono"])
+        ends = [update["end_mono"] for update in device_spans(ahead, "update_actor", "update_critic")
+                if update["step"] == span["step"]]  # fmt: skip
+        assert span["end_mono"] - 0.1 < max(ends) <= span["end_mono"]
+        assert step["timing_s/gen"] <= step["timing_s/step"]
+        assert 0 <= step["timing_s/unattributed"] < 0.5 * step["timing_s/step"]
+
+
+def test_waiting_and_queues_are_measured(ahead: Job) -> None:
+    for step in ahead.steps:
+        assert 0 <= step["training/trainer_wait_s"] < step["timing_s/step"]
+        assert 0 <= step["training/engine_wait_s"] <= step["timing_s/step"]
+        assert 0 <= step["training/queue_mean"] <= step["training/queue_max"] <= 16 * 3
+        assert step["perf/trainer_tokens_per_s"] >= step["perf/total_num_tokens"] / step["timing_s/step"]
+    # The first step's sequences are waited for from the start.
+    assert ahead.steps[0]["training/trainer_wait_s"] > 0
+
+
+def test_losses_correct_for_the_lag(ahead: Job) -> None:
+    fresh, stale = ahead.steps[0], [step for step in ahead.steps if step["training/lag_max"]]
+    assert fresh["actor/importance_weight"] == pytest.approx(1, abs=1e-5)
+    assert fresh["training/rollout_probs_diff_max"] < 1e-5
+    assert all(step["training/rollout_probs_diff_max"] > 1e-4 for step in stale)
+    assert all(np.isfinite(step["actor/pg_loss"]) and step["actor/importance_weight"] < 2 for step in stale)
+
+
+ENGINES = """
+import os, signal, time
+from placebench.ppo.engine import Engine, InflightEngine
+
+class SlowEngine(InflightEngine):
+    def announced_updates(self):
+        time.sleep(0.04 * self._rank)
+        return super().announced_updates()
+
+class DyingEngine(Engine):
+    def _update_weights(self, version):
+        if version == 2 and self._rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super()._update_weights(version)
+"""
+
+
+def program(folder: Path, name: str) -> str:
+    """A launch whose engines are of another class, which their processes find by its module."""
+    (folder / "other_engines.py").write_text(ENGINES)
+    return (
+        f"import os, sys; sys.path.insert(0, {str(folder)!r})\n"
+        f"os.environ['PYTHONPATH'] = os.pathsep.join([{str(folder)!r}, os.environ.get('PYTHONPATH', '')])\n"
+        "import other_engines\n"
+        "from placebench.ppo import engine, launch\n"
+        f"engine.Engine = engine.InflightEngine = other_engines.{name}\n"
+        "sys.exit(launch.main(sys.argv[1]))"
+    )
+
+
+def test_a_part_that_new_weights_overtake_is_dropped_and_counted(tmp_path: Path) -> None:
+    word = "learners:1+engines:2/staleness=1/inflight_updates=true"
+    engines = program(tmp_path, "SlowEngine")
+    job = run_job(tmp_path / "job", word, 3, *SIZES, "steps=10", "batch.max_response_length=48", program=engines)
+    assert job.exit_code == 0, job.output[-3000:]
+    assert len(job.steps) == 10
+    assert all(step["training/lag_max"] <= 1 for step in job.steps)
+    assert sum(step["training/dropped_sequences"] for step in job.steps) > 0
+    # Weights came in the middle of generating: the span is cut, and goes on behind them.
+    slow = [span for span in device_spans(job, "gen", "update_weights") if span["device"] == "cpu:2"]
+    words = [(span["phase"], span["step"]) for span in slow]
+    assert any(
+        before == after and between[0] == "update_weights"
+        for before, between, after in zip(words, words[1:], words[2:], strict=False)
+    )
+    assert all(before["end_mono"] <= after["start_mono"] for before, after in itertools.pairwise(slow))
+
+
+def processes_left(job_folder: Path) -> list[int]:
+    registered = [row["pid"] for row in read_jsonl(job_folder / "processes.jsonl")]
+    return [pid for pid in registered if psutil.pid_exists(pid)]
+
+
+def test_an_engine_that_dies_while_it_is_sent_weights_ends_the_launch(tmp_path: Path) -> None:
+    started, dying = time.monotonic(), program(tmp_path, "DyingEngine")
+    job = run_job(tmp_path / "job", "learners:1+engines:2/staleness=1", 3, *SIZES, "steps=50", program=dying)
+    assert job.exit_code == 10, job.output[-3000:]
+    assert "ActorDiedError" in job.trial.error.read_text()
+    assert len(job.steps) == 2
+    assert time.monotonic() - started < 120
+    assert not processes_left(tmp_path / "job")
+
+
+def test_an_interrupt_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    with launched(folder, "learners:1+engines:1/staleness=2", 2, *SIZES, "steps=5000") as process:
+        deadline = time.monotonic() + 100
+        while not (folder / "steps.jsonl").is_file() or len(list(read_jsonl(folder / "steps.jsonl"))) < 3:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    assert not processes_left(folder)
