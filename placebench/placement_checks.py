@@ -7,7 +7,7 @@ from typing import get_args
 from placebench.errors import UsageError
 from placebench.models import ModelShape, model_shape
 from placebench.placed import placed_workload
-from placebench.placement import Placement, Pool, Role, Scaling
+from placebench.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.runfolder import slug
 from placebench.workload import EngineSize, Workload
 
@@ -20,6 +20,7 @@ def impossible_placements(placements: Sequence[Placement], workload: Workload) -
             *_separated_rollout(placement),
             *_idle_pools(placement, workload),
             *_unusable_engines(placement, workload),
+            *_split_groups(placement, workload),
         ):
             yield f"placement {placement.name!r}: {reason}"
     yield from _undivided_batches(placements, workload)
@@ -34,13 +35,15 @@ def _shared_folders(placements: Sequence[Placement]) -> Iterator[str]:
 
 
 def _separated_rollout(placement: Placement) -> Iterator[str]:
-    """Asynchrony without engines of its own; and engines, which are not yet run."""
+    """Engines that share their pool with other roles, and asynchrony where nothing could run beside anything."""
     if placement.has_engines:
-        yield (
-            f"rollout lives in {placement.roles[Role.ROLLOUT]} and actor in {placement.roles[Role.ACTOR]}; put both"
-            " into one pool, the only layout this version runs"
-        )
+        pool = placement.roles[Role.ROLLOUT]
+        if others := [role.value for role in placement.roles_in(pool) if role is not Role.ROLLOUT]:
+            yield f"engines in {pool} do nothing but generate; let {' and '.join(others)} live in another pool"
+        if placement.staleness and placement.overlap is Overlap.NONE:
+            yield f"staleness {placement.staleness} saves no time with overlap=none; use overlap=all, or leave it out"
         return
+    # In one pool phases take turns: older weights would cost learning and save no time.
     advice = "needs engines in a pool of their own: use learners:A+engines:B, or leave it out"
     if placement.staleness:
         yield f"staleness {placement.staleness} {advice}"
@@ -87,6 +90,17 @@ def _unusable_engines(placement: Placement, workload: Workload) -> Iterator[str]
         yield from (f"{reason}; {where}" for reason in undivided_heads(shape, workload.model, shared_by))
 
 
+def _split_groups(placement: Placement, workload: Workload) -> Iterator[str]:
+    """Groups of responses to one prompt that several engines apart from the actor would have to share."""
+    pool, batch = placement.pool_of(Role.ROLLOUT), workload.batch
+    engines = pool.size // placed_workload(workload, placement).rollout.tensor_parallel_size
+    if placement.has_engines and batch.size % pool.size == 0 and engines and batch.size // engines % batch.group_size:
+        yield (
+            f"each of {engines} engines gets {batch.size // engines} sequences of a step, which groups of"
+            f" {batch.group_size} do not divide; lower batch.group_size or raise batch.size"
+        )
+
+
 def _on_nodes(pool: Pool) -> str:
     if len(pool.counts) == 1:
         return f"{pool.size} devices"
@@ -130,7 +144,9 @@ def _undivided_batches(placements: Sequence[Placement], workload: Workload) -> I
     whole = lcm(mini_batch, batch.group_size)
     advice = f"try --batch-size {ceil(batch.size / whole) * whole} --mini-batch-size {mini_batch}"
     for placement, pool in pools:
-        sizes = {"size": batch.size, "mini_batch_size": batch.mini_batch_size}
+        sizes = {"size": batch.size}
+        if placement.roles_in(pool.name) != (Role.ROLLOUT,):  # which takes part in no update
+            sizes["mini_batch_size"] = batch.mini_batch_size
         wrong = [f"batch.{key} {size}" for key, size in sizes.items() if size % pool.size]
         if wrong:
             yield (

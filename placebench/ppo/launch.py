@@ -51,11 +51,6 @@ class Launch:
         self._pools: Mapping[str, list[str]] = content["placement"]["pools"]
         pools = [Pool(name, (len(devices),)) for name, devices in self._pools.items()]
         self._placement = placement_from_record(content["placement"], pools)
-        if self._placement.tensor_parallel:
-            rollout = self._workload.rollout.model_copy(
-                update={"tensor_parallel_size": self._placement.tensor_parallel}
-            )
-            self._workload = self._workload.model_copy(update={"rollout": rollout})
         # Tracing takes seconds, and what it shows is the same in every round.
         self._traced_step = self._workload.traced_step if content["round"] == 1 else None
         self._recorder = SpanRecorder(CONTROLLER)
