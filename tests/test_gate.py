@@ -98,6 +98,32 @@ def test_nothing_measured_never_passes(before: list[float], now: list[float], al
         assert isinstance(found.error, RegressionError) == worse
 
 
+def test_pairs_tell_a_slower_machine_from_slower_code() -> None:
+    # The machine gets slower from launch to launch; the code is the same, or 30 % slower in each pair.
+    machine = (1.0, 1.6, 0.9, 2.4)
+    slower = tuple(1.3 * pace * noise for pace, noise in zip(machine, (1.0, 1.01, 0.99, 1.0), strict=True))
+    same = tuple(pace * noise for pace, noise in zip(machine, (1.01, 1.0, 1.0, 0.99), strict=True))
+    assert outcome(measured(*machine), measured(*slower)).error is None
+    assert isinstance(outcome(measured(*machine), measured(*slower), paired=True).error, RegressionError)
+    assert outcome(measured(*machine), measured(*same), paired=True).error is None
+
+
+def test_several_runs_of_the_same_count_as_one(tmp_path: Path) -> None:
+    runs = {
+        side: [run(tmp_path / f"{side}{n}", factor * (1 + n), rounds=1) for n in range(3)]
+        for side, factor in (("before", 1.0), ("after", 1.3))
+    }
+    before, after = (",".join(map(str, paths)) for paths in runs.values())
+    assert invoke("check", after, "--baseline", before, "--paired").exit_code == 1
+    assert invoke("check", before, "--baseline", before, "--paired").exit_code == 0
+    # One launch of each run: the runs differ by more than the code does.
+    assert invoke("check", after, "--baseline", before).exit_code == 0
+    other = run(tmp_path / "other", rounds=1, workload={"model": "big"})
+    refused = invoke("check", f"{runs['after'][0]},{other}", "--baseline", before)
+    assert refused.exit_code == 4
+    assert "demo and demo cannot be taken together: workload model: tiny → big" in refused.stderr
+
+
 def test_a_number_that_no_launch_has_does_not_pass() -> None:
     found = outcome(measured(1.0, 1.0, 1.0), measured(1.0, 1.0, 1.0), metrics=("peak memory",))
     assert isinstance(found.error, LaunchError)
@@ -178,6 +204,7 @@ def test_the_command_passes_and_fails(tmp_path: Path) -> None:
         (["check", "run", "--baseline", "base.json", "--metric", "load"], 2, "neither side of it is worse"),
         (["check", "run:spilt", "--baseline", "base.json"], 2, "run has no placement 'spilt'"),
         (["check", "run", "--baseline", "base.json", "--junit", "run"], 2, "run: cannot write it: Is a directory"),
+        (["check", "run,", "--baseline", "base.json"], 2, "'run,': there is an empty entry"),
         (["check", "run", "--baseline", "nowhere.json"], 4, "nowhere.json: there is no baseline: save one with"),
         (["check", "run", "--baseline", "empty"], 4, "empty: no baseline: there is no run.json in this folder"),
         (["check", "run", "--baseline", "broken.json"], 4, "not a baseline that this placebench reads: Invalid JSON"),

@@ -1,29 +1,36 @@
 #!/usr/bin/env bash
 # gate.sh BEFORE AFTER [OUT]: is the code in the folder AFTER slower than that in the folder BEFORE?
 #
-# Both are measured on this machine, one after the other, with the job of smoke.yaml; a baseline that OUT has already is
-# used again. Ends with the exit code of `placebench check`, or of the run that failed: 0 fine, 1 regression, 2 wrong
-# input, 3 launches failed or too few, 4 no baseline that compares, 124 time limit, 130 interrupted.
+# Both are measured on this machine with the job of smoke.yaml, launch by launch in turn and in alternating order, so
+# that whatever else the machine does meets both alike. Ends with the exit code of `placebench check`, or of the run
+# that failed: 0 fine, 1 regression, 2 wrong input, 3 launches failed or too few, 4 not comparable, 124 time limit, 130
+# interrupted.
 #
-# MAX_REGRESSION (default 25%) and TIME_LIMIT (seconds of a run, default 120) come from the environment.
+# From the environment: PAIRS of launches (default 4), MAX_REGRESSION (25%), TIME_LIMIT in seconds of a launch (120).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 before=$(cd "$1" && pwd)
 after=$(cd "$2" && pwd)
 out=${3:-gate}
 
-# measure NAME FOLDER: run the job with the folder's code; the run's folder is then in $run.
+# measure NAME FOLDER: one launch of the job with the folder's code; all runs of a name are then in ${runs[NAME]}.
+declare -A runs
 measure() {
-    rm -rf "${out:?}/$1"
     PYTHONPATH="$2${PYTHONPATH:+:$PYTHONPATH}" placebench run --config "$here/smoke.yaml" --name "$1" \
-        --out "$out/$1" --time-limit "${TIME_LIMIT:-120}"
-    run=$(echo "$out/$1"/*)
+        --out "$out/$1-$pair" --time-limit "${TIME_LIMIT:-120}" >"$out/$1-$pair.txt"
+    runs[$1]+="${runs[$1]:+,}$(echo "$out/$1-$pair"/*)"
 }
 
-if [ ! -e "$out/baseline.json" ]; then
-    measure before "$before"
-    placebench baseline save "$run" "$out/baseline.json"
-fi
-measure after "$after"
-placebench check "$run" --baseline "$out/baseline.json" --max-regression "${MAX_REGRESSION:-25%}" \
+rm -rf "${out:?}"
+mkdir -p "$out"
+for ((pair = 1; pair <= ${PAIRS:-4}; pair++)); do
+    if ((pair % 2)); then
+        measure before "$before"
+        measure after "$after"
+    else
+        measure after "$after"
+        measure before "$before"
+    fi
+done
+placebench check "${runs[after]}" --baseline "${runs[before]}" --paired --max-regression "${MAX_REGRESSION:-25%}" \
     --junit "$out/gate.xml" --json "$out/gate.json"

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from placebench.commands.shared import open_console, parse_share, with_latest
+from placebench.errors import UsageError
 
 _CHECK_EXAMPLES = """\b
 Examples:
@@ -20,8 +21,8 @@ KINDS = ("host", "devices", "versions", "workload")
 
 
 @click.command(epilog=_CHECK_EXAMPLES)
-@click.argument("run", metavar="RUN")
-@click.option("--baseline", required=True, type=click.Path(path_type=Path), help="A baseline file, or a run's folder.")
+@click.argument("runs", metavar="RUN[,RUN...]")
+@click.option("--baseline", required=True, metavar="FILE|RUN[,...]", help="A baseline file, or a run's folder.")
 @click.option(
     "--max-regression", default="5%", show_default=True, metavar="SHARE", help="How much worse is allowed: 5% or 0.05."
 )
@@ -34,41 +35,44 @@ KINDS = ("host", "devices", "versions", "workload")
 @click.option(
     "--allow", multiple=True, type=click.Choice(KINDS), help="Compare although these differ, and list them; repeatable."
 )
+@click.option("--paired", is_flag=True, help="The launches of both were interleaved: compare them pair by pair.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every number.")
 def check(
-    run: str,
-    baseline: Path,
+    runs: str,
+    baseline: str,
     max_regression: str,
     metrics: tuple[str, ...],
     min_launches: int,
     allow: tuple[str, ...],
+    paired: bool,
     junit: Path | None,
     json_path: Path | None,
 ) -> None:
     """Say whether a run is worse than a baseline, with the exit code.
 
-    RUN is the run's folder, latest, or one placement of it, RUN:PLACEMENT. A regression is worse by more than
-    --max-regression with its whole 95 % interval. On GitHub the step's summary and annotations are written, too.
+    RUN is the run's folder, latest, or one placement of it, RUN:PLACEMENT; several runs of the same, set apart by
+    commas, count as one. A regression is worse by more than --max-regression with its whole 95 % interval. On GitHub
+    the step's summary and annotations are written, too.
     """
     from placebench.compare.sources import parse_source
     from placebench.gate.baseline import load_baseline, measured_run
-    from placebench.gate.checking import Kind, check
+    from placebench.gate.checking import Kind, check, join
     from placebench.gate.output import print_check, tell_github, verdict, write_json, write_junit
 
     share = parse_share("--max-regression", max_regression)
-    source = parse_source(with_latest(run))
-    measured = measured_run(source.run or Path(run), source.placement)
-    before = load_baseline(baseline)
-    if source.placement is not None:
-        before = before.only(source.placement)
+    sources = [(part, parse_source(with_latest(part))) for part in split_paths(runs)]
+    measured = [measured_run(source.run or Path(part), source.placement) for part, source in sources]
+    before = join([load_baseline(Path(part)) for part in split_paths(baseline)])
+    chosen = sources[0][1].placement
     found = check(
-        measured,
-        before,
+        join(measured),
+        before if chosen is None else before.only(chosen),
         max_regression=share,
         metrics=metrics,
         min_launches=min_launches,
         allow=[Kind(word) for word in allow],
+        paired=paired,
     )
     print_check(found, open_console())
     if junit:
@@ -102,3 +106,15 @@ def save(run: str, path: Path) -> None:
     saved = save_baseline(source.run or Path(run), path, source.placement)
     launches = ", ".join(f"{len(placement.launches)} of {name}" for name, placement in saved.placements.items())
     click.echo(f"{path}: {launches} launches of {saved.run}")
+
+
+def split_paths(text: str) -> list[str]:
+    """Paths set apart by commas; one that is there under the whole text is one.
+
+    Raises:
+        UsageError: a path is empty.
+    """
+    parts = [text] if Path(text).exists() else text.split(",")
+    if not all(parts):
+        raise UsageError(f"{text!r}: there is an empty entry: name a run before and behind each comma")
+    return parts

@@ -112,11 +112,12 @@ def check(
     metrics: Sequence[str] = (),
     min_launches: int = 3,
     allow: Sequence[Kind] = (),
+    paired: bool = False,
 ) -> Check:
     """Compare a run with a baseline.
 
     A number regresses when it is worse by more than `max_regression` with its whole 95 % interval: Welch's, for the
-    launches of two runs are no pairs.
+    launches of two runs are no pairs, unless they were interleaved.
 
     Args:
         run: the run, as a baseline.
@@ -125,6 +126,8 @@ def check(
         metrics: labels or keys of the numbers; the step time where none are given.
         min_launches: finished launches that each placement needs on both sides.
         allow: kinds of difference that do not make the two incomparable.
+        paired: whether the launches of both were interleaved, so that the first of one was started next to the first
+            of the other and so on: what the machine does meanwhile then drops out.
 
     Raises:
         UsageError: a metric is unknown, or has no worse side.
@@ -141,7 +144,7 @@ def check(
     cases: list[Case] = []
     if not incomparable:
         cases = [
-            _case(name, metric, baseline.placements[name], run.placements[name], max_regression)
+            _case(name, metric, baseline.placements[name], run.placements[name], max_regression, paired=paired)
             for name in shared
             for metric in chosen
         ]
@@ -152,6 +155,31 @@ def check(
     ]
     allowed = tuple(text for kind, text in differences if kind in allow)
     return Check(run, baseline, max_regression, tuple(cases), tuple(incomparable), tuple(failures), allowed)
+
+
+def join(runs: Sequence[Baseline]) -> Baseline:
+    """Several runs of the same as one, launch after launch.
+
+    Raises:
+        BaselineError: they are not the same; what differs is named.
+    """
+    first, *others = runs
+    placements = dict(first.placements)
+    for other in others:
+        differences = [text for _, text in _differences(other, first)]
+        if other.placements.keys() != placements.keys():
+            differences.append(f"placements: {listing(placements)} → {listing(other.placements)}")
+        if differences:
+            raise BaselineError(f"{first.run} and {other.run} cannot be taken together: {'; '.join(differences)}")
+        for name, more in other.placements.items():
+            placements[name] = placements[name].model_copy(
+                update={
+                    "planned": placements[name].planned + more.planned,
+                    "launches": placements[name].launches + more.launches,
+                    "failures": placements[name].failures + more.failures,
+                }
+            )
+    return first.model_copy(update={"placements": placements})
 
 
 def describe(case: Case) -> str:
@@ -224,11 +252,19 @@ def _too_little(placement: MeasuredPlacement, name: str, whose: str, min_launche
     return []
 
 
-def _case(name: str, metric: Metric, before: MeasuredPlacement, now: MeasuredPlacement, max_regression: float) -> Case:
+def _case(
+    name: str,
+    metric: Metric,
+    before: MeasuredPlacement,
+    now: MeasuredPlacement,
+    max_regression: float,
+    *,
+    paired: bool,
+) -> Case:
     """One number of one placement against the baseline's."""
     better = Better.LESS if metric.key in WORSE_WHEN_HIGHER else metric.better
     first, other = (side.values(metric.key) for side in (before, now))
-    found = compare(first, other, better, max_regression, paired=False)
+    found = compare(first, other, better, max_regression, paired=paired)
     visible = math.nan
     if found is not None:
         slack = math.log(found.high / found.value)
