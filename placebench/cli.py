@@ -15,10 +15,10 @@ import click
 from placebench import __version__
 from placebench.commands import compare, gate, placements, show
 from placebench.commands.shared import find_run, open_console, read_rounds, read_share
-from placebench.errors import PlacebenchError
+from placebench.errors import PlacebenchError, UsageError
 
 if TYPE_CHECKING:
-    from placebench.plan import RunRequest
+    from placebench.plan import Plan, RunRequest
 
 # click's own exit code for a wrong command line, the shell's for SIGINT, and sysexits.h's for a fault of the program:
 # 1 says that a check has found a regression.
@@ -103,6 +103,13 @@ Examples:
 """
 
 
+_CALIBRATE_EXAMPLES = """\b
+Examples:
+  placebench calibrate
+  placebench calibrate --placement split --pairs 10 --devices gpu:4 --model qwen2.5-0.5b
+"""
+
+
 @click.group(
     cls=PlacebenchGroup,
     epilog=_EXAMPLES,
@@ -178,7 +185,39 @@ def run(dry_run: bool, resume: str | None, settings: tuple[str, ...], config: Pa
     from placebench.resume import resume_plan
 
     request = replace(_request(given, settings, config), dry_run=dry_run)
-    plan = resume_plan(find_run(resume), request) if resume else make_plan(request)
+    _start(resume_plan(find_run(resume), request) if resume else make_plan(request), dry_run=dry_run)
+
+
+@main.command(epilog=_CALIBRATE_EXAMPLES)
+@click.option("--placement", default="standard", show_default=True, help="What is compared with itself.")
+@click.option("--pairs", type=click.IntRange(min=2), default=5, show_default=True, help="Pairs of launches, two each.")
+def calibrate(
+    placement: str, pairs: int, dry_run: bool, settings: tuple[str, ...], config: Path | None, **given: Any
+) -> None:
+    """Measure how much launches of one placement differ on this host: what comparisons here cannot tell apart.
+
+    The launches are dealt in pairs to two arms that are the same. The noise floor, its parts within and between
+    launches and the smallest effect that rounds can tell are printed, kept in the run's folder, and used by later runs
+    of the same workload beside it. A calibration that was stopped goes on with placebench run --resume.
+    """
+    from placebench.plan import default_name, make_plan
+
+    request = _request(given, settings, config)
+    name = default_name(f"calibrate-{placement}") if request.name is None else request.name
+    request = replace(request, placements=placement, rounds=2 * pairs, name=name, calibrates=True, dry_run=dry_run)
+    plan = make_plan(request)
+    if len(plan.placements) != 1:
+        raise UsageError(f"--placement {placement}: name one placement, which is compared with itself")
+    _start(plan, dry_run=dry_run)
+
+
+# What `calibrate` decides itself; all other options of `run` are its own too.
+_OF_RUN_ALONE = ("placements", "rounds", "precision", "max_rounds", "max_time", "resume")
+calibrate.params += [param for param in run.params if param.name not in _OF_RUN_ALONE]
+
+
+def _start(plan: "Plan", *, dry_run: bool) -> None:
+    """Run a plan and report, or show it."""
     if dry_run:
         from placebench.plan_view import show_plan
 

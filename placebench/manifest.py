@@ -89,6 +89,7 @@ def _describe(plan: Plan, command: Sequence[str]) -> dict[str, Any]:
         "started": utc_now(),
         "ended": None,
         "rounds": plan.rounds,
+        "calibrates": plan.calibrates,
         "steps": plan.workload.steps,
         "warmup_steps": plan.workload.warmup_steps,
         "sample_hz": plan.sample_hz,

@@ -41,6 +41,7 @@ class RunRequest:
         max_rounds: with `auto`, the most rounds; None for the default.
         max_time_s: with `auto`, no round begins that would end later; None for no limit.
         min_effect: smallest effect of interest, as a fraction.
+        calibrates: whether the run compares one placement with itself.
         name: of the run; None for the placements' names.
         out: folder of the runs.
         step_timeout_s: seconds without progress after which a launch is given up.
@@ -63,6 +64,7 @@ class RunRequest:
     max_rounds: int | None = None
     max_time_s: float | None = None
     min_effect: float | None = None
+    calibrates: bool = False
     name: str | None = None
     out: Path = Path("runs")
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
@@ -125,6 +127,7 @@ class Plan:
         rounds: launches of each placement; with `auto`, those that are run in any case.
         auto: when rounds are added and when that ends; None for a fixed number.
         min_effect: smallest effect of interest, as a fraction; None for the comparison's default.
+        calibrates: whether the run compares its only placement with itself.
         step_timeout_s: seconds without progress after which a launch is given up.
         time_limit_s: seconds after which the whole run ends; None for no limit.
         sample_hz: device samples a second; 0 for none.
@@ -146,6 +149,7 @@ class Plan:
     sample_hz: float = DEFAULT_SAMPLE_HZ
     auto: AutoRounds | None = None
     min_effect: float | None = None
+    calibrates: bool = False
     done: frozenset[tuple[int, str]] = frozenset()
     resumed: bool = False
     checkpoint_every: int | None = None
@@ -266,6 +270,7 @@ def make_plan(request: RunRequest) -> Plan:
         rounds=planned_rounds(request, auto),
         auto=auto,
         min_effect=request.min_effect,
+        calibrates=request.calibrates,
         step_timeout_s=request.step_timeout_s,
         time_limit_s=request.time_limit_s,
         sample_hz=request.sample_hz,

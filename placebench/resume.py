@@ -62,6 +62,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         devices=stored,
         rounds=planned,
         auto=auto,
+        calibrates=bool(content.get("calibrates")),
         min_effect=content.get("min_effect") if request.min_effect is None else request.min_effect,
         step_timeout_s=request.step_timeout_s,
         time_limit_s=request.time_limit_s,

@@ -126,6 +126,11 @@ class RunFolder:
         """Every number of the report."""
         return self.path / "summary.json"
 
+    @property
+    def calibration_file(self) -> Path:
+        """How much launches of one placement vary; only in the folder of a calibration."""
+        return self.path / "calibration.json"
+
     def trial(self, round_number: int, placement: str) -> Trial:
         """The folder of a placement's launch in a round (counted from 1)."""
         return Trial(self.path / "trials" / f"{round_number:02d}-{slug(placement)}")

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from placebench.compare.attribution import RATES, attribute, peak_memory
+from placebench.compare.calibration import Calibration, find_calibration
 from placebench.compare.critical_path import PATH_KEYS, path_values
 from placebench.compare.efficiency import measure_efficiency
 from placebench.compare.measured import ADDITIVE, Measured
@@ -104,12 +105,14 @@ class Comparison:
         results: one a placement, in the run's order; without launches where none has finished.
         load_signal: which of the sampler's quantities is the device load.
         min_effect: smallest effect of interest, as a fraction.
+        calibration: how much launches vary on this host under this workload; None where nobody measured it.
     """
 
     run: Run
     results: tuple[PlacementResult, ...]
     load_signal: str
     min_effect: float
+    calibration: Calibration | None = None
 
     @property
     def first(self) -> PlacementResult:
@@ -142,6 +145,7 @@ def compare_run(path: Path, min_effect: float | None = None) -> Comparison:
         UsageError: the folder is not a run's, or a file in it is damaged.
     """
     run = load_run(path)
+    calibration = find_calibration(run)
     if min_effect is None:
         min_effect = float(run.manifest.get("min_effect") or MIN_EFFECT)
     done = [launch for placement in run.placements for launch in run.done(placement.name)]
@@ -149,8 +153,8 @@ def compare_run(path: Path, min_effect: float | None = None) -> Comparison:
     results: list[PlacementResult] = []
     for placement in run.placements:
         measured = _measure(run, placement, load_signal)
-        results.append(_against(results[0], measured, run, min_effect) if results else measured)
-    return Comparison(run, tuple(_hold_headlines(results)), load_signal, min_effect)
+        results.append(_against(results[0], measured, run, min_effect, calibration) if results else measured)
+    return Comparison(run, tuple(_hold_headlines(results)), load_signal, min_effect, calibration)
 
 
 def _has(launch: Launch, signal: str) -> bool:
@@ -205,7 +209,9 @@ def _device_values(launch: Launch, placement: RunPlacement, attributed: pd.DataF
     return numbers
 
 
-def _against(first: PlacementResult, other: PlacementResult, run: Run, min_effect: float) -> PlacementResult:
+def _against(
+    first: PlacementResult, other: PlacementResult, run: Run, min_effect: float, calibration: Calibration | None
+) -> PlacementResult:
     """A placement with its ratios to the first, each but the headlines corrected for the family that it belongs to."""
     phases = dict.fromkeys([*first.keys("phase/"), *other.keys("phase/")])
     families = (
@@ -223,6 +229,7 @@ def _against(first: PlacementResult, other: PlacementResult, run: Run, min_effec
                 other.by_step(metric.key) if work is None else other.by_round(metric.key),
                 metric.better,
                 min_effect,
+                noise=calibration.noise(metric.key) if calibration else None,
             )
             for metric in family
         }

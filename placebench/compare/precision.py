@@ -35,7 +35,7 @@ def _headlines(run: Run, placement: str, rounds: int) -> tuple[dict[int, LaunchV
     rates: dict[int, LaunchValue] = {}
     for launch in run.done(placement):
         if launch.round <= rounds:
-            seconds = launch.step_seconds[launch.step_seconds.index > launch.warmup_steps]
+            seconds = launch.step_seconds[launch.step_seconds.index > launch.last_warmup_step]
             times[launch.round] = seconds
             if TOKENS in launch.steps:
                 rates[launch.round] = launch.steps[TOKENS].reindex(seconds.index) / seconds

@@ -5,6 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from placebench.compare.comparison import Comparison, compare_run
+from placebench.compare.variation import compare_with_itself
 from placebench.errors import UsageError
 from placebench.report import HTML, MARKDOWN, ReportPaths
 from placebench.report.schema import Summary
@@ -39,6 +40,8 @@ def _write(comparison: Comparison, summary: Summary) -> ReportPaths:
     from placebench.report.plots import draw_plots
     from placebench.report.trace import write_trace
 
+    if comparison.run.manifest.get("calibrates") and (found := compare_with_itself(comparison)):
+        found.calibration.write(comparison.run.folder)
     trace = comparison.run.folder.path / TRACE
     trace.unlink(missing_ok=True)
     has_trace = write_trace(comparison, trace)

@@ -215,6 +215,27 @@ class LaunchSummary(_Part):
     stop_s: Number
 
 
+class NoiseSummary(_Part):
+    """How much a number of two launches of one placement differs; standard deviations of log ratios."""
+
+    key: str
+    label: str
+    pair: float = Field(description="of two launches started one after the other: the noise floor")
+    within: Number = Field(description="what their steps contribute; null for a number that a launch has one of")
+    between: Number = Field(description="what launches vary by beyond that; null likewise")
+    detectable: dict[int, float] = Field(
+        description="smallest effect, a fraction, that so many rounds tell with a probability of 80 %"
+    )
+
+
+class CalibrationSummary(_Part):
+    """A placement against itself."""
+
+    headline: str
+    pairs: int = Field(description="pairs of launches")
+    noise: tuple[NoiseSummary, ...]
+
+
 class Method(_Part):
     """How the numbers came about."""
 
@@ -224,6 +245,7 @@ class Method(_Part):
     steps_before: int = Field(0, description="number of the last step in the checkpoint that launches went on from")
     load: str = Field(description="what device load means here")
     efficiency: tuple[str, ...] = Field(description="constants behind MFU and MBU, or why there are none")
+    noise: str | None = Field(None, description="what a calibration of this host and workload has found")
     steps: str = "median of the measured steps of a launch; hidden, idle and waiting time: their mean"
     interval: str = (
         "t interval over launches; of a ratio, over the log ratios of launches of the same round, each the median over"
@@ -250,6 +272,7 @@ class Summary(_Part):
     versions: dict[str, Any]
     git: dict[str, Any] | None
     warnings: tuple[str, ...]
+    calibration: CalibrationSummary | None = Field(None, description="of a run that compares a placement with itself")
     placements: tuple[PlacementSummary, ...]
     scaling: tuple[ScalingSummary, ...] = Field((), description="empty without replicas of several numbers")
     launches: tuple[LaunchSummary, ...]

@@ -21,6 +21,7 @@ from placebench.compare.scaling import ScalingResult, measure_scaling
 from placebench.compare.statistics import CONFIDENCE, Better
 from placebench.compare.statistics import Ratio as MeasuredRatio
 from placebench.compare.suggestion import suggest
+from placebench.report.calibration import noise_on_record, summarize_calibration
 from placebench.report.schema import (
     DeviceSummary,
     Difference,
@@ -62,12 +63,14 @@ def summarize(comparison: Comparison) -> Summary:
             steps_before=run.steps_before,
             load=load_meaning(comparison),
             efficiency=basis(run),
+            noise=noise_on_record(comparison),
         ),
         workload=manifest.get("workload", {}),
         host=manifest.get("host", {}),
         versions=manifest.get("versions", {}),
         git=manifest.get("git"),
         warnings=caveats(comparison),
+        calibration=summarize_calibration(comparison),
         placements=tuple(_placement(comparison, result) for result in comparison.results),
         scaling=tuple(_scaling(found) for found in measure_scaling(comparison)),
         launches=tuple(_launch(launch) for launch in run.launches),

@@ -80,6 +80,29 @@ def _ratio_cells(found: Ratio | None) -> tuple[str, str]:
     return ratio(found.value, found.low, found.high), interval(found.low, found.high)
 
 
+def calibration_grid(summary: Summary) -> Grid:
+    """How much launches of a placement differ from each other, and what so much noise lets rounds tell."""
+    found = summary.calibration
+    noise = found.noise if found else ()
+    rounds = list(noise[0].detectable) if noise else []
+    header = (
+        "",
+        "noise floor",
+        "within launches",
+        "between launches",
+        *(f"told by {count} rounds" for count in rounds),
+    )
+    rows = tuple(
+        (
+            one.label,
+            *(MISSING if share is None else f"{share:.1%}" for share in (one.pair, one.within, one.between)),
+            *(f"{one.detectable[count]:.1%}" for count in rounds),
+        )
+        for one in noise
+    )
+    return Grid(f"Noise of {plural(found.pairs if found else 0, 'pair')} of launches", header, rows)
+
+
 def device_grid(summary: Summary) -> Grid:
     """Load, peak memory, idle time and energy of every device in every placement."""
     keys = ("load", "peak_memory", "idle", "energy")
@@ -228,6 +251,7 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
         f"Load: {summary.method.load}. A sample counts for a phase by the time they share; 'sampled' is that time and"
         " the number of samples.",
         *summary.method.efficiency,
+        *((summary.method.noise,) if summary.method.noise else ()),
         *_missing_trace(summary),
     )
     return (*lines, f"Open {trace} at https://ui.perfetto.dev to see every phase of every launch.") if trace else lines

@@ -13,6 +13,7 @@ from placebench.report.schema import PlacementSummary, Summary
 from placebench.report.tables import (
     Grid,
     Row,
+    calibration_grid,
     comparison_rows,
     device_grid,
     difference_grid,
@@ -37,6 +38,10 @@ def print_summary(summary: Summary, console: Console) -> None:
     if not others:
         console.print(_grid(single_grid(first), texts=1))
         console.print()
+    noise = calibration_grid(summary)
+    if noise.rows:
+        console.print(_grid(noise, texts=1))
+        console.print()
     scaling = scaling_grid(summary)
     if scaling.rows:
         console.print(_grid(scaling, texts=4))
@@ -49,6 +54,11 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print(formula, style="dim", markup=False, highlight=False)
     for warning in summary.warnings:
         console.print(Text.assemble(("warning: ", "yellow"), warning))
+    if summary.method.noise:
+        console.print(summary.method.noise, style="dim", markup=False, highlight=False)
+    if summary.calibration:
+        console.print()
+        console.print(Text(summary.calibration.headline, "bold"))
     for placement in summary.verdicts:
         console.print()
         console.print(Text(placement.headline or "", "bold"))

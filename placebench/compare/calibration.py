@@ -1,0 +1,84 @@
+"""How much launches of one and the same placement vary on a host: what `placebench calibrate` leaves for later runs.
+
+The figures lie in `calibration.json` in the folder of the run that measured them. A comparison takes those of the
+newest calibration beside its own run that had the same devices and the same workload but for the seed.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from placebench.compare.run import Run
+from placebench.compare.statistics import Noise
+from placebench.runfolder import RunFolder, write_json
+
+
+@dataclass(frozen=True)
+class Variation:
+    """How much a number of two launches of one placement differs; standard deviations of log ratios.
+
+    Attributes:
+        pair: of two launches started one after the other.
+        within: the part that their steps vary by; None for a number that a launch has only one of.
+        between: the part that launches vary by beyond that; None likewise.
+    """
+
+    pair: float
+    within: float | None
+    between: float | None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A placement against itself on one host.
+
+    Attributes:
+        run: name of the run's folder.
+        placement: its name.
+        pairs: of launches.
+        variations: by key of the number.
+    """
+
+    run: str
+    placement: str
+    pairs: int
+    variations: Mapping[str, Variation]
+
+    def noise(self, key: str) -> Noise | None:
+        """The noise of a number; None where it was not measured. The true mean is known, so n pairs have n degrees."""
+        found = self.variations.get(key)
+        return None if found is None else Noise(found.pair, float(self.pairs))
+
+    def write(self, folder: RunFolder) -> None:
+        """Write `calibration.json`."""
+        write_json(folder.calibration_file, {"schema_version": 1, **asdict(self)})
+
+
+def find_calibration(run: Run) -> Calibration | None:
+    """The newest calibration beside a run that is of its host and workload; None where there is none."""
+    beside = run.folder.path.resolve().parent
+    for path in sorted(beside.glob("*/calibration.json"), reverse=True):
+        folder = RunFolder(path.parent)
+        try:
+            manifest = json.loads(folder.run_file.read_text(encoding="utf-8"))
+            if folder.path.name != run.folder.path.resolve().name and _setting(manifest) == _setting(run.manifest):
+                return _read(folder)
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # a damaged calibration, or one of another version, tells nothing about this run
+    return None
+
+
+def _setting(manifest: Mapping[str, Any]) -> tuple[object, object]:
+    """What must be the same for noise to be: devices, node by node, and workload without its seed."""
+    work = {key: value for key, value in manifest["workload"].items() if key not in ("seed", "trace_kernels")}
+    return manifest["devices"], work
+
+
+def _read(folder: RunFolder) -> Calibration:
+    content = json.loads(folder.calibration_file.read_text(encoding="utf-8"))
+    variations = {key: Variation(**found) for key, found in content["variations"].items()}
+    if content["schema_version"] != 1 or not all(math.isfinite(found.pair) for found in variations.values()):
+        raise ValueError("not a calibration of this version")
+    return Calibration(str(content["run"]), str(content["placement"]), int(content["pairs"]), variations)

@@ -1,0 +1,59 @@
+"""What a placement's comparison with itself says, for `summary.json` and in words."""
+
+from placebench.compare.comparison import Comparison
+from placebench.compare.metrics import STEP_TIME
+from placebench.compare.statistics import detectable_effect
+from placebench.compare.text import interval, ratio
+from placebench.compare.variation import SelfComparison, compare_with_itself
+from placebench.report.schema import CalibrationSummary, NoiseSummary
+from placebench.rounds import DEFAULT_ROUNDS
+
+# The default number of rounds, and what more of them bring.
+ROUNDS = (DEFAULT_ROUNDS, 5, 10)
+
+
+def summarize_calibration(comparison: Comparison) -> CalibrationSummary | None:
+    """The summary of a run that compares its placement with itself; None for any other, and with too few launches."""
+    found = compare_with_itself(comparison) if comparison.run.manifest.get("calibrates") else None
+    if found is None:
+        return None
+    return CalibrationSummary(
+        headline=_headline(found, comparison.min_effect),
+        pairs=found.calibration.pairs,
+        noise=tuple(
+            NoiseSummary(
+                key=metric.key,
+                label=metric.label,
+                pair=noise.pair,
+                within=noise.within,
+                between=noise.between,
+                detectable={rounds: detectable_effect(noise.pair, rounds, comparison.min_effect) for rounds in ROUNDS},
+            )
+            for metric in found.metrics
+            for noise in [found.calibration.variations[metric.key]]
+        ),
+    )
+
+
+def noise_on_record(comparison: Comparison) -> str | None:
+    """The step time's noise that a calibration of this host has left, in one sentence; None without one."""
+    calibration = comparison.calibration
+    noise = calibration.noise(STEP_TIME.key) if calibration else None
+    if calibration is None or noise is None:
+        return None
+    least = detectable_effect(noise.sd, DEFAULT_ROUNDS, comparison.min_effect)
+    return (
+        f"Noise by {calibration.run}: two launches of {calibration.placement} differ by {noise.sd:.1%} in step time;"
+        f" {DEFAULT_ROUNDS} rounds tell effects from {least:.1%} on."
+    )
+
+
+def _headline(found: SelfComparison, min_effect: float) -> str:
+    calibration, step = found.calibration, found.step
+    noise = calibration.variations[STEP_TIME.key]
+    least = detectable_effect(noise.pair, DEFAULT_ROUNDS, min_effect)
+    return (
+        f"{calibration.placement} against itself: a step takes {ratio(step.value, step.low, step.high)} times as long"
+        f" (95 % interval {interval(step.low, step.high)}, {calibration.pairs} pairs of launches): {step.verdict}."
+        f" The noise floor is {noise.pair:.1%}, and {DEFAULT_ROUNDS} rounds tell effects from {least:.1%} on."
+    )
