@@ -3,15 +3,70 @@ import json
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import BaseModel, ConfigDict, Field
 from synthetic_run import STARTUP_S, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import compare_run
 from placebench.report.trace import write_trace
 
 Event = dict[str, Any]
+
+
+class _Named(BaseModel):
+    """What every event of Chromium's 'Trace Event Format' has, whole ids and no key that the format does not know."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: Annotated[str, Field(min_length=1)]
+    pid: Annotated[int, Field(gt=0)]
+
+
+class Slice(_Named):
+    """A complete event: microseconds of its start and length."""
+
+    ph: Literal["X"]
+    cat: str
+    tid: int
+    ts: Annotated[float, Field(ge=0)]
+    dur: Annotated[float, Field(ge=0)]
+    args: dict[str, int | str]
+
+
+class Counter(_Named):
+    """A counter event: its process is all that it belongs to, and its values are numbers."""
+
+    ph: Literal["C"]
+    ts: Annotated[float, Field(ge=0)]
+    args: Annotated[dict[str, float], Field(min_length=1)]
+
+
+class TrackName(_Named):
+    """A metadata event with the name of a process or thread."""
+
+    name: Literal["process_name", "thread_name"]
+    ph: Literal["M"]
+    tid: int
+    args: dict[Literal["name"], str]
+
+
+class TrackOrder(_Named):
+    """A metadata event with the place of a process or thread."""
+
+    name: Literal["process_sort_index", "thread_sort_index"]
+    ph: Literal["M"]
+    tid: int
+    args: dict[Literal["sort_index"], int]
+
+
+class TraceFile(BaseModel):
+    """The format's JSON object form."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    displayTimeUnit: Literal["ms", "ns"]  # noqa: N815 - the format's name
+    otherData: dict[str, str]  # noqa: N815
+    traceEvents: Annotated[list[Slice | Counter | TrackName | TrackOrder], Field(min_length=1)]  # noqa: N815
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +157,23 @@ def test_counters_have_units_and_no_missing_values(events: list[Event]) -> None:
     assert {event["args"]["memory"] for event in counters if event["name"] == "cpu:1 memory (GiB)"} == {0.75}
     # The first sample has no load, as nothing came before it.
     assert len(loads) == len([event for event in counters if event["name"] == "cpu:0 memory (GiB)"]) - 1
+
+
+@pytest.mark.parametrize("run", [SyntheticRun(rounds=2, missed=3), gpu_run(rounds=1)])
+def test_every_event_is_one_of_the_format(tmp_path: Path, run: SyntheticRun) -> None:
+    assert write_trace(compare_run(run.write(tmp_path / "run")), tmp_path / "trace.json.gz")
+    text = gzip.decompress((tmp_path / "trace.json.gz").read_bytes()).decode()
+    content = TraceFile.model_validate_json(text)
+    kinds = {type(event) for event in content.traceEvents}
+    assert kinds == {Slice, Counter, TrackName, TrackOrder}
+    # A track has one name, which stands before its first slice, and no slice is on a track without one.
+    named: set[tuple[int, int]] = set()
+    for event in content.traceEvents:
+        if isinstance(event, TrackName):
+            assert (event.pid, event.tid) not in named
+            named.add((event.pid, event.tid))
+        elif isinstance(event, Slice):
+            assert (event.pid, event.tid) in named
 
 
 def test_gpus_have_counters_of_tensor_cores_memory_traffic_and_clocks(tmp_path: Path) -> None:
