@@ -117,13 +117,17 @@ def ready_phases(
     return tuple(chosen)
 
 
-def graph_among(names: Collection[str]) -> tuple[Phase, ...]:
+def graph_among(names: Collection[str], staleness: int = 0) -> tuple[Phase, ...]:
     """The phases of these names, as a run shows which it had; names that are none of the graph's are left out.
 
     In place of an input that is not there stand the phases that it would have waited for.
+
+    Args:
+        names: of phases.
+        staleness: as in `step_graph`.
     """
     inputs: dict[str, tuple[str, ...]] = {}
-    phases = step_graph(hands_over=True, has_critic=True)
+    phases = step_graph(hands_over=True, has_critic=True, staleness=staleness)
     for phase in phases:
         needed = (wanted for name in phase.after for wanted in ((name,) if name in names else inputs[name]))
         inputs[phase.name] = tuple(dict.fromkeys(needed))

@@ -31,7 +31,9 @@ from placebench.telemetry.spans import CONTROLLER
 PATH, GAP, OFF_PATH, IMBALANCE, BESIDE = "path/", "gap/", "off_path/", "imbalance/", "beside/"
 PATH_KEYS = (PATH, GAP, OFF_PATH, IMBALANCE, BESIDE)
 END = "end of the step"
-GEN, UPDATE_ACTOR, UPDATE_WEIGHTS = "gen", "update_actor", "update_weights"
+GEN = "gen"
+# Phases that engines do one by one: each generates its parts, and may take weights in the middle of one.
+OF_ENGINES = (GEN, "update_weights")
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """A phase of one step on all devices that work on it; of engines apart from the trainer, what one device generates.
+    """A phase of one step on all devices that work on it; of engines apart from the trainer, what one device does.
 
     Attributes:
         step: the step it belongs to.
@@ -107,12 +109,12 @@ class SpanGraph:
 
     def __init__(self, spans: pd.DataFrame, placement: RunPlacement) -> None:
         self._blocking = placement.overlap != Overlap.ALL
-        self._staleness = placement.staleness
         self._has_engines = placement.has_engines
-        self._works = _works(spans, alone={GEN} if self._has_engines else ())
+        self._works = _works(spans, alone=OF_ENGINES if self._has_engines else ())
         self._starts = [work.start for work in self._works]
         self._latest_ends = list(accumulate((work.end for work in self._works), max))
-        self._inputs = {phase.name: phase.after for phase in graph_among({work.phase for work in self._works})}
+        graph = graph_among({work.phase for work in self._works}, placement.staleness)
+        self._graph = {phase.name: phase for phase in graph}
         whole = spans[(spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE)]
         ends = zip(whole["start"].tolist(), whole["end"].tolist(), strict=True)
         self._windows: dict[int, tuple[float, float]] = dict(zip(whole["step"].tolist(), ends, strict=True))
@@ -139,8 +141,8 @@ class SpanGraph:
 
     def _backwards(self, step: int, start: float, end: float) -> Iterator[Segment]:
         works = [work for work, *_ in self.during(step)]
-        # With stale weights allowed, a step is over before its own have reached the engines.
-        ending = (one for one in works if one.step == step and (one.end <= end or not self._staleness))
+        # A phase that outlasts its step does not end it.
+        ending = (one for one in works if one.step == step and (one.end <= end or not self._outlasts(one)))
         work = max(ending, key=lambda one: one.end, default=None)
         now, seen = end, set()
         if work is None or work.end < end:
@@ -157,6 +159,9 @@ class SpanGraph:
             yield Segment(work.phase, True, work.step, released, begin)
             work, now = cause, released
 
+    def _outlasts(self, work: Work) -> bool:
+        return work.phase in self._graph and self._graph[work.phase].outlasts
+
     def _release(self, work: Work, others: list[Work]) -> tuple[float, Work | None]:
         """When a phase could start, and which of the others it had to wait for until then."""
         released, cause = float("-inf"), None
@@ -172,21 +177,23 @@ class SpanGraph:
         return released, cause
 
     def _is_input(self, other: Work, work: Work) -> bool:
-        """Whether a phase needs the other's results: of its own step, or weights of an earlier one."""
-        names = self._inputs.get(work.phase, ())
-        if other.phase == GEN and GEN in names and self._has_engines:
+        """Whether a phase needs the other's results: of its own step, or of an earlier one."""
+        phase = self._graph.get(work.phase)
+        if phase is None:
+            return False
+        if self._has_engines and other.phase == GEN and GEN in phase.after:
             # A step takes what is ready, so that it may be another step's; the last before its start let it start.
             return other.end <= work.start
-        if other.phase == UPDATE_WEIGHTS and (not names or (self._staleness and work.phase == UPDATE_ACTOR)):
-            return other.step == work.step - 1 - (0 if names else self._staleness)
-        return other.step == work.step and other.phase in names
+        if other.step == work.step:
+            return other.phase in phase.after
+        return (other.phase, work.step - other.step) in phase.earlier
 
     def _holds_up(self, other: Work, work: Work) -> bool:
         """Whether work that began before holds a phase up: by its devices, or as nothing may overlap.
 
         So it is with all that came before a phase that is none of the graph's, for what it waits for is not known.
         """
-        return self._blocking or work.phase not in self._inputs or not other.devices.isdisjoint(work.devices)
+        return self._blocking or work.phase not in self._graph or not other.devices.isdisjoint(work.devices)
 
 
 def _works(spans: pd.DataFrame, alone: Collection[str]) -> tuple[Work, ...]:
