@@ -15,6 +15,7 @@ from synthetic_run import SyntheticRun, gpu_run
 from placebench.cli import main
 from placebench.compare.across import compare_arms, headline, warnings
 from placebench.compare.arms import Arm
+from placebench.compare.comparison import compare_run
 from placebench.compare.log_arms import log_arm
 from placebench.compare.sources import ReadingOptions, Source, parse_source, read_arms
 from placebench.compare.statistics import Verdict
@@ -114,6 +115,15 @@ def test_steps_behind_a_restart_are_warm_up_again(tmp_path: Path) -> None:
     assert any("restart: line 6" in flag for flag in found.flags)
 
 
+def test_a_warm_up_longer_than_said_is_found(tmp_path: Path) -> None:
+    slow, usual = (verl(tmp_path, name, step_s=seconds, steps=20) for name, seconds in (("a", 16.0), ("b", 10.0)))
+    log = tmp_path / "slow_start.log"
+    log.write_text("".join([*slow.read_text().splitlines(True)[:6], *usual.read_text().splitlines(True)[6:]]))
+    found = arm(log)
+    assert (found.launches[0].steps, found.launches[0].measured) == (20, 14)
+    assert found.launch_values["step_time"].tolist() == pytest.approx([10.0])
+
+
 def test_several_launches_an_arm_give_a_verdict_and_one_gives_none(tmp_path: Path) -> None:
     slow = [verl(tmp_path, f"slow{n}.log", step_s=10.0 + 0.01 * n) for n in range(3)]
     fast = [verl(tmp_path, f"fast{n}.log", step_s=8.0 + 0.01 * n) for n in range(3)]
@@ -131,6 +141,7 @@ def test_the_placements_of_one_run_are_compared_as_the_run_compares_them(tmp_pat
     run = SyntheticRun(pace=lambda round_, _: 1.0 + 0.5 * round_).write(tmp_path / "run")
     compared = compare_arms(read_arms([Source(None, run)], ReadingOptions()))
     assert [arm.name for arm in compared.arms] == ["standard", "split"]
+    assert compared.arms[1].ratios == compare_run(run).results[1].ratios
     found = compared.arms[1].ratios["step_time"]
     assert found is not None
     # A round is a pair: that every round is slower than the one before drops out.

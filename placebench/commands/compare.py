@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from placebench.commands.shared import open_console, with_latest
+from placebench.commands.shared import open_console, read_share, with_latest
 from placebench.errors import UsageError
 
 _EXAMPLES = """\b
@@ -27,7 +27,7 @@ Examples:
     "--warmup-steps", type=click.IntRange(min=0), default=2, show_default=True, help="First steps of a log left out."
 )
 @click.option(
-    "--min-effect", type=click.FloatRange(0, 1), help="Smallest effect of interest, a fraction.  [default: 0.02]"
+    "--min-effect", metavar="SHARE", callback=read_share, help="Smallest effect of interest: 2% or 0.02.  [default: 2%]"
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the report's files.  [default: none written]")
 @click.option("--force", is_flag=True, help="Compare even what cannot mean anything, and say so.")
@@ -55,11 +55,10 @@ def compare(
     from placebench.report.across import summarize_arms, write_report
     from placebench.report.terminal import print_summary
 
-    options = ReadingOptions(
-        log_format, _numbers("--devices", devices), _numbers("--learner-ranks", learner_ranks), warmup_steps
-    )
-    words = [parse_source(named_latest(text)) for text in sources]
     effect = MIN_EFFECT if min_effect is None else min_effect
+    counts, ranks = _numbers("--devices", devices), _numbers("--learner-ranks", learner_ranks)
+    options = ReadingOptions(log_format, counts, ranks, warmup_steps, effect)
+    words = [parse_source(named_latest(text)) for text in sources]
     console = open_console()
     if follow:
         from placebench.report.following import follow_until_stopped

@@ -9,6 +9,7 @@ import numpy as np
 from placebench.compare.arms import Arm
 from placebench.compare.comparability import Fact, doubts_of, fact_text, has_other_work, known_facts
 from placebench.compare.metrics import (
+    HEADLINES,
     STEP_TIME,
     TOKENS_PER_DEVICE,
     UNATTRIBUTED,
@@ -17,7 +18,7 @@ from placebench.compare.metrics import (
     phase_metric,
     placement_metrics,
 )
-from placebench.compare.statistics import MIN_EFFECT, Better, Ratio, Verdict, compare
+from placebench.compare.statistics import MIN_EFFECT, Better, Ratio, Verdict, compare, control_false_discoveries
 from placebench.compare.text import interval, listing, plural, quantity, ratio
 from placebench.errors import UsageError
 from placebench.logs.timing import phase_order
@@ -92,7 +93,8 @@ def compare_arms(arms: Sequence[Arm], min_effect: float = MIN_EFFECT, *, force: 
                 f"{arm.name} and {named[0].name} have no number in common: {_numbers(arm)} against {_numbers(named[0])}"
             )
         compared.append(replace(arm, ratios=ratios))
-    return ArmComparison(tuple(compared), facts, doubts, min_effect)
+    as_the_run_has_it = are_pairs(compared) and not compared[0].run_ratios
+    return ArmComparison(tuple(compared if as_the_run_has_it else _hold_headlines(compared)), facts, doubts, min_effect)
 
 
 def are_pairs(arms: Sequence[Arm]) -> bool:
@@ -130,16 +132,30 @@ def _with_one_view(arms: list[Arm]) -> list[Arm]:
 
 
 def _ratios(first: Arm, other: Arm, min_effect: float) -> dict[str, Ratio | None]:
+    """A number's ratio to the first arm's, corrected for the family it belongs to; as the run has it, within a run."""
+    if are_pairs([first, other]) and other.run_ratios and not first.run_ratios:
+        return dict(other.run_ratios)
     phases = dict.fromkeys([*first.keys("phase/"), *other.keys("phase/")])
     metrics = [*placement_metrics(phases)]
     metrics += [Metric(f"part/{name}", name, "s", Better.LESS, "") for name in first.keys("part/")]
     paired = are_pairs([first, other])
-    return {
+    found = {
         metric.key: compare(
             _values_of(first, metric.key), _values_of(other, metric.key), metric.better, min_effect, paired=paired
         )
         for metric in metrics
     }
+    return found | control_false_discoveries({key: ratio for key, ratio in found.items() if key not in HEADLINES})
+
+
+def _hold_headlines(arms: list[Arm]) -> list[Arm]:
+    """The arms with their headlines corrected for how many are compared with the first."""
+    held = [dict(arm.ratios) for arm in arms]
+    for key in HEADLINES:
+        family = control_false_discoveries({place: ratios.get(key) for place, ratios in enumerate(held[1:], 1)})
+        for place, found in family.items():
+            held[place][key] = found
+    return [replace(arm, ratios=ratios) for arm, ratios in zip(arms, held, strict=True)]
 
 
 def _values_of(arm: Arm, key: str) -> dict[int, float]:
@@ -180,7 +196,8 @@ def _basis(comparison: ArmComparison, other: Arm, found: Ratio) -> str:
     if min(counts) < 2:
         return f"{plural(min(counts), 'launch', 'launches')} of an arm, so no interval"
     launches = f"{counts[0]} launches each" if len(set(counts)) == 1 else f"{counts[0]} and {counts[1]} launches"
-    return f"95 % interval {interval(found.low, found.high)}, {launches}"
+    more = "" if found.needed is None else f"; about {found.needed} each would decide"
+    return f"95 % interval {interval(found.low, found.high)}, {launches}{more}"
 
 
 def alone(arm: Arm) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 from placebench.compare.caveats import caveats
 from placebench.compare.comparison import Comparison, PlacementResult, compare_run, phase_devices
 from placebench.compare.measured import Measured
-from placebench.compare.statistics import Ratio
+from placebench.compare.statistics import MIN_EFFECT, Ratio
 from placebench.compare.steps import STEP_PHASE
 from placebench.config import flatten
 from placebench.errors import UsageError
@@ -67,6 +67,7 @@ class Arm(Measured):
         flags: what to mind, one line each.
         overlapping: phases that ran beside others or may have.
         run: the folder of the run, whose rounds are pairs; None for logs.
+        run_ratios: each number against the run's first placement, as the run compares them; empty for that one.
         ratios: each number against the first arm.
     """
 
@@ -78,6 +79,7 @@ class Arm(Measured):
     flags: tuple[str, ...]
     overlapping: frozenset[str] = frozenset()
     run: Path | None = None
+    run_ratios: Mapping[str, Ratio | None] = field(default_factory=dict)
     ratios: Mapping[str, Ratio | None] = field(default_factory=dict)
 
     @property
@@ -90,13 +92,13 @@ class Arm(Measured):
         return replace(self, label=label)
 
 
-def run_arms(path: Path, placement: str | None = None) -> tuple[Arm, ...]:
-    """The placements of a run folder, or one of them.
+def run_arms(path: Path, placement: str | None = None, min_effect: float = MIN_EFFECT) -> tuple[Arm, ...]:
+    """The placements of a run folder, or one of them, compared at a smallest effect of interest.
 
     Raises:
         UsageError: the folder is not a run's, it has no such placement, or no launch is done.
     """
-    comparison = compare_run(path)
+    comparison = compare_run(path, min_effect)
     names = [result.name for result in comparison.results]
     if placement is not None and placement not in names:
         raise UsageError(f"{path} has no placement {placement!r}: it has {', '.join(names)}")
@@ -123,6 +125,7 @@ def _run_arm(path: Path, comparison: Comparison, result: PlacementResult) -> Arm
         facts=_run_facts(comparison, result),
         flags=caveats(alone),
         run=path.resolve(),
+        run_ratios=result.ratios,
     )
 
 

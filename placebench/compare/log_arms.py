@@ -1,14 +1,19 @@
 """Arms from logs of any framework: what its launches measured, under placebench's names where they mean the same."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from placebench.compare.arms import Arm, ArmLaunch
+from placebench.compare.statistics import Floats
 from placebench.compare.text import listing, plural
+from placebench.compare.warmup import find_warmup
 from placebench.errors import UsageError
 from placebench.logs.console import STEP_SECONDS
 from placebench.logs.facts import LENGTHS, Facts, logged_facts
@@ -18,7 +23,8 @@ from placebench.logs.registry import DIALECTS
 from placebench.logs.run import LoggedRun, read_run
 from placebench.logs.timing import UNATTRIBUTED, Kind
 
-PHASES = (Kind.PHASE, Kind.OVERLAP)
+Steps: TypeAlias = NDArray[np.int64]
+
 PARTS = (Kind.DETAIL, Kind.OUTSIDE)
 _OF_USE = {
     STEP_SECONDS,
@@ -95,36 +101,50 @@ def _measure(run: LoggedRun, warmup_steps: int) -> tuple[ArmLaunch, dict[str, fl
     if run.timings is None:
         raise UsageError(f"{source}: it has no timings, so there is nothing to compare")
     steps = np.sort(run.timings["step"].unique())
-    warm = _warmup(run, steps, warmup_steps)
+    warm = _warmup(run, run.timings, steps, warmup_steps)
     if warm.all():
         raise UsageError(f"{source}: --warmup-steps {warmup_steps} leaves none of its {plural(len(steps), 'step')}")
     measured = run.timings[run.timings["step"].isin(steps[~warm])]
-    upkeep = _upkeep(run, measured)
+    upkeep = _upkeep(run, run.timings)
     numbers = {}
     for (phase, kind), group in measured.groupby(["phase", "kind"], sort=False):
         numbers[_key(str(phase), Kind(str(kind)), is_upkeep=phase in upkeep)] = _typical(run, group["seconds"])
-    whole = measured[measured["kind"] == Kind.STEP].set_index("step")["seconds"]
-    kept = (
-        measured[measured["phase"].isin(upkeep)].groupby("step")["seconds"].sum().reindex(whole.index, fill_value=0.0)
-    )
+    whole = _step_seconds(measured)
     if len(whole):
-        numbers["step_time"] = _typical(run, whole - kept)
+        work = whole - _upkeep_seconds(measured, upkeep, whole.index)
+        numbers["step_time"] = _typical(run, work)
         rows = run.throughput.set_index("step").reindex(whole.index)
-        share = whole / (whole - kept)
+        share = whole / work
         for name in ("tokens_per_s", "tokens_per_s_per_device"):
             numbers[name] = float((rows[name] * share).median())
     formats = "+".join(dict.fromkeys(log.format.name for log in run.logs))
     return ArmLaunch(source, formats, len(steps), int((~warm).sum())), numbers, run.timings
 
 
-def _warmup(run: LoggedRun, steps: np.ndarray, warmup_steps: int) -> np.ndarray:
-    """Which steps are warm-up: the first of the log, and the first behind each restart."""
-    begins = [steps[0], *(restart.step for log in run.logs for restart in log.table.restarts)]
+def _warmup(run: LoggedRun, timings: pd.DataFrame, steps: Steps, warmup_steps: int) -> NDArray[np.bool_]:
+    """Which steps are warm-up: the first of the log and the first behind each restart, as `find_warmup` tells."""
+    restarts = (restart.step for log in run.logs for restart in log.table.restarts)
+    begins = sorted({0, *(int(np.searchsorted(steps, step)) for step in restarts)})
+    whole = _step_seconds(timings)
+    work = whole - _upkeep_seconds(timings, _upkeep(run, timings), whole.index)
+    seconds: Floats = np.asarray(work.reindex(steps), dtype=np.float64)
     warm = np.zeros(len(steps), np.bool_)
-    for begin in begins:
-        first = int(np.searchsorted(steps, begin))
-        warm[first : first + warmup_steps] = True
+    for begin, end in pairwise([*begins, len(steps)]):
+        segment = seconds[begin:end]
+        told = not _alternates(run) and not np.isnan(segment).any()
+        warm[begin : begin + (find_warmup(segment, warmup_steps) if told else warmup_steps)] = True
     return warm
+
+
+def _step_seconds(timings: pd.DataFrame) -> "pd.Series[float]":
+    found: pd.Series[float] = timings[timings["kind"] == Kind.STEP].set_index("step")["seconds"]
+    return found
+
+
+def _upkeep_seconds(timings: pd.DataFrame, upkeep: frozenset[str], steps: pd.Index) -> "pd.Series[float]":
+    """Seconds of validation and checkpoints inside each step."""
+    spent: pd.Series[float] = timings[timings["phase"].isin(upkeep)].groupby("step")["seconds"].sum()
+    return spent.reindex(steps, fill_value=0.0)
 
 
 def _upkeep(run: LoggedRun, timings: pd.DataFrame) -> frozenset[str]:
@@ -142,10 +162,13 @@ def _key(phase: str, kind: Kind, *, is_upkeep: bool) -> str:
 
 
 def _typical(run: LoggedRun, seconds: "pd.Series[float]") -> float:
-    """The median; the mean where one generation serves several rows, most of which are short."""
-    tokens = run.dialect.tokens
-    alternates = tokens is not None and tokens.count is Count.CUMULATIVE
-    return float(seconds.mean() if alternates else seconds.median())
+    """The median; the mean where most rows are short, because one generation serves several."""
+    return float(seconds.mean() if _alternates(run) else seconds.median())
+
+
+def _alternates(run: LoggedRun) -> bool:
+    """Whether one generation may serve several rows, so that rows are of two kinds."""
+    return run.dialect.tokens is not None and run.dialect.tokens.count is Count.CUMULATIVE
 
 
 def _joined_facts(launches: Sequence[Facts]) -> tuple[Facts, list[str]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from placebench.compare.arms import Arm, run_arms
 from placebench.compare.log_arms import log_arm
+from placebench.compare.statistics import MIN_EFFECT
 from placebench.errors import UsageError
 from placebench.logs.read import launch_names
 from placebench.runfolder import RunFolder
@@ -36,13 +37,15 @@ class ReadingOptions:
         log_format: name of the format of all files; None tells each by its content.
         devices: all devices allocated to the run: one number for all words, or one each.
         learner_ranks: number of learner ranks, likewise.
-        warmup_steps: first steps of each launch that are left out of the numbers.
+        warmup_steps: first steps of each launch that are left out of the numbers in any case.
+        min_effect: smallest effect of interest, as a fraction.
     """
 
     log_format: str | None = None
     devices: tuple[int, ...] = ()
     learner_ranks: tuple[int, ...] = ()
     warmup_steps: int = 2
+    min_effect: float = MIN_EFFECT
 
 
 def parse_source(text: str) -> Source:
@@ -75,7 +78,7 @@ def read_arms(sources: Sequence[Source], options: ReadingOptions) -> list[Arm]:
     arms: list[Arm] = []
     for place, source in enumerate(sources):
         if source.run is not None:
-            found = run_arms(source.run, source.placement)
+            found = run_arms(source.run, source.placement, options.min_effect)
             if source.name is not None:
                 if len(found) > 1:
                     listed = ", ".join(arm.name for arm in found)

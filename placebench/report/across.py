@@ -81,7 +81,7 @@ def summarize_arms(comparison: ArmComparison, warmup_steps: int, command: tuple[
 
 
 def _left_out(comparison: ArmComparison, warmup_steps: int) -> str:
-    logs = f"the first {plural(warmup_steps, 'step')} of each log"
+    logs = f"the warm-up of each log, at least {plural(warmup_steps, 'step')},"
     runs = "the warm-up steps of each run"
     sides = {arm.run is None for arm in comparison.arms}
     return f"{' and '.join(text for is_log, text in ((True, logs), (False, runs)) if is_log in sides)} left out"
