@@ -28,7 +28,8 @@ Trained weights, their gradients and optimizer states are float32 in either prec
                  head's gradient (4 + b)·V·h: the float32 one that is summed over chunks, and a chunk's
     kv cache     2·b·L·v for every token of a rank's sequences at full length; of an engine in blocks of 128 tokens
     sampling     56 bytes for every word and sequence (float32 and float64 tables of sorted probabilities)
-    engine       b·N/t of a generating engine of its own that t devices share
+    engine       b·N/t of a generating engine of its own that t devices share, in a pool apart from the actor's in any
+                 case; weights then arrive in buckets of 256 MiB, or of the embedding where that is more
     graphs       CUDA graphs and the engine's workspaces (`ENGINE_BYTES`)
     allocator    on GPUs a share of all tensors (`ALLOCATOR_SHARES`): what torch's caching allocator holds and cannot
                  use, between blocks and for the streams that gather weights and reduce gradients
@@ -65,7 +66,9 @@ ALLOCATOR_SHARES: Mapping[tuple[bool, bool], float] = {
     (True, True): 0.21,
 }
 
-# As in the job: logits that exist at a time, tokens of a block of the engine's cache; and vLLM's own tokens of a pass.
+# As in the job: bytes of a bucket of weights, logits that exist at a time, tokens of a block of the engine's cache; and
+# vLLM's own tokens of a pass.
+_BUCKET_BYTES = 256 << 20
 _TABLE_VALUES = 1 << 28
 _CACHE_BLOCK_TOKENS = 128
 _PREFILL_TOKENS = 16_384
@@ -146,7 +149,10 @@ def estimate_memory(
     if has_engine:
         always["graphs"] = ENGINE_BYTES[kind]
         engine = {"engine": _engine_weights(workload, actor), "kv cache": _engine_cache(workload, actor, ranks)}
-    sleeps = workload.rollout.sleep and kind == "gpu"
+    is_apart = Role.ROLLOUT in roles and Role.ACTOR not in roles
+    if is_apart and not has_engine:
+        engine = {"engine": value * actor.parameters}
+    sleeps = workload.rollout.sleep and kind == "gpu" and not is_apart
     resting: Parts = {} if sleeps else engine
     moments: dict[str, Parts] = {"idle": {**always, **resting}}
     if models:
@@ -158,7 +164,12 @@ def estimate_memory(
         gathered = max(_Model(workload, actor, actor.parameters, True, ranks, kind).units) if shards > 1 else 0
         moments["update_weights"] = {**always, **engine, "copies": value * gathered}
     elif Role.ROLLOUT in roles:
-        moments["gen"] = {**always, **_generation(workload, actor, ranks)}
+        copies = {"copies": 0} if is_apart else {}
+        moments["gen"] = {**always, **engine, **_generation(workload, actor, ranks), **copies}
+    if is_apart:
+        # No more is on the way at a time than a bucket, or the embedding where that is more.
+        arriving = max(_BUCKET_BYTES, value * actor.vocab_size * actor.hidden_size)
+        moments["update_weights"] = {**always, **engine, "copies": min(arriving, value * actor.parameters)}
     for role, model in models.items():
         phase = f"update_{role}" if role in trained else str(role)
         passes = model.update() if role in trained else model.scoring()

@@ -1,13 +1,14 @@
 """Reasons why placements cannot run with a workload, each one line with what to do."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import ceil, lcm
 from typing import get_args
 
 from placebench.errors import UsageError
 from placebench.models import ModelShape, model_shape
 from placebench.placed import placed_workload
-from placebench.placement import Overlap, Placement, Pool, Role, Scaling
+from placebench.placement import Placement, Pool, Role, Scaling
 from placebench.runfolder import slug
 from placebench.workload import EngineSize, Workload
 
@@ -20,7 +21,6 @@ def impossible_placements(placements: Sequence[Placement], workload: Workload) -
             *_separated_rollout(placement),
             *_idle_pools(placement, workload),
             *_unusable_engines(placement, workload),
-            *_split_groups(placement, workload),
         ):
             yield f"placement {placement.name!r}: {reason}"
     yield from _undivided_batches(placements, workload)
@@ -35,20 +35,22 @@ def _shared_folders(placements: Sequence[Placement]) -> Iterator[str]:
 
 
 def _separated_rollout(placement: Placement) -> Iterator[str]:
-    """Engines that share their pool with other roles, and asynchrony where nothing could run beside anything."""
-    if placement.has_engines:
-        pool = placement.roles[Role.ROLLOUT]
-        if others := [role.value for role in placement.roles_in(pool) if role is not Role.ROLLOUT]:
-            yield f"engines in {pool} do nothing but generate; let {' and '.join(others)} live in another pool"
-        if placement.staleness and placement.overlap is Overlap.NONE:
-            yield f"staleness {placement.staleness} saves no time with overlap=none; use overlap=all, or leave it out"
-        return
-    # In one pool phases take turns: older weights would cost learning and save no time.
+    """Asynchrony without engines of their own, and engines that are not by themselves."""
+    pool = placement.roles[Role.ROLLOUT]
+    others = [role for role in placement.roles_in(pool) if role is not Role.ROLLOUT]
+    if placement.has_engines and others:
+        yield (
+            f"{', '.join(others)} {'lives' if len(others) == 1 else 'live'} in {pool} beside rollout, and the actor in"
+            f" {placement.roles[Role.ACTOR]}: engines apart from the actor are alone in their pool; move"
+            f" {'it' if len(others) == 1 else 'them'} to another one"
+        )
     advice = "needs engines in a pool of their own: use learners:A+engines:B, or leave it out"
-    if placement.staleness:
+    if placement.staleness and not placement.has_engines:
         yield f"staleness {placement.staleness} {advice}"
-    if placement.inflight_updates:
+    if placement.inflight_updates and not placement.has_engines:
         yield f"inflight_updates {advice}"
+    elif placement.inflight_updates and not placement.staleness:
+        yield "inflight_updates changes nothing at staleness 0, where engines wait for new weights; set /staleness=1"
 
 
 def _idle_pools(placement: Placement, workload: Workload) -> Iterator[str]:
@@ -90,17 +92,6 @@ def _unusable_engines(placement: Placement, workload: Workload) -> Iterator[str]
         yield from (f"{reason}; {where}" for reason in undivided_heads(shape, workload.model, shared_by))
 
 
-def _split_groups(placement: Placement, workload: Workload) -> Iterator[str]:
-    """Groups of responses to one prompt that several engines apart from the actor would have to share."""
-    pool, batch = placement.pool_of(Role.ROLLOUT), workload.batch
-    engines = pool.size // placed_workload(workload, placement).rollout.tensor_parallel_size
-    if placement.has_engines and batch.size % pool.size == 0 and engines and batch.size // engines % batch.group_size:
-        yield (
-            f"each of {engines} engines gets {batch.size // engines} sequences of a step, which groups of"
-            f" {batch.group_size} do not divide; lower batch.group_size or raise batch.size"
-        )
-
-
 def _on_nodes(pool: Pool) -> str:
     if len(pool.counts) == 1:
         return f"{pool.size} devices"
@@ -126,30 +117,56 @@ def _shape(model: str) -> ModelShape | None:
         return None  # told by the check of the workload
 
 
+@dataclass(frozen=True)
+class _Share:
+    """Those who share the sequences of a step: devices of a pool, or engines, which take whole groups.
+
+    Attributes:
+        who: for messages.
+        number: of them.
+        takes_groups: whether they are engines in a pool of their own, which never train.
+    """
+
+    who: str
+    number: int
+    takes_groups: bool = False
+
+
+def _shares(placement: Placement, workload: Workload) -> Iterator[_Share]:
+    rollout = placed_workload(workload, placement).rollout
+    shared_by = rollout.tensor_parallel_size if rollout.backend == "vllm" else 1
+    for pool in placement.pools:
+        if placement.has_engines and placement.roles_in(pool.name) == (Role.ROLLOUT,):
+            number = max(1, pool.size // shared_by)
+            yield _Share(f"{number} engine{'' if number == 1 else 's'} of {pool.name}", number, takes_groups=True)
+        else:
+            yield _Share(f"{pool.size} devices of {pool.name}", pool.size)
+
+
 def _undivided_batches(placements: Sequence[Placement], workload: Workload) -> Iterator[str]:
-    """Pools over whose devices a batch does not divide, with sizes near it that divide over all pools."""
+    """Batches that pools cannot share equally, with sizes near them that all can."""
     batch = workload.batch
-    pools = [
-        (placement, pool)
+    shares = [
+        (placement, share)
         for placement in placements
         # With weak scaling the batch is a device's own.
         if placement.scaling is not Scaling.WEAK
-        for pool in placement.pools
+        for share in _shares(placement, workload)
     ]
-    if not pools:
-        return
-    ranks = lcm(*(pool.size for _, pool in pools))
+    ranks = lcm(*(share.number for _, share in shares if not share.takes_groups))
     mini_batch = ceil(batch.mini_batch_size / ranks) * ranks
-    # Of whole groups, too.
-    whole = lcm(mini_batch, batch.group_size)
+    whole = lcm(mini_batch, batch.group_size, *(batch.group_size * one.number for _, one in shares if one.takes_groups))
     advice = f"try --batch-size {ceil(batch.size / whole) * whole} --mini-batch-size {mini_batch}"
-    for placement, pool in pools:
-        sizes = {"size": batch.size}
-        if placement.roles_in(pool.name) != (Role.ROLLOUT,):  # which takes part in no update
-            sizes["mini_batch_size"] = batch.mini_batch_size
-        wrong = [f"batch.{key} {size}" for key, size in sizes.items() if size % pool.size]
+    for placement, share in shares:
+        sizes = {f"batch.size {batch.size}": batch.size}
+        if not share.takes_groups:
+            sizes[f"batch.mini_batch_size {batch.mini_batch_size}"] = batch.mini_batch_size
+        elif batch.group_size > 1:
+            groups = batch.size // batch.group_size
+            sizes = {f"batch.size {batch.size} in {groups} groups of batch.group_size {batch.group_size}": groups}
+        wrong = [text for text, size in sizes.items() if size % share.number]
         if wrong:
             yield (
-                f"placement {placement.name!r}: {' and '.join(wrong)} cannot be shared equally by the"
-                f" {pool.size} devices of {pool.name}; {advice}"
+                f"placement {placement.name!r}: {' and '.join(wrong)} cannot be shared equally by the {share.who};"
+                f" {advice}"
             )

@@ -214,3 +214,13 @@ def test_estimates_are_within_a_tenth_of_measured_peaks(
     batch = {"size": size, "mini_batch_size": size // 2, **settings.get("batch", {})}
     job = build_workload({"model": model, **settings, "batch": batch})
     assert estimate_memory(job, shape, shape, roles, ranks, "gpu").peak / 2**30 == pytest.approx(gib, rel=0.1)
+
+
+@pytest.mark.parametrize("backend", ["torch", "vllm"])
+def test_engines_apart_hold_whole_weights_and_a_bucket_more(backend: str) -> None:
+    shape = PRESETS["qwen2.5-1.5b"]
+    job = build_workload({"model": "qwen2.5-1.5b", "rollout": {"backend": backend}})
+    moments = estimate_memory(job, shape, shape, (Role.ROLLOUT,), 2, "gpu").moments
+    assert moments["gen"]["engine"] == moments["idle"]["engine"] == 2 * shape.parameters
+    assert moments["gen"].get("copies", 0) == moments["gen"]["weights"] == moments["gen"]["optimizer"] == 0
+    assert moments["update_weights"]["copies"] == 2 * shape.vocab_size * shape.hidden_size

@@ -171,28 +171,14 @@ def test_a_full_disk_is_found_before_the_start(tmp_path: Path, monkeypatch: pyte
     assert found[0].endswith("free some or choose another --out")
 
 
-def test_engines_that_share_their_pool_are_refused(tmp_path: Path) -> None:
+def test_a_role_beside_engines_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "apart.yaml"
     path.write_text(
-        "pools: {a: [1], b: [1]}\nroles: {actor: a, ref: a, critic: a, reward: b, rollout: b}\n"
-        "staleness: 1\noverlap: none\n",
-        encoding="utf-8",
+        "pools: {a: [1], b: [1]}\nroles: {actor: a, ref: a, critic: a, reward: b, rollout: b}\n", encoding="utf-8"
     )
     assert reasons(request(tmp_path, placements=str(path))) == [
-        "placement 'apart': engines in b do nothing but generate; let reward live in another pool",
-        "placement 'apart': staleness 1 saves no time with overlap=none; use overlap=all, or leave it out",
-    ]
-
-
-def test_engines_split_no_group_of_responses(tmp_path: Path) -> None:
-    workload = {
-        "algorithm": {"name": "grpo"},
-        "batch": {"size": 64, "mini_batch_size": 32, "group_size": 32, "micro_batch_tokens": 4096},
-    }
-    asked = request(tmp_path, placements="learners:2+engines:4", devices="cpu:6", workload=workload)
-    assert reasons(asked) == [
-        "placement 'learners:2+engines:4': each of 4 engines gets 16 sequences of a step, which groups of 32 do not"
-        " divide; lower batch.group_size or raise batch.size"
+        "placement 'apart': reward lives in b beside rollout, and the actor in a: engines apart from the actor are"
+        " alone in their pool; move it to another one"
     ]
 
 
@@ -349,16 +335,24 @@ def test_the_duration_of_an_unknown_model_is_unknown() -> None:
     assert expect_from_arithmetic(Workload(), None, 1e12, 6).seconds is None
 
 
-@given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 7), st.integers(1, 7))
-def test_the_sizes_proposed_for_a_batch_work(minis: int, mini_batch: int, actor: int, critic: int) -> None:
-    placements = (parse_placement(f"split:{actor}+{critic}", [14]), parse_placement("standard", [actor + critic]))
-    sizes = {"size": minis * mini_batch, "mini_batch_size": mini_batch}
-    found = list(impossible_placements(placements, build_workload({"batch": sizes})))
-    for line in found:
+@given(*(st.integers(1, most) for most in (300, 40, 7, 7, 7)), st.sampled_from([1, 2, 6]))
+def test_the_sizes_proposed_for_a_batch_work(
+    minis: int, mini_batch: int, actor: int, critic: int, engines: int, group: int
+) -> None:
+    placements = (
+        parse_placement(f"split:{actor}+{critic}", [14]),
+        parse_placement("standard", [actor + critic]),
+        parse_placement(f"learners:{actor}+engines:{engines}/staleness=1", [14]),
+        parse_placement(f"ddp:{critic}/scaling=weak", [14]),
+    )
+
+    def refusals(size: int, mini_batch_size: int) -> list[str]:
+        batch = {"size": size, "mini_batch_size": mini_batch_size, "group_size": group}
+        return list(impossible_placements(placements, build_workload({"batch": batch})))
+
+    for line in refusals(minis * mini_batch * group, mini_batch):
         words = line.split()
-        size, mini_batch = int(words[words.index("--batch-size") + 1]), int(words[-1])
-        proposed = build_workload({"batch": {"size": size, "mini_batch_size": mini_batch}})
-        assert list(impossible_placements(placements, proposed)) == []
+        assert refusals(int(words[words.index("--batch-size") + 1]), int(words[-1])) == []
 
 
 @given(st.text(max_size=80))
