@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from placebench.devices import Device
 from placebench.errors import Reasons
 from placebench.placement_checks import impossible_placements
-from placebench.placement_words import PRESETS, Nodes, Preset, parse_placement, preset_of
+from placebench.placement_presets import PRESETS, Nodes, Preset
+from placebench.placement_words import parse_placement, preset_of
 from placebench.plan import BoundPlacement, bind, devices_per_node, too_large
 from placebench.workload import Workload
 

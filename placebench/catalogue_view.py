@@ -9,7 +9,8 @@ from rich.text import Text
 from placebench.catalogue import Entry, look_up, usual_words
 from placebench.devices import Device, discover, parse_devices
 from placebench.errors import Reasons
-from placebench.placement_words import PRESETS, SETTINGS, names_file
+from placebench.placement_presets import PRESETS
+from placebench.placement_words import SETTINGS, names_file
 from placebench.plan import BoundPlacement, RunRequest, devices_per_node
 from placebench.plan_view import describe_devices, working_roles
 from placebench.workload import Workload, build_workload

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from placebench.catalogue import look_up, usual_words
 from placebench.cli import main
 from placebench.devices import discover, parse_devices
-from placebench.placement_words import PRESETS, SETTINGS, preset_of
+from placebench.placement_presets import PRESETS
+from placebench.placement_words import SETTINGS, preset_of
 from placebench.plan import devices_per_node
 from placebench.workload import Workload
 

@@ -259,6 +259,25 @@ def test_what_is_wrong_with_every_word_is_said_at_once() -> None:
     ]
 
 
+def test_what_is_wrong_in_one_word_is_said_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_placement("split:3+3/overlap=much/stale=1", [4])
+    assert [re.findall("'overlap=much'|'stale=1'|needs 6", line) for line in str(caught.value).splitlines()] == [
+        ["'overlap=much'"],
+        ["'stale=1'"],
+        ["needs 6"],
+    ]
+
+
+def test_scaling_is_for_replicas_alone(tmp_path: Path) -> None:
+    path = tmp_path / "two.yaml"
+    path.write_text("pools: {a: [2], b: [2]}\nroles: {actor: a, rollout: a, ref: a, critic: b}\n")
+    with pytest.raises(UsageError, match="scaling is a setting of ddp:N"):
+        parse_placement(f"{path}/scaling=weak", [4])
+    path.write_text("pools: {a: [2]}\nroles: {actor: a, rollout: a, ref: a, critic: a}\nscaling: strong\n")
+    assert parse_placement(f"{path}/scaling=weak", [4]).scaling is Scaling.WEAK
+
+
 def test_split_needs_two_devices() -> None:
     with pytest.raises(UsageError, match="at least 2 devices, there is 1: try --devices cpu:2"):
         parse_placement("split", [1])

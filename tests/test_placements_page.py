@@ -9,7 +9,8 @@ from test_readme import ROOT, checkout, commands
 
 from placebench.placement import Placement
 from placebench.placement_files import KEYS
-from placebench.placement_words import PRESETS, SETTINGS, parse_placement
+from placebench.placement_presets import PRESETS
+from placebench.placement_words import SETTINGS, parse_placement
 
 PAGE = (ROOT / "docs" / "placements.md").read_text(encoding="utf-8")
 NODES = (4, 4)
