@@ -8,9 +8,9 @@ from typing import get_args
 from placebench.errors import UsageError
 from placebench.models import ModelShape, model_shape
 from placebench.placed import placed_workload
-from placebench.placement import Placement, Pool, Role, Scaling
+from placebench.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.runfolder import slug
-from placebench.workload import EngineSize, Workload
+from placebench.workload import Batch, EngineSize, Workload
 
 
 def impossible_placements(placements: Sequence[Placement], workload: Workload) -> Iterator[str]:
@@ -35,22 +35,22 @@ def _shared_folders(placements: Sequence[Placement]) -> Iterator[str]:
 
 
 def _separated_rollout(placement: Placement) -> Iterator[str]:
-    """Asynchrony without engines of their own, and engines that are not by themselves."""
-    pool = placement.roles[Role.ROLLOUT]
-    others = [role for role in placement.roles_in(pool) if role is not Role.ROLLOUT]
-    if placement.has_engines and others:
-        yield (
-            f"{', '.join(others)} {'lives' if len(others) == 1 else 'live'} in {pool} beside rollout, and the actor in"
-            f" {placement.roles[Role.ACTOR]}: engines apart from the actor are alone in their pool; move"
-            f" {'it' if len(others) == 1 else 'them'} to another one"
-        )
-    advice = "needs engines in a pool of their own: use learners:A+engines:B, or leave it out"
-    if placement.staleness and not placement.has_engines:
-        yield f"staleness {placement.staleness} {advice}"
-    if placement.inflight_updates and not placement.has_engines:
-        yield f"inflight_updates {advice}"
-    elif placement.inflight_updates and not placement.staleness:
-        yield "inflight_updates changes nothing at staleness 0, where engines wait for new weights; set /staleness=1"
+    """Engines that share their pool with other roles, and asynchrony where nothing could run beside anything."""
+    staleness, pool = placement.staleness, placement.roles[Role.ROLLOUT]
+    if not placement.has_engines:
+        # In one pool phases take turns: older weights would cost learning and save no time.
+        advice = "needs engines in a pool of their own: use learners:A+engines:B, or leave it out"
+        if staleness:
+            yield f"staleness {staleness} {advice}"
+        if placement.inflight_updates:
+            yield f"inflight_updates {advice}"
+        return
+    if others := [role.value for role in placement.roles_in(pool) if role is not Role.ROLLOUT]:
+        yield f"engines in {pool} do nothing but generate; let {' and '.join(others)} live in another pool"
+    if staleness and placement.overlap is Overlap.NONE:
+        yield f"staleness {staleness} saves no time with overlap=none; use overlap=all, or leave it out"
+    if placement.inflight_updates and not staleness:
+        yield "inflight_updates changes nothing at staleness 0, where engines wait for new weights; use staleness=1"
 
 
 def _idle_pools(placement: Placement, workload: Workload) -> Iterator[str]:
@@ -119,28 +119,33 @@ def _shape(model: str) -> ModelShape | None:
 
 @dataclass(frozen=True)
 class _Share:
-    """Those who share the sequences of a step: devices of a pool, or engines, which take whole groups.
+    """A pool's devices, which share the sequences of a step equally.
 
     Attributes:
-        who: for messages.
-        number: of them.
-        takes_groups: whether they are engines in a pool of their own, which never train.
+        pool: the pool.
+        engines: how many engines its devices are, which generate whole groups and never train; 0 for other pools.
     """
 
-    who: str
-    number: int
-    takes_groups: bool = False
+    pool: Pool
+    engines: int = 0
+
+    def undivided(self, batch: Batch) -> Iterator[str]:
+        """What of a batch cannot be shared so, and by whom."""
+        sizes = {"size": batch.size} if self.engines else {"size": batch.size, "mini_batch_size": batch.mini_batch_size}
+        wrong = [f"batch.{key} {size}" for key, size in sizes.items() if size % self.pool.size]
+        if wrong:
+            yield f"{' and '.join(wrong)} cannot be shared equally by the {self.pool.size} devices of {self.pool.name}"
+        groups = batch.size // batch.group_size
+        if self.engines and groups % self.engines:
+            yield f"{groups} groups of batch.group_size {batch.group_size} cannot be shared by {self.engines} engines"
 
 
 def _shares(placement: Placement, workload: Workload) -> Iterator[_Share]:
     rollout = placed_workload(workload, placement).rollout
     shared_by = rollout.tensor_parallel_size if rollout.backend == "vllm" else 1
     for pool in placement.pools:
-        if placement.has_engines and placement.roles_in(pool.name) == (Role.ROLLOUT,):
-            number = max(1, pool.size // shared_by)
-            yield _Share(f"{number} engine{'' if number == 1 else 's'} of {pool.name}", number, takes_groups=True)
-        else:
-            yield _Share(f"{pool.size} devices of {pool.name}", pool.size)
+        is_apart = placement.roles_in(pool.name) == (Role.ROLLOUT,)
+        yield _Share(pool, max(1, pool.size // shared_by) if is_apart else 0)
 
 
 def _undivided_batches(placements: Sequence[Placement], workload: Workload) -> Iterator[str]:
@@ -153,20 +158,12 @@ def _undivided_batches(placements: Sequence[Placement], workload: Workload) -> I
         if placement.scaling is not Scaling.WEAK
         for share in _shares(placement, workload)
     ]
-    ranks = lcm(*(share.number for _, share in shares if not share.takes_groups))
+    ranks = lcm(*(share.pool.size for _, share in shares if not share.engines))
     mini_batch = ceil(batch.mini_batch_size / ranks) * ranks
-    whole = lcm(mini_batch, batch.group_size, *(batch.group_size * one.number for _, one in shares if one.takes_groups))
+    engines = [
+        one for _, share in shares if share.engines for one in (share.pool.size, share.engines * batch.group_size)
+    ]
+    whole = lcm(mini_batch, batch.group_size, *engines)
     advice = f"try --batch-size {ceil(batch.size / whole) * whole} --mini-batch-size {mini_batch}"
     for placement, share in shares:
-        sizes = {f"batch.size {batch.size}": batch.size}
-        if not share.takes_groups:
-            sizes[f"batch.mini_batch_size {batch.mini_batch_size}"] = batch.mini_batch_size
-        elif batch.group_size > 1:
-            groups = batch.size // batch.group_size
-            sizes = {f"batch.size {batch.size} in {groups} groups of batch.group_size {batch.group_size}": groups}
-        wrong = [text for text, size in sizes.items() if size % share.number]
-        if wrong:
-            yield (
-                f"placement {placement.name!r}: {' and '.join(wrong)} cannot be shared equally by the {share.who};"
-                f" {advice}"
-            )
+        yield from (f"placement {placement.name!r}: {wrong}; {advice}" for wrong in share.undivided(batch))

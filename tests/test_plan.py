@@ -171,14 +171,28 @@ def test_a_full_disk_is_found_before_the_start(tmp_path: Path, monkeypatch: pyte
     assert found[0].endswith("free some or choose another --out")
 
 
-def test_a_role_beside_engines_is_refused(tmp_path: Path) -> None:
+def test_engines_that_share_their_pool_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "apart.yaml"
     path.write_text(
-        "pools: {a: [1], b: [1]}\nroles: {actor: a, ref: a, critic: a, reward: b, rollout: b}\n", encoding="utf-8"
+        "pools: {a: [1], b: [1]}\nroles: {actor: a, ref: a, critic: a, reward: b, rollout: b}\n"
+        "staleness: 1\noverlap: none\n",
+        encoding="utf-8",
     )
     assert reasons(request(tmp_path, placements=str(path))) == [
-        "placement 'apart': reward lives in b beside rollout, and the actor in a: engines apart from the actor are"
-        " alone in their pool; move it to another one"
+        "placement 'apart': engines in b do nothing but generate; let reward live in another pool",
+        "placement 'apart': staleness 1 saves no time with overlap=none; use overlap=all, or leave it out",
+    ]
+
+
+def test_engines_split_no_group_of_responses(tmp_path: Path) -> None:
+    workload = {
+        "algorithm": {"name": "grpo"},
+        "batch": {"size": 64, "mini_batch_size": 32, "group_size": 32, "micro_batch_tokens": 4096},
+    }
+    asked = request(tmp_path, placements="learners:2+engines:4", devices="cpu:6", workload=workload)
+    assert reasons(asked) == [
+        "placement 'learners:2+engines:4': 2 groups of batch.group_size 32 cannot be shared by 4 engines;"
+        " try --batch-size 128 --mini-batch-size 32"
     ]
 
 
