@@ -55,6 +55,19 @@ def test_clocks_that_differ_between_placements(tmp_path: Path, clock: int, warne
     assert list(caveats(compare_run(path))) == [line] * warned
 
 
+def test_a_phase_of_two_pools_has_no_clock_to_compare(tmp_path: Path) -> None:
+    """Pools that send and that take weights do other work under one name; the other phases still tell."""
+    path = rewrite_samples(gpu_run().write(tmp_path / "run"), "*-split", clock_sm_mhz=1800)
+    for file in path.glob("trials/*-split/spans.jsonl"):
+        spans = list(read_jsonl(file))
+        critic = next(span for span in spans if span["pool"] == "critic_pool" and span["device"] != "controller")
+        moved = {"pool": "critic_pool", "device": critic["device"]}
+        with file.open("w") as stream:
+            for span in spans + [span | moved for span in spans if span["phase"] == "gen"]:
+                append_jsonl(stream, span)
+    assert any("The SM clocks differ: 1,800 MHz under split" in line for line in caveats(compare_run(path)))
+
+
 def test_clocks_while_waiting_do_not_count(tmp_path: Path) -> None:
     """In `split` cpu:1 waits while responses are generated: its clock then says nothing of the work."""
     path = gpu_run(rounds=1, pace=lambda *_: 1.0).write(tmp_path / "run")

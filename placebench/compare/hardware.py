@@ -73,7 +73,7 @@ def _unequal_clocks(first: PlacementResult, other: PlacementResult) -> Iterator[
     """
     if not first.launches or not other.launches:
         return
-    before, now = (phase_pools(result).set_index("phase") for result in (first, other))
+    before, now = (_phases_of_one_pool(result) for result in (first, other))
     working = before.index.intersection(now.index).difference([IDLE, STEP_PHASE])
     before, now = before.loc[working], now.loc[working]
     before = before[before["clock_sm_mhz"].notna() & (before["seconds"] > 0)]
@@ -88,6 +88,12 @@ def _unequal_clocks(first: PlacementResult, other: PlacementResult) -> Iterator[
             f"The SM clocks differ: {number(means[1], 4)} MHz under {other.name}, {number(means[0], 4)} MHz under"
             f" {first.name} ({100 * more:+.1f} %) in the same phases."
         )
+
+
+def _phases_of_one_pool(result: PlacementResult) -> pd.DataFrame:
+    """Samples by phase. Pools that take part in one phase, such as those that send and take weights, do other work."""
+    table = phase_pools(result)
+    return table[~table["phase"].duplicated(keep=False)].set_index("phase")
 
 
 def _slow_clocks(comparison: Comparison, result: PlacementResult, samples: pd.DataFrame) -> Iterator[str]:
