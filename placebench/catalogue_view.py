@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.text import Text
 
 from placebench.catalogue import Entry, look_up, usual_words
-from placebench.devices import Device, discover, parse_devices
+from placebench.devices import Device
 from placebench.errors import Reasons
 from placebench.placement_presets import PRESETS
 from placebench.placement_words import SETTINGS, names_file
-from placebench.plan import BoundPlacement, RunRequest, devices_per_node
+from placebench.plan import BoundPlacement, RunRequest, devices_per_node, find_devices
 from placebench.plan_view import describe_devices, working_roles
 from placebench.workload import Workload, build_workload
 
@@ -28,12 +28,12 @@ def show_catalogue(request: RunRequest, words: Sequence[str], console: Console) 
         UsageError: devices or workload cannot be, one line for every reason.
     """
     reasons = Reasons()
-    spec = request.devices
-    devices = reasons.attempt(lambda: discover(None if spec is None else parse_devices(spec)))
+    found = reasons.attempt(lambda: find_devices(request))
     workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
     reasons.raise_any()
-    assert devices is not None
+    assert found is not None
     assert workload is not None
+    _, devices = found
     console.print(Text.assemble(("devices  ", "bold"), describe_devices(devices)), soft_wrap=True)
     entries = look_up(words or usual_words(devices_per_node(devices)), devices, workload)
     for form, reading, members in _by_preset(entries):

@@ -135,8 +135,7 @@ class _Share:
         wrong = [f"batch.{key} {size}" for key, size in sizes.items() if size % self.pool.size]
         if wrong:
             yield f"{' and '.join(wrong)} cannot be shared equally by the {self.pool.size} devices of {self.pool.name}"
-        groups = batch.size // batch.group_size
-        if self.engines and groups % self.engines:
+        elif self.engines and (groups := batch.size // batch.group_size) % self.engines:
             yield f"{groups} groups of batch.group_size {batch.group_size} cannot be shared by {self.engines} engines"
 
 

@@ -57,6 +57,15 @@ def test_the_plan_shows_the_devices_of_every_node(nodes: RayNodes, tmp_path: Pat
     assert "b/cpu:0" in done.stdout
 
 
+def test_placements_are_looked_up_on_every_node(nodes: RayNodes) -> None:
+    words = [*PLACEBENCH, "placements", "split@nodes", "ddp:3", "--ray-address", nodes.address, "--devices", "cpu:1"]
+    done = run(nodes, words)
+    assert done.returncode == 0, done.stderr
+    assert "actor_pool: actor, rollout, ref on a cpu:0" in done.stdout
+    assert "critic_pool: critic, reward on b cpu:0" in done.stdout
+    assert "needs 3 devices (replicas 3), there are 2 (1 on node 0, 1 on node 1)" in done.stdout
+
+
 def test_a_node_that_dies_in_the_middle_is_named_and_nothing_is_left(nodes: RayNodes, tmp_path: Path) -> None:
     words = command(nodes, tmp_path, "--placements", "standard,split", "--steps", "5000")
     with running(words, Path("/tmp"), env=nodes.env) as process:

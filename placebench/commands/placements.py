@@ -21,6 +21,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @click.argument("words", nargs=-1, metavar="[WORD]...")
 @click.option("--devices", metavar="SPEC", help="cpu:N, gpu:N, or nodes elsewhere: gpu:NxM.  [default: this host's]")
+@click.option("--ray-address", metavar="ADDRESS", help="Devices of a Ray cluster: host:port, or auto.")
 @click.option("--model", help="A preset, a folder, or a hub id.  [default: tiny]")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other workload key; repeatable.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML: workload and run keys.")
