@@ -178,6 +178,18 @@ NEMO_EVENTS = FILE_VERSION + b"".join(
     for name, seconds in (("generation", 4.0 + step), ("policy_training", 3.0), ("total_step_time", 10.0 + step))
 )
 
+# What verl prints before its first step: two processes write into each other's lines.
+VERL_CONFIG = """\
+\x1b[36m(main_task pid=9)\x1b[0m {'actor_rollout_ref': {'actor': {'ppo_mini_batch_size': 64, 'strategy': 'fsdp'},
+(WorkerDict pid=10) {'noise': 1}
+(main_task pid=9)                        'model': {'path': '/models/Qwen2.5-0.5B-Instruct'},
+(main_task pid=9)                        'rollout': {'dtype': 'bfloat16', 'name': 'vllm',(WorkerDict pid=10) more noise
+(main_task pid=9)                                    'tensor_model_parallel_size': 1}},
+(main_task pid=9)  'algorithm': {'adv_estimator': 'gae'},
+(main_task pid=9)  'data': {'max_prompt_length': 512, 'max_response_length': 256, 'train_batch_size': 256},
+(main_task pid=9)  'trainer': {'device': 'cuda', 'n_gpus_per_node': 4, 'nnodes': 2}}
+"""
+
 SAMPLES: dict[str, tuple[str, bytes]] = {
     "openrlhf": ("openrlhf", "".join(map(openrlhf, STEPS)).encode()),
     "openrlhf, asynchronous": ("openrlhf", "".join(openrlhf(step, synchronous=False) for step in STEPS).encode()),

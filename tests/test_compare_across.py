@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
-from log_samples import SAMPLES
+from log_samples import SAMPLES, VERL_CONFIG
 from synthetic_run import SyntheticRun, gpu_run
 
 from placebench.cli import main
@@ -22,18 +22,6 @@ from placebench.compare.statistics import Verdict
 from placebench.errors import UsageError
 from placebench.logs.facts import head_facts
 from placebench.report.schema import Summary
-
-# What verl prints before its first step: two processes write into each other's lines.
-CONFIG = """\
-\x1b[36m(main_task pid=9)\x1b[0m {'actor_rollout_ref': {'actor': {'ppo_mini_batch_size': 64, 'strategy': 'fsdp'},
-(WorkerDict pid=10) {'noise': 1}
-(main_task pid=9)                        'model': {'path': '/models/Qwen2.5-0.5B-Instruct'},
-(main_task pid=9)                        'rollout': {'dtype': 'bfloat16', 'name': 'vllm',(WorkerDict pid=10) more noise
-(main_task pid=9)                                    'tensor_model_parallel_size': 1}},
-(main_task pid=9)  'algorithm': {'adv_estimator': 'gae'},
-(main_task pid=9)  'data': {'max_prompt_length': 512, 'max_response_length': 256, 'train_batch_size': 256},
-(main_task pid=9)  'trainer': {'device': 'cuda', 'n_gpus_per_node': 4, 'nnodes': 2}}
-"""
 
 
 def verl(
@@ -192,7 +180,7 @@ def test_every_format_is_compared_with_itself(tmp_path: Path, sample: str) -> No
 
 
 def test_what_verl_prints_before_its_steps_is_known(tmp_path: Path) -> None:
-    assert head_facts(verl(tmp_path, "a.log", head=CONFIG)) == {
+    assert head_facts(verl(tmp_path, "a.log", head=VERL_CONFIG)) == {
         "model": "/models/Qwen2.5-0.5B-Instruct",
         "algorithm": "gae",
         "batch size": "256",
@@ -210,13 +198,13 @@ def test_what_verl_prints_before_its_steps_is_known(tmp_path: Path) -> None:
     assert head_facts(verl(tmp_path, "b.log", head=engine)) == {
         "vllm version": "0.11.0", "model": "Q/m", "precision": "float16",
     }  # fmt: skip
-    torn = CONFIG.replace("'model':", "'mo")
+    torn = VERL_CONFIG.replace("'model':", "'mo")
     assert head_facts(verl(tmp_path, "c.log", head=torn)) == {}
 
 
 def test_what_differs_stands_beside_the_verdict(tmp_path: Path) -> None:
-    a = verl(tmp_path, "a.log", head=CONFIG)
-    other = CONFIG.replace("'train_batch_size': 256", "'train_batch_size': 512").replace("0.5B-Instruct", "0.5B")
+    a = verl(tmp_path, "a.log", head=VERL_CONFIG)
+    other = VERL_CONFIG.replace("'train_batch_size': 256", "'train_batch_size': 512").replace("0.5B-Instruct", "0.5B")
     b = verl(tmp_path, "b.log", head=other, tokens=16000)
     result = invoke(a, b)
     assert result.exit_code == 0
@@ -236,8 +224,8 @@ def test_what_differs_stands_beside_the_verdict(tmp_path: Path) -> None:
     ],
 )
 def test_a_comparison_that_means_nothing_needs_force(tmp_path: Path, change: tuple[str, str], reason: str) -> None:
-    a = verl(tmp_path, "a.log", head=CONFIG)
-    b = verl(tmp_path, "b.log", head=CONFIG.replace(*change))
+    a = verl(tmp_path, "a.log", head=VERL_CONFIG)
+    b = verl(tmp_path, "b.log", head=VERL_CONFIG.replace(*change))
     refused = invoke(a, b)
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert reason in refused.stderr
