@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from log_samples import SAMPLES
 from synthetic_run import SyntheticRun
 from test_readme import commands
+
+from placebench.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples" / "ci"
@@ -39,7 +42,7 @@ def steps(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["ci.md", "logs.md"])
-def test_commands_of_the_docs_run(tmp_path: Path, name: str) -> None:
+def test_commands_of_the_docs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for run in ("20260101T000000Z-before", "20260102T000000Z-after"):
         SyntheticRun(pace=lambda round_, _: 1.0 + 0.01 * round_).write(tmp_path / "runs" / run)
     for log in ("a.log", "b.log", "a1.log", "a2.log", "b1.log", "b2.log", "trainer.log"):
@@ -48,12 +51,11 @@ def test_commands_of_the_docs_run(tmp_path: Path, name: str) -> None:
     (tmp_path / "orchestrator.log").write_bytes(SAMPLES["prime-rl"][1])
     found = commands((ROOT / "docs" / name).read_text(encoding="utf-8"))
     assert found
-    variables = environment(tmp_path)
+    monkeypatch.chdir(tmp_path)
     for command in found:
-        done = subprocess.run(
-            shlex.split(command), cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        program, *arguments = shlex.split(command)
+        done = CliRunner().invoke(main, arguments, prog_name=program)
+        assert (program, done.exit_code) == ("placebench", 0), f"{command}\n{done.output}"
 
 
 def test_the_jobs_of_the_examples_can_be_planned(tmp_path: Path) -> None:
