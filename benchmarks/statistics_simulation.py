@@ -7,7 +7,8 @@ drift and outliers. The truth is known, so coverage, false verdicts and power ca
 `placebench.compare.statistics`, called on arrays with one element a simulated run.
 
 A real log (`--log`) is cut into windows of consecutive steps that are dealt to two arms as if they were launches. Both
-arms are one run, so every `faster` or `slower` is false.
+arms are one run, so every `faster` or `slower` is false. So it is with the launches of a run that has one placement
+(`--run`).
 """
 
 import math
@@ -24,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.signal import lfilter
 
+from placebench.compare.run import load_run
 from placebench.compare.statistics import (
     CONFIDENCE,
     MIN_EFFECT,
@@ -38,6 +40,7 @@ from placebench.compare.statistics import (
     unpaired_difference,
 )
 from placebench.logs import Kind, read_run
+from placebench.rounds import AutoRounds
 
 STEPS = 10
 LAUNCHES = (3, 5, 8)
@@ -261,6 +264,35 @@ def show_methods(console: Console, runs: int, draws: int) -> None:
     console.print(table)
 
 
+def auto_coverage(sd: float, auto: AutoRounds, runs: int, random: np.random.Generator) -> tuple[float, float, float]:
+    """Coverage, false verdicts and mean rounds of runs with `--rounds auto` whose pairs differ by `sd`."""
+    logs = random.normal(0, sd, (runs, auto.max_rounds))
+    covered, wrong, rounds = (np.zeros(runs) for _ in range(3))
+    going = np.ones(runs, bool)
+    for count in range(2, auto.max_rounds + 1):
+        before, found = paired_difference(logs[:, : count - 1]), paired_difference(logs[:, :count])
+        narrow = np.expm1(2 * before.half_width) <= auto.precision
+        ends = going & ((narrow & (count >= auto.least_rounds)) | (count == auto.max_rounds))
+        covered[ends], wrong[ends], rounds[ends] = covers(found)[ends], errs(found)[ends], count
+        going &= ~ends
+    return float(covered.mean()), float(wrong.mean()), float(rounds.mean())
+
+
+def show_auto(console: Console, runs: int) -> None:
+    """What `--rounds auto` does to coverage, by the precision that is asked for."""
+    table = _table("--rounds auto, up to 20: coverage / false verdicts / mean rounds", "launches of a pair differ by")
+    precisions = (0.02, 0.05, 0.10)
+    for precision in precisions:
+        table.add_column(f"--precision {precision:.0%}", justify="right")
+    for sd in (0.005, 0.01, 0.02, 0.03, 0.05):
+        cells = []
+        for precision in precisions:
+            found = auto_coverage(sd, AutoRounds(precision), runs, np.random.default_rng(0))
+            cells.append(f"{found[0]:.1%} /{found[1]:6.2%} /{found[2]:5.1f}")
+        table.add_row(f"{sd:.1%}", *cells)
+    console.print(table)
+
+
 def read_steps(path: Path) -> pd.DataFrame:
     """Seconds of the step and of its phases, a column each, without validation and checkpoints, in order of steps."""
     timings = read_run([path]).timings
@@ -321,6 +353,39 @@ def show_logs(console: Console, paths: tuple[Path, ...]) -> None:
     console.print(table)
 
 
+def deal_launches(path: Path, launches: int) -> Iterator[Verdict]:
+    """Verdicts on the launches of a run with one placement, dealt in turn to two arms, from every launch on."""
+    run = load_run(path)
+    measured = [
+        launch.step_seconds[launch.step_seconds.index > launch.last_warmup_step]
+        for launch in run.done(run.placements[0].name)
+    ]
+    for begin in range(len(measured) - 2 * launches + 1):
+        arms: tuple[dict[int, LaunchValue], dict[int, LaunchValue]] = ({}, {})
+        for place, value in enumerate(measured[begin : begin + 2 * launches]):
+            pair, second = divmod(place, 2)
+            arms[(second + pair) % 2][pair] = value
+        ratio = compare(arms[0], arms[1], Better.LESS)
+        if ratio is not None:
+            yield ratio.verdict
+
+
+def show_runs(console: Console, paths: tuple[Path, ...]) -> None:
+    """False verdicts on real launches of one placement."""
+    table = _table("Launches of one placement dealt to two arms: false verdicts on the step time", "run")
+    for launches in DEALT:
+        table.add_column(f"{launches} + {launches} launches", justify="right")
+    for path in paths:
+        cells = []
+        for launches in DEALT:
+            verdicts = list(deal_launches(path, launches))
+            false = sum(verdict in (Verdict.FASTER, Verdict.SLOWER) for verdict in verdicts)
+            same = sum(verdict is Verdict.SAME for verdict in verdicts)
+            cells.append(f"{false} of {len(verdicts)}, {same} same")
+        table.add_row(path.name, *cells)
+    console.print(table)
+
+
 def _table(title: str, first: str) -> Table:
     table = Table(title=title, title_justify="left", box=None)
     table.add_column(first, no_wrap=True)
@@ -337,14 +402,24 @@ def _table(title: str, first: str) -> Table:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A log of one real run, to be dealt to two arms; repeatable.",
 )
-def main(runs: int, draws: int, logs: tuple[Path, ...]) -> None:
-    """Print coverage, false verdicts and power, of other methods too, and false verdicts on real logs."""
+@click.option(
+    "--run",
+    "launched",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A run with one placement, such as a calibration; repeatable.",
+)
+def main(runs: int, draws: int, logs: tuple[Path, ...], launched: tuple[Path, ...]) -> None:
+    """Print coverage, false verdicts and power, of other methods too, and false verdicts on real logs and runs."""
     console = Console(width=140)
     show_coverage(console, runs)
     show_power(console, runs)
     show_methods(console, min(runs, 2000), draws)
+    show_auto(console, runs)
     if logs:
         show_logs(console, logs)
+    if launched:
+        show_runs(console, launched)
 
 
 if __name__ == "__main__":
