@@ -85,13 +85,7 @@ def calibration_grid(summary: Summary) -> Grid:
     found = summary.calibration
     noise = found.noise if found else ()
     rounds = list(noise[0].detectable) if noise else []
-    header = (
-        "",
-        "noise floor",
-        "within launches",
-        "between launches",
-        *(f"told by {count} rounds" for count in rounds),
-    )
+    header = ("", "noise floor", "within", "between", *(f"{count} rounds tell" for count in rounds))
     rows = tuple(
         (
             one.label,
@@ -100,7 +94,8 @@ def calibration_grid(summary: Summary) -> Grid:
         )
         for one in noise
     )
-    return Grid(f"Noise of {plural(found.pairs if found else 0, 'pair')} of launches", header, rows)
+    title = f"Noise of {plural(found.pairs if found else 0, 'pair')} of launches: within launches and between them"
+    return Grid(title, header, rows)
 
 
 def device_grid(summary: Summary) -> Grid:
