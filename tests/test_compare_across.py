@@ -179,6 +179,30 @@ def test_every_format_is_compared_with_itself(tmp_path: Path, sample: str) -> No
     assert not any(fact.differs for fact in compared.facts)
 
 
+def test_a_step_time_that_is_a_mere_sum_gives_way_to_the_logs_clock(tmp_path: Path) -> None:
+    slow, fast = tmp_path / "slow.log", tmp_path / "fast.log"
+    fast.write_bytes(SAMPLES["openrlhf"][1])
+    # The same sums, but 30 s instead of 15 s pass from step to step.
+    slow.write_bytes(SAMPLES["openrlhf"][1].replace(b"19:25:45", b"19:26:15").replace(b"19:25:30", b"19:25:45"))
+    compared = compare_arms([arm(fast, warmup_steps=0), arm(slow, warmup_steps=0)])
+    step, clock = (compared.arms[1].ratios[key] for key in ("step_time", "log_clock"))
+    assert step is not None
+    assert clock is not None
+    assert (step.value, clock.value) == pytest.approx((1.0, 2.0))
+    assert "a step takes 2.00 times as long by the logs' clock, 30.0 s against 15.0 s" in headline(
+        compared, compared.arms[1]
+    )
+
+
+def test_what_holds_for_every_launch_is_told_once(tmp_path: Path) -> None:
+    logs = [verl(tmp_path, f"{name}.log") for name in "ab"]
+    with logs[1].open("a") as stream:
+        stream.write(logs[1].read_text().splitlines(keepends=True)[-1])
+    flags = arm(*logs, name="x").flags
+    assert flags == (f"x: {logs[1]}: repeated: 1 step line repeats an earlier one",)
+    assert arm(logs[1], logs[1], name="x").flags == ("x: repeated: 1 step line repeats an earlier one",)
+
+
 def test_what_verl_prints_before_its_steps_is_known(tmp_path: Path) -> None:
     assert head_facts(verl(tmp_path, "a.log", head=VERL_CONFIG)) == {
         "model": "/models/Qwen2.5-0.5B-Instruct",

@@ -1,6 +1,6 @@
 """Comparing arms of different runs: ratios to the first arm, what else differs, and whether it can mean anything."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,6 +10,7 @@ from placebench.compare.arms import Arm
 from placebench.compare.comparability import Fact, doubts_of, fact_text, has_other_work, known_facts
 from placebench.compare.metrics import (
     HEADLINES,
+    LOG_CLOCK,
     STEP_TIME,
     TOKENS_PER_DEVICE,
     UNATTRIBUTED,
@@ -58,9 +59,8 @@ class ArmComparison:
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
         """The numbers that stand side by side and that any arm has."""
-        return tuple(
-            metric for metric in placement_metrics(self.phases) if any(arm.estimate(metric.key).n for arm in self.arms)
-        )
+        metrics = _all_metrics(self.phases)
+        return tuple(metric for metric in metrics if any(arm.estimate(metric.key).n for arm in self.arms))
 
     @cached_property
     def parts(self) -> tuple[Metric, ...]:
@@ -136,7 +136,7 @@ def _ratios(first: Arm, other: Arm, min_effect: float) -> dict[str, Ratio | None
     if are_pairs([first, other]) and other.run_ratios and not first.run_ratios:
         return dict(other.run_ratios)
     phases = dict.fromkeys([*first.keys("phase/"), *other.keys("phase/")])
-    metrics = [*placement_metrics(phases)]
+    metrics = [*_all_metrics(phases)]
     metrics += [Metric(f"part/{name}", name, "s", Better.LESS, "") for name in first.keys("part/")]
     paired = are_pairs([first, other])
     found = {
@@ -146,6 +146,12 @@ def _ratios(first: Arm, other: Arm, min_effect: float) -> dict[str, Ratio | None
         for metric in metrics
     }
     return found | control_false_discoveries({key: ratio for key, ratio in found.items() if key not in HEADLINES})
+
+
+def _all_metrics(phases: Iterable[str]) -> tuple[Metric, ...]:
+    """The numbers of runs and of logs, in the order of the tables."""
+    step, *others = placement_metrics(phases)
+    return (step, LOG_CLOCK, *others)
 
 
 def _hold_headlines(arms: list[Arm]) -> list[Arm]:
@@ -173,7 +179,9 @@ def _numbers(arm: Arm) -> str:
 def headline(comparison: ArmComparison, other: Arm) -> str:
     """The verdict in one sentence: on the step time, or on tokens/s/device where the work of a step is another."""
     first = comparison.arms[0]
-    metric = STEP_TIME
+    metric = LOG_CLOCK if any(arm.step_is_sum for arm in (first, other)) else STEP_TIME
+    if not other.ratios.get(metric.key):
+        metric = STEP_TIME
     if has_other_work(first, other) and other.ratios.get(TOKENS_PER_DEVICE.key):
         metric = TOKENS_PER_DEVICE
     found = other.ratios.get(metric.key)
@@ -186,7 +194,11 @@ def headline(comparison: ArmComparison, other: Arm) -> str:
     }.get(found.verdict, f"Undecided whether {other.name} or {first.name} is faster")
     values = [quantity(arm.value(metric.key), metric.unit) for arm in (other, first)]
     factor = ratio(found.value, found.low, found.high)
-    what = f"a step takes {factor} times as long, " if metric is STEP_TIME else f"{factor} times the tokens/s/device, "
+    what = {
+        STEP_TIME: f"a step takes {factor} times as long, ",
+        LOG_CLOCK: f"a step takes {factor} times as long by the logs' clock, ",
+        TOKENS_PER_DEVICE: f"{factor} times the tokens/s/device, ",
+    }[metric]
     forced = "Forced, and means little: " if comparison.doubts else ""
     return f"{forced}{lead}: {what}{values[0]} against {values[1]} ({_basis(comparison, other, found)})."
 

@@ -66,6 +66,7 @@ class Arm(Measured):
         facts: what is known of the run: text, or a number where a little more or less is no difference.
         flags: what to mind, one line each.
         overlapping: phases that ran beside others or may have.
+        step_is_sum: the step time may be a mere sum of phases, so that the log's clock is to be preferred.
         run: the folder of the run, whose rounds are pairs; None for logs.
         run_ratios: each number against the run's first placement, as the run compares them; empty for that one.
         ratios: each number against the first arm.
@@ -78,6 +79,7 @@ class Arm(Measured):
     facts: Facts
     flags: tuple[str, ...]
     overlapping: frozenset[str] = frozenset()
+    step_is_sum: bool = False
     run: Path | None = None
     run_ratios: Mapping[str, Ratio | None] = field(default_factory=dict)
     ratios: Mapping[str, Ratio | None] = field(default_factory=dict)

@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from placebench.compare.arms import Arm, ArmLaunch
+from placebench.compare.metrics import LOG_CLOCK
 from placebench.compare.statistics import Floats
 from placebench.compare.text import listing, plural
 from placebench.compare.warmup import find_warmup
@@ -72,14 +73,13 @@ def arm_of_logs(
 ) -> Arm:
     """An arm from launches that have been read; see `log_arm`."""
     label = runs[0].name if name is None else name
-    launches, values, timings, flags = [], [], [], []
+    launches, values, timings = [], [], []
     for run in runs:
         launch, numbers, tidy = _measure(run, warmup_steps)
         launches.append(launch)
         values.append(numbers)
         timings.append(tidy.assign(launch=launch.source))
-        where = f"{launch.source}: " if len(runs) > 1 else ""
-        flags += [f"{label}: {where}{flag.name}: {flag.text}" for flag in run.flags]
+    flags = [f"{label}: {text}" for text in _flags(launches, runs)]
     facts, unequal = _joined_facts([logged_facts(run, devices) for run in runs])
     if unequal:
         flags.append(f"{label}: its launches differ in {listing(unequal)}")
@@ -92,7 +92,19 @@ def arm_of_logs(
         facts=facts,
         flags=tuple(flags),
         overlapping=frozenset(everything.loc[everything["kind"] == Kind.OVERLAP, "phase"]),
+        step_is_sum=any(run.dialect.timing.step_is_sum for run in runs),
     )
+
+
+def _flags(launches: Sequence[ArmLaunch], runs: Sequence[LoggedRun]) -> list[str]:
+    """What to mind: once where it holds for every launch, else with the launch's name."""
+    flags = dict.fromkeys(flag for run in runs for flag in run.flags)
+    told = []
+    for flag in flags:
+        sources = [launch.source for launch, run in zip(launches, runs, strict=True) if flag in run.flags]
+        where = "" if len(sources) == len(runs) else f"{listing(sources)}: "
+        told.append(f"{where}{flag.name}: {flag.text}")
+    return told
 
 
 def _measure(run: LoggedRun, warmup_steps: int) -> tuple[ArmLaunch, dict[str, float], pd.DataFrame]:
@@ -117,6 +129,9 @@ def _measure(run: LoggedRun, warmup_steps: int) -> tuple[ArmLaunch, dict[str, fl
         share = whole / work
         for name in ("tokens_per_s", "tokens_per_s_per_device"):
             numbers[name] = float((rows[name] * share).median())
+    clock = run.frame.loc[(run.frame["metric"] == STEP_SECONDS) & run.frame["step"].isin(steps[~warm]), "value"]
+    if len(clock):
+        numbers[LOG_CLOCK.key] = _typical(run, clock)
     formats = "+".join(dict.fromkeys(log.format.name for log in run.logs))
     return ArmLaunch(source, formats, len(steps), int((~warm).sum())), numbers, run.timings
 

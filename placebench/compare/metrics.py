@@ -27,6 +27,9 @@ class Metric:
 
 
 STEP_TIME = Metric("step_time", "step", "s", Better.LESS, "wall time of a training step")
+LOG_CLOCK = Metric(
+    "log_clock", "step by the log's clock", "s", Better.LESS, "time between the lines of consecutive steps of a log"
+)
 UNATTRIBUTED = Metric(
     "unattributed", "unattributed", "s", Better.NEITHER, "step without the time in which any phase was under way"
 )
