@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from synthetic_run import GIB, SyntheticRun
 
 from placebench.compare.attribution import attribute, attribute_samples, peak_memory
-from placebench.compare.comparison import compare_run, phase_devices
+from placebench.compare.comparison import compare_run
 from placebench.intervals import Intervals
 
 
@@ -99,7 +99,7 @@ def test_a_launch_is_joined_by_device_and_clock(tmp_path: Path) -> None:
     assert frame.loc[("cpu:1", "idle"), "span_s"] == pytest.approx(40 * 0.04)
     assert peak_memory(launch, "cpu:1") == 0.75 * GIB
     # Beside work of 0.2 s steps a phase of seconds is nearly its own; an idle device shows its true, low load.
-    loads = phase_devices(split).set_index(["device", "phase"])["load"]
+    loads = split.phase_devices.set_index(["device", "phase"])["load"]
     assert loads["cpu:0", "gen"] == pytest.approx(1.0, abs=0.03)
     assert loads["cpu:1", "idle"] < 0.2
     assert split.value("load/cpu:1") == pytest.approx(0.61 / 1.83, abs=0.005)
@@ -111,6 +111,6 @@ def test_gpm_is_the_load_where_a_gpu_has_it(tmp_path: Path) -> None:
     comparison = compare_run(run.write(tmp_path / "run"))
     assert comparison.load_signal == "sm_activity"
     assert comparison.first.value("load") == pytest.approx(0.4)
-    phases = phase_devices(comparison.first)
+    phases = comparison.first.phase_devices
     assert phases["load"].tolist() == pytest.approx([0.4] * len(phases))
     assert phases["power_w"].tolist() == pytest.approx([300.0] * len(phases))

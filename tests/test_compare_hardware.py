@@ -6,7 +6,7 @@ import pytest
 from synthetic_run import GIB, GPU_SAMPLES, STANDARD, SyntheticRun, gpu_run
 
 from placebench.compare.caveats import caveats
-from placebench.compare.comparison import compare_run, phase_pools
+from placebench.compare.comparison import compare_run
 from placebench.runfolder import append_jsonl, read_jsonl
 
 
@@ -155,11 +155,11 @@ def test_devices_without_gpm_are_named_once_with_the_reason(tmp_path: Path) -> N
 def test_phases_of_a_pool_sum_joules_and_take_the_highest_peak(tmp_path: Path) -> None:
     run = gpu_run(rounds=2, pace=lambda *_: 1.0, device_samples={"cpu:1": {"tensor_activity": 0.75}})
     standard, split = compare_run(run.write(tmp_path / "run")).results
-    pools = phase_pools(standard).set_index("phase")
+    pools = standard.phase_pools.set_index("phase")
     update = pools.loc["update_actor"]
     assert (update["pool"], update["devices"]) == ("global_pool", 2)
     assert update["tensor_activity"] == pytest.approx(0.5, abs=0.02)
     assert update["energy_j"] == pytest.approx(2 * 400 * 0.24)
     assert update["allocated_bytes"] == 3 * GIB
     assert update["peak_memory_bytes"] == pytest.approx(0.75 * GIB)
-    assert set(phase_pools(split)["pool"]) == {"actor_pool", "critic_pool"}
+    assert set(split.phase_pools["pool"]) == {"actor_pool", "critic_pool"}

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from placebench.compare.caveats import caveats
-from placebench.compare.comparison import Comparison, PlacementResult, compare_run, phase_devices
+from placebench.compare.comparison import Comparison, PlacementResult, compare_run
 from placebench.compare.measured import Measured
 from placebench.compare.statistics import MIN_EFFECT, Ratio
 from placebench.compare.steps import STEP_PHASE
@@ -169,7 +169,7 @@ def _measured_facts(result: PlacementResult) -> Facts:
     for fact, metric in LENGTHS.items():
         means = [launch.steps[metric].mean() for launch in result.launches if metric in launch.steps]
         found[fact] = fmean(means) if means else np.nan
-    devices = phase_devices(result)
+    devices = result.phase_devices
     if len(devices):
         found["SM clock, MHz"] = devices.loc[devices["phase"] == STEP_PHASE, "clock_sm_mhz"].mean()
     facts |= {fact: float(value) for fact, value in found.items() if np.isfinite(value)}

@@ -95,6 +95,47 @@ class PlacementResult(Measured):
                 return str(pools.iloc[0])
         return None
 
+    @cached_property
+    def phase_devices(self) -> pd.DataFrame:
+        """What the samples of all launches of a placement say of each phase on each device.
+
+        Returns:
+            One row a phase and device, in order of appearance: the rates of `attribution.RATES` and `load` as means
+            over the seconds sampled, `seconds` and `samples` summed, `peak_memory_bytes` and `allocated_bytes` the
+            highest, `energy_j` per step, `launches` how many have samples of the phase.
+        """
+        rows = []
+        steps_per_round = self.steps.groupby("round").size() if len(self.steps) else pd.Series(dtype=int)
+        groups = self.samples.groupby(["phase", "device"], sort=False) if len(self.samples) else ()
+        for (phase, device), group in groups:
+            row: dict[str, object] = {"phase": phase, "device": device, **_pooled(group)}
+            row["samples"] = int(group["samples"].sum())
+            row["launches"] = int((group["samples"] > 0).sum())
+            row["energy_j"] = float((group["energy_j"] / group["round"].map(steps_per_round)).mean())
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def phase_pools(self) -> pd.DataFrame:
+        """The same for each phase and pool.
+
+        Returns:
+            One row a phase and pool, in order of appearance: rates, seconds and peaks as in `phase_devices`,
+            `energy_j` per step of all the pool's devices together, NaN where one has none, and `devices`, how many
+            there are.
+        """
+        devices = self.phase_devices
+        if devices.empty:
+            return devices
+        rows = []
+        for (phase, pool), group in devices.groupby(
+            ["phase", devices["device"].map(self.placement.pool_of)], sort=False
+        ):
+            row: dict[str, object] = {"phase": phase, "pool": pool, "devices": len(group), **_pooled(group)}
+            row["energy_j"] = float(group["energy_j"].sum(skipna=False))
+            rows.append(row)
+        return pd.DataFrame(rows)
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -249,44 +290,6 @@ def _hold_headlines(results: Sequence[PlacementResult]) -> list[PlacementResult]
         for index, ratio in family.items():
             held[index][key] = ratio
     return [replace(result, ratios=ratios) for result, ratios in zip(results, held, strict=True)]
-
-
-def phase_devices(result: PlacementResult) -> pd.DataFrame:
-    """What the samples of all launches of a placement say of each phase on each device.
-
-    Returns:
-        One row a phase and device, in order of appearance: the rates of `attribution.RATES` and `load` as means over
-        the seconds sampled, `seconds` and `samples` summed, `peak_memory_bytes` and `allocated_bytes` the highest,
-        `energy_j` per step, `launches` how many have samples of the phase.
-    """
-    rows = []
-    steps_per_round = result.steps.groupby("round").size() if len(result.steps) else pd.Series(dtype=int)
-    groups = result.samples.groupby(["phase", "device"], sort=False) if len(result.samples) else ()
-    for (phase, device), group in groups:
-        row: dict[str, object] = {"phase": phase, "device": device, **_pooled(group)}
-        row["samples"] = int(group["samples"].sum())
-        row["launches"] = int((group["samples"] > 0).sum())
-        row["energy_j"] = float((group["energy_j"] / group["round"].map(steps_per_round)).mean())
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def phase_pools(result: PlacementResult) -> pd.DataFrame:
-    """The same for each phase and pool.
-
-    Returns:
-        One row a phase and pool, in order of appearance: rates, seconds and peaks as in `phase_devices`, `energy_j` per
-        step of all the pool's devices together, NaN where one has none, and `devices`, how many there are.
-    """
-    devices = phase_devices(result)
-    if devices.empty:
-        return devices
-    rows = []
-    for (phase, pool), group in devices.groupby(["phase", devices["device"].map(result.placement.pool_of)], sort=False):
-        row: dict[str, object] = {"phase": phase, "pool": pool, "devices": len(group), **_pooled(group)}
-        row["energy_j"] = float(group["energy_j"].sum(skipna=False))
-        rows.append(row)
-    return pd.DataFrame(rows)
 
 
 def _pooled(group: pd.DataFrame) -> dict[str, float]:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from placebench.compare.attribution import IDLE
-from placebench.compare.comparison import Comparison, PlacementResult, phase_pools
+from placebench.compare.comparison import Comparison, PlacementResult
 from placebench.compare.run import Launch
 from placebench.compare.steps import STEP_PHASE
 from placebench.compare.text import number, plural, quantity
@@ -92,7 +92,7 @@ def _unequal_clocks(first: PlacementResult, other: PlacementResult) -> Iterator[
 
 def _phases_of_one_pool(result: PlacementResult) -> pd.DataFrame:
     """Samples by phase. Pools that take part in one phase, such as those that send and take weights, do other work."""
-    table = phase_pools(result)
+    table = result.phase_pools
     return table[~table["phase"].duplicated(keep=False)].set_index("phase")
 
 

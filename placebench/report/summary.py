@@ -10,7 +10,7 @@ from placebench import __version__
 from placebench.compare.breakdown import PartChange, path_parts, step_change
 from placebench.compare.breakdown import PathPart as MeasuredPart
 from placebench.compare.caveats import caveats, load_meaning
-from placebench.compare.comparison import Comparison, PlacementResult, phase_devices, phase_pools
+from placebench.compare.comparison import Comparison, PlacementResult
 from placebench.compare.efficiency import basis
 from placebench.compare.launches import launch_times
 from placebench.compare.measured import Measured
@@ -209,14 +209,14 @@ def _device(comparison: Comparison, result: PlacementResult, device: str) -> Dev
 
 def _phases_in_pools(result: PlacementResult) -> tuple[PhaseInPool, ...]:
     return tuple(
-        PhaseInPool(pool=row.pool, devices=row.devices, **_sampled(row)) for row in phase_pools(result).itertuples()
+        PhaseInPool(pool=row.pool, devices=row.devices, **_sampled(row)) for row in result.phase_pools.itertuples()
     )
 
 
 def _phases_on_devices(result: PlacementResult) -> tuple[PhaseOnDevice, ...]:
     return tuple(
         PhaseOnDevice(device=row.device, samples=row.samples, n=row.launches, **_sampled(row))
-        for row in phase_devices(result).itertuples()
+        for row in result.phase_devices.itertuples()
     )
 
 
