@@ -144,6 +144,15 @@ def test_parts_add_up_to_the_difference_whatever_the_times(
     assert sum(part.longer - part.hidden for part in change.parts) == pytest.approx(change.difference, abs=1e-12)
 
 
+def test_parts_keep_their_share_of_the_step_when_launches_differ(tmp_path: Path) -> None:
+    # The step's mean over launches is geometric, 1.83 s × √3.
+    run = SyntheticRun(rounds=2, pace=lambda round_, _: {1: 1.0, 2: 3.0}[round_])
+    split = compare_run(run.write(tmp_path / "run")).results[1]
+    assert split.value("step_time") == pytest.approx(1.83 * 3**0.5)
+    assert split.value("idle/cpu:1") / split.value("step_time") == pytest.approx(1.22 / 1.83)
+    assert sum(part.on_path for part in path_parts(split)) == pytest.approx(1.83 * 3**0.5)
+
+
 def test_the_waterfall_leads_from_one_step_time_to_the_other(tmp_path: Path) -> None:
     figure = waterfall(compare_run(SyntheticRun(pace=evenly).write(tmp_path / "run")))
     assert figure is not None

@@ -100,30 +100,22 @@ class StepChange:
 
 
 def path_parts(result: PlacementResult) -> tuple[PathPart, ...]:
-    """What a placement's step consists of: phases in the step's order, then the gaps; none where no spans tell.
-
-    The means of the launches are brought to the placement's step time, of which they are the shares, so that they
-    add up to it.
-    """
-    means = {key + name: result.value(key + name) for key in PATH_KEYS for name in result.keys(key)}
-    whole = sum(seconds for key, seconds in means.items() if key.startswith((PATH, GAP)))
-    if not whole > 0:
-        return ()
-    scale = result.value(STEP_TIME.key) / whole
+    """What a placement's step consists of: phases in the step's order, then the gaps; none where no spans tell."""
+    seconds = {key + name: result.value(key + name) for key in PATH_KEYS for name in result.keys(key)}
     phases = phase_order({name for key in (PATH, OFF_PATH) for name in result.keys(key)})
-    gaps = [name for name in (*phases, END) if GAP + name in means]
+    gaps = [name for name in (*phases, END) if GAP + name in seconds]
     return (
         *(
             PathPart(
                 phase,
                 False,
-                scale * means.get(PATH + phase, 0.0),
-                scale * means.get(OFF_PATH + phase, 0.0),
-                scale * means.get(IMBALANCE + phase, 0.0),
+                seconds.get(PATH + phase, 0.0),
+                seconds.get(OFF_PATH + phase, 0.0),
+                seconds.get(IMBALANCE + phase, 0.0),
             )
             for phase in phases
         ),
-        *(PathPart(phase, True, scale * means[GAP + phase], 0.0, 0.0) for phase in gaps),
+        *(PathPart(phase, True, seconds[GAP + phase], 0.0, 0.0) for phase in gaps),
     )
 
 

@@ -49,8 +49,8 @@ class PlacementResult(Measured):
         launches: its finished launches, by round.
         steps: one row a measured step, columns `round`, `step` and the numbers of `measure_steps`.
         samples: one row a round, phase and device: see `attribution.attribute`; `load` is the signal in use.
-        launch_values: one row a launch, indexed by round: the median of its steps, the mean for `ADDITIVE` numbers,
-            and its device numbers.
+        launch_values: one row a launch, indexed by round: the median of its steps, of `ADDITIVE` numbers their share
+            of it, and its device numbers.
         ratios: each number against the first placement; None where a ratio has no meaning. Empty for the first.
         work: how its work differs from the first placement's; None where it does not.
     """
@@ -230,10 +230,13 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementRe
 
 
 def _steps_values(measured: pd.DataFrame) -> dict[str, float]:
+    """Medians of the steps; of parts, whose medians would not add up, their share of all steps of the median step."""
     if measured.empty:
         return {}
     additive = measured.columns.str.startswith(ADDITIVE)
-    return {**measured.loc[:, ~additive].median(), **measured.loc[:, additive].mean()}
+    step = measured[STEP_TIME.key]
+    parts = measured.loc[:, additive].mean() * (step.median() / step.mean())
+    return {**measured.loc[:, ~additive].median(), **parts}
 
 
 def _device_values(launch: Launch, placement: RunPlacement, attributed: pd.DataFrame, steps: int) -> dict[str, float]:

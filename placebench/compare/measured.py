@@ -7,7 +7,7 @@ from typing import Protocol
 import pandas as pd
 
 from placebench.compare.critical_path import PATH_KEYS
-from placebench.compare.metrics import Metric
+from placebench.compare.metrics import STEP_TIME, Metric
 from placebench.compare.statistics import Estimate, Ratio, estimate
 
 # Seconds that are divided into parts: their parts add up only as means.
@@ -34,7 +34,13 @@ class Measured(ABC):
         """A number over the launches; n is 0 where no launch has it."""
         if key not in self.launch_values:
             return estimate([])
-        return estimate(self.launch_values[key].tolist(), additive=key.startswith(ADDITIVE))
+        found = estimate(self.launch_values[key].tolist(), additive=key.startswith(ADDITIVE))
+        if not key.startswith(ADDITIVE) or STEP_TIME.key not in self.launch_values:
+            return found
+        # Parts are brought to the step time that they are parts of, whose mean is another.
+        steps = self.launch_values[STEP_TIME.key].dropna()
+        scale = estimate(steps.tolist()).value / float(steps.mean())
+        return Estimate(scale * found.value, scale * found.low, scale * found.high, found.n)
 
     def value(self, key: str) -> float:
         """The number itself; NaN where no launch has it."""

@@ -49,9 +49,7 @@ class Quantity(_Part):
     label: str
     unit: Literal["s", "tokens/s", "tokens/J", "1", "B", "B/s", "J", "W"] = Field(description="1 is a share")
     better: Better
-    value: Number = Field(
-        description="mean of the launches: arithmetic for hidden, idle and waiting time, else geometric"
-    )
+    value: Number = Field(description="mean of the launches: geometric, of parts of the step their mean share of it")
     low: Number = Field(description="lower end of the interval; null with fewer than two launches")
     high: Number = Field(description="upper end of the interval")
     n: int = Field(description="launches that have the number")
@@ -246,7 +244,7 @@ class Method(_Part):
     load: str = Field(description="what device load means here")
     efficiency: tuple[str, ...] = Field(description="constants behind MFU and MBU, or why there are none")
     noise: str | None = Field(None, description="what a calibration of this host and workload has found")
-    steps: str = "median of the measured steps of a launch; hidden, idle and waiting time: their mean"
+    steps: str = "median of the measured steps of a launch; hidden, idle and waiting time: their share of it"
     interval: str = (
         "t interval over launches; of a ratio, over the log ratios of launches of the same round, each the median over"
         " steps paired one by one"
