@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
 
+from placebench.compare.text import interval, signed
 from placebench.errors import UsageError
 from placebench.report import build_report, show
 from placebench.report.schema import Summary
@@ -205,6 +206,25 @@ def test_any_number_of_placements(tmp_path: Path, names: tuple[str, ...]) -> Non
     assert [f"{name} against standard" in text for name in names[1:]] == [True] * (len(names) - 1)
     assert len(read_summary(path).verdicts) == max(1, len(names) - 1)
     assert ("standard: a step takes 1.31 s" in text) == (len(names) == 1)
+    alone = ["update_critic", "0.201", "s", "15.4", "%", "0", "s", "0", "s"] in [
+        line.split() for line in text.splitlines()
+    ]
+    assert alone == (len(names) == 1)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [(0.5, 2.0, "0.50–2.00"), (0.996, 1.004, "0.996–1.004"), (0.001, 2.0, "<0.01 to 2.00"), (0.5, 3e4, "0.50 to >100")],
+)
+def test_an_interval_says_no_more_than_it_knows(low: float, high: float, shown: str) -> None:
+    assert interval(low, high) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.5, "+0.500 s"), (-0.0005, "−0.50 ms"), (1e-17, "0 s"), (-1e-12, "0 s")]
+)
+def test_a_difference_has_its_sign(value: float, shown: str) -> None:
+    assert signed(value, "s") == shown
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:

@@ -65,12 +65,15 @@ def ratio(value: float, low: float | None, high: float | None) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """The ends of a ratio's interval, for instance `1.27–1.35`; a dash where there is none."""
+    """The ends of a ratio's interval, for instance `1.27–1.35` or `0.50 to >100`; a dash where there is none."""
     if low is None or high is None or math.isnan(low):
         return MISSING
     decimals = _ratio_decimals(low, high)
-    ends = f"{low:.{decimals}f}", f"{high:.{decimals}f}"
-    return "–".join((ends[0] if low >= LOWEST else f"<{LOWEST}", ends[1] if high <= HIGHEST else f">{HIGHEST}"))
+    ends = (
+        f"{low:.{decimals}f}" if low >= LOWEST else f"<{LOWEST}",
+        f"{high:.{decimals}f}" if high <= HIGHEST else f">{HIGHEST}",
+    )
+    return ("–" if low >= LOWEST and high <= HIGHEST else " to ").join(ends)
 
 
 def percent(share: float) -> str:

@@ -21,7 +21,7 @@ from placebench.report.tables import (
     scaling_grid,
     single_grid,
 )
-from placebench.report.time_tables import path_grid, short_path_grid
+from placebench.report.time_tables import path_grid, short_path_grid, single_path_grid
 
 STYLES = {Verdict.FASTER: "bold green", Verdict.SLOWER: "bold red", Verdict.UNDECIDED: "yellow"}
 
@@ -38,6 +38,9 @@ def print_summary(summary: Summary, console: Console) -> None:
     if not others:
         console.print(_grid(single_grid(first), texts=1))
         console.print()
+        if (path := single_path_grid(first)).rows:
+            console.print(_grid(path, texts=1))
+            console.print()
     noise = calibration_grid(summary)
     if noise.rows:
         console.print(_grid(noise, texts=1))

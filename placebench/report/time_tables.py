@@ -35,6 +35,21 @@ def path_grid(first: PlacementSummary, other: PlacementSummary) -> Grid:
     return Grid(title, header, (*rows, _path_row("short gaps", short), _path_row("step", pairs)))
 
 
+def single_path_grid(placement: PlacementSummary) -> Grid:
+    """The path of a placement that is compared with nothing; no rows where it has none."""
+    header = ("", "on the path", "share of the step", "hidden beside it", "rank imbalance")
+    step = sum(part.on_path_s for part in placement.critical_path)
+    long = [part for part in placement.critical_path if part.kind == "phase" or part.on_path_s >= NOTABLE * step]
+    gaps = sum(part.on_path_s for part in placement.critical_path if part not in long)
+    rows = [
+        (_part_name(part), part.on_path_s, quantity(part.off_path_s, "s"), quantity(part.imbalance_s, "s"))
+        for part in long
+    ]
+    rows += [("short gaps", gaps, MISSING, MISSING), ("step", step, MISSING, MISSING)] if rows else []
+    cells = ((name, quantity(on_path, "s"), percent(on_path / step), *rest) for name, on_path, *rest in rows)
+    return Grid(f"Critical path: {placement.name}", header, tuple(cells))
+
+
 def short_path_grid(grid: Grid) -> Grid:
     """The same for a narrow page: what lies on the path."""
     return Grid(grid.title, grid.header[:SHORT], tuple(row[:SHORT] for row in grid.rows))
