@@ -141,7 +141,7 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 
 
 @main.command(epilog=_RUN_EXAMPLES)
-@click.option("--placements", metavar="WORDS", help="Comma-separated placements.  [default: standard,split]")
+@click.option("--placements", metavar="WORDS", help="Words of placebench placements.  [default: standard,split]")
 @click.option(
     "--rounds", callback=read_rounds, metavar="N|auto", help="Launches of each placement; auto: more.  [default: 3]"
 )
