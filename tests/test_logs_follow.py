@@ -126,6 +126,7 @@ def test_nothing_is_left_running(tmp_path: Path) -> None:
     [
         ("none.log", "cannot follow it: No such file or directory"),
         (".", "is a directory: name a log file in it to follow"),
+        ("pipe", "only a file can be followed: leave out --follow to read a pipe to its end"),
         ("packed.gz", "a packed log does not grow: leave out --follow"),
         ("run", "a run's folder is no log: follow trials/<trial>/steps.jsonl in it"),
         ("state.json", "trainer_state.json of TRL is written anew as a whole: follow the console log"),
@@ -134,6 +135,7 @@ def test_nothing_is_left_running(tmp_path: Path) -> None:
 def test_what_cannot_grow_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reason: str) -> None:
     monkeypatch.chdir(tmp_path)
     SyntheticRun(rounds=1).write(Path("run"))
+    os.mkfifo("pipe")
     Path("packed.gz").write_bytes(gzip.compress(lines(1, 3).encode()))
     Path("state.json").write_bytes(SAMPLES["trl-state"][1])
     result = CliRunner().invoke(main, ["compare", name, "--follow"], prog_name="placebench")

@@ -66,7 +66,10 @@ class ArmComparison:
     def parts(self) -> tuple[Metric, ...]:
         """What is part of a phase or lies outside the step, and is never added to anything."""
         names = phase_order(name for arm in self.arms for name in arm.keys("part/"))
-        return tuple(Metric(f"part/{name}", name, "s", Better.LESS, "part of a phase, or no part") for name in names)
+        return tuple(
+            Metric(f"part/{name}", name, "s", Better.LESS, "part of a phase, or time outside the step")
+            for name in names
+        )
 
 
 def compare_arms(arms: Sequence[Arm], min_effect: float = MIN_EFFECT, *, force: bool = False) -> ArmComparison:
@@ -137,7 +140,7 @@ def _ratios(first: Arm, other: Arm, min_effect: float) -> dict[str, Ratio | None
         return dict(other.run_ratios)
     phases = dict.fromkeys([*first.keys("phase/"), *other.keys("phase/")])
     metrics = [*_all_metrics(phases)]
-    metrics += [Metric(f"part/{name}", name, "s", Better.LESS, "") for name in first.keys("part/")]
+    metrics += [_part_metric(name) for name in first.keys("part/")]
     paired = are_pairs([first, other])
     found = {
         metric.key: compare(
@@ -146,6 +149,10 @@ def _ratios(first: Arm, other: Arm, min_effect: float) -> dict[str, Ratio | None
         for metric in metrics
     }
     return found | control_false_discoveries({key: ratio for key, ratio in found.items() if key not in HEADLINES})
+
+
+def _part_metric(name: str) -> Metric:
+    return Metric(f"part/{name}", name, "s", Better.LESS, "part of a phase, or time outside the step")
 
 
 def _all_metrics(phases: Iterable[str]) -> tuple[Metric, ...]:

@@ -79,6 +79,8 @@ class GrowingLog:
     def _check(self) -> None:
         if self.path.is_dir():
             raise UsageError(f"{self.path}: is a directory: name a log file in it to follow")
+        if self.path.exists() and not self.path.is_file():
+            raise UsageError(f"{self.path}: only a file can be followed: leave out --follow to read a pipe to its end")
         try:
             with self.path.open("rb") as stream:
                 head = stream.read(HEAD_BYTES)
