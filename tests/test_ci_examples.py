@@ -22,6 +22,13 @@ EXAMPLES = ROOT / "examples" / "ci"
 WORKFLOWS = ("github-cpu.yml", "github-gpu.yml", "gitlab-ci.yml")
 
 
+@pytest.fixture(autouse=True)
+def _own_temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Runs that another test has killed are none of the commands' business here.
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
 def environment(folder: Path) -> dict[str, str]:
     """One in which `placebench` is this checkout's."""
     program = folder / "bin" / "placebench"

@@ -24,6 +24,13 @@ from placebench.logs.facts import head_facts
 from placebench.report.schema import Summary
 
 
+@pytest.fixture(autouse=True)
+def _own_temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Runs that another test has killed are none of the commands' business here.
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
 def verl(
     folder: Path,
     name: str,

@@ -27,6 +27,13 @@ NOISE = (0.99, 1.0, 1.02)
 
 
 @pytest.fixture(autouse=True)
+def _own_temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Runs that another test has killed are none of the commands' business here.
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
 def _off_github(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)

@@ -27,6 +27,13 @@ from placebench.logs.run import run_of_logs
 GROWING = [name for name in SAMPLES if name != "trl-state"]
 
 
+@pytest.fixture(autouse=True)
+def _own_temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Runs that another test has killed are none of the commands' business here.
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
 def line(step: int, seconds: float) -> str:
     return f"step:{step} - timing_s/gen:{seconds / 2} - timing_s/step:{seconds}\n"
 
