@@ -82,12 +82,11 @@ def _learners(word: str, match: re.Match[str], nodes: Nodes) -> Placement:
     reasons = Reasons()
     learners = wanted + (0,) * (len(nodes) - len(wanted))
     if len(wanted) > len(nodes):
-        reasons.add(
-            [f"placement {word!r} has learners on {len(wanted)} nodes, there {_are(len(nodes), 'node')}: {_PER_NODE}"]
-        )
+        there = f"there {_are(len(nodes))} {_some(len(nodes), 'node')}"
+        reasons.add([f"placement {word!r} has learners on {len(wanted)} nodes, {there}: {_PER_NODE}"])
     else:
         reasons.add(
-            f"placement {word!r} needs {want} learners on node {node}, which has {_devices(have)}: {_PER_NODE}"
+            f"placement {word!r} needs {want} learners on node {node}, which has {_some(have, 'device')}: {_PER_NODE}"
             for node, (want, have) in enumerate(zip(learners, nodes, strict=True))
             if want > have
         )
@@ -95,7 +94,7 @@ def _learners(word: str, match: re.Match[str], nodes: Nodes) -> Placement:
         reasons.add(
             [
                 f"placement {word!r}: an engine of {shared_by} devices must lie on one node, and the largest has"
-                f" {_devices(max(nodes))}; lower xtp{shared_by}"
+                f" {_some(max(nodes), 'device')}; lower xtp{shared_by}"
             ]
         )
     _check_total(reasons, word, {"learners": sum(wanted), "engines": engines * shared_by}, nodes)
@@ -103,9 +102,10 @@ def _learners(word: str, match: re.Match[str], nodes: Nodes) -> Placement:
     left = _left(nodes, learners)
     fitting = [have // shared_by for have in left]
     if sum(fitting) < engines:
+        wanted_engines = f"{_some(engines, 'engine')} of {_some(shared_by, 'device')}"
         raise UsageError(
-            f"placement {word!r}: {engines} engines of {_devices(shared_by)} each do not fit on what the learners"
-            f" leave, {_by_node(left)}: {sum(fitting)} would; an engine lies whole on one node"
+            f"placement {word!r}: there is no room for {wanted_engines} on what the learners leave, {_by_node(left)}:"
+            f" {sum(fitting)} would fit; an engine lies whole on one node"
         )
     pools = (Pool("learners", learners), Pool("engines", tuple(shared_by * count for count in fill(fitting, engines))))
     roles = dict.fromkeys(Role, "learners") | {Role.ROLLOUT: "engines"}
@@ -189,18 +189,18 @@ def _check_total(reasons: Reasons, word: str, wanted: Mapping[str, int], nodes: 
         where = f" ({_by_node(nodes)})" if len(nodes) > 1 else ""
         reasons.add(
             [
-                f"placement {word!r} needs {_devices(need)} ({by}), there {_are(have)}{where}: lower the counts or"
-                " raise --devices"
+                f"placement {word!r} needs {_some(need, 'device')} ({by}), there {_are(have)} {have}{where}: lower the"
+                " counts or raise --devices"
             ]
         )
 
 
-def _devices(count: int) -> str:
-    return f"{count} device{'' if count == 1 else 's'}"
+def _some(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _are(count: int, what: str = "") -> str:
-    return f"{'is' if count == 1 else 'are'} {count}" + (f" {what}{'' if count == 1 else 's'}" if what else "")
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _by_node(nodes: Nodes) -> str:

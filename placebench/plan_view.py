@@ -10,6 +10,7 @@ from rich.text import Text
 from placebench.devices import Device
 from placebench.fitting import describe_memory
 from placebench.models import model_shape
+from placebench.placed import placed_workload
 from placebench.placement import Placement, Role
 from placebench.plan import BoundPlacement, Plan
 from placebench.progress import format_bytes, format_seconds
@@ -25,7 +26,7 @@ def show_plan(plan: Plan, console: Console) -> None:
     for name, value in _head(plan):
         line(name, value)
     for bound in plan.placements:
-        line("placement", f"{bound.name}, overlap {bound.placement.overlap}")
+        line("placement", f"{bound.name}, {', '.join(_settings(bound.placement, plan.workload))}")
         for pool, devices in bound.devices.items():
             roles = ", ".join(working_roles(bound.placement, pool, plan.workload))
             line("", f"{pool}: {roles} on {', '.join(device.id for device in devices)}")
@@ -35,6 +36,20 @@ def show_plan(plan: Plan, console: Console) -> None:
     line("workload", "")
     text = yaml.safe_dump(plan.workload.model_dump(mode="json"), sort_keys=False)
     console.print(Text(indent(text.rstrip(), "  ")), soft_wrap=True)
+
+
+def _settings(placement: Placement, workload: Workload) -> Iterator[str]:
+    """What a placement says beside its pools, and what it makes of the workload."""
+    yield f"overlap {placement.overlap}"
+    if placement.staleness:
+        yield f"staleness {placement.staleness}"
+    if placement.inflight_updates:
+        yield "in-flight updates"
+    if (placement.tensor_parallel or 1) > 1:
+        yield f"engines of {placement.tensor_parallel} devices"
+    if placement.scaling is not None:
+        size = placed_workload(workload, placement).batch.size
+        yield f"full replicas, {placement.scaling} scaling: {size} sequences per step"
 
 
 def working_roles(placement: Placement, pool: str, workload: Workload) -> Iterator[Role]:

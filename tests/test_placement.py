@@ -244,8 +244,8 @@ def test_engines_need_room_on_single_nodes() -> None:
     with pytest.raises(UsageError) as caught:
         parse_placement("learners:3,3+engines:1xtp2", [4, 4])
     assert str(caught.value) == (
-        "placement 'learners:3,3+engines:1xtp2': 1 engines of 2 devices each do not fit on what the learners leave,"
-        " 1 on node 0, 1 on node 1: 0 would; an engine lies whole on one node"
+        "placement 'learners:3,3+engines:1xtp2': there is no room for 1 engine of 2 devices on what the learners leave,"
+        " 1 on node 0, 1 on node 1: 0 would fit; an engine lies whole on one node"
     )
 
 
