@@ -26,7 +26,9 @@ from placebench.workload import Workload
 # Pools are divided into at most this many parts, so that a thousand devices do not make a thousand candidates.
 MOST_PARTS = 64
 MOST_SHOWN = 5
-NOTHING_LEFT = "Nothing is left to try: the run has every layout of one or two pools that its devices and batch allow."
+NOTHING_LEFT = (
+    "Nothing is left to try: of standard and split:A+B, the run has all that use every device and divide the batch."
+)
 
 
 @dataclass(frozen=True)
