@@ -1,9 +1,12 @@
+import io
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from synthetic_run import Layout, SyntheticRun
 
 from placebench.compare.comparison import compare_run
@@ -11,6 +14,8 @@ from placebench.compare.forecast import PhaseTimes, forecaster, walk
 from placebench.compare.suggestion import NOTHING_LEFT, Suggestion, suggest
 from placebench.placement import Overlap
 from placebench.placement_words import parse_placement
+from placebench.report import build_report, show
+from placebench.report.schema import Summary
 from placebench.stepgraph import graph_among
 
 # Seconds of each phase on n devices: fixed + divided / n.
@@ -71,6 +76,21 @@ def test_idle_critic_devices_are_given_to_the_actor(tmp_path: Path) -> None:
     by_hand = 0.8 + 0.4 / 3 + 2 * (0.05 + 0.2 / 3) + 0.01 + 0.7 + 0.01 + GAP_S
     assert expected["split:3+1"].expected_s == pytest.approx(by_hand)
     assert expected["split:3+1"].measured_s is None
+
+
+def test_the_suggestion_stands_in_every_form_of_the_report(tmp_path: Path) -> None:
+    workload = {"model": "tiny", "batch": {"size": 96, "mini_batch_size": 96}}
+    run = SyntheticRun({word: layout(word) for word in ("standard", "split")}, rounds=2, workload=workload)
+    paths = build_report(run.write(tmp_path / "run"))
+    console = Console(file=io.StringIO(), width=200)
+    show(tmp_path / "run", console)
+    assert isinstance(console.file, io.StringIO)
+    for text in (paths.markdown.read_text(), paths.html.read_text(), console.file.getvalue()):
+        assert "Try next: split:3+1. It is expected to take about 1.9" in text
+    assert re.search(r"^\| split:3\+1 \| 1\.9\d s \| – \|$", paths.markdown.read_text(), re.MULTILINE)
+    told = Summary.model_validate_json(paths.summary.read_text()).suggestion
+    assert told is not None
+    assert told.placement == "split:3+1"
 
 
 def test_a_batch_that_does_not_divide_is_never_suggested(tmp_path: Path) -> None:

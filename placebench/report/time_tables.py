@@ -24,7 +24,15 @@ def path_grid(first: PlacementSummary, other: PlacementSummary) -> Grid:
     Gaps too short to matter are one row, so that every column on the path still adds up to its step.
     """
     title = f"Critical path: {other.name} against {first.name}"
-    header = ("", first.name, other.name, "difference", "95 % interval", f"hidden in {first.name}", f"in {other.name}")
+    header = (
+        "",
+        first.name,
+        other.name,
+        "difference",
+        "95 % interval",
+        f"hidden in {first.name}",
+        f"hidden in {other.name}",
+    )
     if not first.critical_path or not any(part.difference for part in other.critical_path):
         return Grid(title, header, ())
     before = {(part.kind, part.phase): part for part in first.critical_path}
@@ -82,11 +90,12 @@ def _path_row(name: str, pairs: Sequence[tuple[PathPart, PathPart]]) -> tuple[st
 
 
 def forecast_grid(summary: Summary) -> Grid:
-    """What placements would take by the forecast, beside what those of the run took."""
+    """What placements not run would take by the forecast, beside those run; no rows where there is none to try."""
     forecasts = summary.suggestion.forecasts if summary.suggestion else ()
     rows = tuple((one.placement, quantity(one.expected_s, "s"), quantity(one.measured_s, "s")) for one in forecasts)
     title = "Steps expected from the phases measured"
-    return Grid(title, ("placement", "expected", "measured"), rows if len(rows) > 1 else ())
+    is_new = any(one.measured_s is None for one in forecasts)
+    return Grid(title, ("placement", "expected", "measured"), rows if is_new else ())
 
 
 def wait_grid(summary: Summary) -> Grid:
