@@ -54,7 +54,11 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
     for device in placement.devices:
         samples = launch.samples[launch.samples["device"] == device]
         mine = spans[spans["device"] == device]
-        phases = {str(phase): _times(mine, mine["phase"] == phase) for phase in mine["phase"].unique()}
+        # Work ahead of its step may begin before the first measured step, or end after the last one.
+        outside = subtract(union(mine[["start", "end"]].to_numpy(dtype=np.float64)), whole)
+        phases = {
+            str(phase): subtract(_times(mine, mine["phase"] == phase), outside) for phase in mine["phase"].unique()
+        }
         phases[IDLE] = subtract(whole, union(np.concatenate([np.empty((0, 2)), *phases.values()])))
         phases[STEP_PHASE] = whole
         allocated = mine.groupby("phase")["allocated_bytes"].max()

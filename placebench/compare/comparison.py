@@ -12,6 +12,7 @@ from placebench.compare.attribution import RATES, attribute, peak_memory
 from placebench.compare.calibration import Calibration, find_calibration
 from placebench.compare.critical_path import PATH_KEYS, path_values
 from placebench.compare.efficiency import measure_efficiency
+from placebench.compare.engines import measure_engines, side_rates
 from placebench.compare.measured import ADDITIVE, Measured
 from placebench.compare.metrics import (
     HEADLINES,
@@ -208,11 +209,13 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementRe
     for launch in launches:
         measured = measure_steps(launch, placement)
         measured = measured.join(measure_efficiency(measured, launch, placement, run))
+        measured = measured.join(measure_engines(measured, launch))
         attributed = attribute(launch, placement, load_signal)
         steps.append(measured.reset_index().assign(round=launch.round))
         samples.append(attributed.assign(round=launch.round))
         numbers = _steps_values(measured) | _device_values(launch, placement, attributed, len(measured))
         numbers |= path_values(launch, placement, measured.index, numbers.get(STEP_TIME.key, np.nan))
+        numbers |= side_rates(numbers)
         if numbers["energy"] > 0:
             numbers[TOKENS_PER_J.key] = float(measured["tokens"].mean()) / numbers["energy"]
         values[launch.round] = numbers

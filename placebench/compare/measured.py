@@ -10,8 +10,8 @@ from placebench.compare.critical_path import PATH_KEYS
 from placebench.compare.metrics import STEP_TIME, Metric
 from placebench.compare.statistics import Estimate, Ratio, estimate
 
-# Seconds that are divided into parts: their parts add up only as means.
-ADDITIVE = ("hidden", "idle", "overlap/", "wait/", *PATH_KEYS)
+# Seconds that are divided into parts, and what flows through queues: their parts add up only as means.
+ADDITIVE = ("hidden", "idle", "overlap/", "wait/", "queues/", *PATH_KEYS)
 
 
 class Measured(ABC):

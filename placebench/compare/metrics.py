@@ -14,7 +14,7 @@ class Metric:
     Attributes:
         key: its name in frames and files, such as `phase/gen`.
         label: its name for people.
-        unit: `s`, `tokens/s`, `1` (a share), `B`, `B/s`, `J`, `tokens/J`.
+        unit: `s`, `tokens/s`, `1` (a share), `B`, `B/s`, `J`, `tokens/J`, `sequences`, `updates`.
         better: what a larger value means.
         meaning: one line that defines it.
     """
@@ -63,6 +63,30 @@ MBU = Metric(
     "bytes that decoding must read (weights for each token of the longest response, keys and values)"
     " / time of gen / the pool's peak of memory traffic",
 )
+TRAINER_WAIT = Metric(
+    "queues/trainer_wait", "learners wait", "s", Better.NEITHER, "step in which training only waits for sequences"
+)
+ENGINE_WAIT = Metric(
+    "queues/engine_wait", "engines wait", "s", Better.NEITHER, "step in which an engine has nothing to do, their mean"
+)
+TRAINER_TOKENS = Metric(
+    "trainer_tokens_per_s", "learners' tokens/s", "tokens/s", Better.NEITHER, "tokens / step without learners' wait"
+)
+ENGINE_TOKENS = Metric(
+    "engine_tokens_per_s",
+    "engines' tokens/s",
+    "tokens/s",
+    Better.NEITHER,
+    "tokens of prompts and responses that engines finish / time in which they generate, all engines together",
+)
+QUEUE = Metric(
+    "queues/fill", "queue", "sequences", Better.NEITHER, "sequences that wait for the trainer, mean over the step"
+)
+LAG = Metric(
+    "queues/lag", "lag", "updates", Better.NEITHER, "updates by which the weights that generated are older, mean"
+)
+DROPPED = Metric("queues/dropped", "dropped", "sequences", Better.NEITHER, "sequences of a step that were too old")
+ENGINES = (TRAINER_WAIT, ENGINE_WAIT, TRAINER_TOKENS, ENGINE_TOKENS, QUEUE, LAG, DROPPED)
 _FLOPS = {
     True: "(6·N + 12·layers·width·length) · tokens · epochs, attention not counted as causal",
     False: "(2·N + 4·layers·width·length) · tokens, attention not counted as causal",
@@ -112,6 +136,7 @@ def placement_metrics(phases: Iterable[str]) -> tuple[Metric, ...]:
         HIDDEN,
         TOKENS,
         TOKENS_PER_DEVICE,
+        *ENGINES,
         LOAD,
         MEMORY,
         IDLE,

@@ -35,7 +35,6 @@ class StepMetrics:
     def __init__(self) -> None:
         self._values: dict[str, float] = {}
         self._loss_sums: dict[str, float] = {}
-        self._trainer_seconds: float | None = None
 
     def update(self, phase: str, results: Sequence[dict[str, float]], workload: Workload) -> None:
         """Losses of an update phase from its ranks' sums; gradient norms are equal in all ranks."""
@@ -89,8 +88,6 @@ class StepMetrics:
         self._values["perf/total_num_tokens"] = tokens
         self._values["perf/time_per_step"] = seconds
         self._values["perf/throughput"] = tokens / seconds / devices
-        if self._trainer_seconds:
-            self._values["perf/trainer_tokens_per_s"] = tokens / self._trainer_seconds
         self._values |= {f"timing_s/{phase}": length(intervals) for phase, intervals in times.items()}
         attributed = length(union(np.concatenate([np.empty((0, 2)), *times.values()])))
         self._values["timing_s/unattributed"] = seconds - attributed
@@ -111,9 +108,8 @@ class StepMetrics:
         self._values["training/queue_max"] = levels.peaks["queued"]
         self._values["training/trainer_wait_s"] = integrals["starved"]
         self._values["training/engine_wait_s"] = integrals["idle"] / engines
-        if flow.generated:
-            self._values["perf/engine_tokens_per_s"] = flow.generated * engines / integrals["generating"]
-        self._trainer_seconds = seconds - integrals["starved"]
+        self._values["training/generated_tokens"] = flow.generated
+        self._values["training/generating_s"] = integrals["generating"] / engines
 
     def _work(self, batch: SequenceBatch) -> None:
         """What the step's arithmetic and its traffic of keys and values follow from."""

@@ -12,6 +12,7 @@ from placebench.compare.breakdown import PathPart as MeasuredPart
 from placebench.compare.caveats import caveats, load_meaning
 from placebench.compare.comparison import Comparison, PlacementResult
 from placebench.compare.efficiency import basis
+from placebench.compare.engines import slower_side
 from placebench.compare.launches import launch_times
 from placebench.compare.measured import Measured
 from placebench.compare.metrics import Metric, controller_metric, device_metrics
@@ -110,12 +111,14 @@ def _placement(comparison: Comparison, result: PlacementResult) -> PlacementSumm
 
 def _verdict(comparison: Comparison, result: PlacementResult) -> tuple[str | None, tuple[str, ...]]:
     """Headline and reasons: of every placement against the first, or of the only one by itself."""
+    side = slower_side(result, result.placement.staleness)
+    sides = (side,) if side else ()
     if result is not comparison.first:
-        return headline(comparison, result), reasons(comparison, result)
+        return headline(comparison, result), (*reasons(comparison, result), *sides)
     if len(comparison.results) > 1:
         return None, ()
     waits = waiting(comparison, result)
-    return alone(result), (waits,) if waits else ()
+    return alone(result), ((waits,) if waits else ()) + sides
 
 
 def quantities(result: Measured, metrics: Iterable[Metric]) -> tuple[Quantity, ...]:

@@ -1,0 +1,86 @@
+"""Engines in a pool of their own and the trainer: who waits for whom, and which side a device more would help.
+
+The job measures both sides, see docs/async.md. Waiting and flows are means over the steps of a launch, so that rates
+are sums over sums: a part that an engine finishes in one step has mostly been generated in the one before.
+"""
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from placebench.compare.measured import Measured
+from placebench.compare.metrics import (
+    DROPPED,
+    ENGINE_TOKENS,
+    ENGINE_WAIT,
+    LAG,
+    QUEUE,
+    STEP_TIME,
+    TRAINER_TOKENS,
+    TRAINER_WAIT,
+)
+from placebench.compare.run import Launch
+from placebench.compare.text import number, quantity
+
+# Share of the step from which a side's waiting says that the other one is slower.
+NOTABLE_WAIT = 0.05
+
+_GENERATED, _GENERATING, _TOKENS, _SECONDS = (
+    f"queues/{name}" for name in ("generated", "generating", "tokens", "seconds")
+)
+# Numbers of a step by the job's names for them.
+_COUNTED: Mapping[str, str] = {
+    TRAINER_WAIT.key: "training/trainer_wait_s",
+    ENGINE_WAIT.key: "training/engine_wait_s",
+    QUEUE.key: "training/queue_mean",
+    LAG.key: "training/lag_mean",
+    DROPPED.key: "training/dropped_sequences",
+    _GENERATED: "training/generated_tokens",
+    _GENERATING: "training/generating_s",
+    _TOKENS: "perf/total_num_tokens",
+    _SECONDS: "timing_s/step",
+}
+
+
+def measure_engines(measured: pd.DataFrame, launch: Launch) -> pd.DataFrame:
+    """What lay between engines and trainer in every measured step.
+
+    Returns:
+        Indexed like `measured`, `queues/...`; without columns where engines have no pool of their own.
+    """
+    counted = launch.steps.reindex(measured.index)
+    if not set(_COUNTED.values()) <= set(counted):
+        return pd.DataFrame(index=measured.index)
+    return pd.DataFrame({key: counted[name] for key, name in _COUNTED.items()})
+
+
+def side_rates(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Tokens/s of each side while it works, from a launch's means; empty without engines."""
+    if _GENERATED not in numbers:
+        return {}
+    rates = {}
+    if (trained := numbers[_SECONDS] - numbers[TRAINER_WAIT.key]) > 0:
+        rates[TRAINER_TOKENS.key] = numbers[_TOKENS] / trained
+    if numbers[_GENERATING] > 0:
+        rates[ENGINE_TOKENS.key] = numbers[_GENERATED] / numbers[_GENERATING]
+    return rates
+
+
+def slower_side(result: Measured, staleness: int) -> str | None:
+    """Which side waits for the other, and so where a device more would help; None without engines of their own."""
+    if not result.estimate(TRAINER_WAIT.key).n:
+        return None
+    step = result.value(STEP_TIME.key)
+    waits = {"learners": result.value(TRAINER_WAIT.key), "engines": result.value(ENGINE_WAIT.key)}
+    told = (
+        f"In {result.name}, learners wait {quantity(waits['learners'], 's')} of the {quantity(step, 's')} step for"
+        f" sequences, and engines {quantity(waits['engines'], 's')} for weights and prompts"
+    )
+    if not staleness:
+        return f"{told}: at staleness 0 they take turns."
+    told += f", at a lag of {number(result.value(LAG.key))} updates"
+    spare = max(waits, key=lambda side: waits[side])
+    if waits[spare] < NOTABLE_WAIT * step:
+        return f"{told}: neither side waits for the other to speak of."
+    slower = "engines" if spare == "learners" else "learners"
+    return f"{told}: the {slower} are the slower side, give a device more to them, or one less to the {spare}."
