@@ -155,6 +155,26 @@ def test_policy_loss_and_gradient(seed: int, estimator: str, kl_coef: float, cli
         assert log_probs.grad[index].item() == pytest.approx(slope, rel=1e-4, abs=1e-4)
 
 
+def test_older_weights_are_corrected_for_up_to_the_cap() -> None:
+    old = torch.tensor([0.5, 0.25, 0.2]).log()
+    rollout = torch.tensor([0.5, 0.5, 0.01]).log()
+    advantages = torch.tensor([1.0, 2.0, -3.0])
+    algorithm, zeros = Algorithm(importance_cap=2.0, entropy_coeff=0.0), torch.zeros(3)
+    new = old.clone().requires_grad_()
+    result = policy_loss(new, zeros, old, zeros, advantages, algorithm, 0.0, rollout)
+    # Weights 0.5 / 0.5, 0.25 / 0.5 and 0.2 / 0.01 cut to 2; at the old policy each token's surrogate is -advantage.
+    assert float(result.loss) == pytest.approx(-1 * 1 - 0.5 * 2 + 2 * 3)
+    assert float(result.metrics["actor/importance_weight"]) == pytest.approx(3.5)
+    assert float(result.metrics["actor/importance_capfrac"]) == 1
+    (gradient,) = torch.autograd.grad(result.loss, new)
+    torch.testing.assert_close(gradient, torch.tensor([-1.0, -1.0, 6.0]))
+    # At the weights that generated, nothing is corrected.
+    plain = policy_loss(new, zeros, old, zeros, advantages, algorithm, 0.0)
+    fresh = policy_loss(new, zeros, old, zeros, advantages, algorithm, 0.0, old)
+    assert float(fresh.loss) == pytest.approx(float(plain.loss))
+    assert not any("importance" in name for name in plain.metrics)
+
+
 def test_policy_loss_by_hand() -> None:
     # Ratios 2 and 0.5 with clip 0.2: advantage 1 keeps min(2, 1.2), advantage -1 keeps max(0.5, 0.8) as loss.
     new, old, zeros = tensors([math.log(2), math.log(0.5)], [0.0, 0.0], [0.0, 0.0])
