@@ -163,7 +163,7 @@ def test_older_weights_are_corrected_for_up_to_the_cap() -> None:
     new = old.clone().requires_grad_()
     result = policy_loss(new, zeros, old, zeros, advantages, algorithm, 0.0, rollout)
     # Weights 0.5 / 0.5, 0.25 / 0.5 and 0.2 / 0.01 cut to 2; at the old policy each token's surrogate is -advantage.
-    assert float(result.loss) == pytest.approx(-1 * 1 - 0.5 * 2 + 2 * 3)
+    assert result.loss.item() == pytest.approx(-1 * 1 - 0.5 * 2 + 2 * 3)
     assert float(result.metrics["actor/importance_weight"]) == pytest.approx(3.5)
     assert float(result.metrics["actor/importance_capfrac"]) == 1
     (gradient,) = torch.autograd.grad(result.loss, new)
@@ -171,7 +171,7 @@ def test_older_weights_are_corrected_for_up_to_the_cap() -> None:
     # At the weights that generated, nothing is corrected.
     plain = policy_loss(new, zeros, old, zeros, advantages, algorithm, 0.0)
     fresh = policy_loss(new, zeros, old, zeros, advantages, algorithm, 0.0, old)
-    assert float(fresh.loss) == pytest.approx(float(plain.loss))
+    assert fresh.loss.item() == pytest.approx(plain.loss.item())
     assert not any("importance" in name for name in plain.metrics)
 
 

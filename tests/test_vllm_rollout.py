@@ -148,6 +148,34 @@ def test_ranks_that_share_an_engine_generate_with_current_weights(tmp_path: Path
     assert all(step["perf/update_weights_bytes"] > 0 for step in shared.steps)
 
 
+def test_engines_apart_generate_with_the_weights_they_are_sent(tmp_path: Path) -> None:
+    job = run_job(tmp_path / "job", "learners:1+engines:1", 2, *SMALL)
+    assert max(differences(job)) < 1e-4
+    assert all(step["perf/update_weights_bytes"] > 0 for step in job.steps)
+
+
+def test_ranks_that_share_an_engine_take_weights_between_the_same_tokens(tmp_path: Path) -> None:
+    word = "learners:1+engines:2/staleness=1/inflight_updates=true"
+    long = ("batch.max_response_length=96", "rollout.ignore_eos=true", "algorithm.epochs=1", "steps=6")
+    job = run_job(tmp_path / "job", word, 3, *SMALL, *long, "rollout.tensor_parallel_size=2")
+    first, *_ = differences(job)
+    assert first < 1e-4
+    assert {step["training/lag_max"] for step in job.steps} <= {0, 1}
+    taken = [
+        [span["step"] for span in job.spans if (span["phase"], span["device"]) == ("update_weights", device)]
+        for device in ("cpu:1", "cpu:2")
+    ]
+    assert taken[0] == taken[1]
+    # Where they came while it generated, the span of generating goes on behind them.
+    spans = [span for span in job.spans if span["device"] == "cpu:1" and span["phase"] in ("gen", "update_weights")]
+    phases = [(span["phase"], span["step"]) for span in sorted(spans, key=lambda span: float(span["start_mono"]))]
+    cut = [
+        before for before, one, after in zip(phases, phases[1:], phases[2:], strict=False)
+        if one[0] == "update_weights" and before == after
+    ]  # fmt: skip
+    assert cut
+
+
 def test_the_metric_of_a_run_shows_an_engine_that_misses_its_update(tmp_path: Path) -> None:
     first, *others = differences(run_job(tmp_path / "job", "standard", 1, *SMALL, program=STALE_ENGINE))
     assert first < 1e-4

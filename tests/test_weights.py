@@ -47,6 +47,7 @@ def test_every_end_gets_every_weight_each_time(bucket_bytes: int, precision: tor
             else:
                 received.append([(name, weight.clone()) for name, weight in channel.receive()])
                 assert channel.announced() >= seed
+        channel.close()
         return received
 
     with ThreadPoolExecutor(ends) as threads:

@@ -46,6 +46,7 @@ class Engine(Worker):
         with self._spans.span(0, "first_weights"):
             store = TCPStore(*address)
             self._channel = WeightChannel(store, end, ends, self._torch_device, self._precision, layout)
+            self._connections.callback(self._channel.close)
             self._update_weights(version)
         return self._spans.drain()
 

@@ -123,6 +123,10 @@ class WeightChannel:
                 yield weight.name, buffer[filled : filled + weight.size].view(weight.shape)
                 filled += weight.size
 
+    def close(self) -> None:
+        """Leave the group."""
+        self._group.shutdown()
+
     def _buffer(self) -> Tensor:
         return torch.empty(self._largest, dtype=self._precision, device=self._device)
 

@@ -79,6 +79,8 @@ class Worker:
         self._rank, self._ranks = rank, ranks
         self._spans = SpanRecorder(device["id"], pool)
         self._kernels: KernelTrace | None = None
+        # To other pools, closed before the process leaves its own.
+        self._connections = ExitStack()
 
     def start(self, host: str) -> tuple[int, int]:
         """Bind the process to its device and import what the job needs.
@@ -248,6 +250,7 @@ class Worker:
         with self._spans.span(0, "first_weights"):
             if self._rank == 0:
                 self._channel = WeightChannel(self._store, SENDER, ends, self._torch_device, self._precision, layout)
+                self._connections.callback(self._channel.close)
             self._send_weights(version)
         return self._spans.drain()
 
@@ -380,6 +383,7 @@ class Worker:
         import torch.distributed as dist
 
         with self._spans.span(0, "stop"):
+            self._connections.close()
             if Role.ROLLOUT in self._roles:
                 self._rollout.close()
             if dist.is_initialized():  # vLLM leaves the group as it closes
