@@ -158,8 +158,11 @@ def test_a_resumed_job_goes_on_as_if_never_stopped(tmp_path: Path, whole: Job) -
         np.testing.assert_allclose(job.steps[0][name], whole.steps[3][name], rtol=1e-6, err_msg=name)
 
 
-def test_it_goes_on_under_another_placement(tmp_path: Path, whole: Job) -> None:
-    job = run_job(tmp_path / "job", "standard", 2, *SMALL, "sharding=shard", resume_from=whole.trial.checkpoints)
+@pytest.mark.parametrize(("placement", "settings"), [("standard", ("sharding=shard",)), ("learners:1+engines:1", ())])
+def test_it_goes_on_under_another_placement(
+    tmp_path: Path, whole: Job, placement: str, settings: tuple[str, ...]
+) -> None:
+    job = run_job(tmp_path / "job", placement, 2, *SMALL, *settings, resume_from=whole.trial.checkpoints)
     assert job.exit_code == 0, job.output[-3000:]
     for name in RESULTS:
         np.testing.assert_allclose(job.steps[0][name], whole.steps[3][name], rtol=1e-4, atol=1e-6, err_msg=name)

@@ -135,9 +135,11 @@ class Controller:
 
     def run_step(self, step: int) -> "StepRecord":
         """Run one step; with a staleness above 0, work for its neighbours goes on beside it."""
-        # Where work goes on between steps, that time belongs to the later one.
-        runs_on = self._ended is not None and bool(self._placement.staleness)
-        start = self._ended if self._ended is not None and runs_on else self._recorder.now()
+        start = self._recorder.now()
+        if self._placement.staleness and self._ended is not None:
+            start = self._ended  # work goes on between steps, and that time belongs to the later one
+        else:
+            self._gauges.cut(start)
         prompts = [] if self._engines else self._generation.step_prompts(step)
         state = self._open[step] = _StepState(step, prompts)
         while not self._is_over(state):
@@ -154,9 +156,13 @@ class Controller:
         return self._record(state, start, self._ended)
 
     def settle(self) -> None:
-        """Let weights that are on their way arrive: until then learners may not answer anybody else."""
+        """Let weights that are on their way arrive: until then learners may not answer anybody else.
+
+        The next step begins when it is called for, as if it were the first.
+        """
         while any(one.phase == "update_weights" for one in self._running.all):
             self._collect()
+        self._ended = None
 
     def finish(self) -> list[dict[str, Any]]:
         """Wait for what still goes on when the last step is over; returns its spans, objects of `spans.jsonl`."""
@@ -191,7 +197,8 @@ class Controller:
         busy = {pool for one in self._running.all for pool in one.occupies}
         chosen: list[tuple[Phase, _StepState]] = []
         for state in self._open.values():
-            names = frozenset(one.phase for one in self._running.all if one.step == state.step)
+            # Parts that engines generate hold up nothing: the step may have others.
+            names = frozenset(one.phase for one in self._running.all if one.step == state.step and one.occupies)
             for phase in ready_phases(self._graph, frozenset(state.done), names, self._placement.overlap):
                 pools = self._pools_of(phase)
                 if not pools & busy and self._may_start(phase, state.step):

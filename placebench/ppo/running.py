@@ -76,7 +76,7 @@ class RunningWork:
             return ray.get(reference)
         except ray.exceptions.RayTaskError as error:
             rest = list(self._by_reference)
-            others, _ = ray.wait(rest, num_returns=len(rest), timeout=_DEATH_S)
+            others = ray.wait(rest, num_returns=len(rest), timeout=_DEATH_S)[0] if rest else []
             for other in others:
                 try:
                     ray.get(other)
