@@ -69,8 +69,8 @@ def test_without_engines_of_their_own_there_are_no_such_numbers(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("learners", "engines", "staleness", "said"),
     [
-        (0.5, 0.0, 1, "the engines are the slower side, give a device more to them, or one less to the learners"),
-        (0.0, 0.5, 1, "the learners are the slower side, give a device more to them, or one less to the engines"),
+        (0.5, 0.0, 1, "the engines are the slower side, where a device more would help first"),
+        (0.0, 0.5, 1, "the learners are the slower side, where a device more would help first"),
         (0.01, 0.02, 1, "neither side waits for the other to speak of"),
         (0.5, 1.0, 0, "at staleness 0 they take turns"),
     ],

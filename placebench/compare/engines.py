@@ -83,4 +83,4 @@ def slower_side(result: Measured, staleness: int) -> str | None:
     if waits[spare] < NOTABLE_WAIT * step:
         return f"{told}: neither side waits for the other to speak of."
     slower = "engines" if spare == "learners" else "learners"
-    return f"{told}: the {slower} are the slower side, give a device more to them, or one less to the {spare}."
+    return f"{told}: the {slower} are the slower side, where a device more would help first."
