@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from placebench.compare.engines import measure_engines, side_rates, slower_side
-from placebench.compare.measured import ADDITIVE, Measured
+from placebench.compare.measured import ADDITIVE, MEANS, Measured
 from placebench.compare.run import Launch
 from placebench.compare.statistics import Ratio
 from placebench.runfolder import Status, Trial
@@ -49,9 +49,9 @@ def test_rates_are_those_of_the_time_in_which_a_side_works(tmp_path: Path) -> No
     other = COUNTED | {"training/generated_tokens": 0}
     measured = pd.DataFrame({"step_time": [2.0, 2.0]}, index=pd.Index([1, 2], name="step"))
     steps = measure_engines(measured, launch(tmp_path, COUNTED, other))
-    assert all(str(key).startswith(ADDITIVE) for key in steps)
+    assert all(str(key).startswith((*ADDITIVE, *MEANS)) for key in steps)
     numbers = {str(key): float(value) for key, value in steps.mean().items()}
-    assert numbers["queues/dropped"] == 8
+    assert numbers["flow/dropped"] == 8
     assert side_rates(numbers) == {
         "trainer_tokens_per_s": 900 / (2.0 - 0.5),
         "engine_tokens_per_s": pytest.approx(600 / 1.5),
@@ -82,7 +82,7 @@ def test_the_side_that_does_not_wait_is_the_slower_one(
         "step_time": 2.0,
         "queues/trainer_wait": learners,
         "queues/engine_wait": engines,
-        "queues/lag": float(staleness),
+        "flow/lag": float(staleness),
     }
     sentence = slower_side(Side(numbers), staleness)
     assert sentence is not None

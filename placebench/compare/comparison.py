@@ -13,7 +13,7 @@ from placebench.compare.calibration import Calibration, find_calibration
 from placebench.compare.critical_path import PATH_KEYS, path_values
 from placebench.compare.efficiency import measure_efficiency
 from placebench.compare.engines import measure_engines, side_rates
-from placebench.compare.measured import ADDITIVE, Measured
+from placebench.compare.measured import ADDITIVE, MEANS, Measured
 from placebench.compare.metrics import (
     HEADLINES,
     STEP_TIME,
@@ -84,7 +84,7 @@ class PlacementResult(Measured):
 
     def by_step(self, key: str) -> Mapping[int, LaunchValue]:
         """A number of each launch by its round: a value a step where every step has one above 0, else one value."""
-        if key not in self.steps or key.startswith(ADDITIVE) or not (self.steps[key] > 0).all():
+        if key not in self.steps or key.startswith((*ADDITIVE, *MEANS)) or not (self.steps[key] > 0).all():
             return self.by_round(key)
         return {number: steps[key] for number, steps in self.steps_by_round.items()}
 
@@ -239,7 +239,8 @@ def _steps_values(measured: pd.DataFrame) -> dict[str, float]:
     additive = measured.columns.str.startswith(ADDITIVE)
     step = measured[STEP_TIME.key]
     parts = measured.loc[:, additive].mean() * (step.median() / step.mean())
-    return {**measured.loc[:, ~additive].median(), **parts}
+    means = measured.columns.str.startswith(MEANS)
+    return {**measured.loc[:, ~additive & ~means].median(), **parts, **measured.loc[:, means].mean()}
 
 
 def _device_values(launch: Launch, placement: RunPlacement, attributed: pd.DataFrame, steps: int) -> dict[str, float]:

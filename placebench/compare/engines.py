@@ -1,7 +1,7 @@
 """Engines in a pool of their own and the trainer: who waits for whom, and which side a device more would help.
 
-The job measures both sides, see docs/async.md. Waiting and flows are means over the steps of a launch, so that rates
-are sums over sums: a part that an engine finishes in one step has mostly been generated in the one before.
+The job measures both sides, see docs/async.md. Flows are means over the steps of a launch, so that rates are sums over
+sums: a part that an engine finishes in one step has mostly been generated in the one before.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ from placebench.compare.text import number, quantity
 # Share of the step from which a side's waiting says that the other one is slower.
 NOTABLE_WAIT = 0.05
 
-_GENERATED, _GENERATING, _TOKENS, _SECONDS = (
-    f"queues/{name}" for name in ("generated", "generating", "tokens", "seconds")
+_GENERATED, _GENERATING, _TRAINED, _TRAINING = (
+    f"flow/{name}" for name in ("generated", "generating_s", "trained", "training_s")
 )
 # Numbers of a step by the job's names for them.
 _COUNTED: Mapping[str, str] = {
@@ -37,8 +37,8 @@ _COUNTED: Mapping[str, str] = {
     DROPPED.key: "training/dropped_sequences",
     _GENERATED: "training/generated_tokens",
     _GENERATING: "training/generating_s",
-    _TOKENS: "perf/total_num_tokens",
-    _SECONDS: "timing_s/step",
+    _TRAINED: "perf/total_num_tokens",
+    _TRAINING: "timing_s/step",
 }
 
 
@@ -46,24 +46,22 @@ def measure_engines(measured: pd.DataFrame, launch: Launch) -> pd.DataFrame:
     """What lay between engines and trainer in every measured step.
 
     Returns:
-        Indexed like `measured`, `queues/...`; without columns where engines have no pool of their own.
+        Indexed like `measured`, `queues/...` and `flow/...`; without columns where engines have no pool of their own.
     """
     counted = launch.steps.reindex(measured.index)
     if not set(_COUNTED.values()) <= set(counted):
         return pd.DataFrame(index=measured.index)
-    return pd.DataFrame({key: counted[name] for key, name in _COUNTED.items()})
+    numbers = pd.DataFrame({key: counted[name] for key, name in _COUNTED.items()})
+    numbers[_TRAINING] -= numbers[TRAINER_WAIT.key]
+    return numbers
 
 
 def side_rates(numbers: Mapping[str, float]) -> dict[str, float]:
     """Tokens/s of each side while it works, from a launch's means; empty without engines."""
     if _GENERATED not in numbers:
         return {}
-    rates = {}
-    if (trained := numbers[_SECONDS] - numbers[TRAINER_WAIT.key]) > 0:
-        rates[TRAINER_TOKENS.key] = numbers[_TOKENS] / trained
-    if numbers[_GENERATING] > 0:
-        rates[ENGINE_TOKENS.key] = numbers[_GENERATED] / numbers[_GENERATING]
-    return rates
+    pairs = {TRAINER_TOKENS.key: (_TRAINED, _TRAINING), ENGINE_TOKENS.key: (_GENERATED, _GENERATING)}
+    return {key: numbers[tokens] / numbers[time] for key, (tokens, time) in pairs.items() if numbers[time] > 0}
 
 
 def slower_side(result: Measured, staleness: int) -> str | None:

@@ -10,8 +10,10 @@ from placebench.compare.critical_path import PATH_KEYS
 from placebench.compare.metrics import STEP_TIME, Metric
 from placebench.compare.statistics import Estimate, Ratio, estimate
 
-# Seconds that are divided into parts, and what flows through queues: their parts add up only as means.
+# Seconds that are divided into parts: their parts add up only as means.
 ADDITIVE = ("hidden", "idle", "overlap/", "wait/", "queues/", *PATH_KEYS)
+# What flows through queues from step to step, and levels in them, which are no parts of the step: plain means.
+MEANS = ("flow/",)
 
 
 class Measured(ABC):
@@ -34,7 +36,7 @@ class Measured(ABC):
         """A number over the launches; n is 0 where no launch has it."""
         if key not in self.launch_values:
             return estimate([])
-        found = estimate(self.launch_values[key].tolist(), additive=key.startswith(ADDITIVE))
+        found = estimate(self.launch_values[key].tolist(), additive=key.startswith((*ADDITIVE, *MEANS)))
         if not key.startswith(ADDITIVE) or STEP_TIME.key not in self.launch_values:
             return found
         # Parts are brought to the step time that they are parts of, whose mean is another.

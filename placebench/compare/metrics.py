@@ -80,12 +80,12 @@ ENGINE_TOKENS = Metric(
     "tokens of prompts and responses that engines finish / time in which they generate, all engines together",
 )
 QUEUE = Metric(
-    "queues/fill", "queue", "sequences", Better.NEITHER, "sequences that wait for the trainer, mean over the step"
+    "flow/fill", "queue", "sequences", Better.NEITHER, "sequences that wait for the trainer, mean over the step"
 )
 LAG = Metric(
-    "queues/lag", "lag", "updates", Better.NEITHER, "updates by which the weights that generated are older, mean"
+    "flow/lag", "lag", "updates", Better.NEITHER, "updates by which the weights that generated are older, mean"
 )
-DROPPED = Metric("queues/dropped", "dropped", "sequences", Better.NEITHER, "sequences of a step that were too old")
+DROPPED = Metric("flow/dropped", "dropped", "sequences", Better.NEITHER, "sequences of a step that were too old")
 ENGINES = (TRAINER_WAIT, ENGINE_WAIT, TRAINER_TOKENS, ENGINE_TOKENS, QUEUE, LAG, DROPPED)
 _FLOPS = {
     True: "(6·N + 12·layers·width·length) · tokens · epochs, attention not counted as causal",

@@ -47,7 +47,9 @@ class Quantity(_Part):
 
     key: str
     label: str
-    unit: Literal["s", "tokens/s", "tokens/J", "1", "B", "B/s", "J", "W", "sequences", "updates"] = Field(description="1 is a share")
+    unit: Literal["s", "tokens/s", "tokens/J", "1", "B", "B/s", "J", "W", "sequences", "updates"] = Field(
+        description="1 is a share"
+    )
     better: Better
     value: Number = Field(description="mean of the launches: geometric, of parts of the step their mean share of it")
     low: Number = Field(description="lower end of the interval; null with fewer than two launches")
