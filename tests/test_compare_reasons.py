@@ -79,6 +79,16 @@ def test_slower_for_losing_a_part_of_the_overlap(tmp_path: Path) -> None:
     )
 
 
+def test_a_phase_that_takes_longer_but_stays_hidden_is_told_as_such(tmp_path: Path) -> None:
+    slow_values = Layout(SPLIT.pools, SPLIT.roles, {**SPLIT.times, "values": (0.92, 1.28)}, SPLIT.step_s)
+    _, why, _ = texts(build(tmp_path, {"split": SPLIT, "slow": slow_values}))
+    assert why == (
+        "slow hides 0.77 s beside its critical path (update_critic beside update_actor 0.40 s, values beside"
+        " old_log_prob 0.19 s and values beside ref 0.17 s), split 0.61 s, which is made up for: on 1 device as before,"
+        " values takes 0.16 s longer."
+    )
+
+
 def test_same_says_so_and_finds_no_reason(tmp_path: Path) -> None:
     verdict, why, _ = texts(build(tmp_path, {"a": SPLIT, "b": SPLIT}))
     assert verdict.startswith("b and a are the same within 2 %: a step takes 1.000 times as long")

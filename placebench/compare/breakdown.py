@@ -48,11 +48,13 @@ class PartChange:
         first: in the first placement.
         other: in the other.
         rounds: the difference on the path over the launches of the same rounds; n is 0 where no round has both.
+        whole_rounds: the difference of the phase's whole time, hidden time included, likewise.
     """
 
     first: PathPart
     other: PathPart
     rounds: Estimate
+    whole_rounds: Estimate
 
     @property
     def difference(self) -> float:
@@ -131,6 +133,7 @@ def step_change(first: PlacementResult, other: PlacementResult) -> StepChange | 
             sides[0].get(key, PathPart(key[1], key[0], 0.0, 0.0, 0.0)),
             sides[1].get(key, PathPart(key[1], key[0], 0.0, 0.0, 0.0)),
             _over_rounds(first, other, [(GAP if key[0] else PATH) + key[1]]),
+            _over_rounds(first, other, [GAP + key[1]] if key[0] else [PATH + key[1], OFF_PATH + key[1]]),
         )
         for key in keys
         if any(key in side for side in sides)

@@ -163,7 +163,7 @@ def _phase_clauses(change: StepChange, first: PlacementResult, other: PlacementR
     for part in change.phases:
         found = other.ratios.get(phase_metric(part.first.phase).key)
         decided = found is None or found.verdict in DECIDED
-        if decided and other.launches and _is_notable(abs(part.longer), first) and _has_a_sign(part.rounds):
+        if decided and other.launches and _is_notable(abs(part.longer), first) and _has_a_sign(part.whole_rounds):
             devices = _change_of_devices(part.first.phase, first, other)
             groups.setdefault((part.longer < 0, devices), []).append(part)
     for (shorter, devices), parts in sorted(groups.items(), key=lambda group: group[0][0], reverse=True):
