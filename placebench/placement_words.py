@@ -1,4 +1,4 @@
-"""The grammar in which a user names placements on the command line, and what each word means on given nodes.
+"""The grammar in which a user names placements on the command line.
 
 Grammar:
 
