@@ -14,6 +14,7 @@ arms are one run, so every `faster` or `slower` is false. So it is with the laun
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TypeAlias
 
@@ -353,36 +354,41 @@ def show_logs(console: Console, paths: tuple[Path, ...]) -> None:
     console.print(table)
 
 
-def deal_launches(path: Path, launches: int) -> Iterator[Verdict]:
-    """Verdicts on the launches of a run with one placement, dealt in turn to two arms, from every launch on."""
+def deal_launches(path: Path, launches: int) -> Iterator[tuple[bool, Verdict]]:
+    """Verdicts on the launches of a run with one placement, dealt in pairs to two arms, from every launch on.
+
+    Nothing tells the launches of a pair apart but who came first, so every order within pairs is a comparison of its
+    own: windows of a few launches overlap, and few of them say little. With each verdict comes whether its order is the
+    one of placebench's rounds.
+    """
     run = load_run(path)
     measured = [
         launch.step_seconds[launch.step_seconds.index > launch.last_warmup_step]
         for launch in run.done(run.placements[0].name)
     ]
+    as_rounds = tuple(number % 2 for number in range(launches))
     for begin in range(len(measured) - 2 * launches + 1):
-        arms: tuple[dict[int, LaunchValue], dict[int, LaunchValue]] = ({}, {})
-        for place, value in enumerate(measured[begin : begin + 2 * launches]):
-            pair, second = divmod(place, 2)
-            arms[(second + pair) % 2][pair] = value
-        ratio = compare(arms[0], arms[1], Better.LESS)
-        if ratio is not None:
-            yield ratio.verdict
+        pairs = [measured[begin + 2 * number : begin + 2 * number + 2] for number in range(launches)]
+        for order in product((0, 1), repeat=launches):
+            first, other = (
+                dict[int, LaunchValue](enumerate(pair[swap ^ arm] for pair, swap in zip(pairs, order, strict=True)))
+                for arm in (0, 1)
+            )
+            ratio = compare(first, other, Better.LESS)
+            if ratio is not None:
+                yield order == as_rounds, ratio.verdict
 
 
 def show_runs(console: Console, paths: tuple[Path, ...]) -> None:
     """False verdicts on real launches of one placement."""
-    table = _table("Launches of one placement dealt to two arms: false verdicts on the step time", "run")
+    table = _table("Launches of one placement dealt to two arms: false verdicts on the step time", "run, order")
     for launches in DEALT:
         table.add_column(f"{launches} + {launches} launches", justify="right")
     for path in paths:
-        cells = []
-        for launches in DEALT:
-            verdicts = list(deal_launches(path, launches))
-            false = sum(verdict in (Verdict.FASTER, Verdict.SLOWER) for verdict in verdicts)
-            same = sum(verdict is Verdict.SAME for verdict in verdicts)
-            cells.append(f"{false} of {len(verdicts)}, {same} same")
-        table.add_row(path.name, *cells)
+        found = [pd.DataFrame(deal_launches(path, launches), columns=["rounds", "verdict"]) for launches in DEALT]
+        for name, chosen in (("as in rounds", [one[one["rounds"]] for one in found]), ("every order", found)):
+            false = (one["verdict"].isin([Verdict.FASTER, Verdict.SLOWER]) for one in chosen)
+            table.add_row(f"{path.name}, {name}", *(f"{one.sum()} of {len(one)} ({one.mean():.1%})" for one in false))
     console.print(table)
 
 

@@ -1,6 +1,7 @@
 """`placebench compare`: arms from runs and logs, what is compared, what is refused, and what the user is told."""
 
 import json
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -132,6 +133,37 @@ def test_several_launches_an_arm_give_a_verdict_and_one_gives_none(tmp_path: Pat
     assert any("With 1 launch of an arm" in line for line in warnings(single))
 
 
+def drifting(folder: Path, name: str, growth: float, pace: float) -> Path:
+    """A log of verl whose responses grow from step to step, and whose steps take longer as the root of their tokens."""
+    lines = []
+    for step in range(1, 31):
+        tokens = round(8000 * math.exp(growth * step))
+        seconds = pace * (tokens / 8000) ** 0.5
+        lines.append(f"step:{step} - timing_s/gen:{seconds / 2} - timing_s/step:{seconds}")
+        lines.append(f" - perf/total_num_tokens:{tokens} - perf/throughput:{tokens / seconds / 8}\n")
+    path = folder / name
+    path.write_text("".join(lines))
+    return path
+
+
+def test_lengths_that_drift_apart_are_taken_out_by_regression(tmp_path: Path) -> None:
+    # The steps of the second arm are 4 % slower as measured and, with its longer responses taken out, 10 % faster.
+    flat = [drifting(tmp_path, f"flat{n}.log", 0.002, 10.0 + 0.01 * n) for n in range(3)]
+    steep = [drifting(tmp_path, f"steep{n}.log", 0.02, 9.0 + 0.01 * n) for n in range(3)]
+    comparison = compare_arms([arm(*flat, name="flat"), arm(*steep, name="steep")])
+    other = comparison.arms[1]
+    assert other.work is not None
+    assert other.work.fitted
+    assert other.work.exponent == pytest.approx(0.5, abs=0.01)
+    assert other.work.adjusted.value == pytest.approx(0.9, rel=0.01)
+    assert other.work.adjusted.verdict is Verdict.FASTER
+    step = other.ratios["step_time"]
+    assert step is not None
+    assert step.value == pytest.approx(1.04, rel=0.02)
+    assert step.verdict is Verdict.UNDECIDED
+    assert any("at equal tokens (regression: 1 % more tokens, 0.50 % longer)" in line for line in warnings(comparison))
+
+
 def test_the_placements_of_one_run_are_compared_as_the_run_compares_them(tmp_path: Path) -> None:
     run = SyntheticRun(pace=lambda round_, _: 1.0 + 0.5 * round_).write(tmp_path / "run")
     compared = compare_arms(read_arms([Source(None, run)], ReadingOptions()))
@@ -241,7 +273,10 @@ def test_what_differs_stands_beside_the_verdict(tmp_path: Path) -> None:
     assert result.exit_code == 0
     text = words(result.stdout)
     assert "What else differs a b batch size 256 512 tokens a step 8,000 16,000 2 launches" in text
-    assert "Unequal work: b had 16,000 tokens a step, a 8,000: compare tokens/s." in text
+    assert (
+        "Unequal work: b had 16,000 tokens a step, a 8,000 (+100.0 %). Step time: 1.00 as measured, 0.50 per token;"
+        " a verdict needs both to agree."
+    ) in text
     # A step of other work says nothing of speed: the verdict is on the throughput. The shape of the model is the same.
     assert "faster: 2.00 times the tokens/s/device, 200 against 100" in text
 

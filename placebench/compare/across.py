@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
 from placebench.compare.arms import Arm
+from placebench.compare.caveats import work_figures
 from placebench.compare.comparability import Fact, doubts_of, fact_text, has_other_work, known_facts
 from placebench.compare.metrics import (
     HEADLINES,
@@ -20,7 +22,8 @@ from placebench.compare.metrics import (
     placement_metrics,
 )
 from placebench.compare.statistics import MIN_EFFECT, Better, Ratio, Verdict, compare, control_false_discoveries
-from placebench.compare.text import interval, listing, plural, quantity, ratio
+from placebench.compare.text import interval, listing, number, plural, quantity, ratio
+from placebench.compare.work import unequal_work
 from placebench.errors import UsageError
 from placebench.logs.timing import phase_order
 
@@ -95,7 +98,10 @@ def compare_arms(arms: Sequence[Arm], min_effect: float = MIN_EFFECT, *, force: 
             raise UsageError(
                 f"{arm.name} and {named[0].name} have no number in common: {_numbers(arm)} against {_numbers(named[0])}"
             )
-        compared.append(replace(arm, ratios=ratios))
+        work = unequal_work(named[0].steps, arm.steps, min_effect, paired=are_pairs([named[0], arm]))
+        if work and (step := ratios.get(STEP_TIME.key)):
+            ratios[STEP_TIME.key] = work.agreed(step)
+        compared.append(replace(arm, ratios=ratios, work=work))
     as_the_run_has_it = are_pairs(compared) and not compared[0].run_ratios
     return ArmComparison(tuple(compared if as_the_run_has_it else _hold_headlines(compared)), facts, doubts, min_effect)
 
@@ -239,10 +245,17 @@ def warnings(comparison: ArmComparison) -> tuple[str, ...]:
             "The arms' launches were not interleaved: a drift of the machine between them shows as a difference."
         )
     for other in others:
-        if has_other_work(first, other):
-            tokens = [fact_text(arm.facts["tokens a step"]) for arm in (other, first)]
+        step = other.ratios.get(STEP_TIME.key)
+        if other.work and step:
+            tokens = [float(pd.concat(list(arm.steps.values()))["tokens"].mean()) for arm in (other, first)]
             lines.append(
-                f"Unequal work: {other.name} had {tokens[0]} tokens a step, {first.name} {tokens[1]}: compare tokens/s."
+                f"Unequal work: {other.name} had {number(tokens[0])} tokens a step, {first.name} {number(tokens[1])}"
+                f" {work_figures(step, other.work)}"
+            )
+        elif has_other_work(first, other):
+            texts = [fact_text(arm.facts["tokens a step"]) for arm in (other, first)]
+            lines.append(
+                f"Unequal work: {other.name} had {texts[0]} tokens a step, {first.name} {texts[1]}: compare tokens/s."
             )
         counts = [arm.facts.get("devices") for arm in (other, first)]
         if None not in counts and counts[0] != counts[1]:

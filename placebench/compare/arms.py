@@ -13,10 +13,12 @@ from placebench.compare.comparison import Comparison, PlacementResult, compare_r
 from placebench.compare.measured import Measured
 from placebench.compare.statistics import MIN_EFFECT, Ratio
 from placebench.compare.steps import STEP_PHASE
+from placebench.compare.work import UnequalWork
 from placebench.config import flatten
 from placebench.errors import UsageError
 from placebench.logs.facts import Facts
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
+from placebench.placement import Scaling
 
 # Run keys of a workload that say how much was measured, not what.
 NOT_WORK = ("steps", "warmup_steps", "seed", "trace_kernels")
@@ -70,6 +72,8 @@ class Arm(Measured):
         run: the folder of the run, whose rounds are pairs; None for logs.
         run_ratios: each number against the run's first placement, as the run compares them; empty for that one.
         ratios: each number against the first arm.
+        steps: columns step_time and tokens of the measured steps of each launch, by launch; empty where not known.
+        work: how its work differs from the first arm's; None where it does not, or where that is not known.
     """
 
     label: str
@@ -83,6 +87,8 @@ class Arm(Measured):
     run: Path | None = None
     run_ratios: Mapping[str, Ratio | None] = field(default_factory=dict)
     ratios: Mapping[str, Ratio | None] = field(default_factory=dict)
+    steps: Mapping[int, pd.DataFrame] = field(default_factory=dict)
+    work: UnequalWork | None = None
 
     @property
     def name(self) -> str:
@@ -128,6 +134,8 @@ def _run_arm(path: Path, comparison: Comparison, result: PlacementResult) -> Arm
         flags=caveats(alone),
         run=path.resolve(),
         run_ratios=result.ratios,
+        # Under weak scaling the work differs by design: tokens/s are what is compared.
+        steps={} if result.placement.scaling == Scaling.WEAK else result.steps_by_round,
     )
 
 

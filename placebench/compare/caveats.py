@@ -73,10 +73,16 @@ def _unequal_work(comparison: Comparison) -> Iterator[str]:
         work = other.work
         yield (
             f"Unequal work: {other.name} had {number(_tokens(other))} tokens a step, {first.name}"
-            f" {number(_tokens(first))} ({100 * (work.tokens.value - 1):+.1f} %). Step time: {_figure(step)} as"
-            f" measured, {_figure(work.adjusted)} {_adjustment(work)}; a verdict needs both to agree."
-            " --ignore-eos makes work equal."
+            f" {number(_tokens(first))} {work_figures(step, work)} --ignore-eos makes work equal."
         )
+
+
+def work_figures(step: Ratio, work: UnequalWork) -> str:
+    """By how much the tokens differ, and the ratio of step times as measured and with the tokens taken out."""
+    return (
+        f"({100 * (work.tokens.value - 1):+.1f} %). Step time: {_figure(step)} as measured, {_figure(work.adjusted)}"
+        f" {_adjustment(work)}; a verdict needs both to agree."
+    )
 
 
 def _figure(found: Ratio) -> str:

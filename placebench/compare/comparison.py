@@ -28,7 +28,6 @@ from placebench.compare.statistics import (
     MIN_EFFECT,
     LaunchValue,
     Ratio,
-    Verdict,
     compare,
     control_false_discoveries,
 )
@@ -284,8 +283,8 @@ def _against(
         corrected = control_false_discoveries({key: ratio for key, ratio in found.items() if key not in HEADLINES})
         ratios |= found | corrected
     step = ratios[STEP_TIME.key]
-    if work and step and step.verdict is not work.adjusted.verdict:
-        ratios[STEP_TIME.key] = replace(step, verdict=Verdict.UNDECIDED)
+    if work and step:
+        ratios[STEP_TIME.key] = work.agreed(step)
     return replace(other, ratios=ratios, work=work)
 
 

@@ -74,8 +74,9 @@ def arm_of_logs(
     """An arm from launches that have been read; see `log_arm`."""
     label = runs[0].name if name is None else name
     launches, values, timings = [], [], []
-    for run in runs:
-        launch, numbers, tidy = _measure(run, warmup_steps)
+    steps = {}
+    for number, run in enumerate(runs, start=1):
+        launch, numbers, tidy, steps[number] = _measure(run, warmup_steps)
         launches.append(launch)
         values.append(numbers)
         timings.append(tidy.assign(launch=launch.source))
@@ -89,6 +90,7 @@ def arm_of_logs(
         launches=tuple(launches),
         launch_values=pd.DataFrame.from_dict(dict(enumerate(values, start=1)), orient="index"),
         timings=everything,
+        steps=steps,
         facts=facts,
         flags=tuple(flags),
         overlapping=frozenset(everything.loc[everything["kind"] == Kind.OVERLAP, "phase"]),
@@ -107,8 +109,8 @@ def _flags(launches: Sequence[ArmLaunch], runs: Sequence[LoggedRun]) -> list[str
     return told
 
 
-def _measure(run: LoggedRun, warmup_steps: int) -> tuple[ArmLaunch, dict[str, float], pd.DataFrame]:
-    """The numbers of one launch: medians of the measured steps."""
+def _measure(run: LoggedRun, warmup_steps: int) -> tuple[ArmLaunch, dict[str, float], pd.DataFrame, pd.DataFrame]:
+    """The numbers of one launch, medians of the measured steps; all its timings; time and tokens of these steps."""
     source = "+".join(str(log.path) for log in run.logs)
     if run.timings is None:
         raise UsageError(f"{source}: it has no timings, so there is nothing to compare")
@@ -122,6 +124,7 @@ def _measure(run: LoggedRun, warmup_steps: int) -> tuple[ArmLaunch, dict[str, fl
     for (phase, kind), group in measured.groupby(["phase", "kind"], sort=False):
         numbers[_key(str(phase), Kind(str(kind)), is_upkeep=phase in upkeep)] = _typical(run, group["seconds"])
     whole = _step_seconds(measured)
+    steps_work = pd.DataFrame()
     if len(whole):
         work = whole - _upkeep_seconds(measured, upkeep, whole.index)
         numbers["step_time"] = _typical(run, work)
@@ -129,11 +132,13 @@ def _measure(run: LoggedRun, warmup_steps: int) -> tuple[ArmLaunch, dict[str, fl
         share = whole / work
         for name in ("tokens_per_s", "tokens_per_s_per_device"):
             numbers[name] = float((rows[name] * share).median())
+        if not _alternates(run):
+            steps_work = pd.DataFrame({"step_time": work, "tokens": rows["tokens"]})
     clock = run.frame.loc[(run.frame["metric"] == STEP_SECONDS) & run.frame["step"].isin(steps[~warm]), "value"]
     if len(clock):
         numbers[LOG_CLOCK.key] = _typical(run, clock)
     formats = "+".join(dict.fromkeys(log.format.name for log in run.logs))
-    return ArmLaunch(source, formats, len(steps), int((~warm).sum())), numbers, run.timings
+    return ArmLaunch(source, formats, len(steps), int((~warm).sum())), numbers, run.timings, steps_work
 
 
 def _warmup(run: LoggedRun, timings: pd.DataFrame, steps: Steps, warmup_steps: int) -> NDArray[np.bool_]:

@@ -12,14 +12,14 @@ little to tell β, it is 1: the step time is normalised by tokens.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from placebench.compare.statistics import MIN_EFFECT, Better, Ratio, compare
+from placebench.compare.statistics import MIN_EFFECT, Better, Ratio, Verdict, compare
 
 Series: TypeAlias = "pd.Series[float]"
 
@@ -43,6 +43,10 @@ class UnequalWork:
     exponent: float
     fitted: bool
     adjusted: Ratio
+
+    def agreed(self, step: Ratio) -> Ratio:
+        """The ratio of the step times as measured, with its verdict where the adjusted one has the same."""
+        return step if step.verdict is self.adjusted.verdict else replace(step, verdict=Verdict.UNDECIDED)
 
 
 def unequal_work(
