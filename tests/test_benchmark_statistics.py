@@ -3,6 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from synthetic_run import STANDARD, SyntheticRun
 
 from placebench.compare.statistics import Verdict
 from placebench.rounds import AutoRounds
@@ -75,3 +76,15 @@ def test_a_log_dealt_to_two_arms_gives_no_false_verdict(tmp_path: Path) -> None:
     slowed = steps.mul(np.where(np.arange(80) // 10 % 2, 1.3, 1.0), axis=0)
     verdicts = [found["step"] for found in BENCHMARK["deal"](slowed, 10, 3, swap=False)]
     assert verdicts[0] is Verdict.SLOWER
+
+
+def test_launches_dealt_to_two_arms_are_told_apart_only_where_they_differ(tmp_path: Path) -> None:
+    layouts = {"standard": STANDARD}
+    even = SyntheticRun(layouts=layouts, rounds=8, pace=lambda round_, _: 1.0 + 0.001 * (round_ % 3))
+    found = list(BENCHMARK["deal_launches"](even.write(tmp_path / "even"), 3))
+    assert len(found) == 3 * 8
+    assert {verdict for _, verdict in found} == {Verdict.SAME}
+    assert sum(as_rounds for as_rounds, _ in found) == 3
+    odd = SyntheticRun(layouts=layouts, rounds=6, pace=lambda round_, _: (1.5 + 0.001 * round_) if round_ % 2 else 1.0)
+    verdicts = [verdict for _, verdict in BENCHMARK["deal_launches"](odd.write(tmp_path / "odd"), 3)]
+    assert verdicts.count(Verdict.FASTER) == verdicts.count(Verdict.SLOWER) == 1
