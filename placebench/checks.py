@@ -122,8 +122,11 @@ def _unusable_reward_model(model: str, actor: str) -> Iterator[str]:
 def _unusable_reward(name: str) -> Iterator[str]:
     """A reward that is neither built in nor `module:function` of a module that can be found; nothing is imported."""
     from placebench.ppo.rewards import REWARDS
+    from placebench.ppo.sandbox import why_unavailable
 
     if name in REWARDS:
+        if name == "code_tests" and (reason := why_unavailable()):
+            yield f"data.reward {name}: {reason}; take another reward or host"
         return
     module, colon, function = name.partition(":")
     if not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):

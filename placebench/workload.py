@@ -33,7 +33,11 @@ class _Section(BaseModel):
 class Data(_Section):
     """Where prompts come from and how a response is scored."""
 
-    source: str = Field("arithmetic", description="'arithmetic' (generated from the seed), a .jsonl or a .parquet file")
+    source: str = Field(
+        "arithmetic",
+        description="'arithmetic' (generated from the seed), 'code' (small programming problems), a .jsonl or a"
+        " .parquet file",
+    )
     prompt_key: str = Field("prompt", description="field of the file that holds the prompt")
     answer_key: str = Field("answer", description="field of the file that holds the answer handed to the reward")
     reward: str = Field("prefix_match", description="a built-in reward's name, or module:function")
@@ -202,6 +206,11 @@ GRPO: Mapping[str, Any] = {
     "batch": {"group_size": 8},
     "algorithm": {"kl_in_reward": False, "kl_loss": True, "kl_estimator": "k3", "whiten_advantages": False},
 }
+# Programming problems, judged by running what was written; the lengths suit a model whose tokens are characters.
+CODE: Mapping[str, Any] = {
+    "data": {"reward": "code_tests"},
+    "batch": {"max_prompt_length": 128, "max_response_length": 64},
+}
 # With random weights nothing is learned, and lengths would be noise: prompts and responses are as long as can be.
 RANDOM_WEIGHTS: Mapping[str, Any] = {"data": {"fill_prompts": True}, "rollout": {"ignore_eos": True}}
 
@@ -222,6 +231,9 @@ def build_workload(content: Mapping[str, Any], origin: str | Callable[[str], str
     algorithm = content.get("algorithm")
     if isinstance(algorithm, Mapping) and algorithm.get("name") == "grpo":
         content = merge(GRPO, content)
+    data = content.get("data")
+    if isinstance(data, Mapping) and data.get("source") == "code":
+        content = merge(CODE, content)
     try:
         return Workload.model_validate(content)
     except ValidationError as error:

@@ -118,7 +118,7 @@ def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
         ({"critic_model": "nowhere"}, "unknown model 'nowhere'"),
         ({"data": {"source": "no.jsonl"}}, "no.jsonl: cannot read it: No such file"),
         ({"data": {"reward": "nomodule_xyz:score"}}, "there is no module nomodule_xyz"),
-        ({"data": {"reward": "os:"}}, "use exact_match, prefix_match, last_number, or module:function"),
+        ({"data": {"reward": "os:"}}, "use exact_match, prefix_match, last_number, code_tests, or module:function"),
         ({"data": {"operand_max": 10**9}}, "has 22 tokens and batch.max_prompt_length is 16; raise it"),
         ({"batch": {"max_prompt_length": 40_000, "micro_batch_tokens": 50_000}}, "more than the 32768 that tiny takes"),
         (

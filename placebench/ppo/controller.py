@@ -25,6 +25,7 @@ from placebench.ppo.data import Prompt
 from placebench.ppo.engine_pool import EnginePool
 from placebench.ppo.generation import Generation
 from placebench.ppo.metrics import PhaseTimes, StepMetrics
+from placebench.ppo.rewards import is_judged_by_main
 from placebench.ppo.rollout.gauges import Gauges
 from placebench.ppo.running import Running, RunningWork
 from placebench.stepgraph import HAND_OVER, Phase, ready_phases, step_graph
@@ -237,13 +238,16 @@ class Controller:
 
     def _submit(self, state: _StepState, phase: Phase, role: Role) -> Running:
         pool, start = self._placement.roles[role], self._recorder.now()
-        shares = self._shares(state, len(self._pools[pool]))
+        workers = self._pools[pool]
+        if role is Role.REWARD and is_judged_by_main(self._workload):
+            workers = workers[:1]
+        shares = self._shares(state, len(workers))
         if self._engines and phase.name == "update_weights":
             pending = self._engines.update(state.step) + self._send_weights(state.step)
         else:
             pending = [
                 worker.run.remote(state.step, phase.name, role.value, self._arguments(state, phase.name, share))
-                for worker, share in zip(self._pools[pool], shares, strict=True)
+                for worker, share in zip(workers, shares, strict=True)
             ]
 
         def finish(results: list[Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from placebench.errors import UsageError
+from placebench.ppo.code_tests import problems
 from placebench.workload import Data
 
 
@@ -59,7 +60,7 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class FilePrompts:
-    """Prompts of a file, shuffled anew by the seed on every pass."""
+    """Prompts of a file, or those of the shipped problems, shuffled anew by the seed on every pass."""
 
     seed: int
     prompts: tuple[Prompt, ...]
@@ -88,10 +89,12 @@ def open_prompts(data: Data, seed: int, longest: int) -> PromptSource:
     """
     if data.source == "arithmetic":
         return Arithmetic(seed, data.operand_max, longest if data.fill_prompts else 0)
+    if data.source == "code":
+        return FilePrompts(seed, tuple(Prompt(problem.prompt, problem.answer) for problem in problems()))
     path = Path(data.source)
     readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
     if path.suffix not in readers:
-        raise UsageError(f"data.source {data.source!r}: use arithmetic, a .jsonl or a .parquet file")
+        raise UsageError(f"data.source {data.source!r}: use arithmetic, code, a .jsonl or a .parquet file")
     prompts = tuple(_prompt(row, data, where) for where, row in readers[path.suffix](path))
     if not prompts:
         raise UsageError(f"{path}: has no prompts")

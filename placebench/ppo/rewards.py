@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Mapping
 
 from placebench.errors import UsageError
+from placebench.ppo.code_tests import code_tests
+from placebench.workload import Workload
 
 RewardFunction = Callable[[str, str, str], float]
 """Takes prompt, response and answer; returns the score."""
@@ -32,8 +34,13 @@ def last_number(prompt: str, response: str, answer: str) -> float:
 
 
 REWARDS: Mapping[str, RewardFunction] = {
-    function.__name__: function for function in (exact_match, prefix_match, last_number)
+    function.__name__: function for function in (exact_match, prefix_match, last_number, code_tests)
 }
+
+
+def is_judged_by_main(workload: Workload) -> bool:
+    """Whether the first rank of the reward's pool judges all responses, because judging them runs their code."""
+    return workload.reward_model is None and workload.data.reward == code_tests.__name__
 
 
 def load_reward(name: str) -> RewardFunction:

@@ -15,7 +15,9 @@ import numpy as np
 
 from placebench.placement import Role
 from placebench.ppo.batch import SequenceBatch
+from placebench.ppo.code_tests import judge_all
 from placebench.ppo.own_ray import LOOPBACK
+from placebench.ppo.rewards import is_judged_by_main
 from placebench.progress import format_bytes
 from placebench.runfolder import HELD
 from placebench.telemetry.kernels import KernelTrace
@@ -320,8 +322,10 @@ class Worker:
             self._tokenizer.decode(tokens[length:].tolist())
             for tokens, length in zip(batch.sequence_tokens(), batch.prompt_lengths, strict=True)
         ]
-        scores = [float(self._reward(*case)) for case in zip(prompts, texts, answers, strict=True)]
-        return np.asarray(scores, np.float64)
+        cases = list(zip(prompts, texts, answers, strict=True))
+        if is_judged_by_main(self._workload):
+            return np.asarray(judge_all(cases, len(os.sched_getaffinity(0))), np.float64)
+        return np.asarray([float(self._reward(*case)) for case in cases], np.float64)
 
     def _old_log_prob(self, batch: SequenceBatch) -> np.ndarray[Any, Any]:
         return self._actor.per_token(batch, _log_probs)
