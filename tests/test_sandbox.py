@@ -238,5 +238,7 @@ def test_it_takes_no_privilege() -> None:
         "from placebench.ppo.sandbox import why_unavailable\n"
         "print(open('/proc/self/status').read().split('CapEff:')[1].split()[0], why_unavailable())"
     )
-    told = subprocess.run([*without, sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    told = subprocess.run(
+        [*without, sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
     assert told.stdout == "0000000000000000 None\n"
