@@ -121,7 +121,7 @@ def test_prompts_from_files(tmp_path: Path) -> None:
         ("a.jsonl", '{"prompt": 3}', "must be text"),
         ("a.jsonl", "", "has no prompts"),
         ("a.parquet", "no table", "cannot read it as parquet"),
-        ("a.txt", "", "use arithmetic, a .jsonl or a .parquet file"),
+        ("a.txt", "", "use arithmetic, code, a .jsonl or a .parquet file"),
     ],
 )
 def test_unusable_prompt_files(tmp_path: Path, name: str, text: str, words: str) -> None:
