@@ -15,12 +15,6 @@ GRPO = ("algorithm.name=grpo", "steps=3", "warmup_steps=1", "batch.size=16", "ba
 GROUPS = ("batch.group_size=4",)
 RESULTS = ("critic/score/mean", "critic/advantages/max", "actor/pg_loss", "actor/kl_loss", "actor/grad_norm")
 
-REF_ALONE = """
-name: ref-alone
-pools: {main_pool: [1], ref_pool: [1]}
-roles: {actor: main_pool, rollout: main_pool, critic: main_pool, reward: main_pool, ref: ref_pool}
-"""
-
 
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory: pytest.TempPathFactory) -> Job:
@@ -43,9 +37,9 @@ def assert_same_training(job: Job, reference: Job) -> None:
 @pytest.mark.parametrize(
     ("placement", "devices", "settings"),
     [
-        ("ref-alone.yaml", 2, ("sharding=shard",)),
         # Without a critic its second pool holds what judges.
-        ("split", 2, ()),
+        ("split", 2, ("sharding=shard",)),
+        ("learners:1+engines:1", 2, ()),
         # What one device works on grows to the same batch.
         ("ddp:2/scaling=weak", 2, ("batch.size=8", "batch.mini_batch_size=4")),
     ],
@@ -53,9 +47,7 @@ def assert_same_training(job: Job, reference: Job) -> None:
 def test_a_placement_changes_where_not_what(
     tmp_path: Path, one_device: Job, placement: str, devices: int, settings: tuple[str, ...]
 ) -> None:
-    (tmp_path / "ref-alone.yaml").write_text(REF_ALONE)
-    word = str(tmp_path / placement) if placement.endswith(".yaml") else placement
-    assert_same_training(run_job(tmp_path / "job", word, devices, *GRPO, *GROUPS, *settings), one_device)
+    assert_same_training(run_job(tmp_path / "job", placement, devices, *GRPO, *GROUPS, *settings), one_device)
 
 
 def test_replicas_train_as_one_device_alone(one_device: Job, four_replicas: Job) -> None:
