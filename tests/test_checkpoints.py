@@ -158,6 +158,7 @@ def test_a_resumed_job_goes_on_as_if_never_stopped(tmp_path: Path, whole: Job) -
         np.testing.assert_allclose(job.steps[0][name], whole.steps[3][name], rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("placement", "settings"), [("standard", ("sharding=shard",)), ("learners:1+engines:1", ())])
 def test_it_goes_on_under_another_placement(
     tmp_path: Path, whole: Job, placement: str, settings: tuple[str, ...]

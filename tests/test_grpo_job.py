@@ -41,7 +41,7 @@ def assert_same_training(job: Job, reference: Job) -> None:
         ("split", 2, ("sharding=shard",)),
         ("learners:1+engines:1", 2, ()),
         # What one device works on grows to the same batch.
-        ("ddp:2/scaling=weak", 2, ("batch.size=8", "batch.mini_batch_size=4")),
+        pytest.param("ddp:2/scaling=weak", 2, ("batch.size=8", "batch.mini_batch_size=4"), marks=pytest.mark.slow),
     ],
 )
 def test_a_placement_changes_where_not_what(

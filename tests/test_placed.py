@@ -1,34 +1,28 @@
+"""What a placement says over the workload's own keys."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from placebench.placed import placed_workload
 from placebench.placement_words import parse_placement
-from placebench.workload import Workload, build_workload
-
-SHARDED = build_workload({"sharding": "shard", "rollout": {"backend": "vllm", "tensor_parallel_size": 4}})
+from placebench.workload import build_workload
 
 
-def test_a_plain_placement_changes_nothing() -> None:
-    assert placed_workload(SHARDED, parse_placement("split/overlap=none", [4])) == SHARDED
-
-
-def test_engines_take_the_placements_size() -> None:
-    placed = placed_workload(SHARDED, parse_placement("learners:2+engines:1xtp2", [4]))
-    assert placed == SHARDED.model_copy(
-        update={"rollout": SHARDED.rollout.model_copy(update={"tensor_parallel_size": 2})}
-    )
-
-
-@given(st.integers(1, 8))
-def test_replicas_hold_whole_models_and_scale_the_batch_as_asked(count: int) -> None:
+@given(st.integers(1, 8), st.sampled_from(["replicate", "shard"]))
+def test_replicas_are_whole_and_share_or_multiply_the_batch(devices: int, sharding: str) -> None:
+    workload = build_workload({"sharding": sharding})
     strong, weak = (
-        placed_workload(SHARDED, parse_placement(f"ddp:{count}/scaling={scaling}", [8]))
+        placed_workload(workload, parse_placement(f"ddp:{devices}/scaling={scaling}", [8]))
         for scaling in ("strong", "weak")
     )
-    for placed in (strong, weak):
-        assert (placed.sharding, placed.rollout.tensor_parallel_size) == ("replicate", 1)
-        # It travels to the job as JSON, which validates it again.
-        assert Workload.model_validate(placed.model_dump(mode="json")) == placed
-    assert strong.batch == SHARDED.batch
-    assert weak.batch.size == count * SHARDED.batch.size
-    assert weak.batch.size // weak.batch.mini_batch_size == SHARDED.batch.size // SHARDED.batch.mini_batch_size
+    assert strong == workload.model_copy(update={"sharding": "replicate"})
+    assert (weak.batch.size, weak.batch.mini_batch_size) == (128 * devices, 32 * devices)
+    assert (weak.sharding, weak.algorithm) == ("replicate", workload.algorithm)
+
+
+def test_other_placements_leave_the_workload_as_it_is() -> None:
+    workload = build_workload({"sharding": "shard"})
+    assert placed_workload(workload, parse_placement("split", [2])) == workload
+    engines = placed_workload(workload, parse_placement("learners:1+engines:1xtp2", [4]))
+    assert engines.rollout.tensor_parallel_size == 2
+    assert engines.batch == workload.batch
