@@ -10,7 +10,7 @@ from placebench.catalogue import Entry, look_up, usual_words
 from placebench.devices import Device
 from placebench.errors import Reasons
 from placebench.placement_presets import PRESETS
-from placebench.placement_words import SETTINGS, names_file
+from placebench.placement_words import SETTINGS, names_file, split_words
 from placebench.plan import BoundPlacement, RunRequest, devices_per_node, find_devices
 from placebench.plan_view import describe_devices, working_roles
 from placebench.workload import Workload, build_workload
@@ -20,13 +20,15 @@ def show_catalogue(request: RunRequest, words: Sequence[str], console: Console) 
     """Print what each word means and whether it can be.
 
     Args:
-        request: devices and workload; all else is left aside.
-        words: those to look up; none for the usual ones of each preset, with the settings.
+        request: devices, workload, and the placements of its file; all else is left aside.
+        words: those to look up; none for the request's, and without these for the usual ones, with the settings.
         console: where to.
 
     Raises:
         UsageError: devices or workload cannot be, one line for every reason.
     """
+    if request.placements and not words:
+        words = split_words(request.placements)
     reasons = Reasons()
     found = reasons.attempt(lambda: find_devices(request))
     workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))

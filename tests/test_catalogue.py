@@ -86,6 +86,20 @@ def test_memory_counts() -> None:
     ]
 
 
+def test_a_file_of_a_run_names_its_placements(tmp_path: Path) -> None:
+    path = tmp_path / "bench.yaml"
+    path.write_text(
+        "placements: ['learners:1,1+engines:2', 'split:9+1']\ndevices: gpu:2x2\nrollout: {backend: torch}\n"
+    )
+    output = placements("--config", str(path)).output
+    assert entry(output, "learners:1,1+engines:2") == [
+        "learners: actor, ref, critic, reward on node0 gpu:0; node1 gpu:0",
+        "engines: rollout on node0 gpu:1; node1 gpu:1",
+    ]
+    assert "needs 10 devices" in entry(output, "split:9+1")[0]
+    assert "standard" not in output
+
+
 @given(st.integers(1, 16), st.integers(1, 4))
 def test_the_usual_words_show_every_preset_on_any_nodes(each: int, nodes: int) -> None:
     devices = discover(parse_devices(f"gpu:{each}x{nodes}"))

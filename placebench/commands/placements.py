@@ -28,7 +28,7 @@ Examples:
 def placements(words: tuple[str, ...], settings: tuple[str, ...], config: Path | None, **given: Any) -> None:
     """Explain every placement word; show which can be on the devices, where, and why others cannot.
 
-    WORD is a placement to look up; without one, the usual ones of each kind are.
+    WORD is a placement to look up; without one, those of the file are, or else the usual ones of each kind.
     """
     from placebench.catalogue_view import show_catalogue
     from placebench.request import WorkloadOption, build_request
