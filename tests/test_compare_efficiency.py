@@ -1,3 +1,4 @@
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,14 @@ def test_tokens_per_joule_and_the_rate_of_weights(tmp_path: Path) -> None:
 
 def test_an_engine_over_two_devices_reads_its_weights_once(tmp_path: Path) -> None:
     workload = GPU_WORKLOAD | {"rollout": {"tensor_parallel_size": 2}}
-    standard = compared(tmp_path, workload=workload).first
-    assert standard.value("mbu/gen") == pytest.approx((500 * 2 * N + 1e6 * 28_672) / (0.5 * 2 * 4.8e12))
+    once = pytest.approx((500 * 2 * N + 1e6 * 28_672) / (0.5 * 2 * 4.8e12))
+    assert compared(tmp_path / "workload", workload=workload).first.value("mbu/gen") == once
+    # A placement that says it itself.
+    path = gpu_run(rounds=1, pace=lambda *_: 1.0).write(tmp_path / "run")
+    manifest = json.loads((path / "run.json").read_text())
+    manifest["placements"][0]["tensor_parallel"] = 2
+    (path / "run.json").write_text(json.dumps(manifest))
+    assert compare_run(path).first.value("mbu/gen") == once
 
 
 @pytest.mark.parametrize(

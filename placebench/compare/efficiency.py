@@ -14,7 +14,7 @@ seconds, the devices of its pool and their peak, these are MFU and MBU.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -153,6 +153,7 @@ def measure_efficiency(measured: pd.DataFrame, launch: Launch, placement: RunPla
             numbers[f"mfu/{phase}"] = done / measured[f"phase/{phase}"] / peak.flops
     pool = placement.pools[placement.roles["rollout"]]
     if (peak := pool_peak(run.devices, pool)) and "phase/gen" in measured:
+        work = replace(work, shared_by=placement.tensor_parallel or work.shared_by)
         steps, context = counted["perf/decode_steps"], counted["perf/decode_context_tokens"]
         read = [work.decode_bytes(*pair, len(pool)) for pair in zip(steps, context, strict=True)]
         numbers["mbu/gen"] = np.asarray(read) / measured["phase/gen"] / peak.bandwidth

@@ -54,6 +54,7 @@ class RunPlacement:
         overlap: what could run side by side.
         staleness: how many updates the weights that generate may lag behind; 0 is synchronous.
         scaling: of replicas, `strong` (the batch of a step stays) or `weak` (that of a device stays); else None.
+        tensor_parallel: devices that share one engine, in place of the workload's; None for the workload's.
     """
 
     name: str
@@ -62,6 +63,7 @@ class RunPlacement:
     overlap: str
     staleness: int = 0
     scaling: str | None = None
+    tensor_parallel: int | None = None
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -263,6 +265,7 @@ def load_run(path: Path) -> Run:
                 entry["overlap"],
                 int(entry.get("staleness", 0)),
                 entry.get("scaling"),
+                entry.get("tensor_parallel"),
             )
             for entry in manifest["placements"]
         )
