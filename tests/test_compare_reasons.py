@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -6,6 +7,7 @@ from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun
 
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.compare.reasons import alone, headline, reasons, waiting
+from placebench.compare.statistics import launches_needed
 from placebench.runfolder import Status
 
 
@@ -155,3 +157,16 @@ def test_without_launches_there_is_nothing_to_compare(tmp_path: Path, gone: str)
 def test_unpaired_rounds_are_told(tmp_path: Path) -> None:
     comparison = compare_run(SyntheticRun(statuses={(2, "split"): Status.OOM}, pace=evenly).write(tmp_path / "run"))
     assert texts(comparison)[0].endswith("(95 % interval 1.408–1.408, 2 rounds with both).")
+
+
+def test_what_is_undecided_says_how_many_launches_would_decide(tmp_path: Path) -> None:
+    # The pairs are 0.02, 0.04 and 0.06: mean 0.04, standard deviation 0.02.
+    run = SyntheticRun(
+        layouts={"standard": STANDARD, "copy": STANDARD},
+        pace=lambda round_, name: math.exp(0.04 + 0.02 * (round_ - 2)) if name == "copy" else 1.0,
+    )
+    comparison = compare_run(run.write(tmp_path / "run"))
+    step = comparison.results[1].ratios["step_time"]
+    assert step is not None
+    assert step.needed == launches_needed(0.04, 0.02, math.log(1.02))
+    assert f"3 launches each; about {step.needed} each would decide)." in headline(comparison, comparison.results[1])

@@ -1,7 +1,10 @@
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.stats import false_discovery_control, ttest_1samp
 from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, read_json
 
 from placebench.compare.caveats import caveats, load_meaning
@@ -155,3 +158,27 @@ def test_steps_are_numbered_on_behind_a_checkpoint(tmp_path: Path) -> None:
     comparison = compare_run(path)
     assert comparison.first.steps["step"].tolist() == [4, 5, 6]
     assert not any("measured steps on record" in line for line in caveats(comparison))
+
+
+def test_headlines_of_several_placements_and_phases_of_one_are_families(tmp_path: Path) -> None:
+    noise = (0.0, 0.03, -0.02, 0.01)
+    paces = {"standard": 0.0, "near": 0.055, "far": 0.4, "same": 0.0}
+    run = SyntheticRun(
+        layouts=dict.fromkeys(paces, STANDARD),
+        rounds=4,
+        pace=lambda round_, name: math.exp(paces[name] + (noise[round_ - 1] if name != "standard" else 0.0)),
+    )
+    results = compare_run(run.write(tmp_path / "run")).results
+    alone = {}
+    for result in results[1:]:
+        logs = paces[result.name] + np.array(noise)
+        test = [ttest_1samp(logs, sign * math.log(1.02)).pvalue for sign in (-1, 1)]
+        alone[result.name] = max(test)
+    corrected = dict(zip(alone, false_discovery_control(list(alone.values())), strict=True))
+    for result in results[1:]:
+        step, gen = result.ratios["step_time"], result.ratios["phase/gen"]
+        assert step is not None
+        assert gen is not None
+        assert step.p_value == pytest.approx(corrected[result.name], rel=1e-3)
+        # All phases have the same ratio here; the load, which does not differ, makes their family larger.
+        assert alone[result.name] * (1 - 1e-6) <= gen.p_value <= 1.5 * alone[result.name]
