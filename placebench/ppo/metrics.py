@@ -88,11 +88,10 @@ class StepMetrics:
         self._values["perf/total_num_tokens"] = tokens
         self._values["perf/time_per_step"] = seconds
         self._values["perf/throughput"] = tokens / seconds / devices
-        self._values |= {f"timing_s/{phase}": length(intervals) for phase, intervals in times.items()}
+        timing = {f"timing_s/{phase}": length(intervals) for phase, intervals in times.items()}
         attributed = length(union(np.concatenate([np.empty((0, 2)), *times.values()])))
-        self._values["timing_s/unattributed"] = seconds - attributed
-        self._values["timing_s/step"] = seconds
-        return self._values
+        timing |= {"timing_s/unattributed": seconds - attributed, "timing_s/step": seconds}
+        return timing | self._values  # times first, as a reader of the line looks for them
 
     def weights_written(self, bytes_written: int) -> None:
         """Bytes of weights written into the engine of one device."""
