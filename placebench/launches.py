@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from placebench.cluster.clocks import clock_notes
 from placebench.devices import device_to_dict
 from placebench.failures import CLUSTER_CHANGED, Verdict, judge, write_end
 from placebench.memory_use import memory_advice
@@ -79,7 +80,7 @@ class Launcher:
             end = self._watch(job, TrialWatch(trial), on_state)
             stop_process(job, _JOB_GRACE_S)
             job_ended = time.time()
-            notes = _end_sampler(sampler, trial)
+            notes = _end_sampler(sampler, trial) + clock_notes(trial)
         if end.status is Status.FAILED and oom_kills() > kills:
             end = Verdict(Status.OOM, "the kernel killed a process because memory ran out")
         notes += tuple(

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placebench.cluster.clocks import DRIFT, ClockOffset, ClockTable, measure_offset
+from placebench.cluster.clocks import DRIFT, ClockOffset, ClockTable, clock_notes, measure_offset
 from placebench.cluster.discovery import Cluster, ClusterNode, cluster_from_dict, discover_cluster
 from placebench.cluster.naming import node_names
 from placebench.cluster.network import use_interface_of
@@ -19,6 +20,7 @@ from placebench.cluster.node import NodeAgent
 from placebench.cluster.pools import bundle
 from placebench.devices import device_to_dict, discover, parse_devices
 from placebench.errors import UsageError
+from placebench.runfolder import Trial, append_jsonl
 from placebench.telemetry.spans import SpanClock
 
 SECONDS = st.floats(0, 0.5)
@@ -62,6 +64,21 @@ def test_a_later_measurement_replaces_one_that_may_have_drifted_more() -> None:
     assert next(table.shift("b", [row]))["mono"] == 11.0
     table.add(ClockOffset("b", 20.0, 5e-3, 16, 4e-3 / DRIFT + 1))
     assert next(table.shift("b", [row]))["mono"] == 21.0
+
+
+def test_a_clock_that_is_known_coarsely_is_told(tmp_path: Path) -> None:
+    trial = Trial(tmp_path)
+    assert clock_notes(trial) == ()
+    measured = [
+        ClockOffset("a", 0.0, 0.03, 16, 0.0),
+        ClockOffset("b", 0.0, 0.02, 16, 0.0),
+        ClockOffset("a", 0.0, 0.001, 16, 9.0),
+    ]
+    with trial.clocks.open("w") as stream:
+        for one in measured:
+            append_jsonl(stream, one.to_dict())
+    (note,) = clock_notes(trial)
+    assert note.startswith("the clock of node b is known to 20 ms only")
 
 
 def test_both_clocks_of_a_row_are_shifted_and_lengths_stay() -> None:

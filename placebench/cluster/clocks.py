@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from placebench.runfolder import Trial, read_jsonl
 from placebench.telemetry.spans import SpanClock
 
 ROUND_TRIPS = 16
+COARSE_S = 0.01
+"""Error of a clock from which on a user is told: a short phase is as long."""
 DRIFT = 15e-6
 """Seconds a second that an undisturbed clock may drift: RFC 5905's frequency tolerance."""
 
@@ -41,6 +44,20 @@ class ClockOffset:
     def to_dict(self) -> dict[str, Any]:
         """The measurement as one object of `clocks.jsonl`."""
         return asdict(self)
+
+
+def clock_notes(trial: Trial) -> tuple[str, ...]:
+    """What to tell of a launch whose nodes' clocks could be measured only coarsely."""
+    errors: dict[str, float] = {}
+    for row in read_jsonl(trial.clocks):
+        errors[row["node"]] = min(row["error_s"], errors.get(row["node"], row["error_s"]))
+    node = max(errors, key=errors.__getitem__, default=None)
+    if node is None or errors[node] < COARSE_S:
+        return ()
+    return (
+        f"the clock of node {node} is known to {errors[node] * 1e3:.0f} ms only: what differs by less between nodes"
+        " means nothing",
+    )
 
 
 def measure_offset(

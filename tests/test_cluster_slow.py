@@ -1,0 +1,114 @@
+"""More of runs on real Ray nodes than `test_cluster` has time for."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clusters import RayNodes, ray_nodes
+from launching import running, wait_for
+from test_cluster import command, in_step, lines, run
+
+from placebench.display import PlainDisplay
+from placebench.plan import RunRequest, make_plan
+from placebench.runfolder import RunFolder, Trial, read_jsonl
+from placebench.runner import execute
+
+pytestmark = pytest.mark.slow
+
+PLACEBENCH = (sys.executable, "-m", "placebench")
+WORDS = ("--steps", "2", "--placements", "standard,split")
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[RayNodes]:
+    with ray_nodes("a", "b") as started:
+        yield started
+
+
+def losses(trial: Trial) -> list[float]:
+    return [row["metrics"][name] for row in read_jsonl(trial.steps) for name in ("actor/pg_loss", "critic/vf_loss")]
+
+
+def test_a_run_over_two_nodes_is_the_run_of_one_host(nodes: RayNodes, tmp_path: Path) -> None:
+    done = run(nodes, command(nodes, tmp_path / "two", *WORDS))
+    assert done.returncode == 0, done.stderr
+    single = command(nodes, tmp_path / "one", *WORDS, "--devices", "cpu:2")
+    del single[single.index("--ray-address") : single.index("--ray-address") + 2]
+    assert run(nodes, single).returncode == 0
+    two, one = (RunFolder(next((tmp_path / name).iterdir())) for name in ("two", "one"))
+    for placement in ("standard", "split"):
+        assert losses(two.trial(1, placement)) == pytest.approx(losses(one.trial(1, placement)), rel=1e-4, abs=1e-6)
+    for trial in two.trials():
+        assert {row["node"] for row in read_jsonl(trial.clocks)} == {"a", "b"}
+        assert all(abs(row["offset_s"]) <= row["error_s"] < 0.1 for row in read_jsonl(trial.clocks))
+        rows = list(read_jsonl(trial.device_samples))
+        assert [row["node"] for row in rows if row["kind"] == "header"] == ["a", "b"]
+        assert sum(row["kind"] == "footer" for row in rows) == 2
+    assert {node["name"] for node in json.loads(two.run_file.read_text())["cluster"]["nodes"]} == {"a", "b"}
+    wait_for(lambda: lines(nodes) == [], 10)
+
+
+def test_a_killed_command_leaves_nothing_on_the_nodes(nodes: RayNodes, tmp_path: Path) -> None:
+    words = command(nodes, tmp_path, "--steps", "5000", "--placements", "standard")
+    with running(words, tmp_path, env=nodes.env) as process:
+        wait_for(lambda: in_step(tmp_path, 1), 120)
+        assert len(lines(nodes)) == 4
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=30)
+    wait_for(lambda: lines(nodes) == [], 30)
+    wait_for(lambda: set(nodes.ask("a")["groups"]) <= {"REMOVED"}, 30)
+    subprocess.run([*PLACEBENCH, "--help"], env=nodes.env, check=True, capture_output=True)
+
+
+HOLD = """
+import logging, sys, time, ray
+ray.init(address=sys.argv[1], logging_level=logging.CRITICAL, log_to_driver=False)
+hold = ray.remote(num_cpus=2)(lambda: time.sleep(300))
+pending = [hold.remote(), hold.remote()]
+print(ray.available_resources().get("CPU", 0), flush=True)
+while ray.available_resources().get("CPU", 0):
+    time.sleep(0.1)
+print("held", flush=True)
+time.sleep(300)
+"""
+
+
+def test_devices_that_are_not_free_are_waited_for_and_named(nodes: RayNodes, tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, nodes.address], env=nodes.env, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    try:
+        assert "held" in [holder.stdout.readline().strip() for _ in range(2)]
+        done = run(nodes, command(nodes, tmp_path, *WORDS, "--placement-timeout", "3"))
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert done.returncode == 3
+    last = done.stderr.strip().splitlines()[-1]
+    assert "global_pool (1 CPU device on a and 1 CPU device on b): not free within 3 s" in last
+    assert last.startswith("placebench: 1 of 2 launches failed")
+
+
+def test_a_cluster_that_shrinks_after_the_check_is_told_in_time(
+    nodes: RayNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in nodes.env.items():
+        monkeypatch.setenv(name, value)
+    small = {"steps": 2, "warmup_steps": 0, "batch": {"size": 16, "mini_batch_size": 8}}
+    plan = make_plan(RunRequest(devices="cpu:1", out=tmp_path, workload=small, rounds=1, ray_address=nodes.address))
+    nodes.kill("b")
+    wait_for(lambda: nodes.ask("a")["nodes"] == ["a"], 60)
+    begun = time.monotonic()
+    with (tmp_path / "said").open("w") as said:
+        result = execute(plan, ["placebench"], PlainDisplay(said, pause_s=0))
+    assert time.monotonic() - begun < 30
+    assert "node b has left the Ray cluster since the run was checked" in result.failures[0][1]
+    assert len(result.failures) == 1
+    nodes.start("b")
+    nodes.wait("b")
