@@ -76,7 +76,8 @@ def launched(
             try:
                 yield process
             finally:
-                process.kill()
+                if process.poll() is None:
+                    process.terminate()  # it ends its Ray in order; a kill would leave that to the operating system
 
 
 def _launch_file(word: str, devices: int, ray_folder: str, settings: tuple[str, ...]) -> dict[str, Any]:
@@ -122,3 +123,33 @@ def save_model(folder: Path, preset: str = "tiny") -> None:
     make(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(folder)
     auto_model: Any = AutoModelForCausalLM
     auto_model.from_config(model_config(preset)).save_pretrained(folder)
+
+
+ENGINES = """
+import os, signal, time
+from placebench.ppo.engine import Engine, InflightEngine
+
+class SlowEngine(InflightEngine):
+    def announced_updates(self):
+        time.sleep(0.04 * self._rank)
+        return super().announced_updates()
+
+class DyingEngine(Engine):
+    def _update_weights(self, version):
+        if version == 2 and self._rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super()._update_weights(version)
+"""
+
+
+def engine_program(folder: Path, name: str) -> str:
+    """A launch whose engines are of another class, which their processes find by its module."""
+    (folder / "other_engines.py").write_text(ENGINES)
+    return (
+        f"import os, sys; sys.path.insert(0, {str(folder)!r})\n"
+        f"os.environ['PYTHONPATH'] = os.pathsep.join([{str(folder)!r}, os.environ.get('PYTHONPATH', '')])\n"
+        "import other_engines\n"
+        "from placebench.ppo import engine, launch\n"
+        f"engine.Engine = engine.InflightEngine = other_engines.{name}\n"
+        "sys.exit(launch.main(sys.argv[1]))"
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from jobs import Job, launched, run_job
+from jobs import Job, engine_program, launched, run_job
 
 from placebench.runfolder import read_jsonl
 
@@ -99,39 +99,9 @@ def test_losses_correct_for_the_lag(ahead: Job) -> None:
     assert all(np.isfinite(step["actor/pg_loss"]) and step["actor/importance_weight"] < 2 for step in stale)
 
 
-ENGINES = """
-import os, signal, time
-from placebench.ppo.engine import Engine, InflightEngine
-
-class SlowEngine(InflightEngine):
-    def announced_updates(self):
-        time.sleep(0.04 * self._rank)
-        return super().announced_updates()
-
-class DyingEngine(Engine):
-    def _update_weights(self, version):
-        if version == 2 and self._rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super()._update_weights(version)
-"""
-
-
-def program(folder: Path, name: str) -> str:
-    """A launch whose engines are of another class, which their processes find by its module."""
-    (folder / "other_engines.py").write_text(ENGINES)
-    return (
-        f"import os, sys; sys.path.insert(0, {str(folder)!r})\n"
-        f"os.environ['PYTHONPATH'] = os.pathsep.join([{str(folder)!r}, os.environ.get('PYTHONPATH', '')])\n"
-        "import other_engines\n"
-        "from placebench.ppo import engine, launch\n"
-        f"engine.Engine = engine.InflightEngine = other_engines.{name}\n"
-        "sys.exit(launch.main(sys.argv[1]))"
-    )
-
-
 def test_a_part_that_new_weights_overtake_is_dropped_and_counted(tmp_path: Path) -> None:
     word = "learners:1+engines:2/staleness=1/inflight_updates=true"
-    engines = program(tmp_path, "SlowEngine")
+    engines = engine_program(tmp_path, "SlowEngine")
     job = run_job(tmp_path / "job", word, 3, *SIZES, "steps=10", "batch.max_response_length=48", program=engines)
     assert job.exit_code == 0, job.output[-3000:]
     assert len(job.steps) == 10
@@ -153,7 +123,7 @@ def processes_left(job_folder: Path) -> list[int]:
 
 
 def test_an_engine_that_dies_while_it_is_sent_weights_ends_the_launch(tmp_path: Path) -> None:
-    started, dying = time.monotonic(), program(tmp_path, "DyingEngine")
+    started, dying = time.monotonic(), engine_program(tmp_path, "DyingEngine")
     job = run_job(tmp_path / "job", "learners:1+engines:2/staleness=1", 3, *SIZES, "steps=50", program=dying)
     assert job.exit_code == 10, job.output[-3000:]
     assert "ActorDiedError" in job.trial.error.read_text()

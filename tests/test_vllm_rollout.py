@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from jobs import Job, run_job
+from jobs import Job, engine_program, run_job
 from scipy.stats import chisquare
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
@@ -155,9 +155,10 @@ def test_engines_apart_generate_with_the_weights_they_are_sent(tmp_path: Path) -
 
 
 def test_ranks_that_share_an_engine_take_weights_between_the_same_tokens(tmp_path: Path) -> None:
-    word = "learners:1+engines:2/staleness=1/inflight_updates=true"
+    word = "learners:1+engines:1xtp2/staleness=1/inflight_updates=true"
     long = ("batch.max_response_length=96", "rollout.ignore_eos=true", "algorithm.epochs=1", "steps=6")
-    job = run_job(tmp_path / "job", word, 3, *SMALL, *long, "rollout.tensor_parallel_size=2")
+    slow = engine_program(tmp_path, "SlowEngine")
+    job = run_job(tmp_path / "job", word, 3, *SMALL, *long, program=slow)
     first, *_ = differences(job)
     assert first < 1e-4
     assert {step["training/lag_max"] for step in job.steps} <= {0, 1}
