@@ -68,7 +68,7 @@ def test_replicas_of_one_number_alone_have_nothing_to_scale_from(tmp_path: Path)
 def test_every_report_has_the_scaling(tmp_path: Path) -> None:
     path = RUN.write(tmp_path / "run")
     build_report(path)
-    console = Console(file=io.StringIO(), width=100)
+    console = Console(file=io.StringIO(), width=80)
     show(path, console)
     assert isinstance(console.file, io.StringIO)
     for text in (console.file.getvalue(), (path / "report.md").read_text(), (path / "report.html").read_text()):

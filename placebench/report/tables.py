@@ -66,12 +66,16 @@ def single_grid(placement: PlacementSummary) -> Grid:
 def scaling_grid(summary: Summary) -> Grid:
     """Speed-up and parallel efficiency of replicas."""
     rows = tuple(
-        (found.placement, found.base, found.scaling, f"{found.devices} / {found.base_devices}", *speedup, *efficiency)
+        (found.placement, found.base, found.scaling, *speedup, *efficiency)
         for found in summary.scaling
         for speedup, efficiency in [(_ratio_cells(found.speedup), _ratio_cells(found.efficiency))]
     )
-    measured = ("speed-up", "95 % interval", "efficiency", "95 % interval")
-    return Grid("Scaling of replicas", ("placement", "against", "scaling", "devices", *measured), rows)
+    # Short, for the terminal's 80 columns.
+    return Grid(
+        "Scaling of replicas",
+        ("placement", "against", "scaling", "speed-up", "95 %", "efficiency", "95 %"),
+        rows,
+    )
 
 
 def _ratio_cells(found: Ratio | None) -> tuple[str, str]:

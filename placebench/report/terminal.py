@@ -47,7 +47,7 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print()
     scaling = scaling_grid(summary)
     if scaling.rows:
-        console.print(_grid(scaling, texts=4))
+        console.print(_grid(scaling, texts=3))
         console.print()
     devices = device_grid(summary)
     if devices.rows:
