@@ -33,6 +33,7 @@ def run(nodes: RayNodes, words: list[str], **env: str) -> "subprocess.CompletedP
     return subprocess.run(
         [*nodes.enter("a"), *words],
         env={**nodes.env, **env},
+        cwd="/",  # Ray lets workers import from where the driver was started
         capture_output=True,
         text=True,
         check=False,

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import RayNodes, ray_nodes
+from clusters import RayNodes, network, no_namespaces, ray_nodes
 from launching import running, wait_for
 from test_cluster import command, in_step, lines, run
 
 from placebench.display import PlainDisplay
 from placebench.plan import RunRequest, make_plan
-from placebench.runfolder import RunFolder, Trial, read_jsonl
+from placebench.runfolder import RunFolder, Status, Trial, read_jsonl
 from placebench.runner import execute
 
 pytestmark = pytest.mark.slow
@@ -65,6 +65,22 @@ def test_a_killed_command_leaves_nothing_on_the_nodes(nodes: RayNodes, tmp_path:
     subprocess.run([*PLACEBENCH, "--help"], env=nodes.env, check=True, capture_output=True)
 
 
+def test_ctrl_c_and_resume(nodes: RayNodes, tmp_path: Path) -> None:
+    words = command(nodes, tmp_path, "--steps", "8", "--placements", "standard")
+    with running(words, tmp_path, env=nodes.env) as process:
+        wait_for(lambda: in_step(tmp_path, 1), 120)
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert time.monotonic() - begun < 10
+    assert process.returncode == 130
+    wait_for(lambda: lines(nodes) == [], 10)
+    folder = next(tmp_path.glob("*-standard"))
+    done = run(nodes, [*PLACEBENCH, "run", "--resume", str(folder)])
+    assert done.returncode == 0, done.stderr
+    assert RunFolder(folder).trial(1, "standard").status is Status.DONE
+
+
 HOLD = """
 import logging, sys, time, ray
 ray.init(address=sys.argv[1], logging_level=logging.CRITICAL, log_to_driver=False)
@@ -112,3 +128,52 @@ def test_a_cluster_that_shrinks_after_the_check_is_told_in_time(
     assert len(result.failures) == 1
     nodes.start("b")
     nodes.wait("b")
+
+
+def test_a_node_without_placebench_is_refused(nodes: RayNodes, tmp_path: Path) -> None:
+    (tmp_path / "placebench").mkdir()
+    (tmp_path / "placebench" / "__init__.py").write_text("raise ImportError('there is none')\n")
+    nodes.start("c", PYTHONPATH=str(tmp_path))
+    try:
+        nodes.wait("c")
+        done = run(nodes, command(nodes, tmp_path, "--dry-run"))
+    finally:
+        nodes.kill("c")
+    assert done.returncode == 2
+    assert "node c: placebench cannot be imported there (there is none): install placebench[run]" in done.stderr
+
+
+AHEAD_S = 1000
+
+
+def test_nodes_with_networks_and_clocks_of_their_own(tmp_path: Path) -> None:
+    if reason := no_namespaces():
+        pytest.skip(reason)
+    spaces = {"a": "10.213.7.1", "b": "10.213.7.2"}
+    with network(spaces):
+        nodes = RayNodes(spaces)
+        try:
+            nodes.start("a")
+            ahead = ("unshare", "--time", "--fork", "--kill-child", f"--monotonic={AHEAD_S}", f"--boottime={AHEAD_S}")
+            nodes.start("b", inside=ahead)
+            nodes.wait("a", "b")
+            done = run(nodes, command(nodes, tmp_path, *WORDS))
+        finally:
+            nodes.close()
+    assert done.returncode == 0, done.stderr
+    folder = RunFolder(next(tmp_path.iterdir()))
+    content = json.loads(folder.run_file.read_text())
+    assert {node["name"]: node["address"] for node in content["cluster"]["nodes"]} == spaces
+    trial = folder.trial(1, "standard")
+    for row in read_jsonl(trial.clocks):
+        assert row["offset_s"] + (AHEAD_S if row["node"] == "b" else 0) == pytest.approx(0, abs=row["error_s"])
+    spans = [row for row in read_jsonl(trial.spans) if row["step"] and row["phase"] == "update_actor"]
+    start, end = (
+        next(row[f"{side}_mono"] for row in spans if row["device"] == "controller") for side in ("start", "end")
+    )
+    for device in ("a/cpu:0", "b/cpu:0"):
+        first = next(row for row in spans if row["device"] == device)
+        assert start - 0.05 < first["start_mono"] < first["end_mono"] < end + 0.05
+        samples = [row["mono"] for row in read_jsonl(trial.device_samples) if row.get("device") == device]
+        assert min(samples) < end
+        assert max(samples) > start - 1
