@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from placebench import __version__
-from placebench.commands import compare, gate, placements, show
+from placebench.commands import compare, gate, placements, show, slurm
 from placebench.commands.shared import find_run, open_console, read_rounds, read_share
 from placebench.errors import PlacebenchError, UsageError
 
@@ -264,5 +264,13 @@ def _report(folder: Path) -> None:
         _drop_stdout()
 
 
-for _command in (compare.compare, gate.check, gate.baseline, show.show, show.report, placements.placements):
+for _command in (
+    compare.compare,
+    gate.check,
+    gate.baseline,
+    show.show,
+    show.report,
+    placements.placements,
+    slurm.slurm,
+):
     main.add_command(_command)

@@ -1,0 +1,104 @@
+"""`placebench slurm submit`: a run as a job of SLURM."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from placebench.errors import PlacebenchError, UsageError
+
+_EXAMPLES = """Options that are not listed are sbatch's own and go into the script.
+
+\b
+Examples:
+  placebench slurm submit --nodes 2 --gpus-per-node 4 --time 4:00:00 -- run --placements standard,split
+  placebench slurm submit --nodes 2 --gpus-per-node 8 --partition gpu --requeue -- run --config bench.yaml
+  placebench slurm submit --nodes 1 --print -- run --devices cpu:2
+"""
+
+
+class _WithCommand(click.Command):
+    """Takes everything after -- as it is."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the words after -- aside, and parse the others."""
+        before, after = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        ctx.meta["placebench.after"] = tuple(after)
+        return super().parse_args(ctx, before)
+
+
+@click.group()
+def slurm() -> None:
+    """Run under SLURM."""
+
+
+@slurm.command(
+    cls=_WithCommand,
+    epilog=_EXAMPLES,
+    context_settings={"ignore_unknown_options": True},
+    options_metavar="[OPTIONS] [SBATCH OPTIONS] -- run [RUN OPTIONS]",
+)
+@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Nodes of the job.")
+@click.option(
+    "--gpus-per-node", type=click.IntRange(min=0), default=0, help="GPUs of each; 0: CPU devices.  [default: 0]"
+)
+@click.option(
+    "--logs", type=click.Path(path_type=Path), default="logs", show_default=True, help="Folder of the jobs' folders."
+)
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.IntRange(min=30),
+    default=120,
+    show_default=True,
+    help="Seconds before the time limit at which the run is stopped in order.",
+)
+@click.option(
+    "--requeue", "requeues", is_flag=True, help="Queue the job again at its time limit; it goes on where it was."
+)
+@click.option("--debug", is_flag=True, help="Let NCCL and torch.distributed say what they do.")
+@click.option("--print", "only_print", is_flag=True, help="Print the batch script and submit nothing.")
+@click.argument("sbatch", nargs=-1, type=click.UNPROCESSED, metavar="")
+@click.pass_context
+def submit(ctx: click.Context, /, only_print: bool, **given: Any) -> None:
+    """Submit a run as a job: Ray on every node, and the run on it."""
+    from placebench.slurm.script import Submission, batch_script
+
+    job = Submission(run=ctx.meta["placebench.after"], folder=Path.cwd(), **given)
+    script = batch_script(job)
+    _check_run(job.run[1:])
+    if only_print:
+        click.echo(script, nl=False)
+    else:
+        click.echo(_sbatch(script, job.logs))
+
+
+def _check_run(words: tuple[str, ...]) -> None:
+    """Let the options of the run be wrong now, and not when the job has waited for its nodes."""
+    from placebench.cli import main
+
+    main.commands["run"].make_context("run", list(words))
+
+
+def _sbatch(script: str, logs: Path) -> str:
+    """Hand the script to sbatch; returns what it says.
+
+    Raises:
+        UsageError: sbatch refuses it.
+        PlacebenchError: there is no SLURM here.
+    """
+    import subprocess
+
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--logs {logs}: cannot be made: {error.strerror}; name another folder") from None
+    try:
+        done = subprocess.run(["sbatch"], input=script, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise PlacebenchError(
+            "sbatch is not installed here: submit from a login node of the cluster, or see the script with --print"
+        ) from None
+    if done.returncode:
+        raise UsageError(f"sbatch refuses the job: {done.stderr.strip().splitlines()[0].removeprefix('sbatch: ')}")
+    return done.stdout.strip()

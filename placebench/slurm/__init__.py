@@ -1,0 +1,1 @@
+"""Running under SLURM: the batch script, and what it starts on the nodes of its allocation."""

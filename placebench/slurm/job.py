@@ -1,0 +1,239 @@
+"""`python -m placebench.slurm.job … -- run …`: the job on the first node of an allocation.
+
+Starts Ray on every node, runs placebench on it as any Ray cluster, stops it in order before the time limit, and leaves
+`<logs>/placebench_<job id>_<time>/`: `output.log`, `ray.log`, `runs/`, `job_summary.txt`. A job that was queued again
+goes on in the folder it began.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from placebench.cluster.discovery import PROBE
+from placebench.errors import PlacebenchError
+from placebench.manifest import utc_now
+from placebench.ownership import ray_temp_dir
+from placebench.runfolder import Status, write_atomically
+from placebench.slurm.summary import JobFacts, job_summary
+
+_RAY_TIMEOUT_S = 180.0
+_ASK_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 20.0
+_POLL_S = 0.5
+# Exit code of a run that was stopped in order.
+_STOPPED = 128 + signal.SIGINT
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What SLURM has given to the job, from its environment.
+
+    Attributes:
+        job_id: number of the job.
+        restarts: how often it was queued again.
+        nodes: names of its nodes, this one first.
+    """
+
+    job_id: str
+    restarts: int
+    nodes: tuple[str, ...]
+
+
+def read_allocation(environment: Mapping[str, str]) -> Allocation:
+    """The job's allocation.
+
+    Raises:
+        PlacebenchError: this is no batch job.
+    """
+    try:
+        job_id, names = environment["SLURM_JOB_ID"], environment["SLURM_JOB_NODELIST"]
+    except KeyError as missing:
+        raise PlacebenchError(f"{missing.args[0]} is not set: this runs in a job of placebench slurm submit") from None
+    listed = subprocess.run(
+        ["scontrol", "show", "hostnames", names], capture_output=True, text=True, check=True, timeout=_ASK_TIMEOUT_S
+    )
+    return Allocation(job_id, int(environment.get("SLURM_RESTART_COUNT", "0")), tuple(listed.stdout.split()))
+
+
+def job_folder(logs: Path, job: Allocation) -> Path:
+    """The job's folder: a new one, or the one it began before it was queued again."""
+    earlier = sorted(logs.glob(f"placebench_{job.job_id}_*/")) if job.restarts else []
+    folder = (
+        earlier[-1] if earlier else logs / f"placebench_{job.job_id}_{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+class Signals:
+    """Remembers why the job has to stop, and stops the process that runs."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._receive)
+
+    def _receive(self, number: int, frame: object) -> None:
+        self.received = signal.Signals(number)
+        if self._process is not None:
+            self._process.terminate()
+
+    def wait(self, process: "subprocess.Popen[bytes]") -> int:
+        """Wait for a process, which is told to stop when the job is; returns its exit code."""
+        self._process = process
+        if self.received is not None:
+            process.terminate()
+        try:
+            return process.wait()
+        finally:
+            self._process = None
+
+
+@contextlib.contextmanager
+def ray_on(job: Allocation, folder: Path, gpus: int, signals: Signals) -> Iterator[str]:
+    """Ray on all nodes of the allocation while the body runs; gives its address.
+
+    Raises:
+        PlacebenchError: it does not come up on all of them.
+    """
+    # A token of its own keeps the other users of the network out.
+    os.environ |= {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    port, head = _free_port(), _own_address()
+    words = [
+        sys.executable,
+        "-m",
+        "placebench.slurm.node",
+        str(port),
+        head,
+        str(ray_temp_dir(secrets.token_hex(4))),
+        str(gpus),
+    ]
+    step = ["srun", "--overlap", "--ntasks-per-node=1", f"--nodes={len(job.nodes)}", "--cpu-bind=none", "--no-kill"]
+    with (folder / "ray.log").open("ab") as log:
+        nodes = subprocess.Popen([*step, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            _wait_for_nodes(f"{head}:{port}", len(job.nodes), nodes, signals, folder / "ray.log")
+            yield f"{head}:{port}"
+        finally:
+            nodes.terminate()
+            try:
+                nodes.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                nodes.kill()  # SLURM ends what is left with the job
+                nodes.wait()
+
+
+def _wait_for_nodes(address: str, count: int, step: "subprocess.Popen[bytes]", signals: Signals, log: Path) -> None:
+    deadline = time.monotonic() + _RAY_TIMEOUT_S
+    there = 0
+    while there < count:
+        if signals.received is not None:
+            return
+        if step.poll() is not None:
+            raise PlacebenchError(f"Ray has not started on the {count} nodes (exit code {step.returncode}): see {log}")
+        if time.monotonic() > deadline:
+            raise PlacebenchError(f"Ray is there on {there} of {count} nodes after {_RAY_TIMEOUT_S:g} s: see {log}")
+        time.sleep(_POLL_S)
+        there = _count_nodes(address)
+
+
+def _count_nodes(address: str) -> int:
+    """Nodes that have joined; 0 as long as there is no head to ask."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ASK_TIMEOUT_S).close()
+        done = subprocess.run([*PROBE, address, "cpu:1"], capture_output=True, timeout=_ASK_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    lines = done.stdout.splitlines()
+    return 0 if done.returncode or not lines else len(json.loads(lines[-1]).get("nodes", ()))
+
+
+def run_command(words: Sequence[str], folder: Path, address: str) -> list[str]:
+    """The command of the run: as given, or to go on with what an earlier start of the job has left."""
+    command = [sys.executable, "-m", "placebench", *words, "--ray-address", address]
+    begun = unfinished_run(folder)
+    return [*command, "--resume", str(begun)] if begun else [*command, "--out", str(folder / "runs")]
+
+
+def unfinished_run(folder: Path) -> Path | None:
+    """The run of an earlier start of the job that has not come to its end; None without one."""
+    for file in sorted((folder / "runs").glob("*/run.json"), reverse=True):
+        if json.loads(file.read_text(encoding="utf-8"))["status"] != Status.DONE:
+            return file.parent
+    return None
+
+
+def _own_address() -> str:
+    """The address by which Ray's other nodes reach this one."""
+    import ray
+
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the job; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m placebench.slurm.job")
+    parser.add_argument("--logs", type=Path, required=True)
+    parser.add_argument("--gpus-per-node", type=int, required=True)
+    parser.add_argument("--requeue", action="store_true")
+    parser.add_argument("run", nargs="+")
+    options = parser.parse_args(arguments)
+    signals = Signals()
+    job = read_allocation(os.environ)
+    folder = job_folder(options.logs, job)
+    with (folder / "output.log").open("ab", buffering=0) as output:
+        os.dup2(output.fileno(), sys.stdout.fileno())
+        os.dup2(output.fileno(), sys.stderr.fileno())
+    begun, started = utc_now(), time.monotonic()
+    error: str | None = None
+    try:
+        with ray_on(job, folder, options.gpus_per_node, signals) as address:
+            code = _STOPPED
+            if signals.received is None:
+                code = signals.wait(subprocess.Popen(run_command(options.run, folder, address)))
+    except PlacebenchError as failed:
+        code, error = failed.exit_code, str(failed)
+        print(f"placebench: {error}", file=sys.stderr)
+    requeues = options.requeue and signals.received is signal.SIGUSR1 and code != 0
+    facts = JobFacts(
+        job_id=job.job_id,
+        restarts=job.restarts,
+        nodes=job.nodes,
+        command=("placebench", *options.run),
+        begun=begun,
+        seconds=time.monotonic() - started,
+        exit_code=code,
+        stopped_by=signals.received,
+        requeued=requeues,
+        error=error,
+    )
+    write_atomically(folder / "job_summary.txt", job_summary(folder, facts))
+    if requeues:
+        subprocess.run(["scontrol", "requeue", job.job_id], check=True, timeout=_ASK_TIMEOUT_S)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

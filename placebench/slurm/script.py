@@ -1,0 +1,153 @@
+"""The batch script that `placebench slurm submit` hands to sbatch."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from placebench.errors import UsageError
+
+DEFAULT_GRACE_S = 120
+_DEBUG = {"NCCL_DEBUG": "INFO", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+
+# Options of sbatch that say what the script itself decides, and what to use instead.
+_DECIDED = {
+    "--array": "submit several jobs",
+    "--error": "all output is in the job's folder, see --logs",
+    "--gpus": "give --gpus-per-node",
+    "--gres": "give --gpus-per-node",
+    "--no-requeue": "leave --requeue out",
+    "--ntasks": "there is one task a node",
+    "--ntasks-per-node": "there is one task a node",
+    "--open-mode": "all output is in the job's folder, see --logs",
+    "--output": "all output is in the job's folder, see --logs",
+    "--signal": "give --grace",
+    "--wrap": "write the command after --",
+}
+_SHORT = {"-a": "--array", "-e": "--error", "-G": "--gpus", "-n": "--ntasks", "-o": "--output", "-N": "--nodes"}
+_WHOLE_NODES = ("--exclusive", "--oversubscribe", "-s", "--cpus-per-task", "-c", "--cpus-per-gpu")
+# Options of `placebench run` that the job decides.
+_JOB_OPTIONS = ("--out", "--ray-address")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job to submit.
+
+    Attributes:
+        nodes: how many.
+        gpus_per_node: GPUs of each; 0 for CPU devices.
+        run: arguments of `placebench`, from `run` on.
+        sbatch: further options of sbatch, word for word.
+        logs: folder of the jobs' folders, below the one it is submitted from.
+        folder: where it is submitted from.
+        grace_s: seconds before the time limit at which the run is stopped in order.
+        requeues: whether a job that its time limit or a preemption has stopped is queued again and goes on.
+        debug: whether NCCL and torch.distributed say what they do.
+    """
+
+    nodes: int
+    gpus_per_node: int
+    run: tuple[str, ...]
+    sbatch: tuple[str, ...] = ()
+    logs: Path = Path("logs")
+    folder: Path = Path()
+    grace_s: int = DEFAULT_GRACE_S
+    requeues: bool = False
+    debug: bool = False
+
+
+def batch_script(job: Submission) -> str:
+    """The script of a job.
+
+    Raises:
+        UsageError: an option belongs to the script itself, or the command is not a `run`; one line for every reason.
+    """
+    refuse_wrong(job)
+    options = [
+        "--job-name=placebench",
+        f"--nodes={job.nodes}",
+        "--ntasks-per-node=1",
+        *([f"--gpus-per-node={job.gpus_per_node}"] if job.gpus_per_node else []),
+        # Others on the same node would be measured too.
+        *([] if any(_name(word) in _WHOLE_NODES for word in job.sbatch) else ["--exclusive"]),
+        f"--output={job.logs}/placebench_%j.slurm",
+        "--open-mode=append",
+        "--no-kill",  # the run says itself which node it has lost
+        f"--signal=B:USR1@{job.grace_s}",
+        "--requeue" if job.requeues else "--no-requeue",
+        *_lines(job.sbatch),
+    ]
+    words = [
+        sys.executable,
+        "-m",
+        "placebench.slurm.job",
+        f"--logs={job.logs}",
+        f"--gpus-per-node={job.gpus_per_node}",
+        *(["--requeue"] if job.requeues else []),
+        "--",
+        *job.run,
+    ]
+    exports = [f"export {name}={value}" for name, value in _DEBUG.items()] if job.debug else []
+    return "\n".join(
+        [
+            "#!/usr/bin/env bash",
+            *(f"#SBATCH {option}" for option in options),
+            "",
+            "# Starts Ray on every node of the allocation, runs placebench on it, and sums up what came of it.",
+            "set -euo pipefail",
+            f"cd {shlex.quote(str(job.folder))}",
+            *exports,
+            f"exec {shlex.join(words)}",
+            "",
+        ]
+    )
+
+
+def refuse_wrong(job: Submission) -> None:
+    """Check what can be checked without SLURM.
+
+    Raises:
+        UsageError: one line for every reason.
+    """
+    reasons = []
+    if not job.run or job.run[0] != "run":
+        given = shlex.join(job.run) or "nothing"
+        reasons.append(f"the command after -- is {given}: write -- run and its options, such as -- run --rounds 5")
+    for word in job.run:
+        if _name(word) in _JOB_OPTIONS:
+            reasons.append(f"{_name(word)} after --: the job sets it itself; leave it out")
+    for word in job.sbatch:
+        name = _SHORT.get(word[:2], _name(word)) if not word.startswith("--") else _name(word)
+        if name in _DECIDED:
+            reasons.append(f"{name}: the script sets it itself; {_DECIDED[name]}")
+    if job.sbatch and not job.sbatch[0].startswith("-"):
+        reasons.append(f"{job.sbatch[0]!r} is neither an option of sbatch nor after --")
+    if any("\n" in word for word in (*job.sbatch, str(job.logs))):
+        reasons.append("an option of sbatch has a line break in it: a line of the script holds one option")
+    if reasons:
+        raise UsageError("\n".join(reasons))
+
+
+def _name(word: str) -> str:
+    return word.partition("=")[0]
+
+
+def _lines(words: Sequence[str]) -> list[str]:
+    """Options of sbatch, each with its value if that is a word of its own."""
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("-") or not lines:
+            lines.append(_quoted(word))
+        else:
+            lines[-1] += f" {_quoted(word)}"
+    return lines
+
+
+def _quoted(word: str) -> str:
+    """A word as sbatch reads it from a script: in double quotes where it has blanks or marks of its own."""
+    if not any(char.isspace() or char in "#\"'\\" for char in word):
+        return word
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

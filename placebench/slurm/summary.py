@@ -1,0 +1,109 @@
+"""`job_summary.txt`: what of a job a person wants to know first."""
+
+import json
+import shlex
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from placebench.compare.metrics import HEADLINES
+from placebench.progress import format_seconds
+from placebench.runfolder import RunFolder
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What the job knows of itself at its end.
+
+    Attributes:
+        job_id: SLURM's number.
+        restarts: how often it was queued again before.
+        nodes: its nodes.
+        command: what it ran.
+        begun: start of this part of the job, ISO 8601.
+        seconds: how long this part took.
+        exit_code: of the run.
+        stopped_by: the signal that SLURM has sent; None without one.
+        requeued: whether it is queued again and goes on.
+        error: why the run could not start; None when it did.
+    """
+
+    job_id: str
+    restarts: int
+    nodes: tuple[str, ...]
+    command: tuple[str, ...]
+    begun: str
+    seconds: float
+    exit_code: int
+    stopped_by: signal.Signals | None
+    requeued: bool
+    error: str | None
+
+
+def job_summary(folder: Path, facts: JobFacts) -> str:
+    """The text of `job_summary.txt`: what ran where, how long, how it ended, headline figures, where the rest is."""
+    runs = [RunFolder(path.parent) for path in sorted((folder / "runs").glob("*/run.json"))]
+    lines = [
+        ("job", f"{facts.job_id}, {_times(facts.restarts)}"),
+        ("state", _state(facts)),
+        ("command", shlex.join(facts.command)),
+        ("nodes", f"{len(facts.nodes)}: {', '.join(facts.nodes)}"),
+        ("begun", facts.begun),
+        ("took", format_seconds(facts.seconds)),
+        *(line for run in runs for line in _run_lines(run)),
+        ("output", str(folder / "output.log")),
+        ("Ray's output", str(folder / "ray.log")),
+    ]
+    return "".join(f"{name + ':':<14}{text}\n" for name, text in lines)
+
+
+def _times(restarts: int) -> str:
+    return "started once" if not restarts else f"started {restarts + 1} times"
+
+
+def _state(facts: JobFacts) -> str:
+    if facts.error is not None:
+        return f"failed (exit code {facts.exit_code}): {facts.error}"
+    if facts.requeued:
+        return "stopped before its time limit; queued again, it goes on where it was"
+    if facts.exit_code == 0:
+        return "done (exit code 0)"
+    why = {
+        signal.SIGUSR1: "stopped before its time limit",
+        signal.SIGTERM: "stopped by SLURM (cancelled or preempted)",
+    }
+    if facts.stopped_by is None:
+        return f"failed (exit code {facts.exit_code})"
+    return f"{why.get(facts.stopped_by, f'stopped by {facts.stopped_by.name}')} (exit code {facts.exit_code})"
+
+
+def _run_lines(run: RunFolder) -> Iterator[tuple[str, str]]:
+    content = json.loads(run.run_file.read_text(encoding="utf-8"))
+    done = sum(launch["status"] == "done" for launch in content["launches"])
+    total = sum(len(names) for names in content["order"])
+    yield "run", str(run.path)
+    yield "launches", f"{done} of {total} done ({content['status']})"
+    devices = [device["id"] for device in content["devices"]]
+    yield "devices", f"{len(devices)}: {', '.join(devices)}"
+    for trial in run.trials():
+        if trial.checkpoints.is_dir():
+            yield "checkpoints", str(trial.checkpoints)
+    try:
+        summary = json.loads(run.summary_file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    for placement in summary["placements"]:
+        yield placement["name"], ", ".join(_figures(placement))
+        if placement["headline"]:
+            yield "", placement["headline"]
+    yield "report", str(run.path / "report.html")
+
+
+def _figures(placement: dict[str, Any]) -> Iterator[str]:
+    """The headline figures of a placement, each with its interval where it has one."""
+    for quantity in placement["quantities"]:
+        if quantity["key"] in HEADLINES and quantity["value"] is not None:
+            interval = "" if quantity["low"] is None else f" [{quantity['low']:.4g}, {quantity['high']:.4g}]"
+            yield f"{quantity['label']} {quantity['value']:.4g} {quantity['unit']}{interval}"

@@ -1,0 +1,142 @@
+"""Jobs on a real SLURM: a controller and two nodes on this machine, made by tests/slurm/with_slurm.sh."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from launching import assert_nothing_left, processes_of, wait_for
+
+from placebench.runfolder import Status
+
+pytestmark = pytest.mark.slow
+
+START = Path(__file__).parent / "slurm" / "with_slurm.sh"
+SMALL = ("--rounds", "1", "--warmup-steps", "0", "--batch-size", "16", "--mini-batch-size", "8", "--devices", "cpu:1")
+
+
+def no_slurm() -> str | None:
+    """Why no SLURM can be started here; None where it can."""
+    missing = [name for name in ("slurmctld", "slurmd", "sbatch", "munged") if shutil.which(name) is None]
+    if missing:
+        return f"{', '.join(missing)} not installed (Debian: slurm-wlm, munge)"
+    return None if os.getuid() == 0 else "SLURM's daemons need root"
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[dict[str, str]]:
+    """The environment of a SLURM that lives as long as the tests."""
+    if reason := no_slurm():
+        pytest.skip(reason)
+    command = [str(START), "bash", "-c", "echo $SLURM_CONF; read -r _ || true"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    conf = process.stdout.readline().strip()
+    assert conf, "SLURM has not come up: see what it said"
+    yield {**os.environ, "SLURM_CONF": conf, "CI": "true"}
+    process.stdin.close()
+    process.wait(60)
+    process.stdout.close()
+    assert not Path(conf).parent.exists()
+
+
+class Jobs:
+    """What is asked of SLURM, from a folder of jobs."""
+
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        self.folder, self.env = folder, env
+
+    def call(self, *words: str) -> str:
+        done = subprocess.run(
+            words, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def submit(self, *words: str) -> str:
+        """Submit; returns the job's number."""
+        said = self.call(sys.executable, "-m", "placebench", "slurm", "submit", "--nodes", "2", *words)
+        return said.split()[-1]
+
+    def state(self, job: str) -> str:
+        (word,) = [word for word in self.call("scontrol", "show", "job", job).split() if word.startswith("JobState=")]
+        return word.removeprefix("JobState=")
+
+    def wait(self, job: str) -> str:
+        """Wait until a job is over; returns its state."""
+        wait_for(lambda: self.state(job) not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"), 240)
+        return self.state(job)
+
+    def job_folder(self, job: str) -> Path:
+        (folder,) = self.folder.glob(f"logs/placebench_{job}_*/")
+        return folder
+
+    def summary(self, job: str) -> dict[str, str]:
+        lines = (self.job_folder(job) / "job_summary.txt").read_text().splitlines()
+        return {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
+
+    def in_step(self, job: str, step: int) -> bool:
+        files = list(self.folder.glob(f"logs/placebench_{job}_*/runs/*/trials/*/progress.json"))
+        return any(json.loads(file.read_text())["step"] >= step for file in files)
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, temp: Path, slurm: dict[str, str]) -> Iterator[Jobs]:
+    """SLURM, in a folder; after the test nothing of a job is left on its nodes."""
+    yield Jobs(tmp_path, {**slurm, "TMPDIR": str(temp)})
+    wait_for(lambda: not processes_of(tmp_path) and not processes_of(temp), 30)
+    assert_nothing_left(temp)
+
+
+def test_a_job_runs_on_two_nodes_and_leaves_its_folder(jobs: Jobs) -> None:
+    job = jobs.submit("--time", "10", '--comment=say "hi" #1', "--debug", "--", "run", *SMALL, "--steps", "2")
+    assert 'Comment=say "hi" #1' in jobs.call("scontrol", "show", "job", job)
+    assert jobs.wait(job) == "COMPLETED"
+    summary = jobs.summary(job)
+    assert summary["state"] == "done (exit code 0)"
+    assert summary["nodes"] == "2: pb1, pb2"
+    assert summary["devices"] == "2: pb1/cpu:0, pb2/cpu:0"
+    assert summary["launches"] == "2 of 2 done (done)"
+    assert "step " in summary["standard"]
+    assert "tokens/s" in summary["split"]
+    output = (jobs.job_folder(job) / "output.log").read_text()
+    assert "[2/2] round 1 split: done after" in output
+    assert (jobs.folder / summary["report"]).is_file()
+    assert not [path for path in jobs.folder.glob("logs/*.slurm") if path.stat().st_size]
+
+
+def test_a_job_at_its_limit_stops_in_order_and_goes_on_when_queued_again(jobs: Jobs) -> None:
+    job = jobs.submit("--requeue", "--", "run", *SMALL, "--steps", "10", "--placements", "standard")
+    wait_for(lambda: jobs.in_step(job, 2), 120)
+    jobs.call("scancel", "--batch", "--signal=USR1", job)  # what SLURM sends --grace seconds before the limit
+    wait_for(lambda: jobs.state(job) == "PENDING", 60)
+    assert "queued again" in jobs.summary(job)["state"]
+    jobs.call("scontrol", "update", f"JobId={job}", "StartTime=now")
+    assert jobs.wait(job) == "COMPLETED"
+    summary = jobs.summary(job)
+    assert summary["job"] == f"{job}, started 2 times"
+    assert summary["launches"] == "1 of 1 done (done)"
+    (run,) = jobs.job_folder(job).glob("runs/2*")
+    assert (run / "trials/replaced/01-standard.1/status").read_text().strip() == Status.INTERRUPTED
+
+
+def test_a_cancelled_job_says_so_and_leaves_nothing(jobs: Jobs) -> None:
+    job = jobs.submit("--", "run", *SMALL, "--steps", "5000", "--placements", "standard")
+    wait_for(lambda: jobs.in_step(job, 1), 120)
+    jobs.call("scancel", job)
+    assert jobs.wait(job) == "CANCELLED"
+    wait_for(lambda: (jobs.job_folder(job) / "job_summary.txt").exists(), 30)
+    assert jobs.summary(job)["state"].startswith("stopped by SLURM (cancelled or preempted)")
+
+
+def test_options_that_sbatch_refuses_are_one_line(jobs: Jobs) -> None:
+    words = [sys.executable, "-m", "placebench", "slurm", "submit", "--partition=none", "--", "run"]
+    done = subprocess.run(words, cwd=jobs.folder, env=jobs.env, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("placebench: sbatch refuses the job: ")
+    assert len(done.stderr.splitlines()) == 1

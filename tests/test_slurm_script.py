@@ -1,0 +1,184 @@
+"""The batch script and the summary of a job; what SLURM itself does with them is tested in tests/slurm."""
+
+import json
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placebench.cli import main
+from placebench.errors import PlacebenchError, UsageError
+from placebench.slurm.job import Allocation, job_folder, read_allocation, unfinished_run
+from placebench.slurm.node import ray_command
+from placebench.slurm.script import Submission, batch_script
+from placebench.slurm.summary import JobFacts, job_summary
+
+GOLDEN = """#!/usr/bin/env bash
+#SBATCH --job-name=placebench
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=4
+#SBATCH --exclusive
+#SBATCH --output=logs/placebench_%j.slurm
+#SBATCH --open-mode=append
+#SBATCH --no-kill
+#SBATCH --signal=B:USR1@120
+#SBATCH --requeue
+#SBATCH --time 4:00:00
+#SBATCH "--comment=two words"
+
+# Starts Ray on every node of the allocation, runs placebench on it, and sums up what came of it.
+set -euo pipefail
+cd '/home/me/my runs'
+export NCCL_DEBUG=INFO
+export TORCH_DISTRIBUTED_DEBUG=DETAIL
+exec PYTHON -m placebench.slurm.job --logs=logs --gpus-per-node=4 --requeue -- run --set 'data.source=a b.jsonl'
+"""
+JOB = Submission(
+    nodes=2,
+    gpus_per_node=4,
+    run=("run", "--set", "data.source=a b.jsonl"),
+    sbatch=("--time", "4:00:00", "--comment=two words"),
+    folder=Path("/home/me/my runs"),
+    requeues=True,
+    debug=True,
+)
+
+
+def test_the_script_is_as_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "PYTHON")
+    assert batch_script(JOB) == GOLDEN
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("job", [JOB, Submission(1, 0, ("run",))])
+def test_shellcheck_finds_nothing(job: Submission) -> None:
+    for script in (batch_script(job), (Path(__file__).parent / "slurm" / "with_slurm.sh").read_text()):
+        done = subprocess.run(["shellcheck", "-"], input=script, capture_output=True, text=True, check=False)
+        assert done.stdout == ""
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), max_size=4))
+def test_the_runs_words_arrive_as_they_were_given(words: list[str]) -> None:
+    words = [word for word in words if word.partition("=")[0] not in ("--out", "--ray-address")]
+    script = batch_script(Submission(1, 0, ("run", *words)))
+    command = shlex.split(script[script.index("\nexec ") :])
+    assert command[command.index("--") + 1 :] == ["run", *words]
+
+
+def test_a_node_is_the_jobs_alone_unless_its_cores_are_counted() -> None:
+    assert "#SBATCH --exclusive\n" in batch_script(Submission(1, 0, ("run",)))
+    assert "--exclusive" not in batch_script(Submission(1, 0, ("run",), ("--cpus-per-task=4",)))
+    assert "#SBATCH -c 4\n" in batch_script(Submission(1, 0, ("run",), ("-c", "4")))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--", "show", "latest"], "the command after -- is show latest: write -- run"),
+        ([], "the command after -- is nothing: write -- run"),
+        (["--output=x", "--", "run"], "--output: the script sets it itself; all output is in the job's folder"),
+        (["-ox", "--", "run"], "--output: the script sets it itself"),
+        (["--array", "1-3", "--", "run"], "--array: the script sets it itself; submit several jobs"),
+        (["-n", "4", "--", "run"], "--ntasks: the script sets it itself"),
+        (["gpu", "--", "run"], "'gpu' is neither an option of sbatch nor after --"),
+        (["--comment=a\nb", "--", "run"], "has a line break in it"),
+        (["--", "run", "--out", "x"], "--out after --: the job sets it itself; leave it out"),
+        (["--", "run", "--ray-address=auto"], "--ray-address after --: the job sets it itself"),
+        (["--", "run", "--rounds", "0"], "--rounds"),
+        (["--", "run", "--bogus"], "No such option"),
+        (["--nodes", "0", "--", "run"], "--nodes"),
+        (["--grace", "5", "--", "run"], "--grace"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_it_is_submitted(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, ["slurm", "submit", "--print", *words])
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_host_without_slurm_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = CliRunner().invoke(main, ["slurm", "submit", "--", "run"])
+    assert result.exit_code == 3
+    assert "sbatch is not installed here" in result.stderr
+
+
+def test_the_first_node_of_the_step_is_rays_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "3")
+    monkeypatch.setenv("SLURM_NODEID", "0")
+    head = ray_command(6379, "10.0.0.1", "/tmp/pb-1", 4)
+    assert head[1:5] == ["start", "--block", "--node-name=n1", "--num-cpus=4"]
+    assert {"--head", "--port=6379", "--num-gpus=4", "--temp-dir=/tmp/pb-1"} <= set(head)
+    monkeypatch.setenv("SLURM_NODEID", "1")
+    other = ray_command(6379, "10.0.0.1", "/tmp/pb-1", 0)
+    assert "--address=10.0.0.1:6379" in other
+    assert "--head" not in other
+    assert "--num-cpus=3" in other
+
+
+def test_outside_a_job_there_is_no_allocation() -> None:
+    with pytest.raises(PlacebenchError, match="SLURM_JOB_ID is not set"):
+        read_allocation({})
+
+
+def test_a_job_that_was_queued_again_goes_on_in_its_folder(tmp_path: Path) -> None:
+    first = job_folder(tmp_path, Allocation("17", 0, ("n1",)))
+    assert first.name.startswith("placebench_17_")
+    assert job_folder(tmp_path, Allocation("17", 1, ("n1",))) == first
+    assert job_folder(tmp_path, Allocation("171", 1, ("n1",))) != first
+    assert unfinished_run(first) is None
+    for name, status in (("a", "done"), ("b", "interrupted")):
+        (first / "runs" / name).mkdir(parents=True)
+        (first / "runs" / name / "run.json").write_text(json.dumps({"status": status}))
+    assert unfinished_run(first) == first / "runs" / "b"
+
+
+FACTS: dict[str, Any] = {
+    "job_id": "17",
+    "restarts": 0,
+    "nodes": ("n1", "n2"),
+    "command": ("placebench", "run", "--name", "two words"),
+    "begun": "2026-11-21T10:00:00Z",
+    "seconds": 61.0,
+    "exit_code": 0,
+    "stopped_by": None,
+    "requeued": False,
+    "error": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, "done (exit code 0)"),
+        ({"exit_code": 3}, "failed (exit code 3)"),
+        ({"exit_code": 3, "error": "no Ray"}, "failed (exit code 3): no Ray"),
+        ({"exit_code": 130, "stopped_by": signal.SIGUSR1}, "stopped before its time limit (exit code 130)"),
+        ({"exit_code": 130, "stopped_by": signal.SIGUSR1, "requeued": True}, "queued again, it goes on where it was"),
+        ({"exit_code": 130, "stopped_by": signal.SIGTERM}, "stopped by SLURM (cancelled or preempted) (exit code 130)"),
+    ],
+)
+def test_the_summary_says_how_the_job_ended(tmp_path: Path, changes: dict[str, Any], state: str) -> None:
+    text = job_summary(tmp_path, JobFacts(**{**FACTS, **changes}))
+    assert state in text.splitlines()[1]
+    assert "'two words'" in text
+    assert "2: n1, n2" in text
+    assert "1:01 min" in text
+
+
+def test_all_reasons_are_told_at_once() -> None:
+    with pytest.raises(UsageError) as raised:
+        batch_script(Submission(1, 0, ("show",), ("--wrap=x", "--signal=9")))
+    assert len(str(raised.value).splitlines()) == 3
