@@ -30,6 +30,7 @@ _RAY_TIMEOUT_S = 180.0
 _ASK_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 20.0
 _POLL_S = 0.5
+_STEP = "placebench-ray"
 # Exit code of a run that was stopped in order.
 _STOPPED = 128 + signal.SIGINT
 
@@ -123,14 +124,22 @@ def ray_on(job: Allocation, folder: Path, gpus: int, signals: Signals) -> Iterat
         str(ray_temp_dir(secrets.token_hex(4))),
         str(gpus),
     ]
-    step = ["srun", "--overlap", "--ntasks-per-node=1", f"--nodes={len(job.nodes)}", "--cpu-bind=none", "--no-kill"]
+    step = [
+        "srun",
+        f"--job-name={_STEP}",
+        "--overlap",
+        "--ntasks-per-node=1",
+        f"--nodes={len(job.nodes)}",
+        "--cpu-bind=none",
+        "--no-kill",
+    ]
     with (folder / "ray.log").open("ab") as log:
         nodes = subprocess.Popen([*step, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         try:
             _wait_for_nodes(f"{head}:{port}", len(job.nodes), nodes, signals, folder / "ray.log")
             yield f"{head}:{port}"
         finally:
-            nodes.terminate()
+            _end_step(job)
             try:
                 nodes.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
@@ -177,6 +186,21 @@ def unfinished_run(folder: Path) -> Path | None:
         if json.loads(file.read_text(encoding="utf-8"))["status"] != Status.DONE:
             return file.parent
     return None
+
+
+def _end_step(job: Allocation) -> None:
+    """Ask Ray's tasks to end: srun itself would have them killed at once, with their files left on the nodes."""
+    listed = subprocess.run(
+        ["squeue", "--noheader", "--steps", f"--jobs={job.job_id}", "--format=%i %j"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_ASK_TIMEOUT_S,
+    )
+    for line in listed.stdout.splitlines():
+        step, _, name = line.strip().partition(" ")
+        if name.strip() == _STEP:
+            subprocess.run(["scancel", "--signal=TERM", step], check=False, timeout=_ASK_TIMEOUT_S)
 
 
 def _own_address() -> str:
