@@ -39,7 +39,7 @@ GOLDEN = """#!/usr/bin/env bash
 set -euo pipefail
 cd '/home/me/my runs'
 export NCCL_DEBUG=INFO
-export TORCH_DISTRIBUTED_DEBUG=DETAIL
+export TORCH_DISTRIBUTED_DEBUG=INFO
 exec PYTHON -m placebench.slurm.job --logs=logs --gpus-per-node=4 --requeue -- run --set 'data.source=a b.jsonl'
 """
 JOB = Submission(

@@ -113,6 +113,7 @@ def ray_on(job: Allocation, folder: Path, gpus: int, signals: Signals) -> Iterat
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # what there was to finish has finished
     }
     port, head = _free_port(), _own_address()
     words = [

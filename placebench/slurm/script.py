@@ -9,7 +9,8 @@ from pathlib import Path
 from placebench.errors import UsageError
 
 DEFAULT_GRACE_S = 120
-_DEBUG = {"NCCL_DEBUG": "INFO", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+# With DETAIL, DDP over gloo ends in a segmentation fault (torch 2.13).
+_DEBUG = {"NCCL_DEBUG": "INFO", "TORCH_DISTRIBUTED_DEBUG": "INFO"}
 
 # Options of sbatch that say what the script itself decides, and what to use instead.
 _DECIDED = {
