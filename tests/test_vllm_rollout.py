@@ -129,7 +129,7 @@ import sys
 from placebench.ppo import launch, worker
 
 class StaleWorker(worker.Worker):
-    def _update_weights(self):
+    def _update_weights(self, version):
         return 0
 
 worker.Worker = StaleWorker
