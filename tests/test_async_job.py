@@ -99,6 +99,7 @@ def test_losses_correct_for_the_lag(ahead: Job) -> None:
     assert all(np.isfinite(step["actor/pg_loss"]) and step["actor/importance_weight"] < 2 for step in stale)
 
 
+@pytest.mark.slow
 def test_a_part_that_new_weights_overtake_is_dropped_and_counted(tmp_path: Path) -> None:
     word = "learners:1+engines:2/staleness=1/inflight_updates=true"
     engines = engine_program(tmp_path, "SlowEngine")
@@ -132,6 +133,7 @@ def test_an_engine_that_dies_while_it_is_sent_weights_ends_the_launch(tmp_path: 
     assert not processes_left(tmp_path / "job")
 
 
+@pytest.mark.slow
 def test_an_interrupt_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     with launched(folder, "learners:1+engines:1/staleness=2", 2, *SIZES, "steps=5000") as process:

@@ -39,7 +39,7 @@ def assert_same_training(job: Job, reference: Job) -> None:
     [
         # Without a critic its second pool holds what judges.
         ("split", 2, ("sharding=shard",)),
-        ("learners:1+engines:1", 2, ()),
+        pytest.param("learners:1+engines:1", 2, (), marks=pytest.mark.slow),
         # What one device works on grows to the same batch.
         pytest.param("ddp:2/scaling=weak", 2, ("batch.size=8", "batch.mini_batch_size=4"), marks=pytest.mark.slow),
     ],

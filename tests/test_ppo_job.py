@@ -34,10 +34,15 @@ def assert_same_training(job: Job, reference: Job) -> None:
         ("split", 2, ()),
         ("split/overlap=none", 2, ()),
         ("standard", 1, ()),
-        ("standard", 4, ()),
-        ("split:3+1", 4, ("batch.size=24", "batch.mini_batch_size=12")),
+        pytest.param("standard", 4, (), marks=pytest.mark.slow),
+        pytest.param("split:3+1", 4, ("batch.size=24", "batch.mini_batch_size=12"), marks=pytest.mark.slow),
         ("standard", 2, ("sharding=shard", "activation_checkpointing=true")),
-        ("split", 2, ("sharding=shard", "torch_compile=true", "activation_checkpointing=true")),
+        pytest.param(
+            "split",
+            2,
+            ("sharding=shard", "torch_compile=true", "activation_checkpointing=true"),
+            marks=pytest.mark.slow,
+        ),
         ("learners:2+engines:2", 4, ()),
     ],
 )
@@ -111,6 +116,7 @@ def test_bfloat16_stays_near_float32(tmp_path: Path, standard: Job, sharding: st
     assert job.steps[0]["actor/entropy"] != standard.steps[0]["actor/entropy"]
 
 
+@pytest.mark.slow
 def test_a_saved_model_and_prompts_of_a_file(tmp_path: Path) -> None:
     save_model(tmp_path / "model")
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "1+2=", "answer": "3"}\n{"prompt": "2+2=", "answer": "4"}\n')
@@ -145,10 +151,12 @@ def gain(job: Job) -> float:
     return mean(scores[-10:]) - mean(scores[:10])
 
 
+@pytest.mark.slow
 def test_it_learns(tmp_path: Path) -> None:
     assert gain(run_job(tmp_path / "job", "standard", 2, "steps=60", "seed=0")) > 0.2
 
 
+@pytest.mark.slow
 def test_it_does_not_learn_without_advantages(tmp_path: Path) -> None:
     job = run_job(tmp_path / "job", "standard", 2, "steps=60", "seed=0", program=ZERO_ADVANTAGE)
     assert abs(gain(job)) < 0.05

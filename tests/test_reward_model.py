@@ -75,6 +75,7 @@ def test_a_reward_model_takes_memory_where_it_lives() -> None:
     assert "reward" not in estimate_memory(job, shape, shape, (Role.REWARD,), 2, "gpu").moments
 
 
+@pytest.mark.slow
 def test_placements_with_a_reward_model_agree(tmp_path: Path) -> None:
     settings = ("steps=2", "warmup_steps=1", "batch.size=8", "batch.mini_batch_size=4", "reward_model=tiny")
     alone = run_job(tmp_path / "alone", "standard", 1, *settings)

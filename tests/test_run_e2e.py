@@ -99,6 +99,7 @@ def test_ctrl_c_in_a_real_launch_leaves_nothing(tmp_path: Path, temp: Path) -> N
     assert_nothing_left(temp)
 
 
+@pytest.mark.slow
 def test_a_run_stopped_after_its_first_launch_goes_on_to_its_end(tmp_path: Path, temp: Path) -> None:
     with running([*RUN, *SMALL, "--steps", "2", "--out", str(tmp_path)], temp) as command:
         wait_for(lambda: list(tmp_path.glob("*/trials/01-split/progress.json")), 120)
