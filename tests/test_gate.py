@@ -282,6 +282,36 @@ def test_what_cannot_be_judged_is_an_error_of_junit(tmp_path: Path) -> None:
     assert any("round 1 split: oom" in text for text in errors)
 
 
+@pytest.mark.parametrize(
+    ("baseline", "reason"),
+    [
+        ("nowhere.json", "nowhere.json: there is no baseline: save one with"),
+        ("broken.json", "broken.json: not a baseline that this placebench reads: Invalid JSON"),
+        ("run,other", "demo and demo cannot be taken together: workload model: tiny → big"),
+    ],
+)
+def test_every_output_tells_that_there_is_no_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, baseline: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("run"))
+    run(Path("other"), workload={"model": "big"})
+    Path("broken.json").write_text("{")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    result = invoke("check", "run", "--baseline", baseline, "--junit", "gate.xml", "--json", "gate.json")
+    assert result.exit_code == 4
+    assert reason in result.stderr
+    assert f"::error title=placebench check::{reason}" in result.stdout
+    suite = ElementTree.parse("gate.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("errors")) == ("1", "1")
+    assert [reason in (error.get("message") or "") for error in suite.iter("error")] == [True]
+    assert reason in Path("summary.md").read_text()
+    content = json.loads(Path("gate.json").read_text())
+    assert (content["exit_code"], content["cases"], content["baseline"]) == (4, [], baseline)
+    assert [reason in text for text in content["incomparable"]] == [True]
+
+
 def test_ctrl_c_is_exit_code_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt

@@ -139,6 +139,18 @@ def test_validation_on_every_step_is_outside_if_it_does_not_fit() -> None:
         assert kinds({step: timings(gen=3.0, testing=2.0, step=whole) for step in range(3)})["testing"] == kind
 
 
+def test_a_zero_says_that_there_was_no_validation() -> None:
+    steps = {step: timings(gen=3.0, testing=0.0, save_checkpoint=0.0, step=3.1 + 0.01 * step) for step in range(6)}
+    assert set(kinds(steps)) == {"gen", "step", "unattributed"}
+    steps[2] |= timings(testing=2.0, step=5.12)
+    assert kinds(steps)["testing"] == Kind.PHASE
+    assert seconds_of("testing", steps) == {2: 2.0}
+    assert seconds_of("unattributed", steps)[2] == pytest.approx(0.12)
+    # Beside it, the step stays as it is.
+    steps[2] |= timings(step=3.12)
+    assert kinds(steps)["testing"] == Kind.OUTSIDE
+
+
 def test_launches_are_judged_apart_and_keep_their_order() -> None:
     serial = tidy({1: timings(gen=1.0, adv=1.0, step=2.0)}, "z")
     overlapping = tidy({1: timings(gen=1.0, adv=1.0, step=1.0)}, "a")

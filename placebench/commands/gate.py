@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from placebench.commands.shared import open_console, parse_share, with_latest
-from placebench.errors import UsageError
+from placebench.errors import BaselineError, UsageError
 
 _CHECK_EXAMPLES = """\b
 Examples:
@@ -57,23 +57,27 @@ def check(
     """
     from placebench.compare.sources import parse_source
     from placebench.gate.baseline import load_baseline, measured_run
-    from placebench.gate.checking import Kind, check, join
+    from placebench.gate.checking import Check, Kind, check, join
     from placebench.gate.output import print_check, tell_github, verdict, write_json, write_junit
 
     share = parse_share("--max-regression", max_regression)
     sources = [(part, parse_source(with_latest(part))) for part in split_paths(runs)]
     measured = [measured_run(source.run or Path(part), source.placement) for part, source in sources]
-    before = join([load_baseline(Path(part)) for part in split_paths(baseline)])
     chosen = sources[0][1].placement
-    found = check(
-        join(measured),
-        before if chosen is None else before.only(chosen),
-        max_regression=share,
-        metrics=metrics,
-        min_launches=min_launches,
-        allow=[Kind(word) for word in allow],
-        paired=paired,
-    )
+    try:
+        before = join([load_baseline(Path(part)) for part in split_paths(baseline)])
+        found = check(
+            join(measured),
+            before if chosen is None else before.only(chosen),
+            max_regression=share,
+            metrics=metrics,
+            min_launches=min_launches,
+            allow=[Kind(word) for word in allow],
+            paired=paired,
+        )
+    except BaselineError as error:
+        # Whoever reads the outputs must see that nothing was compared.
+        found = Check(run=runs, baseline=baseline, max_regression=share, missing=str(error))
     print_check(found, open_console())
     if junit:
         write_junit(found, junit)

@@ -70,22 +70,26 @@ class Check:
     """A run against a baseline.
 
     Attributes:
-        run: the run.
-        baseline: what it is compared with.
+        run: name of the run.
+        baseline: name of what it is compared with.
         max_regression: what is allowed, as a fraction.
         cases: one a placement and number; empty where no comparison holds.
         incomparable: why it does not, one line each.
         failures: launches that are not done, or too few, or numbers that were not measured.
         allowed: differences that the user has allowed.
+        measured: when the baseline was; None where there is none.
+        missing: why there is nothing to compare; None where there is.
     """
 
-    run: Baseline
-    baseline: Baseline
+    run: str
+    baseline: str
     max_regression: float
-    cases: tuple[Case, ...]
-    incomparable: tuple[str, ...]
-    failures: tuple[str, ...]
-    allowed: tuple[str, ...]
+    cases: tuple[Case, ...] = ()
+    incomparable: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+    measured: str | None = None
+    missing: str | None = None
 
     @property
     def regressions(self) -> tuple[Case, ...]:
@@ -95,6 +99,8 @@ class Check:
     @property
     def error(self) -> PlacebenchError | None:
         """What the check ends with; None when all is well."""
+        if self.missing:
+            return BaselineError(self.missing)
         if self.incomparable:
             return BaselineError(f"not comparable with the baseline: {'; '.join(self.incomparable)}")
         if self.failures:
@@ -153,8 +159,16 @@ def check(
         for case in cases
         if case.outcome is Outcome.NOT_MEASURED
     ]
-    allowed = tuple(text for kind, text in differences if kind in allow)
-    return Check(run, baseline, max_regression, tuple(cases), tuple(incomparable), tuple(failures), allowed)
+    return Check(
+        run=run.run,
+        baseline=baseline.run,
+        max_regression=max_regression,
+        cases=tuple(cases),
+        incomparable=tuple(incomparable),
+        failures=tuple(failures),
+        allowed=tuple(text for kind, text in differences if kind in allow),
+        measured=baseline.measured,
+    )
 
 
 def join(runs: Sequence[Baseline]) -> Baseline:

@@ -46,10 +46,14 @@ def print_check(check: Check, console: Console) -> None:
 
 def title(check: Check) -> str:
     """What is compared with what."""
-    return (
-        f"{check.run.run} against {check.baseline.run} of {check.baseline.measured}, at most"
-        f" {100 * check.max_regression:g} % worse"
-    )
+    when = f" of {check.measured}" if check.measured else ""
+    return f"{check.run} against {check.baseline}{when}, at most {100 * check.max_regression:g} % worse"
+
+
+def problems(check: Check) -> list[tuple[str, str]]:
+    """What keeps the run from being judged: whose fault it is, and one line."""
+    baseline = [text for text in (check.missing, *check.incomparable) if text]
+    return [("baseline", text) for text in baseline] + [("launches", text) for text in check.failures]
 
 
 def _cells(case: Case) -> tuple[str, ...]:
@@ -79,16 +83,16 @@ def write_junit(check: Check, path: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    problems = [("baseline", text) for text in check.incomparable] + [("launches", text) for text in check.failures]
+    errors = problems(check)
     suite = ElementTree.Element(
         "testsuite",
         name="placebench",
-        tests=str(len(check.cases) + len(problems)),
+        tests=str(len(check.cases) + len(errors)),
         failures=str(len(check.regressions)),
-        errors=str(len(problems)),
+        errors=str(len(errors)),
         skipped="0",
     )
-    for name, text in problems:
+    for name, text in errors:
         case = ElementTree.SubElement(suite, "testcase", classname="placebench", name=name)
         ElementTree.SubElement(case, "error", message=_xml_text(text))
     for found in check.cases:
@@ -113,10 +117,10 @@ def write_json(check: Check, path: Path) -> None:
         "schema_version": 1,
         "exit_code": check.error.exit_code if check.error else 0,
         "verdict": verdict(check),
-        "run": check.run.run,
-        "baseline": check.baseline.run,
+        "run": check.run,
+        "baseline": check.baseline,
         "max_regression": check.max_regression,
-        "incomparable": list(check.incomparable),
+        "incomparable": [text for name, text in problems(check) if name == "baseline"],
         "failures": list(check.failures),
         "allowed": list(check.allowed),
         "cases": [_content(case) for case in check.cases],
@@ -156,7 +160,7 @@ def tell_github(check: Check, environment: Mapping[str, str] = os.environ) -> li
             raise UsageError(f"GITHUB_STEP_SUMMARY={summary}: cannot write there: {error.strerror}") from None
     if environment.get("GITHUB_ACTIONS") != "true":
         return []
-    lines = [("error", text) for text in (*check.incomparable, *check.failures)]
+    lines = [("error", text) for _, text in problems(check)]
     lines += [("error", describe(case)) for case in check.regressions]
     lines += [("notice", describe(case)) for case in check.cases if case.outcome is Outcome.IMPROVED]
     return [f"::{level} title=placebench check::{_command_text(text)}" for level, text in lines]

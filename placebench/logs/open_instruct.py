@@ -42,6 +42,7 @@ OPEN_INSTRUCT_DIALECT = Dialect(
                 "group_generation_min",
             }
         ),
+        movable=("save_checkpoint",),
     ),
     tokens=Tokens(("val/num_step_tokens",), Count.TIMES_RANKS),
     traps=(

@@ -68,7 +68,8 @@ class TimingRules:
         details: names that are part of a phase, or no phase. So is every name with a slash, which tells about
             something inside another timing: `agent_loop/slowest/…`, `generation_timing/max`.
         beside: names that run beside the step by construction, whatever the sums say.
-        movable: names that lie inside the step in some versions and outside in others; the log shows which.
+        movable: names that lie inside the step in some versions and outside in others; the log shows which. A 0 of
+            them says that there was none in the step.
         overlapping: phases may run side by side without a sum that shows it, so step - sum(phases) means nothing.
         not_seconds: counts and ratios that stand under the prefix.
         suffix: what a timing metric's name ends with; it is no part of the phase's name.
@@ -153,7 +154,9 @@ def timing_frame(frame: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> pd.Da
     # The first prefix is sorted last and so is the one that is kept.
     timings.sort(key=lambda name: [name.startswith(prefix) for prefix in rules.prefixes])
     phases = {name: rules.phase(name) for name in timings}
-    chosen = frame[frame["metric"].isin(timings) & np.isfinite(frame["value"])]
+    movable = [name for name, phase in phases.items() if phase in rules.movable]
+    was_none = frame["metric"].isin(movable) & (frame["value"] == 0)
+    chosen = frame[frame["metric"].isin(timings) & np.isfinite(frame["value"]) & ~was_none]
     if chosen.empty:
         raise UsageError(
             f"no timing metrics ({', '.join([*(f'{prefix}…' for prefix in rules.prefixes), *rules.exact])}): "
