@@ -2,6 +2,8 @@
 
 import json
 import struct
+from collections.abc import Mapping
+from pathlib import Path
 
 from placebench.logs.tensorboard import masked_crc
 
@@ -207,3 +209,28 @@ SAMPLES: dict[str, tuple[str, bytes]] = {
     "tensorboard": ("tensorboard", NEMO_EVENTS),
     "csv": ("csv", CSV_TABLE.encode()),
 }
+
+
+def verl_log(
+    folder: Path,
+    name: str,
+    *,
+    step_s: float = 10.0,
+    steps: int = 6,
+    more: Mapping[int, str] | None = None,
+    tokens: int = 8000,
+    head: str = "",
+) -> Path:
+    """A console log of verl on 8 devices: steps 1 and 2 take three times as long, gen is half of a step."""
+    lines = []
+    for step in range(1, steps + 1):
+        seconds = step_s * (3 if step <= 2 else 1)
+        throughput = tokens / seconds / 8
+        lines.append(
+            f"step:{step} - timing_s/gen:{seconds / 2} - timing_s/generate_sequences:{seconds / 4}"
+            f" - timing_s/update_actor:{seconds / 4} - timing_s/step:{seconds}{(more or {}).get(step, '')}"
+            f" - perf/total_num_tokens:{tokens} - perf/throughput:{throughput} - response_length/mean:100.0\n"
+        )
+    path = folder / name
+    path.write_text(head + "".join(lines))
+    return path

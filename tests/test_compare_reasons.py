@@ -136,7 +136,7 @@ def test_waiting_for_a_slower_device_of_the_own_pool(tmp_path: Path) -> None:
             )
         )
     comparison = compare_run(path)
-    assert waiting(comparison, comparison.first) == (
+    assert waiting(comparison.run, comparison.first) == (
         "In standard, the 2 devices of global_pool wait, on average, 0.29 s of the 1.30 s step (22 %):"
         " 0.25 s for other devices of the pool and 0.030 s while no phase runs."
     )

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from placebench.compare.arms import Arm
+from placebench.compare.breakdown import StepChange, step_change
 from placebench.compare.caveats import work_figures
 from placebench.compare.comparability import Fact, doubts_of, fact_text, has_other_work, known_facts
 from placebench.compare.metrics import (
@@ -21,6 +22,7 @@ from placebench.compare.metrics import (
     phase_metric,
     placement_metrics,
 )
+from placebench.compare.reasons import why
 from placebench.compare.statistics import MIN_EFFECT, Better, Ratio, Verdict, compare, control_false_discoveries
 from placebench.compare.text import interval, listing, number, plural, quantity, ratio
 from placebench.compare.work import unequal_work
@@ -223,6 +225,27 @@ def _basis(comparison: ArmComparison, other: Arm, found: Ratio) -> str:
     launches = f"{counts[0]} launches each" if len(set(counts)) == 1 else f"{counts[0]} and {counts[1]} launches"
     more = "" if found.needed is None else f"; about {found.needed} each would decide"
     return f"95 % interval {interval(found.low, found.high)}, {launches}{more}"
+
+
+def reasons(comparison: ArmComparison, other: Arm) -> tuple[str, ...]:
+    """Why an arm is faster or slower than the first, where both are of runs, whose spans tell; else nothing."""
+    first = comparison.arms[0]
+    if first.side is None or other.side is None:
+        return ()
+    return why(first.side, other.side, paired=are_pairs([first, other]))
+
+
+def step_changes(comparison: ArmComparison) -> list[tuple[str, StepChange]]:
+    """The difference of each arm's step to the first's, part by part, under its name; of runs whose spans tell."""
+    first, *others = comparison.arms
+    if first.side is None:
+        return []
+    changes = [
+        (other.name, step_change(first.side[1], other.side[1], paired=are_pairs([first, other])))
+        for other in others
+        if other.side
+    ]
+    return [(name, change) for name, change in changes if change]
 
 
 def alone(arm: Arm) -> str:

@@ -11,6 +11,7 @@ import pandas as pd
 from placebench.compare.caveats import caveats
 from placebench.compare.comparison import Comparison, PlacementResult, compare_run
 from placebench.compare.measured import Measured
+from placebench.compare.reasons import Side
 from placebench.compare.statistics import MIN_EFFECT, Ratio
 from placebench.compare.steps import STEP_PHASE
 from placebench.compare.work import UnequalWork
@@ -70,6 +71,7 @@ class Arm(Measured):
         overlapping: phases that ran beside others or may have.
         step_is_sum: the step time may be a mere sum of phases, so that the log's clock is to be preferred.
         run: the folder of the run, whose rounds are pairs; None for logs.
+        origin: the run with the arm's placement alone; None for logs.
         run_ratios: each number against the run's first placement, as the run compares them; empty for that one.
         ratios: each number against the first arm.
         steps: columns step_time and tokens of the measured steps of each launch, by launch; empty where not known.
@@ -85,6 +87,7 @@ class Arm(Measured):
     overlapping: frozenset[str] = frozenset()
     step_is_sum: bool = False
     run: Path | None = None
+    origin: Comparison | None = None
     run_ratios: Mapping[str, Ratio | None] = field(default_factory=dict)
     ratios: Mapping[str, Ratio | None] = field(default_factory=dict)
     steps: Mapping[int, pd.DataFrame] = field(default_factory=dict)
@@ -94,6 +97,15 @@ class Arm(Measured):
     def name(self) -> str:
         """What it is called."""
         return self.label
+
+    @property
+    def side(self) -> Side | None:
+        """The run, and what it measured under the arm's name and with the arm's ratios; None for logs."""
+        if self.origin is None:
+            return None
+        found = self.origin.first
+        placement = replace(found.placement, name=self.label)
+        return self.origin.run, replace(found, placement=placement, ratios=self.ratios)
 
     def renamed(self, label: str) -> "Arm":
         """The same under another name."""
@@ -133,6 +145,7 @@ def _run_arm(path: Path, comparison: Comparison, result: PlacementResult) -> Arm
         facts=_run_facts(comparison, result),
         flags=caveats(alone),
         run=path.resolve(),
+        origin=alone,
         run_ratios=result.ratios,
         # Under weak scaling the work differs by design: tokens/s are what is compared.
         steps={} if result.placement.scaling == Scaling.WEAK else result.steps_by_round,

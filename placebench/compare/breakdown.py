@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from placebench.compare.comparison import PlacementResult
 from placebench.compare.critical_path import END, GAP, IMBALANCE, OFF_PATH, PATH, PATH_KEYS
 from placebench.compare.metrics import STEP_TIME
-from placebench.compare.statistics import Estimate, estimate
+from placebench.compare.statistics import Estimate, estimate, unpaired_difference
 from placebench.logs.timing import phase_order
 
 
@@ -47,7 +49,8 @@ class PartChange:
     Attributes:
         first: in the first placement.
         other: in the other.
-        rounds: the difference on the path over the launches of the same rounds; n is 0 where no round has both.
+        rounds: the difference on the path over the launches of the same rounds, or of all launches where rounds are no
+            pairs; n is 0 where no round has both.
         whole_rounds: the difference of the phase's whole time, hidden time included, likewise.
     """
 
@@ -121,8 +124,19 @@ def path_parts(result: PlacementResult) -> tuple[PathPart, ...]:
     )
 
 
-def step_change(first: PlacementResult, other: PlacementResult) -> StepChange | None:
-    """Divide the difference of two placements' step times; None where one of them has no path."""
+def step_change(first: PlacementResult, other: PlacementResult, *, paired: bool = True) -> StepChange | None:
+    """Divide the difference of two placements' step times; None where one of them has no path.
+
+    Args:
+        first: the first placement.
+        other: the other.
+        paired: whether launches of the same round belong together, as in one run.
+    """
+
+    def change(keys: list[str]) -> Estimate:
+        sides = (_sums(first, keys), _sums(other, keys))
+        return _over_rounds(*sides) if paired else _over_launches(*sides)
+
     sides = [{(part.is_gap, part.phase): part for part in path_parts(result)} for result in (first, other)]
     if not all(sides):
         return None
@@ -132,8 +146,8 @@ def step_change(first: PlacementResult, other: PlacementResult) -> StepChange | 
         PartChange(
             sides[0].get(key, PathPart(key[1], key[0], 0.0, 0.0, 0.0)),
             sides[1].get(key, PathPart(key[1], key[0], 0.0, 0.0, 0.0)),
-            _over_rounds(first, other, [(GAP if key[0] else PATH) + key[1]]),
-            _over_rounds(first, other, [GAP + key[1]] if key[0] else [PATH + key[1], OFF_PATH + key[1]]),
+            change([(GAP if key[0] else PATH) + key[1]]),
+            change([GAP + key[1]] if key[0] else [PATH + key[1], OFF_PATH + key[1]]),
         )
         for key in keys
         if any(key in side for side in sides)
@@ -143,16 +157,22 @@ def step_change(first: PlacementResult, other: PlacementResult) -> StepChange | 
         tuple(parts),
         first.value(STEP_TIME.key),
         other.value(STEP_TIME.key),
-        _over_rounds(first, other, off_path),
-        _over_rounds(first, other, gaps),
+        change(off_path),
+        change(gaps),
     )
 
 
-def _over_rounds(first: PlacementResult, other: PlacementResult, keys: list[str]) -> Estimate:
-    """The difference of the sums of these numbers, over the rounds that both placements have finished."""
-    sides = [_sums(result, keys) for result in (first, other)]
-    rounds = sides[0].keys() & sides[1].keys()
-    return estimate([sides[1][round_] - sides[0][round_] for round_ in sorted(rounds)], additive=True)
+def _over_rounds(first: Mapping[int, float], other: Mapping[int, float]) -> Estimate:
+    """The difference over the rounds that both placements have finished."""
+    rounds = sorted(first.keys() & other.keys())
+    return estimate([other[round_] - first[round_] for round_ in rounds], additive=True)
+
+
+def _over_launches(first: Mapping[int, float], other: Mapping[int, float]) -> Estimate:
+    """The difference of the means of launches that are no pairs, with Welch's interval."""
+    found = unpaired_difference(*(np.array(list(side.values())) for side in (first, other)))
+    centre, half = float(found.centre), float(found.half_width)
+    return Estimate(centre, centre - half, centre + half, min(len(first), len(other)))
 
 
 def _sums(result: PlacementResult, keys: list[str]) -> Mapping[int, float]:

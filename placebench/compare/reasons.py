@@ -7,11 +7,13 @@ where the rounds agree on its sign, and large enough to matter; what is not name
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from placebench.compare.breakdown import PartChange, PathPart, StepChange, step_change
 from placebench.compare.comparison import Comparison, PlacementResult
 from placebench.compare.critical_path import BESIDE
 from placebench.compare.metrics import STEP_TIME, phase_metric
+from placebench.compare.run import Run
 from placebench.compare.statistics import Estimate, Ratio, Verdict
 from placebench.compare.steps import NO_PHASE, OWN_POOL
 from placebench.compare.text import interval, listing, number, plural, quantity, ratio
@@ -20,6 +22,8 @@ from placebench.compare.text import interval, listing, number, plural, quantity,
 NOTABLE = 0.01
 NOTABLE_WAIT = 0.05
 MOST_NAMED = 3
+
+Side: TypeAlias = tuple[Run, PlacementResult]
 
 DECIDED = (Verdict.FASTER, Verdict.SLOWER)
 NOTHING = "no part of the critical path differs by a decided amount"
@@ -56,17 +60,27 @@ def alone(result: PlacementResult) -> str:
 
 def reasons(comparison: Comparison, other: PlacementResult) -> tuple[str, ...]:
     """Why the placement's step takes longer or less long than the first's: one or two sentences, none without data."""
-    first = comparison.first
-    found = other.ratios.get(STEP_TIME.key)
+    return why((comparison.run, comparison.first), (comparison.run, other))
+
+
+def why(first: Side, other: Side, *, paired: bool = True) -> tuple[str, ...]:
+    """The same of placements that may be of different runs.
+
+    Args:
+        first: the first placement and its run.
+        other: the other and its run.
+        paired: whether launches of the same round belong together, as in one run.
+    """
+    found = other[1].ratios.get(STEP_TIME.key)
     if found is None:
         return ()
-    sentences = [_weigh(found.verdict, first, other)]
-    if waits := waiting(comparison, max((first, other), key=_longest_idle_share)):
+    sentences = [_weigh(found.verdict, first[1], other[1], paired=paired)]
+    if waits := waiting(*max((first, other), key=lambda side: _longest_idle_share(side[1]))):
         sentences.append(waits)
     return tuple(sentences)
 
 
-def waiting(comparison: Comparison, result: PlacementResult) -> str | None:
+def waiting(run: Run, result: PlacementResult) -> str | None:
     """Which pool's devices wait longest, and for what; None when none waits a notable part of the step."""
     if not result.launches or _longest_idle_share(result) < NOTABLE_WAIT:
         return None
@@ -77,14 +91,14 @@ def waiting(comparison: Comparison, result: PlacementResult) -> str | None:
     longest = [cause for cause, seconds in _by_size(causes) if seconds >= NOTABLE * step][:MOST_NAMED]
     parts = listing(f"{_seconds(causes[cause])} {_cause(cause)}" for cause in longest)
     share = quantity(idle / step, "1")
-    waits = f"{_who(comparison, result, pool)} {_seconds(idle)} of the {_seconds(step)} step ({share})"
+    waits = f"{_who(run, result, pool)} {_seconds(idle)} of the {_seconds(step)} step ({share})"
     return f"In {result.name}, {waits}: {parts}."
 
 
-def _who(comparison: Comparison, result: PlacementResult, pool: str) -> str:
+def _who(run: Run, result: PlacementResult, pool: str) -> str:
     devices = result.placement.pools[pool]
     if len(devices) == 1:
-        return f"{comparison.run.devices[devices[0]].label} ({pool}) waits"
+        return f"{run.devices[devices[0]].label} ({pool}) waits"
     return f"the {len(devices)} devices of {pool} wait, on average,"
 
 
@@ -96,9 +110,9 @@ class _Clause:
     seconds: float
 
 
-def _weigh(verdict: Verdict, first: PlacementResult, other: PlacementResult) -> str:
+def _weigh(verdict: Verdict, first: PlacementResult, other: PlacementResult, *, paired: bool) -> str:
     """What the placement gains and pays on its critical path, in the order that leads up to the verdict."""
-    change = step_change(first, other)
+    change = step_change(first, other, paired=paired)
     if change is None:
         return "Why is not known: there are no spans of the measured steps."
     clauses = [*_hidden_clauses(change, first, other), *_phase_clauses(change, first, other)]

@@ -7,8 +7,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from placebench import __version__
-from placebench.compare.across import ArmComparison, alone, headline, warnings
+from placebench.compare.across import ArmComparison, alone, are_pairs, headline, reasons, step_changes, warnings
 from placebench.compare.arms import Arm
+from placebench.compare.engines import slower_side
+from placebench.compare.reasons import waiting
 from placebench.compare.statistics import CONFIDENCE
 from placebench.compare.text import plural
 from placebench.errors import UsageError
@@ -18,7 +20,8 @@ from placebench.report.figures import phases_over_steps
 from placebench.report.files import write_pages
 from placebench.report.plots import Plot, phases, ratios
 from placebench.report.schema import Fact, LaunchSummary, Method, PlacementSummary, Source, Summary
-from placebench.report.summary import quantities
+from placebench.report.summary import critical_path, quantities, times
+from placebench.report.waterfall import draw_changes
 from placebench.runfolder import Status
 
 NO_LOAD = "of runs: as their own reports say"
@@ -88,27 +91,40 @@ def _left_out(comparison: ArmComparison, warmup_steps: int) -> str:
 
 
 def _arm(comparison: ArmComparison, arm: Arm) -> PlacementSummary:
-    is_first = arm is comparison.arms[0]
-    verdict = None if is_first else headline(comparison, arm)
+    first = comparison.arms[0]
+    result = arm.side[1] if arm.side else None
+    against = first.side[1] if first.side and arm is not first else None
+    verdict, why = _verdict(comparison, arm)
     return PlacementSummary(
         name=arm.name,
-        pools={},
-        roles={},
-        overlap="",
+        pools=dict(result.placement.pools) if result else {},
+        roles=dict(result.placement.roles) if result else {},
+        overlap=result.placement.overlap if result else "",
         launches=len(arm.launches),
-        headline=alone(arm) if len(comparison.arms) == 1 else verdict,
-        reasons=(),
+        headline=verdict,
+        reasons=why,
         quantities=quantities(arm, comparison.metrics),
         controller_view=(),
-        overlaps=(),
-        waits=(),
-        critical_path=(),
+        overlaps=times(result, "overlap/") if result else (),
+        waits=times(result, "wait/") if result else (),
+        critical_path=critical_path(against, result, paired=are_pairs([first, arm])) if result else (),
         devices=(),
         phases_in_pools=(),
         phases_on_devices=(),
         kernels=(),
         parts=quantities(arm, comparison.parts),
     )
+
+
+def _verdict(comparison: ArmComparison, arm: Arm) -> tuple[str | None, tuple[str, ...]]:
+    """Headline and reasons: of every arm against the first, or of the only one by itself."""
+    engines = slower_side(arm, arm.side[1].placement.staleness) if arm.side else None
+    if arm is not comparison.arms[0]:
+        return headline(comparison, arm), (*reasons(comparison, arm), *([engines] if engines else []))
+    if len(comparison.arms) > 1:
+        return None, ()
+    waits = waiting(*arm.side) if arm.side else None
+    return alone(arm), tuple(text for text in (waits, engines) if text)
 
 
 def write_report(comparison: ArmComparison, summary: Summary, folder: Path) -> ReportPaths:
@@ -126,6 +142,13 @@ def write_report(comparison: ArmComparison, summary: Summary, folder: Path) -> R
 
 def _draw(comparison: ArmComparison) -> Iterator[Plot]:
     drawn: tuple[tuple[str, str, str, Callable[[ArmComparison], Figure | None]], ...] = (
+        (
+            "difference",
+            "Where the difference comes from",
+            "From the first arm's step time to the other's, both of runs: what each phase on the critical path adds or"
+            " takes.",
+            _differences,
+        ),
         (
             "ratios",
             "Ratios",
@@ -145,6 +168,10 @@ def _draw(comparison: ArmComparison) -> Iterator[Plot]:
         figure = draw(comparison)
         if figure is not None:
             yield Plot(name, title, caption, figure)
+
+
+def _differences(comparison: ArmComparison) -> Figure | None:
+    return draw_changes(comparison.arms[0].name, step_changes(comparison), comparison.phases)
 
 
 def _steps(comparison: ArmComparison) -> Figure:

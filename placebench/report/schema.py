@@ -115,7 +115,7 @@ class Difference(_Part):
     value: float = Field(description="those of all parts add up to the difference of the step times")
     low: Number = Field(description="lower end of the interval over rounds; null with fewer than two")
     high: Number = Field(description="upper end of the interval")
-    rounds: int = Field(description="rounds that both placements finished")
+    rounds: int = Field(description="rounds that both placements finished; of different runs, launches of each")
 
 
 class PathPart(_Part):

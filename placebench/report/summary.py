@@ -99,9 +99,9 @@ def _placement(comparison: Comparison, result: PlacementResult) -> PlacementSumm
         reasons=why,
         quantities=quantities(result, comparison.metrics),
         controller_view=quantities(result, (controller_metric(phase) for phase in comparison.phases)),
-        overlaps=_times(result, "overlap/"),
-        waits=_times(result, "wait/"),
-        critical_path=_critical_path(comparison, result),
+        overlaps=times(result, "overlap/"),
+        waits=times(result, "wait/"),
+        critical_path=critical_path(None if result is comparison.first else comparison.first, result),
         devices=tuple(_device(comparison, result, device) for device in result.placement.devices),
         phases_in_pools=_phases_in_pools(result),
         phases_on_devices=_phases_on_devices(result),
@@ -117,7 +117,7 @@ def _verdict(comparison: Comparison, result: PlacementResult) -> tuple[str | Non
         return headline(comparison, result), (*reasons(comparison, result), *sides)
     if len(comparison.results) > 1:
         return None, ()
-    waits = waiting(comparison, result)
+    waits = waiting(comparison.run, result)
     return alone(result), ((waits,) if waits else ()) + sides
 
 
@@ -171,15 +171,17 @@ def _scaling(found: ScalingResult) -> ScalingSummary:
     )
 
 
-def _times(result: PlacementResult, prefix: str) -> tuple[Quantity, ...]:
+def times(result: PlacementResult, prefix: str) -> tuple[Quantity, ...]:
     """Numbers that a placement has for itself, largest first: overlaps and waits."""
     keys = sorted(result.keys(prefix), key=lambda key: -result.value(prefix + key))
     return quantities(result, (Metric(prefix + key, key, "s", Better.NEITHER, "") for key in keys))
 
 
-def _critical_path(comparison: Comparison, result: PlacementResult) -> tuple[PathPart, ...]:
-    """The parts of the step, against the first placement's where both have any."""
-    change = None if result is comparison.first else step_change(comparison.first, result)
+def critical_path(
+    first: PlacementResult | None, result: PlacementResult, *, paired: bool = True
+) -> tuple[PathPart, ...]:
+    """The parts of the step, against the first placement's where there is one and both have any."""
+    change = step_change(first, result, paired=paired) if first else None
     if change is None:
         return tuple(_path_part(part, None) for part in path_parts(result))
     return tuple(_path_part(part.other, _difference(part)) for part in change.parts)

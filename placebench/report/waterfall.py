@@ -37,15 +37,26 @@ def waterfall(comparison: Comparison) -> Figure | None:
         for result in comparison.results[1:]
         if (change := step_change(comparison.first, result)) is not None
     ]
+    return draw_changes(comparison.first.name, changes, comparison.phases)
+
+
+def draw_changes(first: str, changes: Sequence[tuple[str, StepChange]], phases: Sequence[str]) -> Figure | None:
+    """The same of changes to a first placement that are known; None without any.
+
+    Args:
+        first: name of the first placement.
+        changes: of each other one, under its name.
+        phases: every phase, for the colours.
+    """
     if not changes:
         return None
-    colors = phase_colors([*comparison.phases, STEP, UNATTRIBUTED])
+    colors = phase_colors([*phases, STEP, UNATTRIBUTED])
     bars = [_bars(change, colors) for _, change in changes]
     rows = [len(group) + 2 for group in bars]
     figure = Figure(figsize=(WIDTH, 0.9 + ROW_HEIGHT * sum(rows) + 0.6 * len(rows)), layout="constrained")
     panels: list[Axes] = list(figure.subplots(len(rows), 1, squeeze=False, height_ratios=rows).flat)
     for axes, group, (name, change) in zip(panels, bars, changes, strict=True):
-        _draw(axes, comparison.first.name, name, change, group)
+        _draw(axes, first, name, change, group)
     panels[-1].set_xlabel("seconds of the step")
     return figure
 
