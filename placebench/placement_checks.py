@@ -35,15 +35,11 @@ def _shared_folders(placements: Sequence[Placement]) -> Iterator[str]:
 
 
 def _separated_rollout(placement: Placement) -> Iterator[str]:
-    """Engines that share their pool with other roles, and asynchrony where nothing could run beside anything."""
+    """Engines that share their pool with other roles, and settings of engines that mean nothing there."""
     staleness, pool = placement.staleness, placement.roles[Role.ROLLOUT]
     if not placement.has_engines:
-        # In one pool phases take turns: older weights would cost learning and save no time.
-        advice = "needs engines in a pool of their own: use learners:A+engines:B, or leave it out"
-        if staleness:
-            yield f"staleness {staleness} {advice}"
         if placement.inflight_updates:
-            yield f"inflight_updates {advice}"
+            yield "inflight_updates needs engines in a pool of their own: use learners:A+engines:B, or leave it out"
         return
     if others := [role.value for role in placement.roles_in(pool) if role is not Role.ROLLOUT]:
         yield f"engines in {pool} do nothing but generate; let {' and '.join(others)} live in another pool"

@@ -3,9 +3,10 @@
 One graph serves everything: the controller executes it, the timeline draws it, device samples are
 attributed by it. A placement decides only in which pool a phase runs.
 
-Steps follow each other: a step begins when the one before it is over. Two edges reach across. `gen` waits for weights
-that are new enough, which with a staleness above 0 are older than those that the step begins with, so that it runs
-ahead of its step. And the weights' way to the engines may then go on when its step is over, until the actor changes.
+Steps follow each other: a step begins when the one before it is over. Edges reach across. `gen` waits for weights that
+are new enough, which with a staleness above 0 are older than those that the step begins with, so that it runs ahead of
+its step. With engines in a pool of their own the weights' way to them may then go on when its step is over, until the
+actor changes. Without, the actor changes only when it has generated for the step that is `staleness` ahead.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -24,7 +25,7 @@ class Phase:
         after: the phases whose results it needs.
         trains: whether it changes weights (`overlap: updates` lets only these run side by side).
         partner: a role whose pool takes part too, where that is another one.
-        earlier: phases of earlier steps that it waits for: name, and how many steps back.
+        across: phases of other steps that it waits for: name, and how many steps back, below 0 for a later step.
         outlasts: whether the next step may begin before it is done.
     """
 
@@ -33,7 +34,7 @@ class Phase:
     after: tuple[str, ...]
     trains: bool = False
     partner: Role | None = None
-    earlier: tuple[tuple[str, int], ...] = ()
+    across: tuple[tuple[str, int], ...] = ()
     outlasts: bool = False
 
 
@@ -57,13 +58,16 @@ HAND_OVER = ("sleep", "wake_up")
 PHASE_ORDER: tuple[str, ...] = tuple(phase.name for phase in _STEP)
 
 
-def step_graph(*, hands_over: bool, has_critic: bool, staleness: int = 0) -> tuple[Phase, ...]:
+def step_graph(
+    *, hands_over: bool, has_critic: bool, staleness: int = 0, has_engines: bool = False
+) -> tuple[Phase, ...]:
     """The phases of one step.
 
     Args:
         hands_over: whether the rollout's engine gives its memory back while its pool trains.
         has_critic: whether a critic is trained, as in PPO; GRPO's step goes without its phases.
         staleness: how many updates the weights that generate may lag behind those that the step begins with.
+        has_engines: whether responses are generated in a pool apart from the actor's.
     """
     graph = _STEP
     if not has_critic:
@@ -71,13 +75,16 @@ def step_graph(*, hands_over: bool, has_critic: bool, staleness: int = 0) -> tup
     if not hands_over:
         graph = _without(graph, HAND_OVER)
     changes: dict[str, Callable[[Phase], Phase]] = {
-        "gen": lambda phase: replace(phase, earlier=(("update_weights", staleness + 1),)),
+        "gen": lambda phase: replace(phase, across=(("update_weights", staleness + 1),)),
     }
     if hands_over:
         changes["update_weights"] = lambda phase: replace(phase, after=(*phase.after, "wake_up"))
-    if staleness:
+    if staleness and has_engines:
         changes["update_weights"] = lambda phase: replace(phase, outlasts=True)
-        changes["update_actor"] = lambda phase: replace(phase, earlier=(("update_weights", 1),))
+        changes["update_actor"] = lambda phase: replace(phase, across=(("update_weights", 1),))
+    elif staleness:
+        for name in ("sleep", "update_actor"):
+            changes[name] = lambda phase: replace(phase, across=(("gen", -staleness),))
     return tuple(changes[phase.name](phase) if phase.name in changes else phase for phase in graph)
 
 
@@ -117,7 +124,7 @@ def ready_phases(
     return tuple(chosen)
 
 
-def graph_among(names: Collection[str], staleness: int = 0) -> tuple[Phase, ...]:
+def graph_among(names: Collection[str], staleness: int = 0, *, has_engines: bool = False) -> tuple[Phase, ...]:
     """The phases of these names, as a run shows which it had; names that are none of the graph's are left out.
 
     In place of an input that is not there stand the phases that it would have waited for.
@@ -125,9 +132,10 @@ def graph_among(names: Collection[str], staleness: int = 0) -> tuple[Phase, ...]
     Args:
         names: of phases.
         staleness: as in `step_graph`.
+        has_engines: likewise.
     """
     inputs: dict[str, tuple[str, ...]] = {}
-    phases = step_graph(hands_over=True, has_critic=True, staleness=staleness)
+    phases = step_graph(hands_over=True, has_critic=True, staleness=staleness, has_engines=has_engines)
     for phase in phases:
         needed = (wanted for name in phase.after for wanted in ((name,) if name in names else inputs[name]))
         inputs[phase.name] = tuple(dict.fromkeys(needed))

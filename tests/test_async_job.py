@@ -1,4 +1,4 @@
-"""Engines in a pool of their own, for real: running ahead of training, never too far, and ending in order."""
+"""Running ahead of training, for real: never too far, with engines in a pool of their own and without."""
 
 import itertools
 import signal
@@ -145,3 +145,30 @@ def test_an_interrupt_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> Non
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
     assert not processes_left(folder)
+
+
+@pytest.mark.parametrize(("word", "staleness"), [("standard/staleness=1", 1), ("split/staleness=2", 2)])
+def test_a_pool_that_generates_and_trains_can_train_on_older_weights(tmp_path: Path, word: str, staleness: int) -> None:
+    job = run_job(tmp_path / "job", word, 2, *SIZES, "steps=5")
+    assert job.exit_code == 0, job.output[-3000:]
+    # The first steps have nothing older than the weights that the job begins with.
+    lags = [min(step, staleness) for step in range(5)]
+    assert [step["training/lag_mean"] for step in job.steps] == lags
+    assert [step["training/lag_max"] for step in job.steps] == lags
+    generated = {span["step"]: span for span in device_spans(job, "gen") if span["device"] == "cpu:0"}
+    updated = {span["step"]: span for span in device_spans(job, "update_actor") if span["device"] == "cpu:0"}
+    assert sorted(generated) == list(range(1, 6 + staleness))
+    for step, span in generated.items():
+        version = step - 1 - lags[min(step, 5) - 1]
+        assert version not in updated or updated[version]["end_mono"] <= span["start_mono"]
+        assert span["end_mono"] <= updated[version + 1]["start_mono"]
+    # Older weights give other probabilities, for which the loss is corrected.
+    assert job.steps[0]["training/rollout_probs_diff_max"] < 1e-4 < job.steps[-1]["training/rollout_probs_diff_max"]
+    assert all("actor/importance_weight" in step for step in job.steps)
+    whole = {span["step"]: span for span in job.spans if span["phase"] == "step"}
+    for number, step in enumerate(job.steps, 1):
+        assert step["timing_s/step"] == pytest.approx(whole[number]["end_mono"] - whole[number]["start_mono"])
+        assert whole[number]["start_mono"] <= generated[number + staleness]["start_mono"]
+        assert generated[number + staleness]["end_mono"] <= whole[number]["end_mono"]
+    beside = max(shared_seconds(generated[3 + staleness], span) for span in device_spans(job, "values"))
+    assert (beside > 0) == (word.startswith("split"))

@@ -37,7 +37,7 @@ def test_all_reasons_come_at_once_without_torch_or_ray(tmp_path: Path) -> None:
         "import sys\nfrom placebench.cli import main\ntry:\n    main()\nfinally:\n"
         "    print([name for name in ('torch', 'ray', 'vllm', 'transformers', 'pandas') if name in sys.modules])"
     )
-    words = "split:9+8,learners:9,1+engines:2,standard/staleness=1,ddp:3,spilt,ddp:16"
+    words = "split:9+8,learners:9,1+engines:2,standard/inflight_updates=true,ddp:3,spilt,ddp:16"
     model = ["--model", "qwen2.5-7b", "--rollout", "torch", "--batch-size", "128", "--mini-batch-size", "32"]
     done = subprocess.run(
         [sys.executable, "-c", program, "run", "--dry-run", "--devices", "gpu:8x2", "--placements", words, *model],
@@ -53,7 +53,7 @@ def test_all_reasons_come_at_once_without_torch_or_ray(tmp_path: Path) -> None:
         "'split:9+8' needs 17 devices",
         "'learners:9,1+engines:2' needs 9 learners on node 0",
         "unknown placement 'spilt'",
-        "'standard/staleness=1': staleness 1 needs engines",
+        "'standard/inflight_updates=true': inflight_updates needs engines",
         "'ddp:3': batch.size 128 and batch.mini_batch_size 32 cannot be shared equally by the 3 devices of replicas",
         "'ddp:3': each device of replicas needs about",
         "'ddp:16': each device of replicas needs about",

@@ -13,12 +13,22 @@ from placebench.stepgraph import step_graph
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 @pytest.mark.parametrize("has_critic", [True, False])
 def test_generating_waits_for_weights_as_old_as_allowed(staleness: int, has_critic: bool) -> None:
-    graph = {phase.name: phase for phase in step_graph(hands_over=False, has_critic=has_critic, staleness=staleness)}
-    assert graph["gen"].earlier == (("update_weights", staleness + 1),)
+    phases = step_graph(hands_over=False, has_critic=has_critic, staleness=staleness, has_engines=True)
+    graph = {phase.name: phase for phase in phases}
+    assert graph["gen"].across == (("update_weights", staleness + 1),)
     assert graph["update_weights"].partner is Role.ACTOR
     # The actor changes only when its last weights have gone out.
-    assert graph["update_actor"].earlier == ((("update_weights", 1),) if staleness else ())
+    assert graph["update_actor"].across == ((("update_weights", 1),) if staleness else ())
     assert {name for name, phase in graph.items() if phase.outlasts} == ({"update_weights"} if staleness else set())
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_a_pool_that_generates_and_trains_generates_ahead_before_it_trains(staleness: int) -> None:
+    graph = {phase.name: phase for phase in step_graph(hands_over=True, has_critic=True, staleness=staleness)}
+    assert graph["gen"].across == (("update_weights", staleness + 1),)
+    ahead = (("gen", -staleness),) if staleness else ()
+    assert graph["sleep"].across == graph["update_actor"].across == ahead
+    assert not any(phase.outlasts for phase in graph.values())
 
 
 def test_a_phase_counts_for_the_step_in_whose_time_it_is() -> None:

@@ -113,7 +113,8 @@ class SpanGraph:
         self._works = _works(spans, alone=OF_ENGINES if self._has_engines else ())
         self._starts = [work.start for work in self._works]
         self._latest_ends = list(accumulate((work.end for work in self._works), max))
-        graph = graph_among({work.phase for work in self._works}, placement.staleness)
+        names = {work.phase for work in self._works}
+        graph = graph_among(names, placement.staleness, has_engines=placement.has_engines)
         self._graph = {phase.name: phase for phase in graph}
         whole = spans[(spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE)]
         ends = zip(whole["start"].tolist(), whole["end"].tolist(), strict=True)
@@ -177,7 +178,7 @@ class SpanGraph:
         return released, cause
 
     def _is_input(self, other: Work, work: Work) -> bool:
-        """Whether a phase needs the other's results: of its own step, or of an earlier one."""
+        """Whether a phase needs the other's results: of its own step, or of another one."""
         phase = self._graph.get(work.phase)
         if phase is None:
             return False
@@ -186,7 +187,7 @@ class SpanGraph:
             return other.end <= work.start
         if other.step == work.step:
             return other.phase in phase.after
-        return (other.phase, work.step - other.step) in phase.earlier
+        return (other.phase, work.step - other.step) in phase.across
 
     def _holds_up(self, other: Work, work: Work) -> bool:
         """Whether work that began before holds a phase up: by its devices, or as nothing may overlap.

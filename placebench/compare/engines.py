@@ -46,11 +46,13 @@ def measure_engines(measured: pd.DataFrame, launch: Launch) -> pd.DataFrame:
     """What lay between engines and trainer in every measured step.
 
     Returns:
-        Indexed like `measured`, `queues/...` and `flow/...`; without columns where engines have no pool of their own.
+        Indexed like `measured`, `queues/...` and `flow/...`. Where engines have no pool of their own there is only the
+        lag, and at staleness 0 nothing.
     """
     counted = launch.steps.reindex(measured.index)
     if not set(_COUNTED.values()) <= set(counted):
-        return pd.DataFrame(index=measured.index)
+        names = {LAG.key: _COUNTED[LAG.key]}
+        return pd.DataFrame({key: counted[name] for key, name in names.items() if name in counted}, measured.index)
     numbers = pd.DataFrame({key: counted[name] for key, name in _COUNTED.items()})
     numbers[_TRAINING] -= numbers[TRAINER_WAIT.key]
     return numbers

@@ -8,7 +8,7 @@ forecast only as far as they did where they were measured.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
@@ -72,9 +72,11 @@ class Forecaster:
         seconds = {name: self.phases[name].on(pool.size if pool else 0) for name, pool in pools.items()}
         busy = {name: pool.name if pool else "" for name, pool in pools.items()}
         gaps = self.gaps.get(len(placement.pools), fmean(self.gaps.values()))
-        if not placement.staleness:
-            return max(end for _, end in walk(graph, seconds, busy, placement.overlap).values()) + gaps
-        return _steady_seconds(seconds, busy, placement.staleness) + gaps
+        if placement.staleness and placement.has_engines:
+            return _steady_seconds(seconds, busy, placement.staleness) + gaps
+        if placement.staleness:
+            graph = _generated_before(graph)
+        return max(end for _, end in walk(graph, seconds, busy, placement.overlap).values()) + gaps
 
 
 def forecaster(results: Sequence[PlacementResult]) -> Forecaster | None:
@@ -122,6 +124,13 @@ def walk(
         now = min(running.values())
         running = {name: end for name, end in running.items() if end > now}
     return times
+
+
+def _generated_before(graph: Sequence[Phase]) -> tuple[Phase, ...]:
+    """A step that has its sequences already, and generates those of a later one before its actor changes."""
+    inputs = {phase.name: tuple(name for name in phase.after if name != "gen") for phase in graph}
+    inputs |= {name: (*inputs[name], "gen") for name in ("sleep", "update_actor") if {name, "gen"} <= inputs.keys()}
+    return tuple(replace(phase, after=inputs[phase.name]) for phase in graph)
 
 
 def _steady_seconds(seconds: Mapping[str, float], pools: Mapping[str, str], staleness: int) -> float:

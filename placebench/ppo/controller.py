@@ -27,6 +27,7 @@ from placebench.ppo.generation import Generation
 from placebench.ppo.metrics import PhaseTimes, StepMetrics
 from placebench.ppo.rewards import is_judged_by_main
 from placebench.ppo.rollout.gauges import Gauges
+from placebench.ppo.rollout.queues import lag
 from placebench.ppo.running import Running, RunningWork
 from placebench.stepgraph import HAND_OVER, Phase, ready_phases, step_graph
 from placebench.telemetry.spans import SpanRecorder
@@ -68,6 +69,7 @@ class _StepState:
         done: names of its finished phases.
         batch: its sequences, once `gen` is done.
         metrics: its metrics.
+        version: updates that the weights which generated had had, where they share the actor's pool.
     """
 
     step: int
@@ -75,6 +77,7 @@ class _StepState:
     done: set[str] = field(default_factory=set)
     batch: SequenceBatch | None = None
     metrics: StepMetrics = field(default_factory=StepMetrics)
+    version: int = 0
 
     @property
     def sequences(self) -> SequenceBatch:
@@ -107,7 +110,10 @@ class Controller:
         self._workload, self._placement, self._pools = workload, placement, pools
         self._generation, self._on_progress = generation, on_progress
         self._graph = step_graph(
-            hands_over=hands_over, has_critic=workload.algorithm.has_critic, staleness=placement.staleness
+            hands_over=hands_over,
+            has_critic=workload.algorithm.has_critic,
+            staleness=placement.staleness,
+            has_engines=placement.has_engines,
         )
         self._engines: EnginePool | None = None
         if placement.has_engines:
@@ -117,8 +123,13 @@ class Controller:
         self._gauges = Gauges(self._recorder.now())
         self._times = PhaseTimes()
         self._running = RunningWork()
-        # Steps that have begun and are not over, or of which a phase goes on, in order.
+        # Steps whose sequences the actor's pool generates beforehand.
+        self._ahead = 0 if self._engines else placement.staleness
+        # Steps that have begun and are not over, or of which a phase goes on, and those ahead, in order.
         self._open: dict[int, _StepState] = {}
+        self._now = 0
+        # Updates that the weights which generate have had, where they share the actor's pool.
+        self._version = 0
         self._ended: float | None = None
         self._worker_spans: list[dict[str, Any]] = []
         self._kernels: list[dict[str, Any]] = []
@@ -131,18 +142,23 @@ class Controller:
     def go_on_from(self, checkpoint: Checkpoint) -> None:
         """Let the next step be the one after a checkpoint's."""
         self._kl.coefficient = checkpoint.kl_coef
+        self._version = checkpoint.step
         if self._engines:
             self._engines.go_on_from(checkpoint.step)
 
     def run_step(self, step: int) -> "StepRecord":
-        """Run one step; with a staleness above 0, work for its neighbours goes on beside it."""
+        """Run one step; with a staleness above 0, sequences of later ones are generated meanwhile."""
         start = self._recorder.now()
-        if self._placement.staleness and self._ended is not None:
+        if self._engines and self._placement.staleness and self._ended is not None:
             start = self._ended  # work goes on between steps, and that time belongs to the later one
         else:
             self._gauges.cut(start)
-        prompts = [] if self._engines else self._generation.step_prompts(step)
-        state = self._open[step] = _StepState(step, prompts)
+        self._now = step
+        for opened in range(step, step + self._ahead + 1):
+            if opened not in self._open:
+                prompts = [] if self._engines else self._generation.step_prompts(opened)
+                self._open[opened] = _StepState(opened, prompts)
+        state = self._open[step]
         while not self._is_over(state):
             if self._engines:
                 self._serve(self._engines, state)
@@ -187,6 +203,8 @@ class Controller:
             self._times.add(one.phase, one.start, end)
         if self._engines:
             state.metrics.engines(self._gauges.cut(end), self._engines.cut_flow(), self._engines.engines)
+        elif self._ahead:
+            state.metrics.lags([lag(state.step, state.version)])
         times = self._times.cut(start, end)
         metrics = state.metrics.finish(state.sequences, times, end - start, self._placement.size, self._workload)
         record = StepRecord(metrics, self._worker_spans + self._recorder.drain(), self._kernels)
@@ -197,9 +215,9 @@ class Controller:
         """Ready phases whose pools are free, at most one a pool, and the step of each."""
         busy = {pool for one in self._running.all for pool in one.occupies}
         chosen: list[tuple[Phase, _StepState]] = []
-        for state in self._open.values():
-            # Parts that engines generate hold up nothing: the step may have others.
-            names = frozenset(one.phase for one in self._running.all if one.step == state.step and one.occupies)
+        # In a step, too, generation comes first: after it the engine's memory may be training's.
+        for state in sorted(self._open.values(), key=lambda state: "gen" in state.done):
+            names = self._beside(state, chosen)
             for phase in ready_phases(self._graph, frozenset(state.done), names, self._placement.overlap):
                 pools = self._pools_of(phase)
                 if not pools & busy and self._may_start(phase, state.step):
@@ -207,13 +225,22 @@ class Controller:
                     busy |= pools
         return chosen
 
+    def _beside(self, state: _StepState, chosen: Sequence[tuple[Phase, _StepState]]) -> frozenset[str]:
+        """Names of the phases beside which one of a step would run, as far as the placement may forbid that."""
+        if self._engines:
+            # Parts that engines generate hold up nothing: the step may have others.
+            return frozenset(one.phase for one in self._running.all if one.step == state.step and one.occupies)
+        return frozenset([*(one.phase for one in self._running.all), *(phase.name for phase, _ in chosen)])
+
     def _may_start(self, phase: Phase, step: int) -> bool:
         """What the graph's own edges within the step do not say."""
+        if step > self._now and phase.name != "gen":
+            return False
         if self._engines and phase.name == "gen":
             return False  # it runs part by part, see `_serve`
         if self._engines and phase.name == "update_weights" and not self._placement.inflight_updates:
             return not self._engines.generating
-        return all(self._is_done(step - back, name) for name, back in phase.earlier)
+        return all(self._is_done(step - back, name) for name, back in phase.across)
 
     def _pools_of(self, phase: Phase) -> frozenset[str]:
         """The pools that work on a phase: none for the controller's own."""
@@ -223,7 +250,7 @@ class Controller:
         """Let steps' prompts in whose weights are new enough, keep engines busy, and take what a step needs."""
         gen = next(phase for phase in self._graph if phase.name == "gen")
         # Beyond the last step too: the last steps are to be measured with engines as busy as before.
-        while all(self._is_done(engines.admitted + 1 - back, name) for name, back in gen.earlier):
+        while all(self._is_done(engines.admitted + 1 - back, name) for name, back in gen.across):
             engines.admit_next()
         if not self._weights_due():
             for one in engines.submit(self._recorder.now):
@@ -242,6 +269,8 @@ class Controller:
         if role is Role.REWARD and is_judged_by_main(self._workload):
             workers = workers[:1]
         shares = self._shares(state, len(workers))
+        if phase.name == "gen":
+            state.version = self._version
         if self._engines and phase.name == "update_weights":
             pending = self._engines.update(state.step) + self._send_weights(state.step)
         else:
@@ -331,9 +360,11 @@ class Controller:
             state.batch = self._with_token_field(state, WRITES[phase], shares, results)
         elif phase in READS:
             state.metrics.update(phase, results, self._workload)
-        elif phase == "update_weights" and (written := max(results)):
-            # The step that goes on now: where weights outlast their step, it is the next one.
-            self._open[max(self._open)].metrics.weights_written(written)
+        elif phase == "update_weights":
+            self._version = state.step
+            if written := max(results):
+                # Where weights outlast their step, it is the next one that goes on now.
+                self._open[self._now].metrics.weights_written(written)
 
     def _with_token_field(
         self, state: _StepState, name: str, shares: list[np.ndarray[Any, Any]], results: list[Any]

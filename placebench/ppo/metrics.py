@@ -97,11 +97,15 @@ class StepMetrics:
         """Bytes of weights written into the engine of one device."""
         self._values["perf/update_weights_bytes"] = bytes_written
 
+    def lags(self, updates: Sequence[int]) -> None:
+        """By how many updates the weights that generated are older than those that the step begins with."""
+        self._values["training/lag_mean"] = float(np.mean(updates))
+        self._values["training/lag_max"] = max(updates)
+
     def engines(self, levels: LevelTimes, flow: Flow, engines: int) -> None:
         """What lay between engines in a pool of their own and the trainer during the step."""
         seconds, integrals = levels.seconds, levels.integrals
-        self._values["training/lag_mean"] = float(np.mean(flow.lags))
-        self._values["training/lag_max"] = max(flow.lags)
+        self.lags(flow.lags)
         self._values["training/dropped_sequences"] = flow.dropped
         self._values["training/queue_mean"] = integrals["queued"] / seconds
         self._values["training/queue_max"] = levels.peaks["queued"]
