@@ -14,7 +14,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
 import click
@@ -114,21 +113,19 @@ def _vllm(workload: Workload, sequences: int) -> dict:  # type: ignore[type-arg]
     from vllm import LLM, SamplingParams
 
     from placebench.ppo.models import model_config
-    from placebench.ppo.rollout.vllm import write_config
+    from placebench.ppo.rollout.vllm import config_folder
 
     batch = workload.batch
-    with tempfile.TemporaryDirectory(prefix="placebench-") as folder:
-        write_config(model_config(workload.model), folder)
-        engine = LLM(
-            folder,
-            load_format="dummy",
-            skip_tokenizer_init=True,
-            generation_config="vllm",
-            dtype=workload.precision,
-            max_model_len=batch.max_prompt_length + batch.max_response_length,
-            gpu_memory_utilization=0.5,
-            enable_prefix_caching=False,
-        )
+    engine = LLM(
+        str(config_folder(model_config(workload.model))),
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        generation_config="vllm",
+        dtype=workload.precision,
+        max_model_len=batch.max_prompt_length + batch.max_response_length,
+        gpu_memory_utilization=0.5,
+        enable_prefix_caching=False,
+    )
     start = time.perf_counter() - begin
     kinds = {"vllm with log-probabilities": {"logprobs": 0}, "vllm": {}}
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}

@@ -72,6 +72,7 @@ def launched(
             stderr=subprocess.STDOUT,
             text=True,
             cwd=folder,
+            env={**os.environ, "VLLM_RPC_BASE_PATH": ray_folder},
         ) as process:
             try:
                 yield process

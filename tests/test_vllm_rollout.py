@@ -4,6 +4,7 @@ The ranks are processes of their own that write down what they saw, once for all
 """
 
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -120,6 +121,24 @@ def test_runs_of_both_placements_train_alike_on_current_weights(tmp_path: Path) 
         for name in ("actor/pg_loss", "critic/vf_loss", "critic/score/mean", "response_length/mean"):
             assert step[name] == pytest.approx(same[name], rel=1e-4, abs=1e-7)
     assert all(a["actor/pg_loss"] != b["actor/pg_loss"] for a, b in pairwise(standard))
+
+
+def test_ranks_that_share_an_engine_leave_no_socket(tmp_path: Path) -> None:
+    sizes = ("--steps", "2", "--warmup-steps", "1", "--batch-size", "8", "--mini-batch-size", "8")
+    options = ("--devices", f"cpu:{RANKS}", "--rollout", "vllm", "--rounds", "1")
+    settings = ("--placements", "standard", "--set", f"rollout.tensor_parallel_size={RANKS}")
+    sockets = tmp_path / "sockets"
+    sockets.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "placebench", "run", "--out", str(tmp_path), *options, *sizes, *settings],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        env={**os.environ, "TMPDIR": str(sockets)},
+    )
+    assert done.returncode == 0, done.stdout
+    assert not [path for path in sockets.rglob("*") if path.is_socket()]
 
 
 SMALL = ("rollout.backend=vllm", "steps=3", "batch.size=16", "batch.mini_batch_size=8", "optimizer.actor_lr=0.01")

@@ -5,11 +5,13 @@ the process group that the pool has, each rank runs an engine of its own, and we
 """
 
 import copy
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +20,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from placebench.errors import LaunchError
+from placebench.ownership import ray_temp_dir
 from placebench.ppo.rollout.base import Generated, SamplingSettings, WeightUpdates
+from placebench.processes import TOKEN_VARIABLE
 from placebench.workload import Workload
 
 _ENVIRONMENT = {
@@ -42,6 +46,10 @@ def import_engine(device_kind: str) -> None:
     """
     os.environ.update(_ENVIRONMENT, RANK=str(dist.get_rank()))
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    sockets = ray_temp_dir(os.environ.get(TOKEN_VARIABLE, ""))
+    if sockets.is_dir():
+        # They outlive a process that is killed; this folder does not.
+        os.environ["VLLM_RPC_BASE_PATH"] = str(sockets)
     if device_kind == "cpu":
         # Without it vLLM leaves the process, and so training, one thread.
         os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
@@ -88,8 +96,7 @@ class VllmRollout:
         length = workload.batch.max_prompt_length + workload.batch.max_response_length
         sequences = ceil(workload.batch.size / ranks) * shared_by
         kv_cache_bytes = self._kv_cache_bytes(model_config, length, sequences) // shared_by
-        with tempfile.TemporaryDirectory(prefix="placebench-") as folder, ExitStack() as building:
-            write_config(model_config, folder)
+        with ExitStack() as building:
             device_settings: dict[str, Any] = {"enforce_eager": True}
             if self._is_gpu:
                 device_settings = self._gpu_settings(
@@ -100,7 +107,7 @@ class VllmRollout:
                 building.enter_context(_plain_weights())
                 building.enter_context(_no_shared_files())
             self._engine = LLM(
-                folder,
+                str(config_folder(model_config)),
                 load_format="dummy",
                 skip_tokenizer_init=True,
                 generation_config="vllm",
@@ -260,13 +267,31 @@ class VllmRollout:
         self._engine.llm_engine.engine_core.shutdown()
 
 
-def write_config(model_config: Any, folder: str) -> None:
-    """Write the config that vLLM builds a model with random weights from."""
+def config_folder(model_config: Any) -> Path:
+    """A folder with the config that vLLM builds a model with random weights from, always the same one for a config.
+
+    vLLM knows what it has compiled by the model's path among others, so that a launch finds what another has compiled
+    only where the path is the same. The folder lies in vLLM's own cache.
+
+    Raises:
+        LaunchError: the cache cannot be written.
+    """
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from vllm import envs
 
     config = copy.deepcopy(model_config)
     config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
-    config.save_pretrained(folder)
+    content: str = config.to_json_string()
+    folder = Path(envs.VLLM_CACHE_ROOT) / "placebench" / hashlib.sha256(content.encode()).hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Ranks write it at the same time, and read it.
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as stream:
+            stream.write(content)
+        Path(stream.name).replace(folder / "config.json")
+    except OSError as error:
+        raise LaunchError(f"{folder}: vLLM's cache cannot be written: {error.strerror}; set VLLM_CACHE_ROOT") from None
+    return folder
 
 
 def _generated(completion: Any) -> Generated:
