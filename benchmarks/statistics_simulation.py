@@ -1,53 +1,38 @@
 #!/usr/bin/env python3
-"""What the intervals cover and how often the verdicts are wrong: by simulation, and on logs of real runs.
+"""What the intervals cover and how often the verdicts are wrong: by simulation.
 
 A simulated run has rounds of two launches. The log of a step's time is a sum: the work of the step (both arms alike),
 the state of the machine in the round, the effect of the launch, autocorrelated noise of the steps, and, by scenario,
 drift and outliers. The truth is known, so coverage, false verdicts and power can be counted. The estimates are those of
-`placebench.compare.statistics`, called on arrays with one element a simulated run.
-
-A real log (`--log`) is cut into windows of consecutive steps that are dealt to two arms as if they were launches. Both
-arms are one run, so every `faster` or `slower` is false. So it is with the launches of a run that has one placement
-(`--run`).
+`placebench.compare.statistics`, called on arrays with one element a simulated run. `false_verdicts.py` counts on real
+logs and launches.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
-from pathlib import Path
 from typing import TypeAlias
 
 import click
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from scipy.signal import lfilter
 
-from placebench.compare.run import load_run
 from placebench.compare.statistics import (
     CONFIDENCE,
     MIN_EFFECT,
-    Better,
     Difference,
     Floats,
-    LaunchValue,
-    Verdict,
-    compare,
-    control_false_discoveries,
     paired_difference,
     unpaired_difference,
 )
-from placebench.logs import Kind, read_run
 from placebench.rounds import AutoRounds
 
 STEPS = 10
 LAUNCHES = (3, 5, 8)
 EFFECTS = (0.01, 0.02, 0.03, 0.05, 0.10)
-WINDOWS = (10, 20)
-DEALT = (3, 5)
 CHUNK = 2000
 
 Flags: TypeAlias = NDArray[np.bool_]
@@ -294,104 +279,6 @@ def show_auto(console: Console, runs: int) -> None:
     console.print(table)
 
 
-def read_steps(path: Path) -> pd.DataFrame:
-    """Seconds of the step and of its phases, a column each, without validation and checkpoints, in order of steps."""
-    timings = read_run([path]).timings
-    if timings is None:
-        raise click.ClickException(f"{path}: the log has no timings")
-    kept = timings[timings["kind"].isin([Kind.PHASE, Kind.STEP])]
-    wide = kept.pivot(index="step", columns="phase", values="seconds").sort_index()
-    apart = wide.columns.intersection(["testing", "save_checkpoint"])
-    phases = wide.drop(columns=[*apart, "step"], errors="ignore")
-    step = wide["step"] - wide[apart].fillna(0).sum(axis=1) if "step" in wide else phases.sum(axis=1)
-    return phases.dropna(axis=1).assign(step=step)
-
-
-def deal(log: pd.DataFrame, window: int, launches: int, *, swap: bool) -> Iterator[dict[str, Verdict]]:
-    """Verdicts on a log dealt to two arms, by column, for every place where the dealing can begin.
-
-    Args:
-        log: from `read_steps`.
-        window: steps that make a launch.
-        launches: of an arm.
-        swap: whether the arms take the first turn in turns, as placebench's rounds do.
-    """
-    for begin in range(len(log) - 2 * launches * window + 1):
-        ratios = {}
-        for name, column in log.items():
-            values = column.to_numpy()[begin : begin + 2 * launches * window].reshape(launches, 2, window)
-            first: dict[int, LaunchValue] = {}
-            other: dict[int, LaunchValue] = {}
-            for number, pair in enumerate(values):
-                first[number], other[number] = (
-                    pd.Series(steps) for steps in (pair[::-1] if swap and number % 2 else pair)
-                )
-            ratios[str(name)] = compare(first, other, Better.LESS)
-        family = control_false_discoveries({name: ratio for name, ratio in ratios.items() if name != "step"})
-        decided = {**family, "step": ratios["step"]}
-        yield {name: ratio.verdict for name, ratio in decided.items() if ratio is not None}
-
-
-def show_logs(console: Console, paths: tuple[Path, ...]) -> None:
-    """False verdicts on real logs."""
-    table = _table("One log dealt to two arms: false verdicts on the step / on any phase", "log, window, order")
-    for launches in DEALT:
-        table.add_column(f"{launches} + {launches} launches", justify="right")
-    for path in paths:
-        steps = read_steps(path)
-        for window in WINDOWS:
-            for swap in (True, False):
-                cells = []
-                for launches in DEALT:
-                    verdicts = pd.DataFrame(deal(steps, window, launches, swap=swap))
-                    if verdicts.empty:
-                        cells.append(f"{2 * launches * window} steps needed, {len(steps)} there")
-                        continue
-                    false = verdicts.isin([Verdict.FASTER, Verdict.SLOWER])
-                    phases = false.drop(columns="step").any(axis=1)
-                    cells.append(f"{false['step'].mean():.1%} /{phases.mean():.1%} of {len(false)}")
-                table.add_row(f"{path.name}, {window}, {'ABBA' if swap else 'ABAB'}", *cells)
-    console.print(table)
-
-
-def deal_launches(path: Path, launches: int) -> Iterator[tuple[bool, Verdict]]:
-    """Verdicts on the launches of a run with one placement, dealt in pairs to two arms, from every launch on.
-
-    Nothing tells the launches of a pair apart but who came first, so every order within pairs is a comparison of its
-    own: windows of a few launches overlap, and few of them say little. With each verdict comes whether its order is the
-    one of placebench's rounds.
-    """
-    run = load_run(path)
-    measured = [
-        launch.step_seconds[launch.step_seconds.index > launch.last_warmup_step]
-        for launch in run.done(run.placements[0].name)
-    ]
-    as_rounds = tuple(number % 2 for number in range(launches))
-    for begin in range(len(measured) - 2 * launches + 1):
-        pairs = [measured[begin + 2 * number : begin + 2 * number + 2] for number in range(launches)]
-        for order in product((0, 1), repeat=launches):
-            first, other = (
-                dict[int, LaunchValue](enumerate(pair[swap ^ arm] for pair, swap in zip(pairs, order, strict=True)))
-                for arm in (0, 1)
-            )
-            ratio = compare(first, other, Better.LESS)
-            if ratio is not None:
-                yield order == as_rounds, ratio.verdict
-
-
-def show_runs(console: Console, paths: tuple[Path, ...]) -> None:
-    """False verdicts on real launches of one placement."""
-    table = _table("Launches of one placement dealt to two arms: false verdicts on the step time", "run, order")
-    for launches in DEALT:
-        table.add_column(f"{launches} + {launches} launches", justify="right")
-    for path in paths:
-        found = [pd.DataFrame(deal_launches(path, launches), columns=["rounds", "verdict"]) for launches in DEALT]
-        for name, chosen in (("as in rounds", [one[one["rounds"]] for one in found]), ("every order", found)):
-            false = (one["verdict"].isin([Verdict.FASTER, Verdict.SLOWER]) for one in chosen)
-            table.add_row(f"{path.name}, {name}", *(f"{one.sum()} of {len(one)} ({one.mean():.1%})" for one in false))
-    console.print(table)
-
-
 def _table(title: str, first: str) -> Table:
     table = Table(title=title, title_justify="left", box=None)
     table.add_column(first, no_wrap=True)
@@ -401,31 +288,13 @@ def _table(title: str, first: str) -> Table:
 @click.command()
 @click.option("--runs", type=click.IntRange(min=100), default=10_000, show_default=True, help="Runs a scenario.")
 @click.option("--draws", type=click.IntRange(min=99), default=499, show_default=True, help="Of a bootstrap.")
-@click.option(
-    "--log",
-    "logs",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A log of one real run, to be dealt to two arms; repeatable.",
-)
-@click.option(
-    "--run",
-    "launched",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A run with one placement, such as a calibration; repeatable.",
-)
-def main(runs: int, draws: int, logs: tuple[Path, ...], launched: tuple[Path, ...]) -> None:
-    """Print coverage, false verdicts and power, of other methods too, and false verdicts on real logs and runs."""
+def main(runs: int, draws: int) -> None:
+    """Print coverage, false verdicts and power, of other methods too."""
     console = Console(width=140)
     show_coverage(console, runs)
     show_power(console, runs)
     show_methods(console, min(runs, 2000), draws)
     show_auto(console, runs)
-    if logs:
-        show_logs(console, logs)
-    if launched:
-        show_runs(console, launched)
 
 
 if __name__ == "__main__":

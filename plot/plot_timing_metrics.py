@@ -3,6 +3,10 @@
 
 import os
 import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 try:
@@ -11,8 +15,11 @@ try:
 
     from placebench.errors import PlacebenchError, UsageError
     from placebench.logs import FORMATS, Kind, is_timing, launch_names, scan_log
+    from placebench.logs.follow import GrowingLog
+    from placebench.logs.run import run_of_logs
     from placebench.report import figures
     from placebench.report.style import save_figure
+    from placebench.signals import StopSignals
 except ModuleNotFoundError as missing:
     # Called with a Python that lacks the package: the one that `make demo` has set up has it.
     venv = Path(__file__).resolve().parents[1] / ".venv"
@@ -21,6 +28,8 @@ except ModuleNotFoundError as missing:
     sys.exit(f"Error: {missing.name} is not installed in this Python: run make demo, or pip install -e .")
 
 CSV_NAME = "timing_s.csv"
+# How often growing logs are looked at.
+LOOK_S = 0.5
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,8 +66,15 @@ CSV_NAME = "timing_s.csv"
     type=click.Choice([known.name for known in FORMATS]),
     help="Read the logs as this format; told by their content otherwise.",
 )
+@click.option("--follow", is_flag=True, help="The logs still grow: draw again as steps come, until Ctrl-C.")
 def plot_timing_metrics(
-    logs: tuple[Path, ...], output_dir: Path, suffix: str, skip_first: int, smooth: int, log_format: str | None
+    logs: tuple[Path, ...],
+    output_dir: Path,
+    suffix: str,
+    skip_first: int,
+    smooth: int,
+    log_format: str | None,
+    follow: bool,
 ) -> None:
     r"""Draw every phase over the steps, the mean per phase and the share of the step.
 
@@ -69,10 +85,27 @@ def plot_timing_metrics(
     for path in logs:
         if logs.count(path) > 1:
             raise UsageError(f"{path} is given twice: name each log once")
-    timing = pd.concat(
-        [_read(path, name, log_format, skip_first) for path, name in zip(logs, launch_names(logs), strict=True)],
-        ignore_index=True,
-    )
+    if follow:
+        _follow(logs, log_format, skip_first, lambda timings: _draw(timings, output_dir, suffix, smooth))
+        return
+    timings = []
+    for path, name in zip(logs, launch_names(logs), strict=True):
+        log = scan_log(path, log_format=log_format, keep=is_timing)
+        timing = log.timings(name)
+        for flag in log.flags:
+            click.echo(f"{path}: {flag.name}: {flag.text}", err=True)
+        kept = _without_first(timing, skip_first)
+        if kept.empty:
+            has = f"which has timings of {timing['step'].nunique()} steps"
+            raise UsageError(f"--skip-first {skip_first} leaves nothing of {path}, {has}")
+        timings.append(kept)
+    for written in _draw(timings, output_dir, suffix, smooth):
+        click.echo(written)
+
+
+def _draw(timings: list[pd.DataFrame], output_dir: Path, suffix: str, smooth: int) -> list[Path]:
+    """Write the figures and their numbers; returns the files."""
+    timing = pd.concat(timings, ignore_index=True)
     drawn = {
         "phases_over_steps": figures.phases_over_steps(timing, smooth=smooth),
         "mean_per_phase": figures.mean_per_phase(figures.mean_table(timing)),
@@ -84,26 +117,42 @@ def plot_timing_metrics(
         table = table.merge(lines, how="left", on=["launch", "phase", "step"])
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
-        for name, figure in drawn.items():
-            save_figure(figure, output_dir / f"{name}.{suffix}")
-            click.echo(output_dir / f"{name}.{suffix}")
+        written = [output_dir / f"{name}.{suffix}" for name in drawn]
+        for path, figure in zip(written, drawn.values(), strict=True):
+            save_figure(figure, path)
         table.to_csv(output_dir / CSV_NAME, index=False)
-        click.echo(output_dir / CSV_NAME)
     except OSError as error:
         raise UsageError(f"--output-dir {output_dir}: cannot write there: {error.strerror}") from None
+    return [*written, output_dir / CSV_NAME]
 
 
-def _read(path: Path, name: str, log_format: str | None, skip_first: int) -> pd.DataFrame:
+def _without_first(timing: pd.DataFrame, count: int) -> pd.DataFrame:
     """The timings of a log without its first steps."""
-    log = scan_log(path, log_format=log_format, keep=is_timing)
-    timing = log.timings(name)
-    for flag in log.flags:
-        click.echo(f"{path}: {flag.name}: {flag.text}", err=True)
-    steps = timing["step"].drop_duplicates().sort_values().tolist()
-    if skip_first >= len(steps):
-        raise UsageError(f"--skip-first {skip_first} leaves nothing of {path}, which has timings of {len(steps)} steps")
-    kept: pd.DataFrame = timing[timing["step"] >= steps[skip_first]]
+    kept: pd.DataFrame = timing[timing["step"].rank(method="dense") > count]
     return kept
+
+
+def _follow(
+    logs: tuple[Path, ...], log_format: str | None, skip_first: int, draw: Callable[[list[pd.DataFrame]], list[Path]]
+) -> None:
+    """Draw growing logs whenever they have new steps, until the user says stop."""
+    lock, drawn = threading.Lock(), 0
+    with StopSignals() as signals, ExitStack() as stack:
+        growing = [stack.enter_context(GrowingLog(path, lock, log_format=log_format, keep=is_timing)) for path in logs]
+        while signals.received is None:
+            time.sleep(LOOK_S)
+            with lock:
+                steps = sum(log.steps for log in growing)
+                found = [log.log for log in growing]
+                if steps == drawn or not all(found):
+                    continue
+                runs = [
+                    run_of_logs((log,), name=name) for log, name in zip(found, launch_names(logs), strict=True) if log
+                ]
+            drawn = steps
+            timings = [_without_first(run.timings, skip_first) for run in runs if run.timings is not None]
+            if len(timings) == len(logs) and not any(timing.empty for timing in timings):
+                click.echo(f"{steps} steps: {', '.join(map(str, draw(timings)))}")
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from placebench.compare.statistics import Verdict
 from placebench.rounds import AutoRounds
 
 BENCHMARK = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "statistics_simulation.py"))
+DEALING = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "false_verdicts.py"))
 SCENARIOS = BENCHMARK["SCENARIOS"]
 
 
@@ -67,24 +68,24 @@ def test_the_percentile_bootstrap_covers_too_little_with_few_launches() -> None:
 def test_a_log_dealt_to_two_arms_gives_no_false_verdict(tmp_path: Path) -> None:
     times = np.exp(np.random.default_rng(0).normal(0, 0.05, (80, 2)))
     (tmp_path / "train.log").write_text("".join(log_line(step, *pair) for step, pair in enumerate(times, 1)))
-    steps = BENCHMARK["read_steps"](tmp_path / "train.log")
+    steps = DEALING["read_steps"](tmp_path / "train.log")
     assert set(steps.columns) == {"gen", "update_actor", "step"}
     assert steps["step"].max() < 3  # validation is taken out
-    verdicts = [verdict for found in BENCHMARK["deal"](steps, 10, 3, swap=True) for verdict in found.values()]
+    verdicts = [verdict for found in DEALING["deal"](steps, 10, 3, swap=True) for verdict in found.values()]
     assert len(verdicts) == 3 * 21
     assert not {Verdict.FASTER, Verdict.SLOWER} & set(verdicts)
     slowed = steps.mul(np.where(np.arange(80) // 10 % 2, 1.3, 1.0), axis=0)
-    verdicts = [found["step"] for found in BENCHMARK["deal"](slowed, 10, 3, swap=False)]
+    verdicts = [found["step"] for found in DEALING["deal"](slowed, 10, 3, swap=False)]
     assert verdicts[0] is Verdict.SLOWER
 
 
 def test_launches_dealt_to_two_arms_are_told_apart_only_where_they_differ(tmp_path: Path) -> None:
     layouts = {"standard": STANDARD}
     even = SyntheticRun(layouts=layouts, rounds=8, pace=lambda round_, _: 1.0 + 0.001 * (round_ % 3))
-    found = list(BENCHMARK["deal_launches"](even.write(tmp_path / "even"), 3))
+    found = list(DEALING["deal_launches"](even.write(tmp_path / "even"), 3))
     assert len(found) == 3 * 8
     assert {verdict for _, verdict in found} == {Verdict.SAME}
     assert sum(as_rounds for as_rounds, _ in found) == 3
     odd = SyntheticRun(layouts=layouts, rounds=6, pace=lambda round_, _: (1.5 + 0.001 * round_) if round_ % 2 else 1.0)
-    verdicts = [verdict for _, verdict in BENCHMARK["deal_launches"](odd.write(tmp_path / "odd"), 3)]
+    verdicts = [verdict for _, verdict in DEALING["deal_launches"](odd.write(tmp_path / "odd"), 3)]
     assert verdicts.count(Verdict.FASTER) == verdicts.count(Verdict.SLOWER) == 1

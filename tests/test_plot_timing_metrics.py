@@ -3,11 +3,13 @@
 import csv
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from launching import wait_for
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "plot" / "plot_timing_metrics.py"
@@ -103,6 +105,31 @@ def test_a_wrong_call_ends_in_one_line(
     assert output.err.startswith("Error: ")
     assert output.err.count("\n") == 1
     assert not (folder / "plots").exists()
+
+
+def test_growing_logs_are_drawn_again(folder: Path) -> None:
+    lines = LOG.splitlines(keepends=True)
+    (folder / "grows.log").write_text("step:0 - val-core/acc:0.5\n" + "".join(lines[:2]))
+    command = [sys.executable, "-u", str(SCRIPT), "grows.log", "demo.log", "--skip-first", "1", "--follow"]
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with (folder / "said").open("w") as out:
+        script = subprocess.Popen(
+            command, cwd=folder, env=os.environ | {"PYTHONPATH": paths}, stdout=out, stderr=subprocess.STDOUT
+        )
+        try:
+            said = folder / "said"
+            wait_for(lambda: "7 steps: plots/phases_over_steps.png, " in said.read_text())
+            with (folder / "grows.log").open("a") as stream:
+                stream.write(lines[2])
+            wait_for(lambda: "8 steps: plots/phases_over_steps.png, " in said.read_text())
+            script.send_signal(signal.SIGINT)
+            assert script.wait(20) == 0
+        finally:
+            script.kill()
+            script.wait()
+    assert said.read_text().count("\n") == 2
+    with (folder / "plots/timing_s.csv").open(newline="") as stream:
+        assert [row["step"] for row in csv.DictReader(stream) if row["phase"] == "step"] == ["2", "3", "2", "3", "4"]
 
 
 def test_a_log_without_timings_ends_the_real_script(folder: Path) -> None:

@@ -12,7 +12,7 @@ from placebench.logs.formats import Count, Dialect
 from placebench.logs.read import Log, launch_names, scan_log
 from placebench.logs.registry import UNKNOWN_DIALECT
 from placebench.logs.throughput import throughput_frame
-from placebench.logs.timing import timing_frame
+from placebench.logs.timing import timing_frame, timing_rows
 
 EVENT_FILE = "events.out.tfevents"
 # One file may print fewer digits of a number than another.
@@ -92,7 +92,7 @@ def run_of_logs(
     if len(frames) > 1:
         flags += _disagreements(frame)
         frame = frame.drop_duplicates(["step", "metric"]).sort_values("step", kind="stable", ignore_index=True)
-    timings = timing_frame(frame, dialect.timing) if _has_timings(frame, dialect) else None
+    timings = timing_frame(frame, dialect.timing) if timing_rows(frame, dialect.timing).any() else None
     tokens = dialect.tokens
     throughput = throughput_frame(
         frame,
@@ -122,11 +122,6 @@ def _one_dialect(logs: Sequence[Log]) -> Dialect:
         listed = ", ".join(f"{log.path} is {framework}'s" for framework, log in known.items())
         raise UsageError(f"the files of one run are of different frameworks: {listed}")
     return next((log.dialect for log in known.values()), UNKNOWN_DIALECT)
-
-
-def _has_timings(frame: pd.DataFrame, dialect: Dialect) -> bool:
-    timed = frame["metric"].isin([name for name in frame["metric"].unique() if dialect.timing.is_timing(name)])
-    return bool((timed & frame["value"].abs().lt(float("inf"))).any())
 
 
 def _disagreements(frame: pd.DataFrame) -> list[Flag]:

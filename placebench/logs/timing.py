@@ -154,9 +154,7 @@ def timing_frame(frame: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> pd.Da
     # The first prefix is sorted last and so is the one that is kept.
     timings.sort(key=lambda name: [name.startswith(prefix) for prefix in rules.prefixes])
     phases = {name: rules.phase(name) for name in timings}
-    movable = [name for name, phase in phases.items() if phase in rules.movable]
-    was_none = frame["metric"].isin(movable) & (frame["value"] == 0)
-    chosen = frame[frame["metric"].isin(timings) & np.isfinite(frame["value"]) & ~was_none]
+    chosen = frame[timing_rows(frame, rules)]
     if chosen.empty:
         raise UsageError(
             f"no timing metrics ({', '.join([*(f'{prefix}…' for prefix in rules.prefixes), *rules.exact])}): "
@@ -175,6 +173,15 @@ def timing_frame(frame: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> pd.Da
     return pd.concat(
         [_classify(tidy[tidy["launch"] == launch], rules) for launch in chosen["launch"].unique()], ignore_index=True
     )
+
+
+def timing_rows(frame: pd.DataFrame, rules: TimingRules) -> "pd.Series[bool]":
+    """Which rows of a tidy log frame are timings: of a finite time, and no 0 of what need not be in a step."""
+    names = [name for name in frame["metric"].unique() if rules.is_timing(name)]
+    movable = [name for name in names if rules.phase(name) in rules.movable]
+    said_none = frame["metric"].isin(movable) & (frame["value"] == 0)
+    timed: pd.Series[bool] = frame["metric"].isin(names) & np.isfinite(frame["value"]) & ~said_none
+    return timed
 
 
 def found_instead(steps: int, metrics: Iterable[str]) -> str:
