@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
-from scipy.optimize import nnls
 
 from placebench.compare.breakdown import path_parts
 from placebench.compare.comparison import PlacementResult
@@ -33,10 +32,14 @@ class PhaseTimes:
         """Seconds on so many devices."""
         if devices in self.seconds or 0 in self.seconds:
             return self.seconds.get(devices, self.seconds.get(0, 0.0))
+        if len(self.seconds) == 1:
+            ((count, seconds),) = self.seconds.items()
+            return seconds * count / devices
+        from scipy.optimize import nnls
+
         counts = np.array(list(self.seconds), dtype=np.float64)
-        columns = [1 / counts] if len(counts) == 1 else [np.ones_like(counts), 1 / counts]
-        (*fixed, divided), _ = nnls(np.column_stack(columns), np.array(list(self.seconds.values())))
-        return float(sum(fixed) + divided / devices)
+        (fixed, divided), _ = nnls(np.column_stack([np.ones_like(counts), 1 / counts]), list(self.seconds.values()))
+        return float(fixed + divided / devices)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Building a report from a run folder, and printing it."""
 
-from pathlib import Path
+from __future__ import annotations
 
-from rich.console import Console
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.compare.variation import compare_with_itself
@@ -10,7 +11,9 @@ from placebench.errors import UsageError
 from placebench.report import HTML, MARKDOWN, ReportPaths
 from placebench.report.schema import Summary
 from placebench.report.summary import summarize
-from placebench.report.terminal import print_summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 TRACE = "trace.json.gz"
 
@@ -27,6 +30,8 @@ def build_report(run_dir: Path, min_effect: float | None = None) -> ReportPaths:
 
 def show(run_dir: Path, console: Console, min_effect: float | None = None) -> None:
     """Print the tables, the reason and the report's paths; see `placebench.report.show`."""
+    from placebench.report.terminal import print_summary
+
     summary = summarize(compare_run(run_dir, min_effect))
     print_summary(summary, console)
     paths = [run_dir / name for name in (HTML, MARKDOWN, TRACE) if (run_dir / name).is_file()]

@@ -32,7 +32,7 @@ def write_pages(summary: Summary, drawn: Iterable[Plot], folder: Path, *, trace:
         svg, png = (plots / f"{plot.name}.{suffix}" for suffix in ("svg", "png"))
         picture = Picture(plot.title, plot.caption, f"{PLOTS}/{svg.name}", svg_text(plot.figure))
         svg.write_text(picture.svg, encoding="utf-8")
-        plot.figure.set_layout_engine("none")  # the layout that it has now serves the second file too
+        plot.figure.set_layout_engine(None)  # the layout that it has now serves the second file too
         save_figure(plot.figure, png)
         pictures.append(picture)
         files += [svg, png]
