@@ -48,28 +48,31 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
         is NaN.
     """
     spans = launch.spans[launch.spans["step"] > launch.last_warmup_step]
-    whole = _times(spans, (spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE))
-    whole = subtract(whole, _times(spans, spans["phase"].isin(APART)))
+    phase_of, device_of = spans["phase"].to_numpy(dtype=object), spans["device"].to_numpy(dtype=object)
+    times = spans[["start", "end"]].to_numpy(dtype=np.float64)
+    whole = union(times[(device_of == CONTROLLER) & (phase_of == STEP_PHASE)])
+    whole = subtract(whole, union(times[np.isin(phase_of, APART)]))
     rows = []
     for device in placement.devices:
         samples = launch.samples[launch.samples["device"] == device]
-        mine = spans[spans["device"] == device]
+        mine = device_of == device
         # Work ahead of its step may begin before the first measured step, or end after the last one.
-        outside = subtract(union(mine[["start", "end"]].to_numpy(dtype=np.float64)), whole)
+        outside = subtract(union(times[mine]), whole)
         phases = {
-            str(phase): subtract(_times(mine, mine["phase"] == phase), outside) for phase in mine["phase"].unique()
+            str(phase): subtract(union(times[mine & (phase_of == phase)]), outside)
+            for phase in dict.fromkeys(phase_of[mine])
         }
         phases[IDLE] = subtract(whole, union(np.concatenate([np.empty((0, 2)), *phases.values()])))
         phases[STEP_PHASE] = whole
-        allocated = mine.groupby("phase")["allocated_bytes"].max()
+        allocated = spans[mine].groupby("phase")["allocated_bytes"].max()
         rows += [
             {
                 "phase": phase,
                 "device": device,
-                **attribute_samples(samples, times, load_signal),
+                **attribute_samples(samples, active, load_signal),
                 "allocated_bytes": allocated.get(phase, np.nan),
             }
-            for phase, times in phases.items()
+            for phase, active in phases.items()
         ]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -97,10 +100,6 @@ def attribute_samples(samples: pd.DataFrame, times: Intervals, load_signal: str)
 def peak_memory(launch: Launch, device: str) -> float:
     """Largest memory reading of a device in the whole launch, bytes; NaN where there is none."""
     return float(launch.samples.loc[launch.samples["device"] == device, "memory_bytes"].max())
-
-
-def _times(spans: pd.DataFrame, chosen: "pd.Series[bool]") -> Intervals:
-    return union(spans.loc[chosen, ["start", "end"]].to_numpy(dtype=np.float64))
 
 
 def _column(samples: pd.DataFrame, name: str) -> NDArray[np.float64]:

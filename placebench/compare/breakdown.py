@@ -176,6 +176,5 @@ def _over_launches(first: Mapping[int, float], other: Mapping[int, float]) -> Es
 
 
 def _sums(result: PlacementResult, keys: list[str]) -> Mapping[int, float]:
-    values = result.launch_values
-    known = [key for key in keys if key in values]
-    return {int(str(round_)): float(total) for round_, total in values[known].sum(axis=1).items()}
+    found = [result.by_round(key) for key in keys]
+    return {launch.round: sum(by.get(launch.round, 0.0) for by in found) for launch in result.launches}

@@ -104,16 +104,17 @@ class PlacementResult(Measured):
             over the seconds sampled, `seconds` and `samples` summed, `peak_memory_bytes` and `allocated_bytes` the
             highest, `energy_j` per step, `launches` how many have samples of the phase.
         """
-        rows = []
+        if self.samples.empty:
+            return pd.DataFrame()
         steps_per_round = self.steps.groupby("round").size() if len(self.steps) else pd.Series(dtype=int)
-        groups = self.samples.groupby(["phase", "device"], sort=False) if len(self.samples) else ()
-        for (phase, device), group in groups:
-            row: dict[str, object] = {"phase": phase, "device": device, **_pooled(group)}
-            row["samples"] = int(group["samples"].sum())
-            row["launches"] = int((group["samples"] > 0).sum())
-            row["energy_j"] = float((group["energy_j"] / group["round"].map(steps_per_round)).mean())
-            rows.append(row)
-        return pd.DataFrame(rows)
+        samples = self.samples.assign(
+            launches=self.samples["samples"] > 0,
+            energy_j=self.samples["energy_j"] / self.samples["round"].map(steps_per_round),
+        )
+        keys = ["phase", "device"]
+        groups = samples.groupby(keys, sort=False)
+        counts = groups[["samples", "launches"]].sum()
+        return _pooled(samples, keys).join(counts).assign(energy_j=groups["energy_j"].mean()).reset_index()
 
     @cached_property
     def phase_pools(self) -> pd.DataFrame:
@@ -127,14 +128,11 @@ class PlacementResult(Measured):
         devices = self.phase_devices
         if devices.empty:
             return devices
-        rows = []
-        for (phase, pool), group in devices.groupby(
-            ["phase", devices["device"].map(self.placement.pool_of)], sort=False
-        ):
-            row: dict[str, object] = {"phase": phase, "pool": pool, "devices": len(group), **_pooled(group)}
-            row["energy_j"] = float(group["energy_j"].sum(skipna=False))
-            rows.append(row)
-        return pd.DataFrame(rows)
+        devices = devices.assign(pool=devices["device"].map(self.placement.pool_of))
+        keys = ["phase", "pool"]
+        energy = devices.groupby(keys, sort=False)["energy_j"]
+        whole = energy.sum().where(energy.count() == energy.size())
+        return _pooled(devices, keys).assign(devices=energy.size(), energy_j=whole).reset_index()
 
 
 @dataclass(frozen=True)
@@ -298,12 +296,11 @@ def _hold_headlines(results: Sequence[PlacementResult]) -> list[PlacementResult]
     return [replace(result, ratios=ratios) for result, ratios in zip(results, held, strict=True)]
 
 
-def _pooled(group: pd.DataFrame) -> dict[str, float]:
-    """Rates as means over the seconds sampled, the seconds summed, and the highest peaks."""
-    numbers = {}
-    for rate in ("load", *RATES):
-        known = group[rate].notna() & (group["seconds"] > 0)
-        weights = group.loc[known, "seconds"]
-        numbers[rate] = float(np.average(group.loc[known, rate], weights=weights)) if known.any() else np.nan
-    numbers["seconds"] = float(group["seconds"].sum())
-    return numbers | {peak: float(group[peak].max()) for peak in ("peak_memory_bytes", "allocated_bytes")}
+def _pooled(samples: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Groups in order of appearance: rates as means over the seconds sampled, the seconds summed, the highest peaks."""
+    rates = samples[["load", *RATES]]
+    known = rates.notna().mul(samples["seconds"], axis=0)
+    by = [samples[key] for key in keys]
+    means = (rates * known).groupby(by, sort=False).sum() / known.groupby(by, sort=False).sum()
+    groups = samples.groupby(keys, sort=False)
+    return means.join(groups["seconds"].sum()).join(groups[["peak_memory_bytes", "allocated_bytes"]].max())

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Protocol
 
 import pandas as pd
@@ -39,10 +40,14 @@ class Measured(ABC):
         found = estimate(self.launch_values[key].tolist(), additive=key.startswith((*ADDITIVE, *MEANS)))
         if not key.startswith(ADDITIVE) or STEP_TIME.key not in self.launch_values:
             return found
-        # Parts are brought to the step time that they are parts of, whose mean is another.
-        steps = self.launch_values[STEP_TIME.key].dropna()
-        scale = estimate(steps.tolist()).value / float(steps.mean())
+        scale = self._scale_of_parts
         return Estimate(scale * found.value, scale * found.low, scale * found.high, found.n)
+
+    @cached_property
+    def _scale_of_parts(self) -> float:
+        """What brings parts to the step time that they are parts of, whose mean is another."""
+        steps = self.launch_values[STEP_TIME.key].dropna()
+        return estimate(steps.tolist()).value / float(steps.mean())
 
     def value(self, key: str) -> float:
         """The number itself; NaN where no launch has it."""

@@ -111,10 +111,14 @@ def split_steps(launch: Launch) -> Iterator[Step]:
     A step has the work that is done in its time, which with stale weights may be for steps before or after it.
     """
     spans = launch.spans
-    is_whole = spans["phase"] == STEP_PHASE
-    for whole in spans[is_whole & (spans["step"] > launch.last_warmup_step)].sort_values("step").itertuples():
-        within = (spans["start"] < whole.end) & (spans["end"] > whole.start)
-        step = cut_step(int(str(whole.step)), spans[(within & ~is_whole) | (spans.index == whole.Index)])
+    starts, ends = spans["start"].to_numpy(), spans["end"].to_numpy()
+    is_whole = (spans["phase"] == STEP_PHASE).to_numpy()
+    numbers = spans["step"].to_numpy()
+    measured = np.flatnonzero(is_whole & (numbers > launch.last_warmup_step))
+    for whole in measured[np.argsort(numbers[measured], kind="stable")]:
+        chosen = (starts < ends[whole]) & (ends > starts[whole]) & ~is_whole
+        chosen[whole] = True
+        step = cut_step(int(numbers[whole]), spans[chosen])
         if step is not None:
             yield step
 

@@ -9,7 +9,7 @@ Format', the Chromium project.
 import gzip
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +62,13 @@ def _tracks(run: Run, launch: Launch, placement: RunPlacement, process: int, zer
             yield from _name_track(process, track, name if lane == 0 else f"{name} ({lane + 1})")
             for span in chosen:
                 yield _slice(
-                    f"step {span.step}" if span.phase == STEP_PHASE else span.phase,
+                    f"step {span['step']}" if span["phase"] == STEP_PHASE else span["phase"],
                     "phase",
                     (process, track),
-                    (span.start, span.end, zero),
-                    step=int(span.step),
-                    role=span.role,
-                    pool=span.pool,
+                    (span["start"], span["end"], zero),
+                    step=span["step"],
+                    role=span["role"],
+                    pool=span["pool"],
                 )
 
 
@@ -118,11 +118,11 @@ def _rows(run: Run, launch: Launch, placement: RunPlacement) -> Iterator[tuple[s
         yield f"{run.devices[device].label} ({placement.pool_of(device)})", spans[spans["device"] == device]
 
 
-def _lanes(spans: pd.DataFrame) -> list[list[Any]]:
+def _lanes(spans: pd.DataFrame) -> list[list[dict[Hashable, Any]]]:
     """Divide spans into as few tracks as possible on which none overlaps another, as slices of a track must nest."""
-    lanes: list[list[Any]] = []
-    for span in spans.sort_values("start", kind="stable").itertuples():
-        lane = next((lane for lane in lanes if lane[-1].end <= span.start), None)
+    lanes: list[list[dict[Hashable, Any]]] = []
+    for span in spans.sort_values("start", kind="stable").to_dict("records"):
+        lane = next((lane for lane in lanes if lane[-1]["end"] <= span["start"]), None)
         if lane is None:
             lanes.append([span])
         else:
