@@ -197,6 +197,21 @@ def test_an_older_trace_and_figures_do_not_outlive_a_rebuild(tmp_path: Path) -> 
     assert not list((path / "plots").iterdir())
 
 
+def test_all_placements_stand_in_one_table_and_nobodys_numbers_in_none(tmp_path: Path) -> None:
+    layouts = {"standard": STANDARD, "split": SPLIT, "other": SPLIT}
+    path = SyntheticRun(layouts=layouts, rounds=2).write(tmp_path / "run")
+    markdown = build_report(path).markdown.read_text()
+    table = markdown.partition("## All placements")[2].partition("##")[0]
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.split("\n") if line]
+    assert header[:3] == ["placement", "devices", "step"]
+    assert [row[:2] for row in rows] == [["standard", "2"], ["split", "2"], ["other", "2"]]
+    assert rows[0][3] == "–"
+    assert rows[1][3:6] == rows[2][3:6] != ["–"] * 3
+    # None of them has engines of its own.
+    assert "| engines wait |" not in markdown
+    assert "| hidden by overlap |" in markdown
+
+
 @pytest.mark.parametrize("names", [("standard",), ("standard", "split", "other")])
 def test_any_number_of_placements(tmp_path: Path, names: tuple[str, ...]) -> None:
     layouts = dict(zip(names, (STANDARD, SPLIT, SPLIT), strict=False))
@@ -206,6 +221,7 @@ def test_any_number_of_placements(tmp_path: Path, names: tuple[str, ...]) -> Non
     assert [f"{name} against standard" in text for name in names[1:]] == [True] * (len(names) - 1)
     assert len(read_summary(path).verdicts) == max(1, len(names) - 1)
     assert ("standard: a step takes 1.31 s" in text) == (len(names) == 1)
+    assert ("All placements" in text) == ("## All placements" in (path / "report.md").read_text()) == (len(names) > 2)
     alone = ["update_critic", "0.201", "s", "15.4", "%", "0", "s", "0", "s"] in [
         line.split() for line in text.splitlines()
     ]

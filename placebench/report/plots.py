@@ -25,6 +25,8 @@ WIDTH = 7.2
 TIMING = "timing_s/"
 # An interval that reaches beyond this factor of the outermost ratio leaves the picture; its ends stand in the text.
 REACH = 1.5
+# So does a ratio that is further from 1 than this factor, but for an arrow at the edge: others would lie on each other.
+FAR = 8.0
 # Ticks of a ratio axis by preference; one is drawn where it has room.
 TICKS = (1, 2, 0.5, 5, 0.2, 10, 0.1, 1.5, 0.67, 3, 0.33, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98)
 TICK_ROOM = 0.07
@@ -114,7 +116,7 @@ def ratios(comparison: Sides) -> Figure | None:
     figure = Figure(figsize=(WIDTH, 1.0 + 0.27 * lines + 0.5 * len(groups)), layout="constrained")
     counts = [len(rows) for _, rows in groups]
     panels = list(figure.subplots(len(groups), 1, sharex=True, squeeze=False, height_ratios=counts).flat)
-    values = [found.value for _, rows in groups for _, found in rows] + [1.0]
+    values = [found.value for _, rows in groups for _, found in rows if 1 / FAR <= found.value <= FAR] + [1.0]
     ends = [end for _, rows in groups for _, found in rows for end in (found.low, found.high) if not math.isnan(end)]
     low = max(min([*values, *ends]), min(values) / REACH) / 1.05
     high = min(max([*values, *ends]), max(values) * REACH) * 1.05
@@ -124,7 +126,7 @@ def ratios(comparison: Sides) -> Figure | None:
         axes.axvline(1, color="#555555", linewidth=0.8)
         for place, (metric, found) in enumerate(rows):
             color = colors.get(metric.key.removeprefix("phase/"), colors[STEP])
-            _draw_ratio(axes, place, found, color)
+            _draw_ratio(axes, place, found, color, (low, high))
         axes.set_yticks(range(len(rows)), [metric.label for metric, _ in rows], fontsize="small", parse_math=False)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         title = f"{result.name} / {comparison.results[0].name}"
@@ -182,10 +184,15 @@ def _step_timings(result: PlacementResult) -> pd.DataFrame | None:
     return tidy.reset_index().assign(placement=result.name, kind=kinds.to_numpy()).dropna(subset="seconds")
 
 
-def _draw_ratio(axes: Axes, place: int, found: Ratio, color: str) -> None:
+def _draw_ratio(axes: Axes, place: int, found: Ratio, color: str, ends: tuple[float, float]) -> None:
     if not math.isnan(found.low):
         axes.plot([found.low, found.high], [place, place], color=color, linewidth=2.2, solid_capstyle="butt")
-    axes.plot(found.value, place, marker="o", markersize=5.5, color=color, markeredgecolor="white", markeredgewidth=0.8)
+    at = min(max(found.value, ends[0]), ends[1])
+    marker = "o" if at == found.value else "<" if at == ends[0] else ">"
+    axes.plot(
+        at, place, marker=marker, markersize=5.5, color=color, markeredgecolor="white", markeredgewidth=0.8,
+        clip_on=False,
+    )  # fmt: skip
     text = f"{ratio(found.value, found.low, found.high)} ({interval(found.low, found.high)}) {found.verdict}"
     axes.annotate(
         text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=7.5, annotation_clip=False

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placebench.compare.efficiency import FORMULAS
-from placebench.compare.metrics import placement_metrics
+from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE, placement_metrics
 from placebench.compare.text import MISSING, interval, plural, quantity, ratio
 from placebench.report.schema import Fact, PlacementSummary, Quantity, Ratio, Sampled, Summary
 
@@ -43,8 +43,9 @@ class Grid:
 
 
 def comparison_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
-    """The numbers of a placement beside the first's."""
-    return tuple(_row(*pair) for pair in zip(first.quantities, other.quantities, strict=True))
+    """The numbers of a placement beside the first's, without those that neither of them has."""
+    pairs = zip(first.quantities, other.quantities, strict=True)
+    return tuple(_row(*pair) for pair in pairs if any(found.value is not None for found in pair))
 
 
 def controller_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
@@ -55,6 +56,29 @@ def controller_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[R
 def part_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
     """The same for parts of phases and times outside the step."""
     return tuple(_row(*pair) for pair in zip(first.parts, other.parts, strict=True))
+
+
+def overview_grid(summary: Summary) -> Grid:
+    """The step of all placements in one table, where there are more than two."""
+    first, *others = summary.placements
+    rows = [_overview_cells(placement) for placement in (first, *others)]
+    # Short, for the terminal's 80 columns.
+    header = ("placement", "devices", "step", "ratio", "95 %", "verdict", "tokens/s/device")
+    return Grid("All placements", *_without_empty_columns(header, rows if len(others) > 1 else ()))
+
+
+def _overview_cells(placement: PlacementSummary) -> tuple[str, ...]:
+    found = {quantity.key: quantity for quantity in placement.quantities}
+    step, tokens = found.get(STEP_TIME.key), found.get(TOKENS_PER_DEVICE.key)
+    ratio = step.ratio if step else None
+    return (
+        placement.name,
+        str(sum(map(len, placement.pools.values())) or MISSING),
+        _text(step) if step else MISSING,
+        *_ratio_cells(ratio),
+        ratio.verdict.value if ratio else MISSING,
+        _text(tokens) if tokens else MISSING,
+    )
 
 
 def single_grid(placement: PlacementSummary) -> Grid:

@@ -18,6 +18,7 @@ from placebench.report.tables import (
     device_grid,
     difference_grid,
     efficiency_formula,
+    overview_grid,
     scaling_grid,
     single_grid,
 )
@@ -44,6 +45,10 @@ def print_summary(summary: Summary, console: Console) -> None:
     noise = calibration_grid(summary)
     if noise.rows:
         console.print(_grid(noise, texts=1))
+        console.print()
+    overview = overview_grid(summary)
+    if overview.rows:
+        console.print(_grid(overview, texts=1))
         console.print()
     scaling = scaling_grid(summary)
     if scaling.rows:
