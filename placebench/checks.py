@@ -33,10 +33,17 @@ def wrong_name(name: str) -> Iterator[str]:
 
 def unusable_folder(folder: Path) -> Iterator[str]:
     """A run folder that exists, cannot be made, or lies on a full disk; likewise the temporary folder."""
-    if folder.exists():
-        yield f"{folder} is there already: choose another --name or --out"
-    parent = next(path for path in (folder.parent, *folder.parent.absolute().parents) if path.exists())
-    if not parent.is_dir():
+    above = (folder.parent, *folder.parent.absolute().parents)
+    try:
+        if folder.exists():
+            yield f"{folder} is there already: choose another --name or --out"
+        parent = next(path for path in above if path.exists())
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        yield f"--out {folder.parent}: {folder}: {error.strerror}; name another folder"
+        return
+    if link := next((path for path in above if path.is_symlink() and not path.exists()), None):
+        yield f"--out {folder.parent}: {link} is a link to nothing; name a folder"
+    elif not parent.is_dir():
         yield f"--out {folder.parent}: {parent} is a file; name a folder"
     elif not os.access(parent, os.W_OK | os.X_OK):
         yield f"--out {folder.parent}: no permission to write in {parent}; name another folder"

@@ -14,8 +14,9 @@ import click
 
 from placebench import __version__
 from placebench.commands import compare, gate, placements, show, slurm
-from placebench.commands.shared import find_run, open_console, read_rounds, read_share
+from placebench.commands.shared import FiniteRange, find_run, open_console, read_hz, read_rounds, read_share
 from placebench.errors import PlacebenchError, UsageError
+from placebench.rounds import MOST_ROUNDS
 
 if TYPE_CHECKING:
     from placebench.plan import Plan, RunRequest
@@ -34,6 +35,9 @@ class PlacebenchGroup(click.Group):
         try:
             code = super().main(*args, **kwargs)
             sys.stdout.flush()
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            code = _USAGE
         except click.UsageError as error:
             code = _fail(f"{error.format_message()} (see {_command_path(error)} --help)", _USAGE)
         except click.ClickException as error:
@@ -137,7 +141,7 @@ _WORKLOAD_KEYS = {
     "rollout": "rollout.backend",
     "ignore_eos": "rollout.ignore_eos",
 }
-_SECONDS = click.FloatRange(min=0, min_open=True)
+_SECONDS = FiniteRange(min=0, min_open=True, max=1e8)
 
 
 @main.command(epilog=_RUN_EXAMPLES)
@@ -148,7 +152,7 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--precision", callback=read_share, metavar="SHARE", help="With auto: width of intervals wanted.  [default: 5%]"
 )
-@click.option("--max-rounds", type=click.IntRange(min=2), help="With auto: the most rounds.  [default: 20]")
+@click.option("--max-rounds", type=click.IntRange(2, MOST_ROUNDS), help="With auto: the most rounds.  [default: 20]")
 @click.option("--max-time", type=_SECONDS, help="With auto: seconds that the rounds may take.")
 @click.option("--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: 2%]")
 @click.option(
@@ -170,7 +174,7 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML: workload and run keys.")
 @click.option("--step-timeout", type=_SECONDS, help="Give a launch up after so many seconds without progress.")
 @click.option("--time-limit", type=_SECONDS, help="End the run after so many seconds (exit code 124).")
-@click.option("--sample-hz", type=click.FloatRange(0, 50), help="Device samples a second; 0: none.  [default: 5]")
+@click.option("--sample-hz", type=float, callback=read_hz, help="Device samples a second; 0: none.  [default: 5]")
 @click.option("--checkpoint-every", type=click.IntRange(min=1), metavar="STEPS", help="Save every launch that often.")
 @click.option(
     "--resume-from", type=click.Path(path_type=Path), metavar="CHECKPOINT", help="Begin behind its last step."
@@ -185,12 +189,18 @@ def run(dry_run: bool, resume: str | None, settings: tuple[str, ...], config: Pa
     from placebench.resume import resume_plan
 
     request = replace(_request(given, settings, config), dry_run=dry_run)
-    _start(resume_plan(find_run(resume), request) if resume else make_plan(request), dry_run=dry_run)
+    _start(make_plan(request) if resume is None else resume_plan(find_run(resume), request), dry_run=dry_run)
 
 
 @main.command(epilog=_CALIBRATE_EXAMPLES)
 @click.option("--placement", default="standard", show_default=True, help="What is compared with itself.")
-@click.option("--pairs", type=click.IntRange(min=2), default=5, show_default=True, help="Pairs of launches, two each.")
+@click.option(
+    "--pairs",
+    type=click.IntRange(2, MOST_ROUNDS // 2),
+    default=5,
+    show_default=True,
+    help="Pairs of launches, two each.",
+)
 def calibrate(
     placement: str, pairs: int, dry_run: bool, settings: tuple[str, ...], config: Path | None, **given: Any
 ) -> None:

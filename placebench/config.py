@@ -8,6 +8,9 @@ import yaml
 
 from placebench.errors import UsageError
 
+# What yaml lets through: a date that is none, a number of thousands of digits, brackets nested by the thousand.
+_UNREADABLE_VALUE = (ValueError, RecursionError)
+
 
 def load_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds one mapping.
@@ -27,6 +30,8 @@ def load_yaml(path: Path) -> dict[str, Any]:
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "not YAML"
         raise UsageError(f"{path}{where}: {problem}") from None
+    except _UNREADABLE_VALUE as error:
+        raise UsageError(f"{path}: cannot read its values: {error}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -55,11 +60,11 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
-        if not equals or not key.strip():
+        if not equals or not all(part.strip() for part in key.split(".")):
             raise UsageError(f"--set {setting!r}: write key=value, for example --set batch.size=32")
         try:
             value = yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, *_UNREADABLE_VALUE):
             raise UsageError(f"--set {setting!r}: cannot read the value {text!r}") from None
         if isinstance(value, str):
             value = _number(value)
@@ -76,14 +81,6 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a nested mapping by their dotted keys."""
-    values: dict[str, Any] = {}
-    for key, value in content.items():
-        values |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return values
-
-
 def nest(keys: Sequence[str], value: Any) -> dict[str, Any]:
     """A value below a path of keys: `["a", "b"], 1` → `{"a": {"b": 1}}`."""
     for key in reversed(keys):
@@ -93,10 +90,10 @@ def nest(keys: Sequence[str], value: Any) -> dict[str, Any]:
 
 def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """The values of a nested mapping by dotted key: `{"a": {"b": 1}}` → `{"a.b": 1}`."""
-    flat: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in content.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return flat
+        values |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return values
 
 
 def _number(text: str) -> str | float:

@@ -80,7 +80,7 @@ class Reasons:
 
     def add(self, lines: Iterable[str]) -> None:
         """Add reasons, each once."""
-        self._lines += [line for line in lines if line not in self._lines]
+        self._lines = list(dict.fromkeys((*self._lines, *lines)))
 
     def attempt(self, check: Callable[[], T]) -> T | None:
         """The check's result; None, and its reasons kept, when it refuses."""

@@ -139,7 +139,7 @@ def _read_shape(path: Path) -> ModelShape:
     try:
         heads = int(content["num_attention_heads"])
         rope = content.get("rope_parameters") or content
-        return ModelShape(
+        shape = ModelShape(
             model_type=str(content["model_type"]),
             hidden_size=int(content["hidden_size"]),
             intermediate_size=int(content["intermediate_size"]),
@@ -152,5 +152,11 @@ def _read_shape(path: Path) -> ModelShape:
             rms_norm_eps=float(content.get("rms_norm_eps", 1e-6)),
             max_position_embeddings=int(content.get("max_position_embeddings", 32_768)),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except KeyError as error:
+        raise UsageError(f"{path}: not the config of a decoder-only language model: it has no {error}") from None
+    except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{path}: not the config of a decoder-only language model: {error}") from None
+    sizes = {name: size for name, size in asdict(shape).items() if type(size) is int}
+    if wrong := [f"{name} {size}" for name, size in sizes.items() if size < 1]:
+        raise UsageError(f"{path}: not the config of a language model: {', '.join(wrong)}; sizes are above 0")
+    return shape

@@ -46,7 +46,7 @@ class RunRequest:
         out: folder of the runs.
         step_timeout_s: seconds without progress after which a launch is given up.
         time_limit_s: seconds after which the whole run ends; None for no limit.
-        sample_hz: device samples a second; 0 for none.
+        sample_hz: device samples a second; 0 for none, None for the default.
         dry_run: only the plan is wanted, so that its devices may be described instead of here.
         checkpoint_every: steps from one checkpoint to the next; None for none.
         resume_from: the checkpoint that every launch goes on from; None to begin.
@@ -69,7 +69,7 @@ class RunRequest:
     out: Path = Path("runs")
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
     time_limit_s: float | None = None
-    sample_hz: float = DEFAULT_SAMPLE_HZ
+    sample_hz: float | None = None
     dry_run: bool = False
     checkpoint_every: int | None = None
     resume_from: Path | None = None
@@ -239,9 +239,10 @@ def make_plan(request: RunRequest) -> Plan:
     folder = RunFolder(request.out / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}")
     reasons = Reasons()
     reasons.add(checks.missing_packages())
-    if request.name is not None:
-        reasons.add(checks.wrong_name(request.name))
-    reasons.add(checks.unusable_folder(folder.path))
+    if request.name is not None and (wrong := tuple(checks.wrong_name(request.name))):
+        reasons.add(wrong)
+    else:
+        reasons.add(checks.unusable_folder(folder.path))
     workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
     if workload:
         reasons.add(checks.unusable_workload(workload))
@@ -273,7 +274,7 @@ def make_plan(request: RunRequest) -> Plan:
         calibrates=request.calibrates,
         step_timeout_s=request.step_timeout_s,
         time_limit_s=request.time_limit_s,
-        sample_hz=request.sample_hz,
+        sample_hz=DEFAULT_SAMPLE_HZ if request.sample_hz is None else request.sample_hz,
         checkpoint_every=request.checkpoint_every,
         start=start,
         cluster=cluster,

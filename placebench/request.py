@@ -8,6 +8,7 @@ from typing import Any
 from placebench.config import find_line, load_yaml, merge, nest, parse_settings
 from placebench.errors import UsageError
 from placebench.plan import RunRequest
+from placebench.rounds import MOST_ROUNDS
 
 RUN_KEYS = ("placements", "rounds", "devices", "name", "out")
 
@@ -76,8 +77,8 @@ def _run_value(config: Path, key: str, value: Any) -> Any:
     """The checked value of a key of the file that belongs to the run, not to the workload."""
     where = f"{config}, line {find_line(config, key)}: {key}"
     if key == "rounds":
-        if value != "auto" and (type(value) is not int or value < 1):
-            raise UsageError(f"{where}: {value!r} is neither a number above 0 nor auto")
+        if value != "auto" and (type(value) is not int or not 1 <= value <= MOST_ROUNDS):
+            raise UsageError(f"{where}: {value!r} is neither a number from 1 to {MOST_ROUNDS} nor auto")
         return value
     if key == "placements" and isinstance(value, list) and all(isinstance(word, str) for word in value):
         return ",".join(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 from placebench import checks
 from placebench.cluster.discovery import Cluster
-from placebench.config import flat, merge
+from placebench.config import flatten, merge
 from placebench.devices import Device, DeviceSpec, device_from_dict
 from placebench.errors import Reasons, UsageError
 from placebench.ownership import live_runs, mark_interrupted
@@ -42,7 +42,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         stored = tuple(device_from_dict(device) for device in content["devices"])
         workload = build_workload(content["workload"], f"{folder.run_file}: workload")
         placements = tuple(_placement(entry, stored) for entry in content["placements"])
-        rounds = int(content["rounds"])
+        rounds, sample_hz = int(content["rounds"]), float(content["sample_hz"])
         stored_auto = auto_rounds_from(content.get("auto"))
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{folder.run_file}: not as this placebench writes it: {error!r}; start a new run") from None
@@ -66,7 +66,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         min_effect=content.get("min_effect") if request.min_effect is None else request.min_effect,
         step_timeout_s=request.step_timeout_s,
         time_limit_s=request.time_limit_s,
-        sample_hz=request.sample_hz,
+        sample_hz=sample_hz,
         done=_done_launches(folder, placements, planned),
         resumed=True,
         checkpoint_every=content.get("checkpoint_every"),
@@ -151,7 +151,7 @@ def _agree(
 
     merged = reasons.attempt(lambda: build_workload(merge(content["workload"], request.workload), request.origin))
     if merged is not None and merged != workload:
-        now, then = (flat(one.model_dump(mode="json")) for one in (merged, workload))
+        now, then = (flatten(one.model_dump(mode="json")) for one in (merged, workload))
         for key in (key for key in now if now[key] != then[key]):
             differs(key, now[key], then[key])
     if request.name is not None and request.name != content["name"]:
@@ -160,6 +160,8 @@ def _agree(
         differs("--checkpoint-every", request.checkpoint_every, content.get("checkpoint_every"))
     if request.resume_from is not None:
         reasons.add(["--resume and --resume-from do not go together: a run goes on with the checkpoint it began with"])
+    if request.sample_hz not in (None, content["sample_hz"]):
+        differs("--sample-hz", request.sample_hz, content["sample_hz"])
     if isinstance(request.rounds, int) and request.rounds < rounds:
         differs("--rounds", request.rounds, f"already {rounds}")
     if request.devices is not None and _asked_for(content, request) != tuple(devices):

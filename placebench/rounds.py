@@ -20,6 +20,8 @@ DEFAULT_ROUNDS = 3
 FIRST_LOOK = 6
 DEFAULT_PRECISION = 0.05
 DEFAULT_MAX_ROUNDS = 20
+# More than anybody waits for; a plan holds every one of its launches.
+MOST_ROUNDS = 10_000
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ SMALL_MODEL = "tiny"
 
 EngineSize = Literal[1, 2, 4, 8]
 """Devices that share one vLLM engine."""
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=2**31 - 1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Coefficient = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]

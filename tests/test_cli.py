@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import subprocess
@@ -49,8 +50,9 @@ def write(name: str, text: str) -> str:
         (["run", "--max-response-length", "0"], "--max-response-length: batch.max_response_length: input should be"),
         (["run", "--batch-size", "48"], "--batch-size: batch: size 48 is not a multiple of mini_batch_size 32"),
         (["run", "--batch-size", "5", "--mini-batch-size", "5"], "cannot be shared equally by the 2 devices"),
-        (["run", "--rounds", "0"], "--rounds '0': neither a number above 0 nor auto"),
-        (["run", "--rounds", "many"], "--rounds 'many': neither a number above 0 nor auto"),
+        (["run", "--rounds", "0"], "--rounds '0': neither a number from 1 to 10000 nor auto"),
+        (["run", "--rounds", "999999999999"], "neither a number from 1 to 10000 nor auto"),
+        (["run", "--rounds", "many"], "--rounds 'many': neither a number from 1 to 10000 nor auto"),
         (["run", "--precision", "2%"], "--precision: only for a number of rounds that is not fixed: add --rounds auto"),
         (["run", "--rounds", "auto", "--precision", "wide"], "--precision 'wide': write a share, such as 5% or 0.05"),
         (["run", "--warmup-steps", "10"], "warmup_steps 10 leaves none of 10 steps to measure"),
@@ -60,6 +62,10 @@ def write(name: str, text: str) -> str:
         (["run", "--devices", ""], "--devices '': write cpu:N or gpu:N"),
         (["run", "--name", ""], "--name '': use up to 100 letters"),
         (["run", "--devices", "cpu:0"], "--devices 'cpu:0': write cpu:N or gpu:N"),
+        (["run", "--name", "a" * 300], "use up to 100 letters"),
+        (["run", "--out", "a" * 300], "File name too long; name another folder"),
+        (["run", "--out", "loop"], "--out loop: loop is a link to nothing; name a folder"),
+        (["run", "--out", "dangling/deeper"], "/dangling is a link to nothing; name a folder"),
         (["run", "--name", "a/b"], "--name 'a/b': use up to 100 letters"),
         (["run", "--out", "/dev/null"], "/dev/null is a file; name a folder"),
         (["run", "--set", "batch.size"], "write key=value"),
@@ -70,7 +76,28 @@ def write(name: str, text: str) -> str:
         (["run", "--config", "."], ".: cannot read it: Is a directory"),
         (["run", "--config", "broken.yaml"], "broken.yaml, line 2, column 1: "),
         (["run", "--config", "wrong.yaml"], "wrong.yaml, line 3: batch.size: input should be greater than 0 (got 0)"),
+        (["run", "--config", "deep.yaml"], "deep.yaml: cannot read its values: maximum recursion depth exceeded"),
+        (["run", "--config", "date.yaml"], "date.yaml: cannot read its values: month must be in 1..12"),
+        (["run", "--set", "steps=2026-99-99"], "--set 'steps=2026-99-99': cannot read the value '2026-99-99'"),
+        (["run", "--set", ".batch.size=4"], "write key=value"),
+        (["run", "--placements", "split,split"], "placement 'split' is given twice"),
+        (["run", "--steps", "9" * 400], "--steps: steps: input should be less than or equal to 2147483647"),
         (["run", "--step-timeout", "0"], "'--step-timeout'"),
+        (["run", "--step-timeout", "nan"], "'--step-timeout': nan is not a finite number"),
+        (["run", "--time-limit", "inf"], "'--time-limit'"),
+        (["run", "--sample-hz", "nan"], "--sample-hz nan: neither 0, for no samples, nor from 0.1 to 50"),
+        (["run", "--sample-hz", "-1"], "--sample-hz -1: neither 0, for no samples, nor from 0.1 to 50"),
+        (["run", "--sample-hz", "1e-300"], "--sample-hz 1e-300: neither 0, for no samples, nor from 0.1 to 50"),
+        (
+            ["run", "--rollout", "torch", "--model", "halves"],
+            "halves/config.json: not the config of a language model: num_attention_heads 0",
+        ),
+        (
+            ["run", "--rollout", "torch", "--model", "bert"],
+            "bert/config.json: not the config of a decoder-only language model: it has no",
+        ),
+        (["run", "--resume", ""], "--resume .: there is no run"),
+        (["calibrate", "--pairs", "999999999999"], "'--pairs'"),
         (["run", "--resume", "nowhere"], "--resume nowhere: there is no run; name a folder with run.json in it"),
         (["run", "--resume", "latest"], "latest: there is no run under runs/ yet"),
         (["run", "--sped", "3"], "No such option"),
@@ -83,6 +110,14 @@ def write(name: str, text: str) -> str:
 def test_wrong_input_is_one_line_exit_code_2_and_nothing_is_started(arguments: list[str], reason: str) -> None:
     write("broken.yaml", "steps: [1,\n")
     write("wrong.yaml", "steps: 5\nbatch:\n  size: 0\n")
+    Path("loop").symlink_to("loop")
+    Path("dangling").symlink_to("nowhere")
+    write("deep.yaml", "a: " + "[" * 3000)
+    write("date.yaml", "steps: 2026-99-99\n")
+    for name, heads in (("bert", {}), ("halves", {"num_attention_heads": 0})):
+        Path(name).mkdir()
+        sizes = dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"), 64)
+        write(f"{name}/config.json", json.dumps({"model_type": "qwen2", **sizes, **heads}))
     devices = ["--devices", "cpu:2"] if arguments[0] == "run" and "--devices" not in arguments else []
     result = invoke(*arguments, *devices)
     assert result.exit_code == 2
@@ -92,6 +127,13 @@ def test_wrong_input_is_one_line_exit_code_2_and_nothing_is_started(arguments: l
     assert lines[0].startswith("placebench: ")
     assert reason in lines[0]
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["baseline"], ["slurm"]])
+def test_a_command_without_its_subcommand_shows_the_help(arguments: list[str]) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(" ".join(["Usage: placebench", *arguments]))
 
 
 def test_several_reasons_are_one_line_each() -> None:

@@ -297,7 +297,7 @@ def interrupted(tmp_path: Path) -> RunResult:
 def test_a_resumed_run_keeps_what_is_done(tmp_path: Path, temp: Path) -> None:
     first = interrupted(tmp_path)
     kept = RunFolder(first.folder).trial(1, "standard").steps.stat().st_mtime_ns
-    result, said = run(resume_plan(first.folder, RunRequest(rounds=2, sample_hz=0.0)), "steps()")
+    result, said = run(resume_plan(first.folder, RunRequest(rounds=2)), "steps()")
     assert (result.done, result.total) == (4, 4)
     assert RunFolder(first.folder).trial(1, "standard").steps.stat().st_mtime_ns == kept
     assert set(statuses(first.folder).values()) == {"done"}
@@ -316,6 +316,7 @@ def test_a_resumed_run_keeps_what_is_done(tmp_path: Path, temp: Path) -> None:
         ({"workload": {"batch": {"size": 64}}}, "batch.size is 64 now and 128 in the run"),
         ({"devices": "cpu:4"}, "--devices is cpu:4 now and cpu:0, cpu:1 in the run"),
         ({"name": "other"}, "--name is other now"),
+        ({"sample_hz": 1.0}, "--sample-hz is 1.0 now and 0.0 in the run"),
     ],
 )
 def test_a_resumed_run_stays_comparable(tmp_path: Path, changes: dict[str, object], reason: str) -> None:

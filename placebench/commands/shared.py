@@ -1,14 +1,32 @@
 """What several commands need."""
 
+import math
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from placebench.errors import UsageError
+from placebench.rounds import MOST_ROUNDS
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+# A rarer sample than this says nothing of a phase.
+_LEAST_HZ, _MOST_HZ = 0.1, 50.0
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers of which nan, which is in every range, is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number that a word stands for."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 def find_run(text: str) -> Path:
@@ -65,12 +83,19 @@ def read_share(_: click.Context, param: click.Parameter, text: str | None) -> fl
     return None if text is None else parse_share(param.opts[0], text)
 
 
+def read_hz(_: click.Context, param: click.Parameter, hz: float | None) -> float | None:
+    """An option that is a number of samples a second, for `callback`."""
+    if hz is None or hz == 0 or _LEAST_HZ <= hz <= _MOST_HZ:
+        return hz
+    raise UsageError(f"{param.opts[0]} {hz:g}: neither 0, for no samples, nor from {_LEAST_HZ:g} to {_MOST_HZ:g}")
+
+
 def read_rounds(_: click.Context, param: click.Parameter, text: str | None) -> int | Literal["auto"] | None:
     """An option that is a number of rounds or `auto`, for `callback`."""
     if text is None:
         return None
     if text == "auto":
         return "auto"
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"{param.opts[0]} {text!r}: neither a number above 0 nor auto")
+    if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= MOST_ROUNDS:
+        raise UsageError(f"{param.opts[0]} {text!r}: neither a number from 1 to {MOST_ROUNDS} nor auto")
     return int(text)

@@ -77,7 +77,7 @@ def _check_run(words: tuple[str, ...]) -> None:
     """Let the options of the run be wrong now, and not when the job has waited for its nodes."""
     from placebench.cli import main
 
-    main.commands["run"].make_context("run", list(words))
+    main.commands["run"].make_context("placebench run", list(words))
 
 
 def _sbatch(script: str, logs: Path) -> str:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from placebench.config import flat
+from placebench.config import flatten
 from placebench.errors import UsageError
 from placebench.runfolder import write_json
 from placebench.workload import Workload
@@ -150,7 +150,7 @@ def _newest(path: Path) -> Path:
 
 def differences(checkpoint: Checkpoint, workload: Workload) -> Iterator[str]:
     """Why the job cannot go on from the checkpoint: one line each."""
-    now, then = flat(workload.model_dump(mode="json")), flat(checkpoint.workload)
+    now, then = flatten(workload.model_dump(mode="json")), flatten(checkpoint.workload)
     for key in _SAME_KEYS:
         wanted, found = now[key], then.get(key)
         if wanted != found:
@@ -168,7 +168,7 @@ def differences(checkpoint: Checkpoint, workload: Workload) -> Iterator[str]:
 
 def changes(checkpoint: Checkpoint, workload: Workload) -> Iterator[str]:
     """What makes the steps after the checkpoint other ones than the job that wrote it would have done: one line."""
-    now, then = flat(workload.model_dump(mode="json")), flat(checkpoint.workload)
+    now, then = flatten(workload.model_dump(mode="json")), flatten(checkpoint.workload)
     changed = [key for key in now if key not in _FREE_KEYS and now[key] != then.get(key)]
     if changed:
         yield f"goes on from {checkpoint.path} with another {', '.join(changed)} than it was written with"
