@@ -19,11 +19,12 @@ from placebench.compare.metrics import (
     UNATTRIBUTED,
     Metric,
     controller_metric,
+    part_metric,
     phase_metric,
     placement_metrics,
 )
 from placebench.compare.reasons import why
-from placebench.compare.statistics import MIN_EFFECT, Better, Ratio, Verdict, compare, control_false_discoveries
+from placebench.compare.statistics import MIN_EFFECT, Ratio, Verdict, compare, control_false_discoveries
 from placebench.compare.text import interval, listing, number, plural, quantity, ratio
 from placebench.compare.work import unequal_work
 from placebench.errors import UsageError
@@ -71,10 +72,7 @@ class ArmComparison:
     def parts(self) -> tuple[Metric, ...]:
         """What is part of a phase or lies outside the step, and is never added to anything."""
         names = phase_order(name for arm in self.arms for name in arm.keys("part/"))
-        return tuple(
-            Metric(f"part/{name}", name, "s", Better.LESS, "part of a phase, or time outside the step")
-            for name in names
-        )
+        return tuple(map(part_metric, names))
 
 
 def compare_arms(arms: Sequence[Arm], min_effect: float = MIN_EFFECT, *, force: bool = False) -> ArmComparison:
@@ -148,7 +146,7 @@ def _ratios(first: Arm, other: Arm, min_effect: float) -> dict[str, Ratio | None
         return dict(other.run_ratios)
     phases = dict.fromkeys([*first.keys("phase/"), *other.keys("phase/")])
     metrics = [*_all_metrics(phases)]
-    metrics += [_part_metric(name) for name in first.keys("part/")]
+    metrics += map(part_metric, first.keys("part/"))
     paired = are_pairs([first, other])
     found = {
         metric.key: compare(
@@ -157,10 +155,6 @@ def _ratios(first: Arm, other: Arm, min_effect: float) -> dict[str, Ratio | None
         for metric in metrics
     }
     return found | control_false_discoveries({key: ratio for key, ratio in found.items() if key not in HEADLINES})
-
-
-def _part_metric(name: str) -> Metric:
-    return Metric(f"part/{name}", name, "s", Better.LESS, "part of a phase, or time outside the step")
 
 
 def _all_metrics(phases: Iterable[str]) -> tuple[Metric, ...]:

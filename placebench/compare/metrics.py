@@ -15,77 +15,59 @@ class Metric:
         key: its name in frames and files, such as `phase/gen`.
         label: its name for people.
         unit: `s`, `tokens/s`, `1` (a share), `B`, `B/s`, `J`, `tokens/J`, `sequences`, `updates`.
-        better: what a larger value means.
         meaning: one line that defines it.
+        better: what a larger value means.
     """
 
     key: str
     label: str
     unit: str
-    better: Better
     meaning: str
+    better: Better = Better.NEITHER
 
 
-STEP_TIME = Metric("step_time", "step", "s", Better.LESS, "wall time of a training step")
+STEP_TIME = Metric("step_time", "step", "s", "wall time of a training step", Better.LESS)
 LOG_CLOCK = Metric(
-    "log_clock", "step by the log's clock", "s", Better.LESS, "time between the lines of consecutive steps of a log"
+    "log_clock", "step by the log's clock", "s", "time between the lines of consecutive steps of a log", Better.LESS
 )
-UNATTRIBUTED = Metric(
-    "unattributed", "unattributed", "s", Better.NEITHER, "step without the time in which any phase was under way"
-)
-HIDDEN = Metric(
-    "hidden", "hidden by overlap", "s", Better.NEITHER, "busy time of every pool summed, without that of all together"
-)
+UNATTRIBUTED = Metric("unattributed", "unattributed", "s", "step without the time in which any phase was under way")
+HIDDEN = Metric("hidden", "hidden by overlap", "s", "busy time of every pool summed, without that of all together")
 TOKENS = Metric(
-    "tokens_per_s", "tokens/s", "tokens/s", Better.MORE, "real tokens of prompts and responses / wall time of the step"
+    "tokens_per_s", "tokens/s", "tokens/s", "real tokens of prompts and responses / wall time of the step", Better.MORE
 )
 TOKENS_PER_DEVICE = Metric(
-    "tokens_per_s_per_device", "tokens/s/device", "tokens/s", Better.MORE, "the same / all devices allocated"
+    "tokens_per_s_per_device", "tokens/s/device", "tokens/s", "the same / all devices allocated", Better.MORE
 )
 # One question, the step time, and the same in other units: what a comparison is made for.
 HEADLINES = (STEP_TIME.key, TOKENS.key, TOKENS_PER_DEVICE.key)
-LOAD = Metric("load", "device load", "1", Better.NEITHER, "mean over measured steps and devices")
-MEMORY = Metric("peak_memory", "peak memory", "B", Better.NEITHER, "highest sample of the fullest device in a launch")
-IDLE = Metric("idle", "idle", "s", Better.NEITHER, "step without the device's own phases, mean of the devices")
-ENERGY = Metric("energy", "energy per step", "J", Better.NEITHER, "of all devices, from their energy counters")
+LOAD = Metric("load", "device load", "1", "mean over measured steps and devices")
+MEMORY = Metric("peak_memory", "peak memory", "B", "highest sample of the fullest device in a launch")
+IDLE = Metric("idle", "idle", "s", "step without the device's own phases, mean of the devices")
+ENERGY = Metric("energy", "energy per step", "J", "of all devices, from their energy counters")
 
-TOKENS_PER_J = Metric(
-    "tokens_per_j", "tokens/J", "tokens/J", Better.NEITHER, "tokens of a step / energy of all devices"
-)
-WEIGHTS_RATE = Metric(
-    "weights_rate", "weights written", "B/s", Better.NEITHER, "weights a device gets / time of update_weights"
-)
+TOKENS_PER_J = Metric("tokens_per_j", "tokens/J", "tokens/J", "tokens of a step / energy of all devices")
+WEIGHTS_RATE = Metric("weights_rate", "weights written", "B/s", "weights a device gets / time of update_weights")
 MBU = Metric(
     "mbu/gen",
     "MBU gen",
     "1",
-    Better.NEITHER,
     "bytes that decoding must read (weights for each token of the longest response, keys and values)"
     " / time of gen / the pool's peak of memory traffic",
 )
-TRAINER_WAIT = Metric(
-    "queues/trainer_wait", "learners wait", "s", Better.NEITHER, "step in which training only waits for sequences"
-)
-ENGINE_WAIT = Metric(
-    "queues/engine_wait", "engines wait", "s", Better.NEITHER, "step in which an engine has nothing to do, their mean"
-)
+TRAINER_WAIT = Metric("queues/trainer_wait", "learners wait", "s", "step in which training only waits for sequences")
+ENGINE_WAIT = Metric("queues/engine_wait", "engines wait", "s", "step in which an engine has nothing to do, their mean")
 TRAINER_TOKENS = Metric(
-    "trainer_tokens_per_s", "learners' tokens/s", "tokens/s", Better.NEITHER, "tokens / step without learners' wait"
+    "trainer_tokens_per_s", "learners' tokens/s", "tokens/s", "tokens / step without learners' wait"
 )
 ENGINE_TOKENS = Metric(
     "engine_tokens_per_s",
     "engines' tokens/s",
     "tokens/s",
-    Better.NEITHER,
     "tokens of prompts and responses that engines finish / time in which they generate, all engines together",
 )
-QUEUE = Metric(
-    "flow/fill", "queue", "sequences", Better.NEITHER, "sequences that wait for the trainer, mean over the step"
-)
-LAG = Metric(
-    "flow/lag", "lag", "updates", Better.NEITHER, "updates by which the weights that generated are older, mean"
-)
-DROPPED = Metric("flow/dropped", "dropped", "sequences", Better.NEITHER, "sequences of a step that were too old")
+QUEUE = Metric("flow/fill", "queue", "sequences", "sequences that wait for the trainer, mean over the step")
+LAG = Metric("flow/lag", "lag", "updates", "updates by which the weights that generated are older, mean")
+DROPPED = Metric("flow/dropped", "dropped", "sequences", "sequences of a step that were too old")
 ENGINES = (TRAINER_WAIT, ENGINE_WAIT, TRAINER_TOKENS, ENGINE_TOKENS, QUEUE, LAG, DROPPED)
 _FLOPS = {
     True: "(6·N + 12·layers·width·length) · tokens · epochs, attention not counted as causal",
@@ -96,7 +78,7 @@ _FLOPS = {
 def mfu_metric(phase: str, trains: bool) -> Metric:
     """How much of its pool's peak a phase uses."""
     meaning = f"{_FLOPS[trains]} / time of {phase} / the pool's bfloat16 peak"
-    return Metric(f"mfu/{phase}", f"MFU {phase}", "1", Better.NEITHER, meaning)
+    return Metric(f"mfu/{phase}", f"MFU {phase}", "1", meaning)
 
 
 EFFICIENCY = (
@@ -109,21 +91,26 @@ EFFICIENCY = (
 
 def phase_metric(phase: str) -> Metric:
     """A phase in its device view."""
-    return Metric(f"phase/{phase}", phase, "s", Better.LESS, "time of the device that worked longest on the phase")
+    return Metric(f"phase/{phase}", phase, "s", "time of the device that worked longest on the phase", Better.LESS)
 
 
 def controller_metric(phase: str) -> Metric:
     """A phase in the controller's view."""
-    return Metric(f"controller/{phase}", phase, "s", Better.LESS, "from submission of the phase to its result")
+    return Metric(f"controller/{phase}", phase, "s", "from submission of the phase to its result", Better.LESS)
+
+
+def part_metric(name: str) -> Metric:
+    """A time of a log that is never added to others."""
+    return Metric(f"part/{name}", name, "s", "part of a phase, or time outside the step", Better.LESS)
 
 
 def device_metrics(device: str) -> tuple[Metric, ...]:
     """The numbers of one device: load, peak memory, idle time, energy."""
     return (
-        Metric(f"load/{device}", "load", "1", Better.NEITHER, "mean over measured steps"),
-        Metric(f"peak_memory/{device}", "peak memory", "B", Better.NEITHER, "highest sample of a launch"),
-        Metric(f"idle/{device}", "idle", "s", Better.NEITHER, "step without the device's own phases"),
-        Metric(f"energy/{device}", "energy per step", "J", Better.NEITHER, "from the device's energy counter"),
+        Metric(f"load/{device}", "load", "1", "mean over measured steps"),
+        Metric(f"peak_memory/{device}", "peak memory", "B", "highest sample of a launch"),
+        Metric(f"idle/{device}", "idle", "s", "step without the device's own phases"),
+        Metric(f"energy/{device}", "energy per step", "J", "from the device's energy counter"),
     )
 
 

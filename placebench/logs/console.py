@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 
+from placebench.logs.table import StepTable
+
 ANSI = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 RAY_PREFIX = re.compile(rb"^\s*\([\w.:-]+ pid=[0-9]+(?:, ip=[0-9a-fA-F.:]+)?\)[ \t]?")
 RAY_REPEATED = re.compile(rb"\[repeated [0-9]+x across cluster\].*$")
@@ -94,6 +96,29 @@ def numbers_of_dict(text: str, start: int) -> dict[str, float] | None:
             return numbers
         position = pair.end()
     return None
+
+
+def printed_dicts(
+    blocks: Iterator[bytes], table: StepTable, begins: re.Pattern[str]
+) -> Iterator[tuple[re.Match[str], dict[str, float]]]:
+    """The numbers of every printed dict that a line has behind a pattern.
+
+    Args:
+        blocks: blocks of whole lines.
+        table: is told where the reading is, and of dicts without an end.
+        begins: matches up to and with the brace that opens the dict.
+    """
+    lines = CleanLines(blocks)
+    table.where = lines.where
+    for line in lines:
+        found = begins.search(line)
+        if found is None:
+            continue
+        numbers = numbers_of_dict(line, found.end() - 1)
+        if numbers is None:
+            table.damage(lines.number)
+        else:
+            yield found, numbers
 
 
 class StepClock:

@@ -7,7 +7,7 @@ count training steps, of which a rollout can have several, and are left out.
 import re
 from collections.abc import Iterator
 
-from placebench.logs.console import CleanLines, StepClock, numbers_of_dict
+from placebench.logs.console import StepClock, printed_dicts
 from placebench.logs.formats import Dialect, LogFormat, Trap
 from placebench.logs.table import StepTable
 from placebench.logs.timing import Derived, TimingRules
@@ -53,18 +53,10 @@ SLIME_DIALECT = Dialect(
 
 def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
     """Put the `perf`, `rollout` and `eval` lines of blocks of whole lines into a table."""
-    lines, clock = CleanLines(blocks), StepClock()
-    table.where = lines.where
-    for line in lines:
-        found = STEP.search(line)
-        if found is None:
-            continue
-        metrics = numbers_of_dict(line, found.end() - 1)
-        if metrics is None:
-            table.damage(lines.number)
-            continue
+    clock = StepClock()
+    for found, metrics in printed_dicts(blocks, table, STEP):
         step = int(found[1])
-        table.add(step, {**metrics, **(clock.since_last(step, line) if TRAINER in metrics else {})})
+        table.add(step, {**metrics, **(clock.since_last(step, found.string) if TRAINER in metrics else {})})
 
 
 SLIME = LogFormat(

@@ -9,7 +9,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from placebench.logs.console import CleanLines, numbers_of_dict
+from placebench.logs.console import printed_dicts
 from placebench.logs.formats import Count, DamagedLogError, Dialect, LogFormat, Tokens, Trap
 from placebench.logs.jsonl import json_number
 from placebench.logs.table import StepTable
@@ -17,7 +17,7 @@ from placebench.logs.timing import TimingRules
 
 FIRST_KEYS = "loss|grad_norm|learning_rate|num_tokens|reward|objective/kl|eps|perf/step_s|step_time"
 STEP_BYTES = re.compile(rb"(?:^|[\r\n]|\])[ \t]*\{'(?:" + FIRST_KEYS.encode() + rb")': ", re.MULTILINE)
-STEP = re.compile(rf"(?:^|\])\s*(?P<dict>\{{)'(?:{FIRST_KEYS}|train_runtime)': ")
+STEP = re.compile(rf"(?:^|\])\s*\{{(?='(?:{FIRST_KEYS}|train_runtime)': )")
 LAST_LINE = "train_runtime"
 HISTORY = b'"log_history"'
 MAX_STATE_BYTES = 1 << 29
@@ -60,25 +60,17 @@ TRL_DIALECT = Dialect(
 
 def read_console(blocks: Iterator[bytes], table: StepTable) -> None:
     """Put the printed dicts of blocks of whole lines into a table, counted from 1."""
-    lines = CleanLines(blocks)
-    table.where = lines.where
     epochs: list[float] = []
-    for line in lines:
-        found = STEP.search(line)
-        if found is None:
-            continue
-        metrics = numbers_of_dict(line, found.start("dict"))
-        if metrics is None:
-            table.damage(lines.number)
-        elif LAST_LINE in metrics:
+    for _, metrics in printed_dicts(blocks, table, STEP):
+        if LAST_LINE in metrics:
             table.summary.update(metrics)
-        else:
-            epoch = metrics.get("epoch", epochs[-1] if epochs else 0.0)
-            epoch = epoch if math.isfinite(epoch) else epochs[-1] if epochs else 0.0
-            if epochs and epoch < epochs[-1]:
-                del epochs[bisect_left(epochs, epoch) :]
-            epochs.append(epoch)
-            table.add(len(epochs), metrics)
+            continue
+        epoch = metrics.get("epoch", epochs[-1] if epochs else 0.0)
+        epoch = epoch if math.isfinite(epoch) else epochs[-1] if epochs else 0.0
+        if epochs and epoch < epochs[-1]:
+            del epochs[bisect_left(epochs, epoch) :]
+        epochs.append(epoch)
+        table.add(len(epochs), metrics)
 
 
 def read_state(blocks: Iterator[bytes], table: StepTable) -> None:

@@ -19,7 +19,7 @@ from placebench.compare.metrics import Metric, controller_metric, device_metrics
 from placebench.compare.reasons import alone, headline, reasons, waiting
 from placebench.compare.run import KERNEL_TIMES, Launch
 from placebench.compare.scaling import ScalingResult, measure_scaling
-from placebench.compare.statistics import CONFIDENCE, Better
+from placebench.compare.statistics import CONFIDENCE
 from placebench.compare.statistics import Ratio as MeasuredRatio
 from placebench.compare.suggestion import suggest
 from placebench.report.calibration import noise_on_record, summarize_calibration
@@ -174,7 +174,7 @@ def _scaling(found: ScalingResult) -> ScalingSummary:
 def times(result: PlacementResult, prefix: str) -> tuple[Quantity, ...]:
     """Numbers that a placement has for itself, largest first: overlaps and waits."""
     keys = sorted(result.keys(prefix), key=lambda key: -result.value(prefix + key))
-    return quantities(result, (Metric(prefix + key, key, "s", Better.NEITHER, "") for key in keys))
+    return quantities(result, (Metric(prefix + key, key, "s", "") for key in keys))
 
 
 def critical_path(
