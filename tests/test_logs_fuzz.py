@@ -1,0 +1,19 @@
+"""The fuzzer of `fuzz_logs.py`, for as long as a test may take; by hand it runs for as long as one likes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("fuzz_logs.py")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_two_minutes_of_fuzzing_find_no_crash(tmp_path: Path) -> None:
+    pytest.importorskip("atheris", reason="make test-slow installs it")
+    command = [sys.executable, str(SCRIPT), "-max_total_time=120", f"-artifact_prefix={tmp_path}/"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=360)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "Done " in done.stderr
