@@ -219,12 +219,41 @@ def test_a_step_time_that_is_a_mere_sum_gives_way_to_the_logs_clock(tmp_path: Pa
     )
 
 
+def test_frameworks_that_count_no_tokens_may_have_done_other_work(tmp_path: Path) -> None:
+    first = arm(verl_log(tmp_path, "verl.log"))
+    content = SAMPLES["openrlhf"][1]
+    for lengths, expected in (
+        (b"", "Whether a step is the same work for both is not known: other does not count tokens."),
+        (b"100.0", "Whether a step is the same work for both is not known: other does not count tokens."),
+        (
+            b"512.0",
+            "Unequal work: responses of other have 512 tokens on average, of verl 100: step times say nothing of",
+        ),
+    ):
+        path = tmp_path / f"other{lengths.decode()}.log"
+        told = b"'rollout/response_length_mean': " + lengths + b", " if lengths else b""
+        path.write_bytes(content.replace(b"'rollout/num_samples'", told + b"'rollout/num_samples'"))
+        compared = compare_arms([first, arm(path, name="other", warmup_steps=0)])
+        assert any(line.startswith(expected) for line in warnings(compared)), warnings(compared)
+
+
+def test_what_has_no_step_time_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "old.log"
+    path.write_text("step:1 - timing/gen:1.0\nstep:2 - timing/gen:1.0\n")
+    compared = compare_arms([arm(path, warmup_steps=0), arm(verl_log(tmp_path, "new.log"))])
+    assert headline(compared, compared.arms[1]) == "new against old: no verdict, as old gives no step time."
+
+
 def test_what_holds_for_every_launch_is_told_once(tmp_path: Path) -> None:
     logs = [verl_log(tmp_path, f"{name}.log") for name in "ab"]
     with logs[1].open("a") as stream:
         stream.write(logs[1].read_text().splitlines(keepends=True)[-1])
     flags = arm(*logs, name="x").flags
     assert flags == (f"x: {logs[1]}: repeated: 1 step line repeats an earlier one",)
+    logs[0].write_text(logs[0].read_text() + 2 * logs[0].read_text().splitlines(keepends=True)[-1])
+    assert arm(*logs, name="x").flags == (
+        f"x: {logs[0]}: repeated: 2 step lines repeat earlier ones (and 1 more of the kind)",
+    )
     assert arm(logs[1], logs[1], name="x").flags == ("x: repeated: 1 step line repeats an earlier one",)
 
 

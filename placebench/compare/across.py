@@ -10,7 +10,15 @@ import pandas as pd
 from placebench.compare.arms import Arm
 from placebench.compare.breakdown import StepChange, step_change
 from placebench.compare.caveats import work_figures
-from placebench.compare.comparability import Fact, doubts_of, fact_text, has_other_work, known_facts
+from placebench.compare.comparability import (
+    Fact,
+    doubts_of,
+    fact_text,
+    has_other_lengths,
+    has_other_work,
+    has_unknown_work,
+    known_facts,
+)
 from placebench.compare.metrics import (
     HEADLINES,
     LOG_CLOCK,
@@ -195,7 +203,8 @@ def headline(comparison: ArmComparison, other: Arm) -> str:
         metric = TOKENS_PER_DEVICE
     found = other.ratios.get(metric.key)
     if found is None:
-        return f"{other.name} against {first.name}: no verdict, the step times are missing."
+        silent = [arm.name for arm in (first, other) if not arm.estimate(STEP_TIME.key).n] or ["one of them"]
+        return f"{other.name} against {first.name}: no verdict, as {listing(silent)} gives no step time."
     lead = {
         Verdict.SLOWER: f"{other.name} is slower than {first.name}",
         Verdict.FASTER: f"{other.name} is faster than {first.name}",
@@ -274,11 +283,25 @@ def warnings(comparison: ArmComparison) -> tuple[str, ...]:
             lines.append(
                 f"Unequal work: {other.name} had {texts[0]} tokens a step, {first.name} {texts[1]}: compare tokens/s."
             )
+        elif has_unknown_work(first, other):
+            lines.append(_unknown_work(first, other))
         counts = [arm.facts.get("devices") for arm in (other, first)]
         if None not in counts and counts[0] != counts[1]:
             lines.append(f"{other.name} has {counts[0]} devices, {first.name} {counts[1]}: compare tokens/s/device.")
     lines += [line for arm in comparison.arms if arm.overlapping for line in _overlaps(arm)]
     return tuple(dict.fromkeys([*lines, *(flag for arm in comparison.arms for flag in arm.flags)]))
+
+
+def _unknown_work(first: Arm, other: Arm) -> str:
+    """What to mind where a side does not count the tokens of a step."""
+    if has_other_lengths(first, other):
+        texts = [fact_text(arm.facts["mean response length"]) for arm in (other, first)]
+        return (
+            f"Unequal work: responses of {other.name} have {texts[0]} tokens on average, of {first.name} {texts[1]}:"
+            " step times say nothing of speed."
+        )
+    silent = listing(arm.name for arm in (first, other) if "tokens a step" not in arm.facts)
+    return f"Whether a step is the same work for both is not known: {silent} does not count tokens."
 
 
 def _overlaps(arm: Arm) -> list[str]:

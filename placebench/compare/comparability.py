@@ -71,8 +71,22 @@ def doubts_of(arms: Sequence[Arm], facts: Sequence[Fact]) -> tuple[str, ...]:
 
 def has_other_work(first: Arm, other: Arm) -> bool:
     """Whether a step of one arm is clearly more work than of the other, so that their times say nothing of speed."""
-    tokens = [arm.facts.get("tokens a step") for arm in (first, other)]
-    numbers = [value for value in tokens if isinstance(value, float) and value > 0]
+    return _is_other("tokens a step", first, other)
+
+
+def has_unknown_work(first: Arm, other: Arm) -> bool:
+    """Whether nothing tells that a step of both is the same work: a side does not count its tokens."""
+    return not all(isinstance(arm.facts.get("tokens a step"), float) for arm in (first, other))
+
+
+def has_other_lengths(first: Arm, other: Arm) -> bool:
+    """Whether the responses of one arm are clearly longer."""
+    return _is_other("mean response length", first, other)
+
+
+def _is_other(fact: str, first: Arm, other: Arm) -> bool:
+    values = [arm.facts.get(fact) for arm in (first, other)]
+    numbers = [value for value in values if isinstance(value, float) and value > 0]
     return len(numbers) == 2 and max(numbers) > (1 + OTHER_WORK) * min(numbers)
 
 

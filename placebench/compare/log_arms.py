@@ -99,13 +99,22 @@ def arm_of_logs(
 
 
 def _flags(launches: Sequence[ArmLaunch], runs: Sequence[LoggedRun]) -> list[str]:
-    """What to mind: once where it holds for every launch, else with the launch's name."""
-    flags = dict.fromkeys(flag for run in runs for flag in run.flags)
+    """What to mind, each flag once: with the first launch that has it, unless it says the same of all."""
+    names = dict.fromkeys(flag.name for run in runs for flag in run.flags)
     told = []
-    for flag in flags:
-        sources = [launch.source for launch, run in zip(launches, runs, strict=True) if flag in run.flags]
-        where = "" if len(sources) == len(runs) else f"{listing(sources)}: "
-        told.append(f"{where}{flag.name}: {flag.text}")
+    for name in names:
+        found = [
+            (launch.source, flag.text)
+            for launch, run in zip(launches, runs, strict=True)
+            for flag in run.flags
+            if flag.name == name
+        ]
+        source, text = found[0]
+        if {text for _, text in found} == {text} and len(found) == len(runs):
+            told.append(f"{name}: {text}")
+        else:
+            more = f" (and {len(found) - 1} more of the kind)" if len(found) > 1 else ""
+            told.append(f"{source}: {name}: {text}{more}")
     return told
 
 

@@ -58,6 +58,8 @@ LENGTHS: Mapping[str, tuple[str, ...]] = {
         "train/completions/mean_length",
         "response_length",
         "rollout/response_len/mean",
+        "rollout/response_length_mean",
+        "train/rollout/response_length_mean",
         "val/sequence_lengths",
     ),
 }
