@@ -100,9 +100,9 @@ class VllmRollout:
             device_settings: dict[str, Any] = {"enforce_eager": True}
             if self._is_gpu:
                 device_settings = self._gpu_settings(
-                    workload, kv_cache_bytes, sleeps=workload.rollout.sleep and not alone
+                    workload, sequences, kv_cache_bytes, sleeps=workload.rollout.sleep and not alone
                 )
-                building.enter_context(_announced_warm_up(on_warm_up))
+                building.enter_context(_warm_up_as_the_job(on_warm_up))
             else:
                 building.enter_context(_plain_weights())
                 building.enter_context(_no_shared_files())
@@ -131,7 +131,7 @@ class VllmRollout:
         blocks = sequences * ceil(max_model_len / _BLOCK_TOKENS) + 1
         return int(blocks * _BLOCK_TOKENS * per_token)
 
-    def _gpu_settings(self, workload: Workload, kv_cache_bytes: int, *, sleeps: bool) -> dict[str, Any]:
+    def _gpu_settings(self, workload: Workload, sequences: int, kv_cache_bytes: int, *, sleeps: bool) -> dict[str, Any]:
         free, whole = torch.cuda.mem_get_info()
         settings: dict[str, Any] = {
             "enable_sleep_mode": sleeps,
@@ -142,7 +142,8 @@ class VllmRollout:
         }
         if workload.rollout.cuda_graphs:
             # Prompts are worked through in large batches, which gain nothing from graphs; decoding lives by them.
-            settings["compilation_config"] = {"cudagraph_mode": "FULL_DECODE_ONLY"}
+            sizes = {"cudagraph_capture_sizes": graph_sizes(sequences)}
+            settings["compilation_config"] = {"cudagraph_mode": "FULL_DECODE_ONLY", **sizes}
             if not workload.torch_compile:
                 settings["compilation_config"]["mode"] = 0
         else:
@@ -299,15 +300,34 @@ def _generated(completion: Any) -> Generated:
     return Generated(list(completion.token_ids), list(completion.logprobs.logprobs))
 
 
+def graph_sizes(sequences: int) -> list[int]:
+    """Numbers of sequences that decoding gets a graph for: in steps that pad little, up to all of them.
+
+    vLLM's own sizes end at a multiple of 8, and at 512: a batch beyond the last is decoded without a graph.
+    """
+    steps = (1, 2, 4, *range(8, 256, 8), *range(256, sequences, 16))
+    return [*(size for size in steps if size < sequences), sequences]
+
+
 @contextmanager
-def _announced_warm_up(announce: Callable[[], None]) -> Iterator[None]:
-    """Call `announce` before the engine built inside warms up."""
+def _warm_up_as_the_job(announce: Callable[[], None]) -> Iterator[None]:
+    """Call `announce` before the engine built inside warms up, and let it compile where the job does from there on.
+
+    vLLM has the process keep what it compiles in a folder for the engine's model and settings, where no launch with
+    other settings, and none of the trained models, would find it.
+    """
     from vllm.v1.worker.gpu_worker import Worker
 
     warm_up = Worker.compile_or_warm_up_model
+    of_the_job = {name: os.environ.get(name) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
 
     def announced(worker: Worker) -> Any:
         announce()
+        for name, folder in of_the_job.items():
+            if folder is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = folder
         return warm_up(worker)
 
     Worker.compile_or_warm_up_model = announced
