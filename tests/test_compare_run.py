@@ -120,6 +120,13 @@ def test_caveats_name_launches_work_and_samples(tmp_path: Path) -> None:
     assert any(line.startswith("round 1 standard: the sampler missed 30 of ") for line in found)
 
 
+def test_lost_rounds_that_leave_one_order_are_told(tmp_path: Path) -> None:
+    told = "In every round that has both, standard ran before split: a drift of the machine shows as a difference."
+    for rounds, lost, expected in ((3, 2, True), (3, 1, False), (4, 2, False)):
+        run = SyntheticRun(rounds=rounds, statuses={(lost, "split"): Status.OOM}).write(tmp_path / f"{rounds}-{lost}")
+        assert any(line.startswith(told) for line in caveats(compare_run(run))) == expected
+
+
 def test_caveats_on_samples_that_are_missing(tmp_path: Path) -> None:
     path = SyntheticRun(rounds=2, samples={"util": None}).write(tmp_path / "run")
     (path / "trials" / "01-standard" / "devices.jsonl").unlink()

@@ -30,6 +30,7 @@ def caveats(comparison: Comparison) -> tuple[str, ...]:
     return (
         *(_missing(launch) for launch in comparison.run.missing),
         *_few_launches(comparison),
+        *_same_order(comparison),
         *_unequal_work(comparison),
         *_unequal_devices(comparison),
         *(line for result in comparison.results for launch in result.launches for line in _launch(comparison, launch)),
@@ -56,6 +57,22 @@ def _few_launches(comparison: Comparison) -> Iterator[str]:
     launches = [len(result.launches) for result in comparison.results]
     if len(launches) > 1 and min(launches) == 1:
         yield "With 1 launch of a placement there is no interval and no verdict: use --rounds 3 or more."
+
+
+def _same_order(comparison: Comparison) -> Iterator[str]:
+    """Placements that, with rounds lost, always ran in the same order: nothing takes a drift out any more."""
+    first, *others = comparison.results
+    order = dict(enumerate(comparison.run.manifest.get("order", ()), start=1))
+    for other in others:
+        rounds = [number for number in first.by_round(STEP_TIME.key) if number in other.by_round(STEP_TIME.key)]
+        went_first = {min((first.name, other.name), key=order[number].index) for number in rounds if number in order}
+        if len(rounds) > 1 and len(went_first) == 1:
+            name = went_first.pop()
+            later = other.name if name == first.name else first.name
+            yield (
+                f"In every round that has both, {name} ran before {later}: a drift of the machine shows as a"
+                " difference. --resume runs what is missing."
+            )
 
 
 def _unequal_work(comparison: Comparison) -> Iterator[str]:
