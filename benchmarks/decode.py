@@ -85,7 +85,7 @@ def _rollout(workload: Workload, sequences: int) -> dict:  # type: ignore[type-a
 
     begin = time.perf_counter()
     kind = "cuda" if torch.cuda.is_available() else "cpu"
-    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)  # type: ignore[attr-defined]  # public, not in __all__
+    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
     dist.init_process_group("nccl" if kind == "cuda" else "gloo", store=store, rank=0, world_size=1)
     workload = workload.model_copy(
         update={"batch": workload.batch.model_copy(update={"size": sequences, "mini_batch_size": sequences})}

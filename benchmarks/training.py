@@ -37,7 +37,7 @@ def main(model: str, sequences: int, repeats: int, peak: float, settings: tuple[
     content = {**parse_settings(settings), "model": model}
     workload = build_workload(content)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)  # type: ignore[attr-defined]  # public, not in __all__
+    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=0, world_size=1)
     shape = model_shape(workload.model)
     assert shape is not None, "a preset or a folder has a shape"

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, not in __all__
+from torch.distributed import HashStore
 
 from placebench.ppo.weights import SENDER, WeightChannel, WeightShape, fill_buckets, weight_layout
 

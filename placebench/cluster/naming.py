@@ -8,7 +8,7 @@ def live_nodes() -> list[dict[str, Any]]:
     """The nodes that Ray holds for alive, as it describes them; a connection to the cluster is there."""
     import ray
 
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes: list[dict[str, Any]] = ray.nodes()
     return [node for node in nodes if node["Alive"]]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from placebench.placement import Role
 from placebench.ppo.batch import SequenceBatch
+from placebench.ppo.rank import tcp_store
 from placebench.ppo.worker import PhaseResult, Worker
 
 if TYPE_CHECKING:
@@ -39,13 +40,10 @@ class Engine(Worker):
             layout: the actor's weights.
             version: updates that they have had.
         """
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not in __all__
-
         from placebench.ppo.weights import WeightChannel
 
         with self._spans.span(0, "first_weights"):
-            store = TCPStore(*address)
-            self._channel = WeightChannel(store, end, ends, self._torch_device, self._precision, layout)
+            self._channel = WeightChannel(tcp_store(address), end, ends, self._torch_device, self._precision, layout)
             self._connections.callback(self._channel.close)
             self._update_weights(version)
         return self._spans.drain()

@@ -76,6 +76,13 @@ def whole_weights(module: DecoderModel, language_model: nn.Module) -> Iterator[t
                 yield name, weight.detach()
 
 
+def _reshard(part: nn.Module) -> None:
+    from torch.distributed.fsdp import FSDPModule
+
+    if isinstance(part, FSDPModule):
+        part.reshard()
+
+
 @contextmanager
 def _gathered(part: nn.Module) -> Iterator[None]:
     from torch.distributed.fsdp import FSDPModule
@@ -121,7 +128,7 @@ class SequenceModel:
         with torch.no_grad(), self.autocast():
             results = [forward(self.module, self._pack(batch.select(group))) for group in groups]
         if self._is_sharded:
-            self.module.reshard()  # type: ignore[operator]  # an FSDPModule; its root stays whole otherwise
+            _reshard(self.module)  # its root stays whole otherwise
         values: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(batch)
         for group, result in zip(groups, results, strict=True):
             parts = np.split(result.float().cpu().numpy(), np.cumsum(batch.response_lengths[group])[:-1])
@@ -228,9 +235,7 @@ class TrainedModel(SequenceModel):
 
         On each rank's own shards, with one sum over the ranks.
         """
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        if self._is_sharded:
-            gradients = [gradient.to_local() for gradient in gradients]  # type: ignore[attr-defined]  # a DTensor
+        gradients = [_local(parameter.grad) for parameter in self._parameters if parameter.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         if self._is_sharded:
             squares = norm.square()
@@ -242,7 +247,13 @@ class TrainedModel(SequenceModel):
         return norm
 
 
-def _bytes(tensor: Tensor) -> int:
-    """Bytes of a tensor on this rank; of a sharded one, of its shard."""
+def _local(tensor: Tensor) -> Tensor:
+    """What this rank has of a tensor: of a sharded one, its shard."""
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
+
+
+def _bytes(tensor: Tensor) -> int:
+    """Bytes of a tensor on this rank."""
+    local = _local(tensor)
     return local.numel() * local.element_size()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # public, not in __all__
+from torch.distributed import PrefixStore, Store
 
 BUCKET_BYTES = 256 << 20
 SENDER = 0

@@ -1,7 +1,6 @@
-"""One process of a pool on one device: hosts the pool's roles and runs their phases.
+"""A rank that hosts the roles of its pool and runs their phases.
 
-Only the standard library and numpy are imported with this module; torch comes in `start`, after the process is
-bound to its device.
+Only the standard library and numpy are imported with this module, torch where it is used: see `rank`.
 """
 
 import os
@@ -16,12 +15,10 @@ import numpy as np
 from placebench.placement import Role
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.code_tests import judge_all
-from placebench.ppo.own_ray import LOOPBACK
+from placebench.ppo.rank import Rank
 from placebench.ppo.rewards import is_judged_by_main
 from placebench.progress import format_bytes
 from placebench.runfolder import HELD
-from placebench.telemetry.kernels import KernelTrace
-from placebench.telemetry.spans import SpanRecorder
 from placebench.workload import Workload
 
 if TYPE_CHECKING:
@@ -49,8 +46,8 @@ class PhaseResult(NamedTuple):
     kernels: list[dict[str, Any]]
 
 
-class Worker:
-    """A rank of a pool.
+class Worker(Rank):
+    """A rank of a pool that hosts roles.
 
     Args:
         workload: the job.
@@ -74,64 +71,17 @@ class Worker:
         traced_step: int | None,
         checkpoint: str | None = None,
     ) -> None:
+        super().__init__(pool, device, rank, ranks)
         self._traced_step, self._checkpoint = traced_step, checkpoint
         self._workload = Workload.model_validate(workload)
         self._roles = tuple(Role(role) for role in roles)
-        self._pool, self._device_record = pool, device
-        self._rank, self._ranks = rank, ranks
-        self._spans = SpanRecorder(device["id"], pool)
-        self._kernels: KernelTrace | None = None
-        # To other pools, closed before the process leaves its own.
-        self._connections = ExitStack()
-
-    def start(self, host: str) -> tuple[int, int]:
-        """Bind the process to its device and import what the job needs.
-
-        Args:
-            host: the address by which the workers of other nodes reach this one.
-
-        Returns:
-            The process id, and the CPU threads that torch computes with.
-        """
-        self._host = host
-        if host != LOOPBACK:
-            from placebench.cluster.network import use_interface_of
-
-            use_interface_of(host)
-        with self._spans.span(0, "imports"):
-            if self._device_record["kind"] == "gpu":
-                os.environ["CUDA_VISIBLE_DEVICES"] = self._device_record["id"]
-            else:
-                # Threads made from here on inherit the cores, torch's among them.
-                os.sched_setaffinity(0, self._device_record["cores"])
-            import torch
-            import transformers.models.auto.modeling_auto  # noqa: F401 - a large part of the start, timed here
-
-            if self._device_record["kind"] == "cpu":
-                torch.set_num_threads(len(self._device_record["cores"]))
-        if self._device_record["kind"] == "gpu":
-            self._spans = SpanRecorder(self._device_record["id"], self._pool, _GpuMeter(), self._spans.clock)
-            self._kernels = KernelTrace(self._device_record["id"])
-        return os.getpid(), torch.get_num_threads()
-
-    def open_store(self) -> tuple[str, int]:
-        """Open the pool's rendezvous on a free port, in rank 0; returns host and port."""
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not in __all__
-
-        self._store = TCPStore(self._host, 0, self._ranks, is_master=True, wait_for_workers=False)
-        return self._host, self._store.port
 
     def build(self, address: tuple[str, int]) -> list[dict[str, Any]]:
         """Join the pool's process group and build the roles' models; returns the start-up's spans."""
         import torch
-        import torch.distributed as dist
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not in __all__
 
         with self._spans.span(0, "build_models"):
-            store = self._store if self._rank == 0 else TCPStore(address[0], address[1], self._ranks)
-            backend = "nccl" if self._device_record["kind"] == "gpu" else "gloo"
-            dist.init_process_group(backend, store=store, rank=self._rank, world_size=self._ranks)
-            self._torch_device = torch.device("cuda" if backend == "nccl" else "cpu")
+            self._join(address)
             self._precision: torch.dtype = getattr(torch, self._workload.precision)
             self._build_roles()
         if Role.ROLLOUT in self._roles:
@@ -384,34 +334,12 @@ class Worker:
 
     def stop(self) -> list[dict[str, Any]]:
         """Free the rollout backend and leave the process group; returns the remaining spans."""
-        import torch.distributed as dist
-
         with self._spans.span(0, "stop"):
             self._connections.close()
             if Role.ROLLOUT in self._roles:
                 self._rollout.close()
-            if dist.is_initialized():  # vLLM leaves the group as it closes
-                dist.destroy_process_group()
+            self._leave()
         return self._spans.drain()
-
-
-class _GpuMeter:
-    """The process's GPU; its memory as torch's allocator counts it."""
-
-    def synchronize(self) -> None:
-        import torch
-
-        torch.cuda.synchronize()
-
-    def reset_peaks(self) -> None:
-        import torch
-
-        torch.cuda.reset_peak_memory_stats()
-
-    def peaks(self) -> tuple[int, int]:
-        import torch
-
-        return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -208,7 +208,7 @@ def _own_address() -> str:
     """The address by which Ray's other nodes reach this one."""
     import ray
 
-    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+    return str(ray.util.get_node_ip_address())
 
 
 def _free_port() -> int:

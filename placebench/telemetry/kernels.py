@@ -31,7 +31,6 @@ class KernelTrace:
         import torch
         from torch.profiler import ProfilerActivity, profile
 
-        cuda = torch.autograd.DeviceType.CUDA  # type: ignore[attr-defined]  # public, not in __all__
         torch.cuda.synchronize()
         with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
             start = time.perf_counter()
@@ -41,7 +40,7 @@ class KernelTrace:
         events = [
             (event.name(), event.start_ns(), event.duration_ns())
             for event in trace.profiler.kineto_results.events()
-            if event.device_type() == cuda
+            if event.device_type().name == "CUDA"
         ]
         self._rows.append({"step": step, "phase": name, "device": self._device, **shares(events, seconds)})
 

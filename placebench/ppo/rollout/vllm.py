@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import linear
 
 from placebench.errors import LaunchError
@@ -92,7 +92,7 @@ class VllmRollout:
         self._value_bytes = getattr(torch, workload.precision).itemsize
         self._group: Any = None
         if shared_by > 1:
-            self._group, _ = dist.new_subgroups(shared_by)  # type: ignore[no-untyped-call]
+            self._group, _ = dist.new_subgroups(shared_by)
         length = workload.batch.max_prompt_length + workload.batch.max_response_length
         sequences = ceil(workload.batch.size / ranks) * shared_by
         kv_cache_bytes = self._kv_cache_bytes(model_config, length, sequences) // shared_by
@@ -371,8 +371,8 @@ def _no_shared_files() -> Iterator[None]:
         CpuCommunicator._all_group_ranks_share_shm_group_name = agree
 
 
-def _compute_with_parameter(layer: nn.Module, remove_weight: bool) -> None:
-    layer.cpu_linear = linear  # type: ignore[assignment]  # a plain attribute, as vLLM sets it
+def _compute_with_parameter(layer: Any, remove_weight: bool) -> None:
+    layer.cpu_linear = linear
 
 
 def _load(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
