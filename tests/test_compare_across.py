@@ -252,7 +252,7 @@ def test_what_holds_for_every_launch_is_told_once(tmp_path: Path) -> None:
     assert flags == (f"x: {logs[1]}: repeated: 1 step line repeats an earlier one",)
     logs[0].write_text(logs[0].read_text() + 2 * logs[0].read_text().splitlines(keepends=True)[-1])
     assert arm(*logs, name="x").flags == (
-        f"x: {logs[0]}: repeated: 2 step lines repeat earlier ones (and 1 more of the kind)",
+        f"x: {logs[0]}: repeated: 2 step lines repeat earlier ones (and in 1 launch more)",
     )
     assert arm(logs[1], logs[1], name="x").flags == ("x: repeated: 1 step line repeats an earlier one",)
 

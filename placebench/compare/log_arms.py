@@ -99,22 +99,17 @@ def arm_of_logs(
 
 
 def _flags(launches: Sequence[ArmLaunch], runs: Sequence[LoggedRun]) -> list[str]:
-    """What to mind, each flag once: with the first launch that has it, unless it says the same of all."""
-    names = dict.fromkeys(flag.name for run in runs for flag in run.flags)
+    """What to mind, by name: once where it is the same for every launch, else as the first that has it says it."""
     told = []
-    for name in names:
-        found = [
-            (launch.source, flag.text)
-            for launch, run in zip(launches, runs, strict=True)
-            for flag in run.flags
-            if flag.name == name
-        ]
-        source, text = found[0]
-        if {text for _, text in found} == {text} and len(found) == len(runs):
-            told.append(f"{name}: {text}")
-        else:
-            more = f" (and {len(found) - 1} more of the kind)" if len(found) > 1 else ""
-            told.append(f"{source}: {name}: {text}{more}")
+    for name in dict.fromkeys(flag.name for run in runs for flag in run.flags):
+        texts = [tuple(flag.text for flag in run.flags if flag.name == name) for run in runs]
+        if len(set(texts)) == 1:
+            told += [f"{name}: {text}" for text in texts[0]]
+            continue
+        source, first = next((launch.source, found) for launch, found in zip(launches, texts, strict=True) if found)
+        others = sum(map(bool, texts)) - 1
+        more = f" (and in {plural(others, 'launch', 'launches')} more)" if others else ""
+        told += [f"{source}: {name}: {text}{more}" for text in first]
     return told
 
 
