@@ -11,6 +11,7 @@ from pathlib import Path
 
 from placebench.errors import MissingExtraError, UsageError
 from placebench.models import PRESETS, model_shape, score_count
+from placebench.progress import format_bytes
 from placebench.workload import Workload
 
 JOB_PACKAGES = ("torch", "ray", "transformers")
@@ -49,6 +50,25 @@ def unusable_folder(folder: Path) -> Iterator[str]:
         yield f"--out {folder.parent}: no permission to write in {parent}; name another folder"
     else:
         yield from full_disks(parent)
+
+
+def no_room_for_checkpoints(folder: Path, each: int, launches: int, at_once: int) -> Iterator[str]:
+    """A disk that cannot hold the checkpoints of a run.
+
+    Args:
+        folder: of the run, which need not be there yet.
+        each: bytes of a checkpoint.
+        launches: that leave one.
+        at_once: checkpoints of a launch while it saves: a new one is whole before the older one goes.
+    """
+    parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    need, free = each * (launches - 1 + at_once), shutil.disk_usage(parent).free
+    if need > free:
+        yield (
+            f"--checkpoint-every: checkpoints of {launches} launch{'es' * (launches > 1)}, {format_bytes(each)} each,"
+            f" need {format_bytes(need)} in {parent}, where {format_bytes(free)} are free: free some, choose another"
+            " --out, or take fewer rounds or placements"
+        )
 
 
 def full_disks(folder: Path) -> Iterator[str]:

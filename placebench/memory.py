@@ -29,7 +29,8 @@ Trained weights, their gradients and optimizer states are float32 in either prec
     kv cache     2·b·L·v for every token of a rank's sequences at full length; of an engine in blocks of 128 tokens
     sampling     56 bytes for every word and sequence (float32 and float64 tables of sorted probabilities)
     engine       b·N/t of a generating engine of its own that t devices share, in a pool apart from the actor's in any
-                 case; weights then arrive in buckets of 256 MiB, or of the embedding where that is more
+                 case; weights then go there in buckets of 256 MiB, or of the embedding where that is more, of which
+                 both ends hold one
     graphs       CUDA graphs and the engine's workspaces (`ENGINE_BYTES`)
     allocator    on GPUs a share of all tensors (`ALLOCATOR_SHARES`): what torch's caching allocator holds and cannot
                  use, between blocks and for the streams that gather weights and reduce gradients
@@ -159,17 +160,20 @@ def estimate_memory(
         largest_root = max(model.root for model in models.values())
         building = 4 * largest_root if workload.sharding == "shard" else 0
         moments["build_models"] = {"runtime": always["runtime"], "weights": always["weights"], "building": building}
+    # Of a sharded model, what is whole at a time while its weights are written or sent.
+    gathered = max(_Model(workload, actor, actor.parameters, True, ranks, kind).units) if shards > 1 else 0
+    # No more is on the way to another pool at a time than a bucket, or the embedding where that is more.
+    bucket = min(max(_BUCKET_BYTES, value * actor.vocab_size * actor.hidden_size), value * actor.parameters)
     if has_engine:
         moments["gen"] = {**always, **engine, "prefill": _prefill(workload, actor, ranks)}
-        gathered = max(_Model(workload, actor, actor.parameters, True, ranks, kind).units) if shards > 1 else 0
         moments["update_weights"] = {**always, **engine, "copies": value * gathered}
     elif Role.ROLLOUT in roles:
         copies = {"copies": 0} if is_apart else {}
         moments["gen"] = {**always, **engine, **_generation(workload, actor, ranks), **copies}
     if is_apart:
-        # No more is on the way at a time than a bucket, or the embedding where that is more.
-        arriving = max(_BUCKET_BYTES, value * actor.vocab_size * actor.hidden_size)
-        moments["update_weights"] = {**always, **engine, "copies": min(arriving, value * actor.parameters)}
+        moments["update_weights"] = {**always, **engine, "copies": bucket}
+    elif Role.ACTOR in roles and Role.ROLLOUT not in roles:
+        moments["update_weights"] = {**always, "copies": bucket + value * gathered}
     for role, model in models.items():
         phase = f"update_{role}" if role in trained else str(role)
         passes = model.update() if role in trained else model.scoring()

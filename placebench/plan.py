@@ -17,7 +17,7 @@ from placebench.models import JobShapes, model_shape
 from placebench.placement import Placement
 from placebench.placement_checks import impossible_placements
 from placebench.placement_words import readable_placements
-from placebench.ppo.checkpoints import Checkpoint, changes, differences, read_checkpoint
+from placebench.ppo.checkpoints import Checkpoint, changes, checkpoint_bytes, differences, read_checkpoint
 from placebench.rounds import AutoRounds, auto_rounds, planned_rounds
 from placebench.runfolder import RunFolder, slug
 from placebench.workload import Workload, build_workload
@@ -242,7 +242,8 @@ def make_plan(request: RunRequest) -> Plan:
     if request.name is not None and (wrong := tuple(checks.wrong_name(request.name))):
         reasons.add(wrong)
     else:
-        reasons.add(checks.unusable_folder(folder.path))
+        unusable = tuple(checks.unusable_folder(folder.path))
+    reasons.add(unusable)
     workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
     if workload:
         reasons.add(checks.unusable_workload(workload))
@@ -259,6 +260,11 @@ def make_plan(request: RunRequest) -> Plan:
     if workload and start:
         reasons.add(differences(start, workload))
     auto = reasons.attempt(lambda: auto_rounds(request))
+    is_here = request.devices is None or not parse_devices(request.devices).is_described
+    if workload and devices and is_here and not unusable:
+        launches = planned_rounds(request, auto) * len(placements)
+        every, before = request.checkpoint_every, start.step if start else 0
+        reasons.attempt(lambda: reasons.add(no_room_for_checkpoints(workload, folder.path, every, before, launches)))
     reasons.raise_any()
     assert workload is not None
     assert devices is not None
@@ -346,6 +352,28 @@ def too_large(workload: Workload, placements: Sequence[BoundPlacement], devices:
     if shapes is not None:
         for bound in placements:
             yield from fitting.too_large(workload, shapes, bound, devices)
+
+
+def no_room_for_checkpoints(
+    workload: Workload, folder: Path, every: int | None, before: int, launches: int
+) -> Iterator[str]:
+    """One line where the disk cannot hold the checkpoints that launches will write.
+
+    Args:
+        workload: the job.
+        folder: of the run.
+        every: steps from one checkpoint to the next; None for none.
+        before: steps that every launch has done in an earlier job.
+        launches: how many are to come.
+
+    Raises:
+        UsageError: a model is not known.
+    """
+    shapes = job_shapes(workload)
+    saved = workload.steps // every - before // every if every else 0
+    if shapes is not None and saved > 0 and launches:
+        each = checkpoint_bytes(workload, shapes)
+        yield from checks.no_room_for_checkpoints(folder, each, launches, min(saved, 2))
 
 
 def job_shapes(workload: Workload) -> JobShapes | None:

@@ -14,7 +14,15 @@ from placebench.errors import Reasons, UsageError
 from placebench.ownership import live_runs, mark_interrupted
 from placebench.placement import Pool, placement_from_record
 from placebench.placement_words import parse_placements
-from placebench.plan import BoundPlacement, Plan, RunRequest, bind, devices_per_node, find_devices
+from placebench.plan import (
+    BoundPlacement,
+    Plan,
+    RunRequest,
+    bind,
+    devices_per_node,
+    find_devices,
+    no_room_for_checkpoints,
+)
 from placebench.ppo.checkpoints import read_checkpoint
 from placebench.rounds import auto_rounds, auto_rounds_from, planned_rounds
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status
@@ -54,6 +62,10 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
     auto = reasons.attempt(lambda: auto_rounds(request, stored_auto))
     reasons.raise_any()
     planned = planned_rounds(request, auto, rounds)
+    done = _done_launches(folder, placements, planned)
+    every, before, to_come = content.get("checkpoint_every"), start.step if start else 0, planned * len(placements)
+    reasons.add(no_room_for_checkpoints(workload, path, every, before, to_come - len(done)))
+    reasons.raise_any()
     return Plan(
         name=str(content["name"]),
         folder=folder,
@@ -67,7 +79,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         step_timeout_s=request.step_timeout_s,
         time_limit_s=request.time_limit_s,
         sample_hz=sample_hz,
-        done=_done_launches(folder, placements, planned),
+        done=done,
         resumed=True,
         checkpoint_every=content.get("checkpoint_every"),
         start=start,

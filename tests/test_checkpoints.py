@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 from jobs import Job, run_job
 
 from placebench.errors import UsageError
+from placebench.models import PRESETS, JobShapes
 from placebench.plan import RunRequest, make_plan
-from placebench.ppo.checkpoints import new_checkpoint, read_checkpoint
+from placebench.ppo.checkpoints import checkpoint_bytes, new_checkpoint, read_checkpoint
 from placebench.workload import Workload, build_workload
 
 SMALL = ("steps=4", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8", "algorithm.kl_control=adaptive")
@@ -82,6 +84,53 @@ def test_a_kill_during_the_first_one_leaves_none(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", KILLED, str(folder), "before the rename"], check=False, timeout=60)
     with pytest.raises(UsageError, match="there is no checkpoint; name a folder step-N"):
         read_checkpoint(folder)
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from placebench.ppo.checkpoints import new_checkpoint
+from placebench.ppo.model_state import save_model
+from placebench.workload import Workload
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.Linear(512, 512)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+with new_checkpoint(Path(sys.argv[1]), 4, 0.5, Workload()) as scratch:
+    save_model(scratch / "actor.pt", model, torch.optim.AdamW(model.parameters()))
+"""
+
+
+def test_a_file_that_cannot_be_written_is_one_line_and_leaves_the_older_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    write(folder, 2)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(folder)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    reason = f"cannot write the checkpoint {folder}/.step-000004/actor.pt: File too large"
+    assert f"placebench.errors.LaunchError: {reason}\n" in done.stderr
+    assert [entry.name for entry in folder.iterdir()] == ["step-000002"]
+    assert read_checkpoint(folder).step == 2
+
+
+def test_checkpoints_that_the_disk_cannot_hold_are_refused(tmp_path: Path) -> None:
+    each = checkpoint_bytes(Workload(), JobShapes(PRESETS["tiny"], PRESETS["tiny"]))
+    assert each == 12 * (PRESETS["tiny"].parameters + PRESETS["tiny"].critic_parameters)
+    rounds = shutil.disk_usage(tmp_path).free // each + 2
+    request = RunRequest("standard", devices="cpu:2", rounds=rounds, out=tmp_path / "runs", checkpoint_every=5)
+    with pytest.raises(UsageError) as refused:
+        make_plan(request)
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith(f"--checkpoint-every: checkpoints of {rounds} launches, ")
+    assert f" in {tmp_path}, where " in line
+    # Fewer, none, or on other devices' disk, which nobody knows.
+    make_plan(replace(request, rounds=3))
+    make_plan(replace(request, checkpoint_every=11))
+    make_plan(replace(request, devices="cpu:2@64GiB", dry_run=True))
 
 
 def change_state(path: Path, **content: Any) -> None:

@@ -216,6 +216,19 @@ def test_estimates_are_within_a_tenth_of_measured_peaks(
     assert estimate_memory(job, shape, shape, roles, ranks, "gpu").peak / 2**30 == pytest.approx(gib, rel=0.1)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_learners_hold_the_bucket_that_they_send_and_what_they_gather_for_it(ranks: int) -> None:
+    shape = PRESETS["qwen2.5-1.5b"]
+    job = build_workload({"model": "qwen2.5-1.5b", "sharding": "shard"})
+    learners = (Role.ACTOR, Role.REF, Role.CRITIC, Role.REWARD)
+    embedding = 2 * shape.vocab_size * shape.hidden_size
+    moments = estimate_memory(job, shape, shape, learners, ranks, "gpu").moments
+    # One device has every weight whole already; of two, the largest unit is the root, which is the embedding.
+    assert moments["update_weights"]["copies"] == ranks * embedding
+    together = estimate_memory(job, shape, shape, (Role.ROLLOUT, *learners), ranks, "gpu").moments["update_weights"]
+    assert together["copies"] == (ranks - 1) * embedding
+
+
 @pytest.mark.parametrize("backend", ["torch", "vllm"])
 def test_engines_apart_hold_whole_weights_and_a_bucket_more(backend: str) -> None:
     shape = PRESETS["qwen2.5-1.5b"]

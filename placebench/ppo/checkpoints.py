@@ -24,6 +24,7 @@ from typing import Any
 
 from placebench.config import flatten
 from placebench.errors import UsageError
+from placebench.models import JobShapes
 from placebench.runfolder import write_json
 from placebench.workload import Workload
 
@@ -64,9 +65,17 @@ def model_files(workload: Workload) -> tuple[str, ...]:
     return tuple(model_file(role) for role in workload.algorithm.trained_roles)
 
 
+def checkpoint_bytes(workload: Workload, shapes: JobShapes) -> int:
+    """Bytes of a checkpoint: weights and two optimizer states of what is trained, in float32."""
+    critic = shapes.critic.critic_parameters if workload.algorithm.has_critic else 0
+    return 12 * (shapes.actor.parameters + critic)
+
+
 @contextmanager
 def new_checkpoint(folder: Path, step: int, kl_coef: float, workload: Workload) -> Iterator[Path]:
     """A folder for the models' files; when they are written, it becomes the checkpoint and replaces older ones.
+
+    After an error, such as a full disk, the folder is removed and older checkpoints stay.
 
     Args:
         folder: `checkpoints` of a trial; what else an earlier try has left there is removed.
@@ -77,12 +86,12 @@ def new_checkpoint(folder: Path, step: int, kl_coef: float, workload: Workload) 
     scratch = folder / f".step-{step:06d}"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    yield scratch
-    sizes = {name: (scratch / name).stat().st_size for name in model_files(workload)}
-    content = {"schema_version": SCHEMA_VERSION, "step": step, "kl_coef": kl_coef, "files": sizes}
-    write_json(scratch / STATE, content | {"workload": workload.model_dump(mode="json")})
-    for path in (*scratch.iterdir(), scratch):
-        _to_disk(path)
+    try:
+        yield scratch
+        _complete(scratch, step, kl_coef, workload)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
     done = folder / f"step-{step:06d}"
     shutil.rmtree(done, ignore_errors=True)
     scratch.rename(done)
@@ -90,6 +99,15 @@ def new_checkpoint(folder: Path, step: int, kl_coef: float, workload: Workload) 
     for other in folder.iterdir():
         if other != done:
             shutil.rmtree(other)
+
+
+def _complete(scratch: Path, step: int, kl_coef: float, workload: Workload) -> None:
+    """Write beside the models' files what they are, and wait until all of it is on the disk."""
+    sizes = {name: (scratch / name).stat().st_size for name in model_files(workload)}
+    content = {"schema_version": SCHEMA_VERSION, "step": step, "kl_coef": kl_coef, "files": sizes}
+    write_json(scratch / STATE, content | {"workload": workload.model_dump(mode="json")})
+    for path in (*scratch.iterdir(), scratch):
+        _to_disk(path)
 
 
 def _to_disk(path: Path) -> None:

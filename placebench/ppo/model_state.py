@@ -15,19 +15,34 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from placebench.errors import UsageError
+from placebench.errors import LaunchError, UsageError
 
 
 def save_model(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Write a model from its pool's first rank; all ranks have to call it.
 
     The first rank holds weights and optimizer states in the host's memory meanwhile, 12 bytes a parameter.
+
+    Raises:
+        LaunchError: the file cannot be written, for example because the disk is full.
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     weights, states = get_state_dict(module, optimizer, options=options)
     if dist.get_rank() == 0:
-        torch.save({"weights": weights, "optimizer": states, "rng": _rng_states()}, path)
+        _write({"weights": weights, "optimizer": states, "rng": _rng_states()}, path)
     dist.barrier()
+
+
+def _write(content: dict[str, Any], path: Path) -> None:
+    try:
+        # Of a path that it opens itself, torch says only at which byte it stopped.
+        with path.open("wb") as stream:
+            torch.save(content, stream)
+    except (OSError, RuntimeError) as error:
+        found = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(found, OSError):
+            raise
+        raise LaunchError(f"cannot write the checkpoint {path}: {found.strerror}") from error
 
 
 def load_model(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
