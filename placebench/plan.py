@@ -260,8 +260,7 @@ def make_plan(request: RunRequest) -> Plan:
     if workload and start:
         reasons.add(differences(start, workload))
     auto = reasons.attempt(lambda: auto_rounds(request))
-    is_here = request.devices is None or not parse_devices(request.devices).is_described
-    if workload and devices and is_here and not unusable:
+    if workload and devices and not unusable and not (request.devices and parse_devices(request.devices).is_described):
         launches = planned_rounds(request, auto) * len(placements)
         every, before = request.checkpoint_every, start.step if start else 0
         reasons.attempt(lambda: reasons.add(no_room_for_checkpoints(workload, folder.path, every, before, launches)))
