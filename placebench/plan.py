@@ -239,10 +239,8 @@ def make_plan(request: RunRequest) -> Plan:
     folder = RunFolder(request.out / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}")
     reasons = Reasons()
     reasons.add(checks.missing_packages())
-    if request.name is not None and (wrong := tuple(checks.wrong_name(request.name))):
-        reasons.add(wrong)
-    else:
-        unusable = tuple(checks.unusable_folder(folder.path))
+    unusable = () if request.name is None else tuple(checks.wrong_name(request.name))
+    unusable = unusable or tuple(checks.unusable_folder(folder.path))
     reasons.add(unusable)
     workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
     if workload:
