@@ -5,43 +5,22 @@ far as the placement lets them. Where engines have a pool of their own, `gen` is
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from placebench.placement import Placement, Role
-from placebench.ppo.advantages import (
-    KLController,
-    estimate_kl,
-    generalized_advantages,
-    group_advantages,
-    token_rewards,
-    whiten,
-)
-from placebench.ppo.batch import SequenceBatch, balanced_shares, merge_shares, rank_indices
 from placebench.ppo.checkpoints import Checkpoint
-from placebench.ppo.data import Prompt
 from placebench.ppo.engine_pool import EnginePool
 from placebench.ppo.generation import Generation
-from placebench.ppo.metrics import PhaseTimes, StepMetrics
+from placebench.ppo.metrics import PhaseTimes
 from placebench.ppo.rewards import is_judged_by_main
 from placebench.ppo.rollout.gauges import Gauges
 from placebench.ppo.rollout.queues import lag
 from placebench.ppo.running import Running, RunningWork
-from placebench.stepgraph import HAND_OVER, Phase, ready_phases, step_graph
+from placebench.ppo.step_data import StepData, StepState
+from placebench.stepgraph import Phase, ready_phases, step_graph
 from placebench.telemetry.spans import SpanRecorder
 from placebench.workload import Workload
-
-# Per-token fields that each phase reads; nothing else is sent.
-READS: Mapping[str, tuple[str, ...]] = {
-    "update_actor": ("old_log_probs", "ref_log_probs", "advantages"),
-    "update_critic": ("values", "returns"),
-}
-# What the actor's update reads besides where older weights may have generated.
-STALE_READS = ("rollout_log_probs",)
-# Per-token field that each phase's result becomes.
-WRITES: Mapping[str, str] = {"old_log_prob": "old_log_probs", "ref": "ref_log_probs", "values": "values"}
 
 
 @dataclass(frozen=True)
@@ -57,32 +36,6 @@ class StepRecord:
     metrics: dict[str, float]
     spans: list[dict[str, Any]]
     kernels: list[dict[str, Any]]
-
-
-@dataclass
-class _StepState:
-    """What one step knows so far.
-
-    Attributes:
-        step: counted from 1.
-        prompts: of its sequences; with engines of their own known when `gen` is done.
-        done: names of its finished phases.
-        batch: its sequences, once `gen` is done.
-        metrics: its metrics.
-        version: updates that the weights which generated had had, where they share the actor's pool.
-    """
-
-    step: int
-    prompts: list[Prompt]
-    done: set[str] = field(default_factory=set)
-    batch: SequenceBatch | None = None
-    metrics: StepMetrics = field(default_factory=StepMetrics)
-    version: int = 0
-
-    @property
-    def sequences(self) -> SequenceBatch:
-        assert self.batch is not None, "the graph runs gen before every phase that reads its sequences"
-        return self.batch
 
 
 class Controller:
@@ -118,7 +71,7 @@ class Controller:
         self._engines: EnginePool | None = None
         if placement.has_engines:
             self._engines = EnginePool(workload, placement, pools[placement.roles[Role.ROLLOUT]], generation)
-        self._kl = KLController(workload.algorithm, workload.algorithm.kl_coef)
+        self._data = StepData(workload, generation, is_stale=placement.staleness > 0)
         self._recorder = SpanRecorder("controller")
         self._gauges = Gauges(self._recorder.now())
         self._times = PhaseTimes()
@@ -126,7 +79,7 @@ class Controller:
         # Steps whose sequences the actor's pool generates beforehand.
         self._ahead = 0 if self._engines else placement.staleness
         # Steps that have begun and are not over, or of which a phase goes on, and those ahead, in order.
-        self._open: dict[int, _StepState] = {}
+        self._open: dict[int, StepState] = {}
         self._now = 0
         # Updates that the weights which generate have had, where they share the actor's pool.
         self._version = 0
@@ -137,11 +90,11 @@ class Controller:
     @property
     def kl_coef(self) -> float:
         """The coefficient of the KL after the steps so far."""
-        return self._kl.coefficient
+        return self._data.kl.coefficient
 
     def go_on_from(self, checkpoint: Checkpoint) -> None:
         """Let the next step be the one after a checkpoint's."""
-        self._kl.coefficient = checkpoint.kl_coef
+        self._data.kl.coefficient = checkpoint.kl_coef
         self._version = checkpoint.step
         if self._engines:
             self._engines.go_on_from(checkpoint.step)
@@ -157,14 +110,14 @@ class Controller:
         for opened in range(step, step + self._ahead + 1):
             if opened not in self._open:
                 prompts = [] if self._engines else self._generation.step_prompts(opened)
-                self._open[opened] = _StepState(opened, prompts)
+                self._open[opened] = StepState(opened, prompts)
         state = self._open[step]
         while not self._is_over(state):
             if self._engines:
                 self._serve(self._engines, state)
             for phase, owner in self._submittable():
                 if phase.role is None:
-                    self._compute_advantages(owner, phase)
+                    self._compute(owner, phase)
                 else:
                     self._running.add(self._submit(owner, phase, phase.role))
             if not self._is_over(state) and not any(self._submittable()):
@@ -187,7 +140,7 @@ class Controller:
             self._collect()
         return self._worker_spans + self._recorder.drain()
 
-    def _is_over(self, state: _StepState) -> bool:
+    def _is_over(self, state: StepState) -> bool:
         """Whether the next step may begin."""
         return all(phase.name in state.done for phase in self._graph if not phase.outlasts)
 
@@ -197,7 +150,7 @@ class Controller:
             return phase in self._open[step].done
         return step < max(self._open, default=1)
 
-    def _record(self, state: _StepState, start: float, end: float) -> StepRecord:
+    def _record(self, state: StepState, start: float, end: float) -> StepRecord:
         self._recorder.add(state.step, "step", start, end)
         for one in self._running.all:
             self._times.add(one.phase, one.start, end)
@@ -211,10 +164,10 @@ class Controller:
         self._worker_spans, self._kernels = [], []
         return record
 
-    def _submittable(self) -> list[tuple[Phase, _StepState]]:
+    def _submittable(self) -> list[tuple[Phase, StepState]]:
         """Ready phases whose pools are free, at most one a pool, and the step of each."""
         busy = {pool for one in self._running.all for pool in one.occupies}
-        chosen: list[tuple[Phase, _StepState]] = []
+        chosen: list[tuple[Phase, StepState]] = []
         # In a step, too, generation comes first: after it the engine's memory may be training's.
         for state in sorted(self._open.values(), key=lambda state: "gen" in state.done):
             names = self._beside(state, chosen)
@@ -225,7 +178,7 @@ class Controller:
                     busy |= pools
         return chosen
 
-    def _beside(self, state: _StepState, chosen: Sequence[tuple[Phase, _StepState]]) -> frozenset[str]:
+    def _beside(self, state: StepState, chosen: Sequence[tuple[Phase, StepState]]) -> frozenset[str]:
         """Names of the phases beside which one of a step would run, as far as the placement may forbid that."""
         if self._engines:
             # Parts that engines generate hold up nothing: the step may have others.
@@ -246,7 +199,7 @@ class Controller:
         """The pools that work on a phase: none for the controller's own."""
         return frozenset(self._placement.roles[role] for role in (phase.role, phase.partner) if role)
 
-    def _serve(self, engines: EnginePool, state: _StepState) -> None:
+    def _serve(self, engines: EnginePool, state: StepState) -> None:
         """Let steps' prompts in whose weights are new enough, keep engines busy, and take what a step needs."""
         gen = next(phase for phase in self._graph if phase.name == "gen")
         # Beyond the last step too: the last steps are to be measured with engines as busy as before.
@@ -263,24 +216,26 @@ class Controller:
         """Whether there are newer weights than the engines'; they get these before they generate more."""
         return any("update_actor" in state.done and "update_weights" not in state.done for state in self._open.values())
 
-    def _submit(self, state: _StepState, phase: Phase, role: Role) -> Running:
+    def _submit(self, state: StepState, phase: Phase, role: Role) -> Running:
         pool, start = self._placement.roles[role], self._recorder.now()
         workers = self._pools[pool]
         if role is Role.REWARD and is_judged_by_main(self._workload):
             workers = workers[:1]
-        shares = self._shares(state, len(workers))
+        shares = self._data.shares(state, len(workers))
         if phase.name == "gen":
             state.version = self._version
         if self._engines and phase.name == "update_weights":
             pending = self._engines.update(state.step) + self._send_weights(state.step)
         else:
             pending = [
-                worker.run.remote(state.step, phase.name, role.value, self._arguments(state, phase.name, share))
+                worker.run.remote(state.step, phase.name, role.value, self._data.arguments(state, phase.name, share))
                 for worker, share in zip(workers, shares, strict=True)
             ]
 
         def finish(results: list[Any]) -> None:
-            self._absorb(state, phase.name, shares, results)
+            self._data.absorb(state, phase.name, shares, results)
+            if phase.name == "update_weights":
+                self._weights_arrived(state.step, max(results))
             state.done.add(phase.name)
 
         return Running(state.step, phase.name, role, pool, self._pools_of(phase), start, pending, finish)
@@ -292,14 +247,22 @@ class Controller:
             for worker in self._pools[self._placement.roles[role]]
         ]
 
-    def _shares(self, state: _StepState, ranks: int) -> list[np.ndarray[Any, Any]]:
-        """The sequences of each rank: by their lengths once these are known, which is after `gen`."""
-        batch = self._workload.batch
-        if state.batch is None:
-            return rank_indices(batch.size, ranks)
-        return balanced_shares(state.batch.lengths, batch.mini_batch_size, ranks)
+    def _weights_arrived(self, step: int, written: int) -> None:
+        self._version = step
+        if written:
+            # Where weights outlast their step, it is the next one that goes on now.
+            self._open[self._now].metrics.weights_written(written)
 
-    def _wait(self, state: _StepState) -> None:
+    def _compute(self, state: StepState, phase: Phase) -> None:
+        """Run the controller's own phase, `adv`."""
+        start = self._recorder.now()
+        self._data.compute_advantages(state)
+        state.done.add(phase.name)
+        end = self._recorder.now()
+        self._recorder.add(state.step, phase.name, start, end)
+        self._times.add(phase.name, start, end)
+
+    def _wait(self, state: StepState) -> None:
         """Tell what goes on, and wait until some of it is done."""
         phases = [one.phase for one in self._running.all]
         self._on_progress(state.step, tuple(dict.fromkeys(phases)))
@@ -325,81 +288,3 @@ class Controller:
         if self._engines:
             for one in self._engines.catch_up(self._recorder.now):
                 self._running.add(one)
-
-    def _arguments(self, state: _StepState, phase: str, share: np.ndarray[Any, Any]) -> dict[str, Any]:
-        """What one rank needs for a phase: its share of the sequences, and the fields the phase reads."""
-        if phase in HAND_OVER:
-            return {}
-        if phase == "update_weights":
-            return {"version": state.step}
-        if phase == "gen":
-            return self._generation.arguments(state.step, state.prompts, share)
-        arguments: dict[str, Any] = {"batch": state.sequences.select(share, self._reads(phase))}
-        if phase == "reward":
-            arguments["prompts"] = [state.prompts[index].text for index in share]
-            arguments["answers"] = [state.prompts[index].answer for index in share]
-        if phase in READS:
-            lengths = state.sequences.response_lengths.reshape(-1, self._workload.batch.mini_batch_size)
-            arguments["mini_batch_tokens"] = lengths.sum(axis=1).tolist()
-        if phase == "update_actor":
-            arguments["kl_coef"] = self._kl.coefficient
-        return arguments
-
-    def _reads(self, phase: str) -> tuple[str, ...]:
-        is_stale = phase == "update_actor" and self._placement.staleness
-        return READS.get(phase, ()) + (STALE_READS if is_stale else ())
-
-    def _absorb(self, state: _StepState, phase: str, shares: list[np.ndarray[Any, Any]], results: list[Any]) -> None:
-        """Take a phase's results, one per rank, into the step's batch and metrics."""
-        if phase == "gen":
-            state.batch = merge_shares(results, shares)
-        elif phase == "reward":
-            scores = np.concatenate(results)[np.argsort(np.concatenate(shares))]
-            state.batch = state.sequences.with_fields(per_sequence={"scores": scores})
-        elif phase in WRITES:
-            state.batch = self._with_token_field(state, WRITES[phase], shares, results)
-        elif phase in READS:
-            state.metrics.update(phase, results, self._workload)
-        elif phase == "update_weights":
-            self._version = state.step
-            if written := max(results):
-                # Where weights outlast their step, it is the next one that goes on now.
-                self._open[self._now].metrics.weights_written(written)
-
-    def _with_token_field(
-        self, state: _StepState, name: str, shares: list[np.ndarray[Any, Any]], results: list[Any]
-    ) -> SequenceBatch:
-        shards = [
-            state.sequences.select(share, ()).with_fields({name: values})
-            for share, values in zip(shares, results, strict=True)
-        ]
-        return state.sequences.with_fields({name: merge_shares(shards, shares).per_token[name]})
-
-    def _compute_advantages(self, state: _StepState, phase: Phase) -> None:
-        """The `adv` phase: rewards with KL, advantages, whitening; in float64 on the controller."""
-        start = self._recorder.now()
-        algorithm, batch = self._workload.algorithm, state.sequences
-        mask = batch.response_mask()
-        table = {name: batch.padded(batch.per_token[name].astype(np.float64)) for name in batch.per_token}
-        old, ref = table["old_log_probs"], table["ref_log_probs"]
-        kl = np.where(mask, estimate_kl(old, ref, algorithm.kl_estimator), 0.0)
-        scores = batch.per_sequence["scores"].astype(np.float64)
-        rewards = token_rewards(scores, kl, mask, self._kl.coefficient if algorithm.kl_in_reward else 0.0)
-        if algorithm.whiten_rewards:
-            rewards = whiten(rewards, mask, shift_mean=False)
-        fields: dict[str, np.ndarray[Any, Any]] = {}
-        if algorithm.has_critic:
-            raw, fields["returns"] = generalized_advantages(
-                rewards, table["values"], mask, algorithm.gamma, algorithm.lam
-            )
-        else:
-            by_std = algorithm.norm_adv_by_std_in_grpo
-            raw = group_advantages(rewards, mask, self._workload.batch.group_size, by_std=by_std)
-        fields["advantages"] = whiten(raw, mask) if algorithm.whiten_advantages else raw
-        state.batch = batch.with_fields({name: values[mask].astype(np.float32) for name, values in fields.items()})
-        state.metrics.rewards(scores, rewards, kl, mask, self._kl.coefficient)
-        self._kl.update(float(kl[mask].mean()), len(batch))
-        state.done.add(phase.name)
-        end = self._recorder.now()
-        self._recorder.add(state.step, phase.name, start, end)
-        self._times.add(phase.name, start, end)

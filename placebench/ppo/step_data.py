@@ -1,0 +1,153 @@
+"""What a training step knows: which of it each phase reads, and what the phase's result becomes.
+
+It imports numpy, never torch, and knows nothing of pools and time: see `controller`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from placebench.ppo.advantages import (
+    KLController,
+    estimate_kl,
+    generalized_advantages,
+    group_advantages,
+    token_rewards,
+    whiten,
+)
+from placebench.ppo.batch import SequenceBatch, balanced_shares, merge_shares, rank_indices
+from placebench.ppo.data import Prompt
+from placebench.ppo.generation import Generation
+from placebench.ppo.metrics import StepMetrics
+from placebench.stepgraph import HAND_OVER
+from placebench.workload import Workload
+
+# Per-token fields that each phase reads; nothing else is sent.
+READS: Mapping[str, tuple[str, ...]] = {
+    "update_actor": ("old_log_probs", "ref_log_probs", "advantages"),
+    "update_critic": ("values", "returns"),
+}
+# What the actor's update reads besides where older weights may have generated.
+STALE_READS = ("rollout_log_probs",)
+# Per-token field that each phase's result becomes.
+WRITES: Mapping[str, str] = {"old_log_prob": "old_log_probs", "ref": "ref_log_probs", "values": "values"}
+
+
+@dataclass
+class StepState:
+    """What one step knows so far.
+
+    Attributes:
+        step: counted from 1.
+        prompts: of its sequences; with engines of their own known when `gen` is done.
+        done: names of its finished phases.
+        batch: its sequences, once `gen` is done.
+        metrics: its metrics.
+        version: updates that the weights which generated had had, where they share the actor's pool.
+    """
+
+    step: int
+    prompts: list[Prompt]
+    done: set[str] = field(default_factory=set)
+    batch: SequenceBatch | None = None
+    metrics: StepMetrics = field(default_factory=StepMetrics)
+    version: int = 0
+
+    @property
+    def sequences(self) -> SequenceBatch:
+        """The batch, for phases that come after `gen`."""
+        assert self.batch is not None, "the graph runs gen before every phase that reads its sequences"
+        return self.batch
+
+
+class StepData:
+    """Gives phases what they read of a step, and takes their results into it.
+
+    Args:
+        workload: the job.
+        generation: what is generated.
+        is_stale: whether older weights than the actor's may have generated.
+
+    Attributes:
+        kl: the coefficient of the KL, which follows the steps.
+    """
+
+    def __init__(self, workload: Workload, generation: Generation, *, is_stale: bool) -> None:
+        self._workload, self._generation, self._is_stale = workload, generation, is_stale
+        self.kl = KLController(workload.algorithm, workload.algorithm.kl_coef)
+
+    def shares(self, state: StepState, ranks: int) -> list[np.ndarray[Any, Any]]:
+        """The sequences of each rank: by their lengths once these are known, which is after `gen`."""
+        batch = self._workload.batch
+        if state.batch is None:
+            return rank_indices(batch.size, ranks)
+        return balanced_shares(state.batch.lengths, batch.mini_batch_size, ranks)
+
+    def arguments(self, state: StepState, phase: str, share: np.ndarray[Any, Any]) -> dict[str, Any]:
+        """What one rank needs for a phase: its share of the sequences, and the fields the phase reads."""
+        if phase in HAND_OVER:
+            return {}
+        if phase == "update_weights":
+            return {"version": state.step}
+        if phase == "gen":
+            return self._generation.arguments(state.step, state.prompts, share)
+        arguments: dict[str, Any] = {"batch": state.sequences.select(share, self._reads(phase))}
+        if phase == "reward":
+            arguments["prompts"] = [state.prompts[index].text for index in share]
+            arguments["answers"] = [state.prompts[index].answer for index in share]
+        if phase in READS:
+            lengths = state.sequences.response_lengths.reshape(-1, self._workload.batch.mini_batch_size)
+            arguments["mini_batch_tokens"] = lengths.sum(axis=1).tolist()
+        if phase == "update_actor":
+            arguments["kl_coef"] = self.kl.coefficient
+        return arguments
+
+    def _reads(self, phase: str) -> tuple[str, ...]:
+        return READS.get(phase, ()) + (STALE_READS if phase == "update_actor" and self._is_stale else ())
+
+    def absorb(self, state: StepState, phase: str, shares: list[np.ndarray[Any, Any]], results: list[Any]) -> None:
+        """Take a phase's results, one per rank, into the step's batch and metrics."""
+        if phase == "gen":
+            state.batch = merge_shares(results, shares)
+        elif phase == "reward":
+            scores = np.concatenate(results)[np.argsort(np.concatenate(shares))]
+            state.batch = state.sequences.with_fields(per_sequence={"scores": scores})
+        elif phase in WRITES:
+            state.batch = self._with_token_field(state, WRITES[phase], shares, results)
+        elif phase in READS:
+            state.metrics.update(phase, results, self._workload)
+
+    def _with_token_field(
+        self, state: StepState, name: str, shares: list[np.ndarray[Any, Any]], results: list[Any]
+    ) -> SequenceBatch:
+        shards = [
+            state.sequences.select(share, ()).with_fields({name: values})
+            for share, values in zip(shares, results, strict=True)
+        ]
+        return state.sequences.with_fields({name: merge_shares(shards, shares).per_token[name]})
+
+    def compute_advantages(self, state: StepState) -> None:
+        """The `adv` phase: rewards with KL, advantages, whitening; in float64."""
+        algorithm, batch = self._workload.algorithm, state.sequences
+        mask = batch.response_mask()
+        table = {name: batch.padded(batch.per_token[name].astype(np.float64)) for name in batch.per_token}
+        old, ref = table["old_log_probs"], table["ref_log_probs"]
+        kl = np.where(mask, estimate_kl(old, ref, algorithm.kl_estimator), 0.0)
+        scores = batch.per_sequence["scores"].astype(np.float64)
+        rewards = token_rewards(scores, kl, mask, self.kl.coefficient if algorithm.kl_in_reward else 0.0)
+        if algorithm.whiten_rewards:
+            rewards = whiten(rewards, mask, shift_mean=False)
+        fields: dict[str, np.ndarray[Any, Any]] = {}
+        if algorithm.has_critic:
+            raw, fields["returns"] = generalized_advantages(
+                rewards, table["values"], mask, algorithm.gamma, algorithm.lam
+            )
+        else:
+            by_std = algorithm.norm_adv_by_std_in_grpo
+            raw = group_advantages(rewards, mask, self._workload.batch.group_size, by_std=by_std)
+        fields["advantages"] = whiten(raw, mask) if algorithm.whiten_advantages else raw
+        state.batch = batch.with_fields({name: values[mask].astype(np.float32) for name, values in fields.items()})
+        state.metrics.rewards(scores, rewards, kl, mask, self.kl.coefficient)
+        self.kl.update(float(kl[mask].mean()), len(batch))
