@@ -23,30 +23,44 @@ SETTINGS = (
     "torch_compile=false",
 )
 
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not list_gpus().gpus, reason="no NVIDIA GPU on this host"),
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed: pip install 'placebench[vllm]'"),
+]
 
-@pytest.mark.gpu
-@pytest.mark.timeout(600)
-def test_a_saved_model_trains_and_its_engine_follows(tmp_path: Path) -> None:
-    if not list_gpus().gpus:
-        pytest.skip("no NVIDIA GPU on this host")
-    if find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed: pip install 'placebench[vllm]'")
-    save_model(tmp_path / "model", "qwen2.5-0.5b")
-    (tmp_path / "prompts.jsonl").write_text('{"prompt": "1+2=", "answer": "3"}\n{"prompt": "2+2=", "answer": "4"}\n')
-    options = ["--model", str(tmp_path / "model"), "--devices", "gpu:1", "--rounds", "1", "--out", str(tmp_path)]
-    options += ["--placements", "standard", "--steps", "3", "--warmup-steps", "2", "--name", "saved"]
-    values = (*SETTINGS, f"data.source={tmp_path / 'prompts.jsonl'}")
+
+def run(folder: Path, placement: str, model: str, *settings: str) -> Path:
+    """One launch through the command; returns its folder."""
+    sizes = ("--rounds", "1", "--steps", "3", "--warmup-steps", "2")
+    options = ["--placements", placement, "--devices", "gpu:1", "--model", model, "--out", str(folder), *sizes]
+    values = [f"--set={setting}" for setting in (*SETTINGS, *settings)]
     done = subprocess.run(
-        [sys.executable, "-m", "placebench", "run", *options, *(f"--set={value}" for value in values)],
+        [sys.executable, "-m", "placebench", "run", *options, *values],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:]
-    trial = next(tmp_path.glob("*-saved/trials/*"))
+    return next(folder.glob("*/trials/*"))
+
+
+def test_a_saved_model_trains_and_its_engine_follows(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", "qwen2.5-0.5b")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "1+2=", "answer": "3"}\n{"prompt": "2+2=", "answer": "4"}\n')
+    trial = run(tmp_path / "runs", "standard", str(tmp_path / "model"), f"data.source={prompts}")
     metrics = [row["metrics"] for row in read_jsonl(trial / "steps.jsonl")]
     assert [step["prompt_length/mean"] for step in metrics] == [4, 4, 4]
     assert max(step["training/rollout_probs_diff_mean"] for step in metrics) < 0.05
     assert json.loads((trial / "launch.json").read_text())["workload"]["rollout"]["backend"] == "vllm"
     assert {"sleep", "wake_up", "update_weights"} <= {span["phase"] for span in read_jsonl(trial / "spans.jsonl")}
+
+
+def test_a_replica_trains_under_grpo(tmp_path: Path) -> None:
+    trial = run(tmp_path / "runs", "ddp:1", "qwen2.5-0.5b", "algorithm.name=grpo", "batch.group_size=4")
+    metrics = [row["metrics"] for row in read_jsonl(trial / "steps.jsonl")]
+    assert max(step["training/rollout_probs_diff_mean"] for step in metrics) < 0.05
+    assert all(step["actor/grad_norm"] > 0 for step in metrics)

@@ -66,6 +66,18 @@ def test_each_sequence_attends_to_itself_alone(kv_heads: int, window: int | None
         torch.testing.assert_close(together[:, start:end], alone.transpose(1, 2))
 
 
+def test_attention_computes_in_the_type_of_its_values() -> None:
+    torch.manual_seed(0)
+    packed = pack(batch_of([(2, 3), (1, 1)]), 7, CPU, torch.bfloat16).inputs
+    arguments: dict[str, Any] = {name: packed[name] for name in ("cu_seq_lens_q", "max_length_q", "padded_positions")}
+    # As autocast and rotary embeddings leave them.
+    query, key, value = torch.randn(1, 2, 7, 8), torch.randn(1, 2, 7, 8), torch.randn(1, 2, 7, 8).bfloat16()
+    mixed, _ = packed_attention(torch.nn.Identity(), query, key, value, None, **arguments)
+    plain, _ = packed_attention(torch.nn.Identity(), query.bfloat16(), key.bfloat16(), value, None, **arguments)
+    assert mixed.dtype is torch.bfloat16
+    assert torch.equal(mixed, plain)
+
+
 def test_an_attention_option_that_is_not_computed_is_refused() -> None:
     nothing = torch.zeros(1, 1, 1, 1)
     with pytest.raises(LaunchError, match="softcap"):

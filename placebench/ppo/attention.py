@@ -51,7 +51,7 @@ def packed_attention(
         module: the layer's attention; not looked at.
         query: [1, heads, tokens, head width].
         key: [1, key-value heads, tokens, head width].
-        value: like `key`.
+        value: like `key`; its type is that of the computing.
         attention_mask: None: `cu_seq_lens_q` says all.
         cu_seq_lens_q: where sequences begin, and the end, int32 [sequences + 1].
         max_length_q: tokens of the longest sequence, or more.
@@ -71,7 +71,8 @@ def packed_attention(
         if options.get(name) is not None:
             raise LaunchError(f"this model's attention uses {name}, which training here does not compute")
     window = sliding_window if sliding_window is not None and sliding_window < max_length_q else None
-    query, key, value = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
+    # Under autocast the rotary embedding leaves queries and keys in float32, which the flash kernel does not take.
+    query, key, value = (tensor.squeeze(0).transpose(0, 1).to(value.dtype) for tensor in (query, key, value))
     if padded_positions is None:
         result = _flash(query, key, value, cu_seq_lens_q, max_length_q, scaling, window)
     else:
