@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from placebench.errors import UsageError
-from placebench.logs import FORMATS, Kind, LoggedRun, read_log, read_run, scan_log
+from placebench.logs import DIALECTS, FORMATS, Kind, LoggedRun, read_log, read_run, scan_log
 from placebench.logs import source as log_source
 
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
@@ -165,6 +165,15 @@ def test_nemo_rl_nested_timers_are_details(tmp_path: Path) -> None:
     assert found["unattributed"] == (1.5, Kind.UNATTRIBUTED)
     assert metrics(run, 1)["E2E (Tokens/sec/gpu)"] == 1234.5
     assert flags(run) == {"nemo-rl-nested-timers", "nemo-rl-mfu", "no-tokens"}
+
+
+def test_every_trap_is_told_by_some_log(tmp_path: Path) -> None:
+    told = set().union(*(flags(sample(tmp_path, name)) for name in log_samples.SAMPLES))
+    rare = ("timing_s/gen,training/off_policy/lag", "timing/train/generation,ray/training_worker_idle_time_ratio")
+    for names in rare:
+        (tmp_path / "rare.csv").write_text(f"step,{names}\n1,2.0,0.0\n")
+        told |= flags(read_run([tmp_path / "rare.csv"]))
+    assert {trap.name for dialect in DIALECTS for trap in dialect.traps} <= told
 
 
 @pytest.mark.parametrize("name", ["trl, quoted", "trl, plain", "trl-state"])

@@ -182,7 +182,7 @@ def test_launch_names_are_short_and_distinct() -> None:
         return launch_names([Path(path) for path in paths])
 
     assert named("runs/demo.log") == ("demo",)
-    assert named("runs/demo.log.gz", "runs/demo_split.log") == ("demo", "demo_split")
+    assert named("runs/demo.log.gz", "runs/demo_split.log.zst") == ("demo", "demo_split")
     assert named("a/x/train.log", "a/y/train.log") == ("x/train", "y/train")
     assert named("x/train.log", "train.log") == ("x/train", "train")
     assert named("a/log.txt", "a/log.jsonl") == ("log.txt", "log.jsonl")

@@ -255,7 +255,7 @@ def alone(arm: Arm) -> str:
     """The step time of an arm that is compared with nothing, in one sentence."""
     step = arm.estimate(STEP_TIME.key)
     if not step.n:
-        return f"{arm.name}: the step times are missing."
+        return f"{arm.name} gives no step time."
     basis = f"95 % interval {interval(step.low, step.high)} s, " if step.n > 1 else ""
     return f"{arm.name}: a step takes {quantity(step.value, 's')} ({basis}{plural(step.n, 'launch', 'launches')})."
 

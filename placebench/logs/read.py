@@ -163,7 +163,10 @@ def read_timings(path: Path, *, launch: str | None = None, log_format: str | Non
 
 def launch_names(paths: Sequence[Path]) -> tuple[str, ...]:
     """A short name for each log: the file's name, with as many folders, or its suffix, as tell them apart."""
-    stems = [(*path.parent.parts, path.name.removesuffix(".gz").rsplit(".", 1)[0] or path.name) for path in paths]
+    stems = [
+        (*path.parent.parts, path.name.removesuffix(".gz").removesuffix(".zst").rsplit(".", 1)[0] or path.name)
+        for path in paths
+    ]
     for parts in (stems, [path.parts for path in paths]):
         for depth in range(1, max(map(len, parts), default=0) + 1):
             names = tuple("/".join(part[-depth:]) for part in parts)
