@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,13 +155,22 @@ def _state_path() -> Path:
 
 
 def _state_folder() -> Path:
+    """The state folder, made if need be.
+
+    Raises:
+        FileNotFoundError: another process has removed it meanwhile.
+        PlacebenchError: it cannot be made, or is not the user's.
+    """
     path = _state_path()
     try:
-        path.mkdir(mode=0o700, exist_ok=True)
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
     except OSError as error:
         raise PlacebenchError(f"{path}: cannot keep the record of a run there: {error.strerror}; set TMPDIR") from None
     # The folder lies where every user may write: one that somebody else has put there is not to be trusted.
-    if path.is_symlink() or path.stat().st_uid != os.getuid():
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise PlacebenchError(f"{path}: belongs to another user; remove it or set TMPDIR to a folder of your own")
     return path
 
@@ -187,14 +197,15 @@ def _locked() -> Iterator[Path]:
             yield state
         finally:
             if not _records(state):
-                shutil.rmtree(state)
+                # It stays where another process has put a new lock into it since the old one is gone.
+                shutil.rmtree(state, ignore_errors=True)
 
 
 def _lock_state() -> tuple[Path, IO[bytes]]:
     """Lock the state folder; anew when another process has removed it since it was seen."""
     while True:
-        state = _state_folder()
         with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
+            state = _state_folder()
             lock = stack.enter_context((state / "lock").open("wb"))
             fcntl.flock(lock, fcntl.LOCK_EX)
             if os.path.samestat(os.fstat(lock.fileno()), (state / "lock").stat()):

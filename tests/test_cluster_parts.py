@@ -11,6 +11,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from launching import wait_for
 
 from placebench.cluster.clocks import DRIFT, ClockOffset, ClockTable, clock_notes, measure_offset
 from placebench.cluster.discovery import Cluster, ClusterNode, cluster_from_dict, discover_cluster
@@ -138,7 +139,7 @@ def test_an_address_that_cannot_be_is_refused_at_once(address: str, said: str) -
         discover_cluster(address, None)
     assert said in str(raised.value)
     assert address in str(raised.value)
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 10
 
 
 def entry(name: str, devices: int = 2, **changes: Any) -> dict[str, Any]:
@@ -238,11 +239,16 @@ def test_an_agent_samples_its_devices_and_ends_workers_with_their_children(
     (device,) = discover(parse_devices("cpu:1"))
     agent = NodeAgent([device_to_dict(device)], hz=20)
     agent.register(stubborn.pid, device.id)
-    time.sleep(0.3)
-    rows, failed = agent.drain()
-    assert failed is None
+    rows: list[dict[str, Any]] = []
+
+    def counted() -> list[dict[str, Any]]:
+        more, failed = agent.drain()
+        assert failed is None
+        rows.extend(more)
+        return [row for row in rows if row.get("device") == device.id and row["processes"] >= 1]
+
+    wait_for(counted)
     assert rows[0]["kind"] == "header"
-    assert [row for row in rows if row.get("device") == device.id][-1]["processes"] >= 1
     last = agent.finish(agent.workers(), 0.2)
     assert last[-1]["kind"] == "footer"
     assert not psutil.pid_exists(stubborn.pid)

@@ -28,8 +28,8 @@ from placebench.telemetry.spans import SpanClock
 
 SAMPLER = [sys.executable, "-m", "placebench.telemetry.sampler"]
 SPIN = "while True: pass"
-SLEEP = "import time; time.sleep(60)"
-DEADLINE_S = 20
+SLEEP = "import time; print(flush=True); time.sleep(600)"
+DEADLINE_S = 60
 # Two readings of the kernel's user and system time, in ticks of 10 ms, and the moment between a reading and its stamp.
 KERNEL_COUNT_S = 0.05
 
@@ -99,7 +99,9 @@ def python(code: str) -> list[str]:
 
 
 def test_a_spinning_process_is_busy_a_sleeping_one_is_not_and_sigterm_ends_the_file(trial: Trial, start: Start) -> None:
-    spinning, sleeping = start(python(SPIN)), start(python(SLEEP))
+    spinning, sleeping = start(python(SPIN)), start(python(SLEEP), stdout=subprocess.PIPE)
+    assert sleeping.stdout is not None
+    sleeping.stdout.readline()  # it sleeps from now on: what its start took is no load of its own
     os.sched_setaffinity(spinning.pid, {min(os.sched_getaffinity(0))})
     register(trial, spinning.pid, "cpu:0")
     register(trial, sleeping.pid, "cpu:1")
@@ -171,7 +173,7 @@ def test_load_is_shared_out_over_the_pinned_cores_and_counts_children(trial: Tri
 def test_a_process_may_come_late_and_leave(trial: Trial, start: Start) -> None:
     process = start([*SAMPLER, str(trial.path), "--hz", "10"])
     wait_for(lambda: samples(trial, "cpu:0"))
-    worker = start(python(SLEEP))
+    worker = start(python(SLEEP), stdout=subprocess.DEVNULL)
     register(trial, worker.pid, "cpu:0")
     wait_for(lambda: samples(trial, "cpu:0")[-1]["util"] is not None)
     worker.kill()  # and not waited for: what is left of it has no memory and must not count

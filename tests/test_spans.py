@@ -111,17 +111,26 @@ def test_recording_needs_no_heavy_package() -> None:
     assert run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
+class HandClock(SpanClock):
+    """A clock that stands still until it is moved."""
+
+    now = 100.0
+
+    def mono(self) -> float:
+        return self.now
+
+
 def test_an_interruption_cuts_the_span_around_it_in_two() -> None:
-    recorder = SpanRecorder("cpu:0")
+    clock = HandClock()
+    recorder = SpanRecorder("cpu:0", clock=clock)
     with recorder.span(2, "gen", "rollout"):
-        time.sleep(0.01)
+        clock.now += 1
         with recorder.interruption(1, "update_weights", "rollout"):
-            time.sleep(0.02)
-        time.sleep(0.01)
+            clock.now += 2
+        clock.now += 4
     first, between, second = recorder.drain()
     assert [(span["step"], span["phase"]) for span in (first, between, second)] == [
         (2, "gen"), (1, "update_weights"), (2, "gen"),
     ]  # fmt: skip
-    assert first["end_mono"] <= between["start_mono"] <= between["end_mono"] <= second["start_mono"]
-    assert between["end_mono"] - between["start_mono"] >= 0.02
-    assert second["end_mono"] - second["start_mono"] < between["end_mono"] - between["start_mono"] + 0.01
+    times = [(span["start_mono"], span["end_mono"]) for span in (first, between, second)]
+    assert times == [(100, 101), (101, 103), (103, 107)]
