@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -251,6 +252,15 @@ def test_the_launches_needed_find_a_detectable_effect(effect: float, sd: float) 
         return
     assert detectable_effect(sd, needed) <= effect * (1 + 1e-9)
     assert needed == 2 or detectable_effect(sd, needed - 1) > effect
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=40))
+def test_p_values_of_a_family_are_corrected_as_scipy_does(p_values: list[float]) -> None:
+    ratio = compare(rounds([1.0] * 4), rounds([1.03, 1.07, 1.045, 1.07]), Better.LESS)
+    assert ratio is not None
+    corrected = control_false_discoveries({index: replace(ratio, p_value=one) for index, one in enumerate(p_values)})
+    found = [one.p_value for one in corrected.values() if one is not None]
+    assert found == pytest.approx(stats.false_discovery_control(p_values).tolist())
 
 
 def test_a_family_of_metrics_is_corrected() -> None:

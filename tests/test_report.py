@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
 
-from placebench.compare.text import interval, signed
+from placebench.compare.text import interval, signed, signed_interval
 from placebench.errors import UsageError
 from placebench.report import build_report, show
 from placebench.report.schema import Summary
@@ -140,7 +140,7 @@ def test_the_pages_hold_the_same_numbers(finished: Path) -> None:
         assert "cpu:1 (critic_pool) waits 1.23 s" in text
     assert "| step | 1.31 s | 1.84 s | 1.408 | 1.408–1.408 | slower |" in markdown
     assert "![" in markdown
-    assert "| update_critic | 0.202 s | 0 s | −0.202 s | −0.204 to −0.200 | 0 s | 0.403 s |" in markdown
+    assert "| update_critic | 0.202 s | 0 s | −0.202 s | −0.204 to −0.200 s | 0 s | 0.403 s |" in markdown
     assert "| step | 1.31 s | 1.84 s | +0.534 s | – | 0 s | 0.615 s |" in markdown
     for name in re.findall(r"\]\((plots/[^)]*)\)", markdown):
         assert (finished / name).is_file()
@@ -243,6 +243,21 @@ def test_a_difference_has_its_sign(value: float, shown: str) -> None:
     assert signed(value, "s") == shown
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (-0.275, 0.0018, "−0.275 to +0.002 s"),
+        (-0.000038, 0.000057, "−0.038 to +0.057 ms"),
+        (-0.00089, -0.00008, "−0.89 to −0.08 ms"),
+        (-12.0, 130.0, "−12 to +130 s"),
+        (-1e-12, 0.0, "0 to 0 s"),
+        (float("nan"), float("nan"), "–"),
+    ],
+)
+def test_the_interval_of_a_difference_has_its_unit(low: float, high: float, shown: str) -> None:
+    assert signed_interval(low, high) == shown
+
+
 def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no run\.json in it"):
         build_report(tmp_path)
@@ -266,11 +281,22 @@ from rich.console import Console
 from placebench.report import build_report, show
 build_report(Path({str(path)!r}))
 show(Path({str(path)!r}), Console())
-heavy = ("torch", "ray", "transformers", "vllm", "pynvml", "matplotlib.pyplot")
+heavy = ("torch", "ray", "transformers", "vllm", "pynvml", "matplotlib.pyplot", "scipy.stats", "scipy.optimize")
 print("loaded:", [name for name in heavy if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "loaded: []"
+
+
+def test_printing_a_run_loads_no_figures(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    code = (
+        "import sys; from placebench.cli import main\ntry: main(sys.argv[1:])\nfinally: print(*sys.modules, sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "show", str(path)], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines())
+    assert "pandas" in loaded
+    assert loaded.isdisjoint({"torch", "ray", "matplotlib", "jinja2", "scipy.stats", "scipy.optimize"})
 
 
 def test_importing_the_report_loads_nothing_heavy() -> None:

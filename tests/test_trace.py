@@ -176,6 +176,20 @@ def test_every_event_is_one_of_the_format(tmp_path: Path, run: SyntheticRun) -> 
             assert (event.pid, event.tid) in named
 
 
+def test_the_queue_of_engines_is_a_counter_by_step(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    run = SyntheticRun(rounds=1, steps=3, metrics={"training/queue_mean": 2.5, "training/queue_max": 8})
+    write_trace(compare_run(run.write(tmp_path / "run")), path)
+    events = [one for one in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if one["pid"] == 1]
+    queue = [(one["name"], one["ts"], one["args"]) for one in events if one["ph"] == "C" and "queue" in one["name"]]
+    starts = [one["ts"] for one in events if one["ph"] == "X" and one["name"] in ("step 1", "step 2", "step 3")]
+    assert queue == [
+        *(("queue, mean of a step (sequences)", start, {"mean": 2.5}) for start in starts),
+        *(("queue, most of a step (sequences)", start, {"most": 8}) for start in starts),
+    ]
+    assert len(starts) == 3
+
+
 def test_gpus_have_counters_of_tensor_cores_memory_traffic_and_clocks(tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
     write_trace(compare_run(gpu_run(rounds=1).write(tmp_path / "run")), path)

@@ -41,14 +41,16 @@ def signed(value: float, unit: str) -> str:
 
 
 def signed_interval(low: float | None, high: float | None) -> str:
-    """The ends of a difference's interval, for instance `−0.12 to +0.04`; a dash where there is none."""
+    """The ends of a difference's interval in seconds, for instance `−0.12 to +0.04 s`; a dash where there is none."""
     if low is None or high is None or math.isnan(low):
         return MISSING
     largest = max(abs(low), abs(high))
     if largest < NEGLIGIBLE:
-        return "0 to 0"
-    decimals = min(max(2 - math.floor(math.log10(largest)), 0), MAX_DECIMALS)
-    return " to ".join(f"{end:+.{decimals}f}".replace("-", "−") for end in (low, high))
+        return "0 to 0 s"
+    scale, unit, digits = (MILLISECOND, "ms", 2) if largest < MILLISECOND else (1.0, "s", 3)
+    decimals = min(max(digits - 1 - math.floor(math.log10(largest / scale)), 0), MAX_DECIMALS)
+    ends = " to ".join(f"{end / scale:+.{decimals}f}".replace("-", "−") for end in (low, high))
+    return f"{ends} {unit}"
 
 
 def number(value: float, digits: int = 3) -> str:

@@ -2,8 +2,8 @@
 
 A process is a launch, so launches lie under each other, all from 0. It has tracks for the critical path of every step,
 for the controller's view (whole steps; phases from submission to result), one per device with the phases it worked on,
-and counters of load, memory and power. Times are microseconds from the launch's first span. Format: 'Trace Event
-Format', the Chromium project.
+counters of load, memory and power, and of the queue between engines and learners. Times are microseconds from the
+launch's first span. Format: 'Trace Event Format', the Chromium project.
 """
 
 import gzip
@@ -45,6 +45,7 @@ def write_trace(comparison: Comparison, path: Path) -> bool:
         events.append(_metadata("process_sort_index", process, 0, sort_index=process))
         events += _tracks(comparison.run, launch, placement, process, zero)
         events += _counters(comparison, launch, placement, process, zero)
+        events += _queue(launch, process, zero)
     content = {"displayTimeUnit": "ms", "otherData": {"run": comparison.run.name}, "traceEvents": events}
     with path.open("wb") as stream, gzip.GzipFile("", "wb", 6, stream, mtime=0) as packed:
         packed.write(json.dumps(content, separators=(",", ":"), allow_nan=False).encode())
@@ -150,13 +151,22 @@ def _counters(
                 continue
             for mono, value in zip(samples["mono"], samples[column], strict=True):
                 if mono >= zero and not math.isnan(value):
-                    yield {
-                        "ph": "C",
-                        "name": f"{label} {name} ({unit})",
-                        "pid": process,
-                        "ts": _micros(mono, zero),
-                        "args": {name: round(value * factor, 4)},
-                    }
+                    yield _counter(process, f"{label} {name} ({unit})", name, _micros(mono, zero), value * factor)
+
+
+def _queue(launch: Launch, process: int, zero: float) -> Iterator[Event]:
+    """Sequences that wait for learners, where engines are apart from them: a value from the start of each step on."""
+    spans = launch.spans
+    starts = spans[(spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE)].set_index("step")["start"]
+    for column, name in (("training/queue_mean", "mean"), ("training/queue_max", "most")):
+        fill = launch.steps.get(column, pd.Series(dtype=float)).dropna()
+        known = pd.concat([starts, fill], axis=1, join="inner")
+        for start, sequences in known.itertuples(index=False, name=None):
+            yield _counter(process, f"queue, {name} of a step (sequences)", name, _micros(start, zero), sequences)
+
+
+def _counter(process: int, track: str, name: str, micros: float, value: float) -> Event:
+    return {"ph": "C", "name": track, "pid": process, "ts": micros, "args": {name: round(value, 4)}}
 
 
 def _metadata(kind: str, process: int, track: int, **arguments: str | int) -> Event:
