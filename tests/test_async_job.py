@@ -12,6 +12,7 @@ import pytest
 from jobs import Job, engine_program, launched, run_job
 
 from placebench.runfolder import read_jsonl
+from placebench.stepgraph import step_graph
 
 SIZES = ("batch.size=16", "batch.mini_batch_size=8", "rollout.ignore_eos=true", "warmup_steps=1")
 # Generating takes longer than a step's training.
@@ -147,9 +148,21 @@ def test_an_interrupt_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> Non
     assert not processes_left(folder)
 
 
-@pytest.mark.parametrize(("word", "staleness"), [("standard/staleness=1", 1), ("split/staleness=2", 2)])
-def test_a_pool_that_generates_and_trains_can_train_on_older_weights(tmp_path: Path, word: str, staleness: int) -> None:
-    job = run_job(tmp_path / "job", word, 2, *SIZES, "steps=5")
+# Generation and training take turns in the devices' memory, as with an engine on GPUs.
+HANDING_OVER = (
+    "import sys; from placebench.ppo import launch\n"
+    "launch.Launch._hands_over = lambda launch: True\n"
+    "sys.exit(launch.main(sys.argv[1]))"
+)
+
+
+@pytest.mark.parametrize(
+    ("word", "staleness", "program"), [("standard/staleness=1", 1, HANDING_OVER), ("split/staleness=2", 2, None)]
+)
+def test_a_pool_that_generates_and_trains_can_train_on_older_weights(
+    tmp_path: Path, word: str, staleness: int, program: str | None
+) -> None:
+    job = run_job(tmp_path / "job", word, 2, *SIZES, "steps=5", program=program)
     assert job.exit_code == 0, job.output[-3000:]
     # The first steps have nothing older than the weights that the job begins with.
     lags = [min(step, staleness) for step in range(5)]
@@ -170,5 +183,14 @@ def test_a_pool_that_generates_and_trains_can_train_on_older_weights(tmp_path: P
         assert step["timing_s/step"] == pytest.approx(whole[number]["end_mono"] - whole[number]["start_mono"])
         assert whole[number]["start_mono"] <= generated[number + staleness]["start_mono"]
         assert generated[number + staleness]["end_mono"] <= whole[number]["end_mono"]
+    if program:
+        turns = device_spans(job, *(phase.name for phase in step_graph(hands_over=True, has_critic=True)))
+        pool = [
+            span["phase"]
+            for span in turns
+            if span["device"] == "cpu:0" and whole[3]["start_mono"] <= span["start_mono"] < whole[3]["end_mono"]
+        ]
+        assert pool[:2] == ["gen", "sleep"]
+        assert pool[-2:] == ["wake_up", "update_weights"]
     beside = max(shared_seconds(generated[3 + staleness], span) for span in device_spans(job, "values"))
     assert (beside > 0) == (word.startswith("split"))
