@@ -36,8 +36,8 @@ PHASE_COLORS: Mapping[str, str] = {
 }
 # His 'vibrant' and 'high-contrast' schemes for every other phase.
 SPARE_COLORS = ("#ee3377", "#ddaa33", "#004488", "#bb5566", "#009988", "#997700")
-# Lines before dots, of which a vector graphic is many times as large.
-HATCHES = ("", "////", "\\\\\\\\", "xx", "--", "||", "++", "....")
+# Lines alone: with dots a vector graphic is many times as large.
+HATCHES = ("", "////", "\\\\\\\\", "xx", "--", "||", "++", "//--")
 LineStyle: TypeAlias = Literal["-"] | tuple[float, Sequence[float]]
 LINE_STYLES: tuple[LineStyle, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
 
