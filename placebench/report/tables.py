@@ -118,12 +118,17 @@ def calibration_grid(summary: Summary) -> Grid:
         (
             one.label,
             *(MISSING if share is None else f"{share:.1%}" for share in (one.pair, one.within, one.between)),
-            *(f"{one.detectable[count]:.1%}" for count in rounds),
+            *(_effect(one.detectable[count]) for count in rounds),
         )
         for one in noise
     )
     title = f"Noise of {plural(found.pairs if found else 0, 'pair')} of launches: within launches and between them"
     return Grid(title, header, rows)
+
+
+def _effect(share: float) -> str:
+    """An effect that rounds can tell; what is no use has no digits."""
+    return f"{share:.1%}" if share < 1 else "> 100%"
 
 
 def device_grid(summary: Summary) -> Grid:

@@ -116,7 +116,9 @@ def _grid(grid: Grid, texts: int) -> Table:
     """A table whose first `texts` columns are text, the others numbers."""
     table = _table(grid.title)
     for index, name in enumerate(grid.header):
-        table.add_column(name, justify="left" if index < texts else "right", overflow="fold")
+        # Labels stay whole, as far as there is room: headings have blanks to break at.
+        is_label = index == 0 and texts == 1
+        table.add_column(name, justify="left" if index < texts else "right", overflow="fold", no_wrap=is_label)
     for row in grid.rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
