@@ -21,6 +21,7 @@ from placebench.commands.shared import parse_share
 from placebench.errors import BaselineError, LaunchError, RegressionError, UsageError
 from placebench.gate.baseline import Baseline, MeasuredPlacement, load_baseline, save_baseline
 from placebench.gate.checking import Check, Outcome, check
+from placebench.gate.output import verdict
 from placebench.runfolder import Status
 
 NOISE = (0.99, 1.0, 1.02)
@@ -88,6 +89,15 @@ def test_the_smallest_change_that_would_be_seen_is_told() -> None:
     slower = outcome(measured(1.0, 1.02, 0.98), measured(*(seen * 1.001 * step for step in (1.0, 1.02, 0.98))))
     faster = outcome(measured(1.0, 1.02, 0.98), measured(*(seen * 0.999 * step for step in (1.0, 1.02, 0.98))))
     assert (slower.cases[0].outcome, faster.cases[0].outcome) == (Outcome.REGRESSION, Outcome.PASSED)
+
+
+@pytest.mark.parametrize("metric", ["step", "tokens/s"])
+def test_what_noise_may_hide_is_told(metric: str) -> None:
+    quiet = outcome(measured(1.0, 1.001, 0.999), measured(1.0, 1.001, 0.999), metrics=(metric,))
+    noisy = outcome(measured(1.0, 1.2, 0.8), measured(1.0, 1.2, 0.8), metrics=(metric,))
+    faster = outcome(measured(1.0, 1.01, 0.99), measured(0.5, 0.51, 0.49), metrics=(metric,))
+    assert verdict(quiet) == verdict(faster) == "no regression: 1 number within 5 %"
+    assert verdict(noisy) == "no regression shown; too noisy to be sure of 5 %: 1 of 1 number"
 
 
 LAUNCHES = st.lists(st.floats(0.01, 100), min_size=0, max_size=6)

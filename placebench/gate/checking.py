@@ -54,6 +54,7 @@ class Case:
         ratio: now / before; None where a side lacks it.
         outcome: the word.
         visible: the smallest measured change, as a fraction, that would have been a regression; NaN without interval.
+        worst: the interval's worse end as a ratio, above 1 for worse; NaN without interval.
     """
 
     placement: str
@@ -63,6 +64,7 @@ class Case:
     ratio: Ratio | None
     outcome: Outcome
     visible: float
+    worst: float
 
 
 @dataclass(frozen=True)
@@ -279,12 +281,13 @@ def _case(
     better = Better.LESS if metric.key in WORSE_WHEN_HIGHER else metric.better
     first, other = (side.values(metric.key) for side in (before, now))
     found = compare(first, other, better, max_regression, paired=paired)
-    visible = math.nan
+    visible = worst = math.nan
     if found is not None:
         slack = math.log(found.high / found.value)
         visible = math.expm1(math.log1p(max_regression) + slack)
+        worst = 1 / found.low if better is Better.MORE else found.high
     estimates = (estimate(list(first.values())), estimate(list(other.values())))
-    return Case(name, metric, *estimates, found, _outcome(found), visible)
+    return Case(name, metric, *estimates, found, _outcome(found), visible, worst)
 
 
 def _outcome(found: Ratio | None) -> Outcome:

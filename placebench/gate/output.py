@@ -74,7 +74,11 @@ def verdict(check: Check) -> str:
     """The whole in one line."""
     if check.error:
         return str(check.error)
-    return f"no regression: {plural(len(check.cases), 'number')} within {100 * check.max_regression:g} %"
+    share = f"{100 * check.max_regression:g} %"
+    noisy = sum(case.worst > 1 + check.max_regression for case in check.cases)
+    if noisy:
+        return f"no regression shown; too noisy to be sure of {share}: {noisy} of {plural(len(check.cases), 'number')}"
+    return f"no regression: {plural(len(check.cases), 'number')} within {share}"
 
 
 def write_junit(check: Check, path: Path) -> None:
