@@ -14,7 +14,15 @@ import click
 
 from placebench import __version__
 from placebench.commands import compare, gate, placements, show, slurm
-from placebench.commands.shared import FiniteRange, find_run, open_console, read_hz, read_rounds, read_share
+from placebench.commands.shared import (
+    FiniteRange,
+    accept_any_encoding,
+    find_run,
+    open_console,
+    read_hz,
+    read_rounds,
+    read_share,
+)
 from placebench.errors import PlacebenchError, UsageError
 from placebench.rounds import MOST_ROUNDS
 
@@ -32,6 +40,7 @@ class PlacebenchGroup(click.Group):
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Run the command line and exit."""
         kwargs["standalone_mode"] = False
+        accept_any_encoding()
         try:
             code = super().main(*args, **kwargs)
             sys.stdout.flush()

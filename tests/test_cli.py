@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from synthetic_run import SyntheticRun
 
 from placebench import __version__, cli
 from placebench.cli import main
@@ -198,6 +199,19 @@ def test_completion_is_what_click_gives() -> None:
     assert "complete -o nosort" in source.stdout
     words = {"COMP_WORDS": "placebench run --st", "COMP_CWORD": "2", "_PLACEBENCH_COMPLETE": "bash_complete"}
     assert {"plain,--steps", "plain,--step-timeout"} <= set(command(env={**os.environ, **words}).stdout.split())
+
+
+def test_an_encoding_without_a_character_shows_a_question_mark() -> None:
+    done = command("run", "--dry-run", "--devices", "cpu:2", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 ? cpu" in done.stdout
+
+
+def test_a_narrow_terminal_cuts_no_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SyntheticRun(rounds=2).write(tmp_path / "run")
+    wide = invoke("show", str(run)).stdout
+    monkeypatch.setenv("COLUMNS", "40")
+    assert invoke("show", str(run)).stdout == wide
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:

@@ -59,7 +59,7 @@ def compare(
     counts, ranks = _numbers("--devices", devices), _numbers("--learner-ranks", learner_ranks)
     options = ReadingOptions(log_format, counts, ranks, warmup_steps, effect)
     words = [parse_source(named_latest(text)) for text in sources]
-    console = open_console()
+    console = open_console(redraws=follow)
     if follow:
         from placebench.report.following import follow_until_stopped
 

@@ -2,6 +2,8 @@
 
 import math
 import re
+import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +18,14 @@ if TYPE_CHECKING:
 
 # A rarer sample than this says nothing of a phase.
 _LEAST_HZ, _MOST_HZ = 0.1, 50.0
+_LEAST_COLUMNS = 80
+
+
+def accept_any_encoding() -> None:
+    """Let a terminal or pipe whose encoding lacks a character show ? for it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 class FiniteRange(click.FloatRange):
@@ -50,15 +60,22 @@ def with_latest(text: str) -> str:
     return f"{find_run(word)}{colon}{placement}" if word == "latest" else text
 
 
-def open_console() -> "Console":
-    """A console on stdout that leaves a closed pipe to whoever prints."""
+def open_console(*, redraws: bool = False) -> "Console":
+    """A console on stdout that leaves a closed pipe to whoever prints.
+
+    Args:
+        redraws: whether what it shows is drawn over, which lines that a narrow terminal wraps would not allow.
+    """
     from rich.console import Console
 
     class PipedConsole(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    return PipedConsole(highlight=False)
+    console = PipedConsole(highlight=False)
+    # Squeezed into less, a table would show the first digits of its numbers as if they were all.
+    console.width = console.width if redraws else max(console.width, _LEAST_COLUMNS)
+    return console
 
 
 def parse_share(option: str, text: str) -> float:
