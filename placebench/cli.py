@@ -3,6 +3,7 @@
 Commands other than `run` are modules of `placebench.commands`.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,8 @@ from placebench import __version__
 from placebench.commands import compare, gate, placements, show, slurm
 from placebench.commands.shared import (
     FiniteRange,
-    accept_any_encoding,
     find_run,
+    let_everything_be_printed,
     open_console,
     read_hz,
     read_rounds,
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 # click's own exit code for a wrong command line, the shell's for SIGINT, and sysexits.h's for a fault of the program:
 # 1 says that a check has found a regression.
 _USAGE, _INTERRUPTED, _UNEXPECTED = 2, 130, 70
+# What is wrong with a file or disk, and not with the program that meets it.
+_OF_THE_HOST = frozenset(
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP)
+)
 
 
 class PlacebenchGroup(click.Group):
@@ -40,7 +45,7 @@ class PlacebenchGroup(click.Group):
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Run the command line and exit."""
         kwargs["standalone_mode"] = False
-        accept_any_encoding()
+        let_everything_be_printed()
         try:
             code = super().main(*args, **kwargs)
             sys.stdout.flush()
@@ -58,6 +63,9 @@ class PlacebenchGroup(click.Group):
         except BrokenPipeError:
             _drop_stdout()
             code = 0
+        except OSError as error:
+            is_the_hosts = error.errno in _OF_THE_HOST and error.filename is not None
+            code = _fail(f"{error.filename}: {error.strerror}", _USAGE) if is_the_hosts else _fail_unexpectedly(error)
         except Exception as error:  # noqa: BLE001 - the last resort: one line, and the traceback in a file
             code = _fail_unexpectedly(error)
         sys.exit(code if isinstance(code, int) else 0)

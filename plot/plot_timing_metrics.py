@@ -13,7 +13,7 @@ try:
     import click
     import pandas as pd
 
-    from placebench.commands.shared import accept_any_encoding
+    from placebench.commands.shared import let_everything_be_printed
     from placebench.errors import PlacebenchError, UsageError
     from placebench.logs import FORMATS, Kind, is_timing, launch_names, scan_log
     from placebench.logs.follow import GrowingLog
@@ -158,7 +158,7 @@ def _follow(
 
 def main() -> None:
     """Run the command; what the user got wrong ends in one line and its exit code."""
-    accept_any_encoding()
+    let_everything_be_printed()
     try:
         plot_timing_metrics.main(standalone_mode=False)
     except PlacebenchError as error:

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import re
@@ -205,6 +206,23 @@ def test_an_encoding_without_a_character_shows_a_question_mark() -> None:
     done = command("run", "--dry-run", "--devices", "cpu:2", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 ? cpu" in done.stdout
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_change_no_exit_code(closed: str) -> None:
+    shell = f"{PYTHON} -m placebench run --dry-run --devices cpu:2 {closed}"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_file_that_may_not_be_read_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(text: str) -> Path:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "run/trials/01-split/status")
+
+    monkeypatch.setattr("placebench.commands.show.find_run", refuse)
+    result = invoke("show", "x")
+    assert result.stderr == "placebench: run/trials/01-split/status: Permission denied\n"
+    assert result.exit_code == 2
 
 
 def test_a_narrow_terminal_cuts_no_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

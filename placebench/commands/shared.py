@@ -1,6 +1,7 @@
 """What several commands need."""
 
 import math
+import os
 import re
 import sys
 from io import TextIOWrapper
@@ -21,10 +22,12 @@ _LEAST_HZ, _MOST_HZ = 0.1, 50.0
 _LEAST_COLUMNS = 80
 
 
-def accept_any_encoding() -> None:
-    """Let a terminal or pipe whose encoding lacks a character show ? for it."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
+def let_everything_be_printed() -> None:
+    """Let ? stand for characters that a stream's encoding lacks, and drop what goes to a stream that was closed."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
+        elif isinstance(stream := getattr(sys, name), TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
