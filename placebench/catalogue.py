@@ -72,7 +72,7 @@ def _replicas(nodes: Nodes) -> Iterator[str]:
 
 
 _WORDS = {
-    "standard": lambda nodes: ["standard"],
+    "standard": lambda nodes: ["standard", "standard/staleness=1"],
     "split": _splits,
     "split@nodes": lambda nodes: ["split@nodes"],
     "learners": _learners,
