@@ -56,7 +56,7 @@ LOOK_S = 0.5
 )
 @click.option(
     "--smooth",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 1_000_000),
     default=1,
     show_default=True,
     metavar="N",

@@ -75,7 +75,7 @@ class RayNodes:
 
     def wait(self, *names: str) -> None:
         """Wait until these nodes have joined."""
-        wait_for(lambda: all("Ray runtime started" in self._log(name).read_text() for name in names), 90)
+        wait_for(lambda: all("Ray runtime started" in self._log(name).read_text() for name in names), 180)
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"

@@ -70,7 +70,7 @@ def test_placements_are_looked_up_on_every_node(nodes: RayNodes) -> None:
 def test_a_node_that_dies_in_the_middle_is_named_and_nothing_is_left(nodes: RayNodes, tmp_path: Path) -> None:
     words = command(nodes, tmp_path, "--placements", "standard,split", "--steps", "5000")
     with running(words, Path("/tmp"), env=nodes.env) as process:
-        wait_for(lambda: in_step(tmp_path, 2), 120)
+        wait_for(lambda: in_step(tmp_path, 2), 200)
         died = time.monotonic()
         nodes.kill("b")
         output, _ = process.communicate(timeout=60)
@@ -90,5 +90,5 @@ def test_a_node_that_dies_in_the_middle_is_named_and_nothing_is_left(nodes: RayN
         "b/cpu:0",
         "controller",
     }
-    wait_for(lambda: nodes.left("a") == [], 10)
+    wait_for(lambda: nodes.left("a") == [], 30)
     assert set(nodes.ask("a")["groups"]) <= {"REMOVED"}

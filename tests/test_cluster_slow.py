@@ -50,16 +50,16 @@ def test_a_run_over_two_nodes_is_the_run_of_one_host(nodes: RayNodes, tmp_path: 
         assert [row["node"] for row in rows if row["kind"] == "header"] == ["a", "b"]
         assert sum(row["kind"] == "footer" for row in rows) == 2
     assert {node["name"] for node in json.loads(two.run_file.read_text())["cluster"]["nodes"]} == {"a", "b"}
-    wait_for(lambda: lines(nodes) == [], 10)
+    wait_for(lambda: lines(nodes) == [], 30)
 
 
 def test_a_killed_command_leaves_nothing_on_the_nodes(nodes: RayNodes, tmp_path: Path) -> None:
     words = command(nodes, tmp_path, "--steps", "5000", "--placements", "standard")
     with running(words, tmp_path, env=nodes.env) as process:
-        wait_for(lambda: in_step(tmp_path, 1), 120)
+        wait_for(lambda: in_step(tmp_path, 1), 200)
         assert len(lines(nodes)) == 4
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     wait_for(lambda: lines(nodes) == [], 30)
     wait_for(lambda: set(nodes.ask("a")["groups"]) <= {"REMOVED"}, 30)
     subprocess.run([*PLACEBENCH, "--help"], env=nodes.env, check=True, capture_output=True)
@@ -68,13 +68,13 @@ def test_a_killed_command_leaves_nothing_on_the_nodes(nodes: RayNodes, tmp_path:
 def test_ctrl_c_and_resume(nodes: RayNodes, tmp_path: Path) -> None:
     words = command(nodes, tmp_path, "--steps", "8", "--placements", "standard")
     with running(words, tmp_path, env=nodes.env) as process:
-        wait_for(lambda: in_step(tmp_path, 1), 120)
+        wait_for(lambda: in_step(tmp_path, 1), 200)
         begun = time.monotonic()
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     assert time.monotonic() - begun < 10
     assert process.returncode == 130
-    wait_for(lambda: lines(nodes) == [], 10)
+    wait_for(lambda: lines(nodes) == [], 30)
     folder = next(tmp_path.glob("*-standard"))
     done = run(nodes, [*PLACEBENCH, "run", "--resume", str(folder)])
     assert done.returncode == 0, done.stderr

@@ -77,6 +77,7 @@ def test_figures_and_table_of_two_logs(folder: Path) -> None:
         (("noise.log",), "found 1 line of text, beginning with 'no training here'"),
         (("validation.log",), "no timing lines: found 1 step with 1 other metric, such as val-core/acc"),
         (("demo.log", "--skip-first", "-1"), "Invalid value for '--skip-first'"),
+        (("demo.log", "--smooth", "9" * 20), "Invalid value for '--smooth'"),
         (("demo.log", "--skip-first", "4"), "--skip-first 4 leaves nothing of demo.log, which has timings of 4 steps"),
         (("demo.log", "--smooth", "0"), "Invalid value for '--smooth'"),
         (("demo.log", "--format", "gif"), "Invalid value for '--format'"),

@@ -32,7 +32,7 @@ def test_one_command_trains_records_compares_and_leaves_nothing(tmp_path: Path, 
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     assert "[2/2] round 1 split: done after" in done.stderr
@@ -85,10 +85,10 @@ def check_critical_paths(folder: Path) -> None:
 
 def test_ctrl_c_in_a_real_launch_leaves_nothing(tmp_path: Path, temp: Path) -> None:
     with running([*RUN, *SMALL, "--steps", "5000", "--out", str(tmp_path)], temp) as command:
-        wait_for(lambda: in_step(tmp_path, 2), 90)
+        wait_for(lambda: in_step(tmp_path, 2), 200)
         begun = time.monotonic()
         command.send_signal(signal.SIGINT)
-        output, _ = command.communicate(timeout=30)
+        output, _ = command.communicate(timeout=60)
     assert time.monotonic() - begun < 10
     assert command.returncode == 130
     folder = next(tmp_path.iterdir())
@@ -102,9 +102,9 @@ def test_ctrl_c_in_a_real_launch_leaves_nothing(tmp_path: Path, temp: Path) -> N
 @pytest.mark.slow
 def test_a_run_stopped_after_its_first_launch_goes_on_to_its_end(tmp_path: Path, temp: Path) -> None:
     with running([*RUN, *SMALL, "--steps", "2", "--out", str(tmp_path)], temp) as command:
-        wait_for(lambda: list(tmp_path.glob("*/trials/01-split/progress.json")), 120)
+        wait_for(lambda: list(tmp_path.glob("*/trials/01-split/progress.json")), 200)
         command.send_signal(signal.SIGINT)
-        output, _ = command.communicate(timeout=30)
+        output, _ = command.communicate(timeout=60)
     folder = next(tmp_path.iterdir())
     assert f"stopped by SIGINT: 1 of 2 launches are done; go on with placebench run --resume {folder}" in output
     kept = RunFolder(folder).trial(1, "standard")
@@ -115,7 +115,7 @@ def test_a_run_stopped_after_its_first_launch_goes_on_to_its_end(tmp_path: Path,
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     assert {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in kept.path.iterdir()} == before
@@ -154,7 +154,7 @@ def test_a_real_launch_out_of_memory_ends_as_oom_with_its_figures(tmp_path: Path
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=280,
     )
     assert done.returncode == 3, done.stderr
     trial = RunFolder(next((tmp_path / "runs").iterdir())).trial(1, "standard")
@@ -173,7 +173,7 @@ def test_a_real_launch_out_of_memory_ends_as_oom_with_its_figures(tmp_path: Path
 
 def test_a_worker_that_dies_and_a_runner_that_is_killed(tmp_path: Path, temp: Path) -> None:
     with running([*RUN, *SMALL, "--steps", "5000", "--out", str(tmp_path)], temp) as command:
-        wait_for(lambda: in_step(tmp_path, 2), 90)
+        wait_for(lambda: in_step(tmp_path, 2), 200)
         folder = next(tmp_path.iterdir())
         first, second = (RunFolder(folder).trial(1, name) for name in ("standard", "split"))
         worker = next(row for row in read_jsonl(first.processes) if row["device"] == "cpu:1")
@@ -183,7 +183,7 @@ def test_a_worker_that_dies_and_a_runner_that_is_killed(tmp_path: Path, temp: Pa
         reason = first.error.read_text().splitlines()[0]
         assert reason.startswith("failed: ActorDiedError: ")
         assert reason.endswith("(worker of cpu:1)")
-        wait_for(lambda: second.progress.exists() and json.loads(second.progress.read_text())["step"] >= 1, 90)
+        wait_for(lambda: second.progress.exists() and json.loads(second.progress.read_text())["step"] >= 1, 200)
         assert processes_of(first.path) == []
         command.kill()
         command.wait()

@@ -156,7 +156,7 @@ def test_what_does_not_end_is_ended(code: str, end: End) -> None:
     limits = replace(QUICK, wall_s=1.5) if end is End.TIMEOUT else QUICK
     outcome = run(code, limits=limits)
     assert (outcome.end, [value for value in outcome.values if not isinstance(value, Failure)]) == (end, [])
-    assert time.monotonic() - begun < limits.wall_s + 5
+    assert time.monotonic() - begun < limits.wall_s + 30
 
 
 def test_memory_ends_at_its_limit() -> None:

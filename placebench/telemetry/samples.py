@@ -105,10 +105,3 @@ EVENT_REASONS: dict[int, str] = {
 def keys_of(source: SourceName) -> tuple[str, ...]:
     """Keys that a sample of a source has beside `kind`, `wall`, `mono` and `device`, in the order they are written."""
     return tuple(quantity.key for quantity in QUANTITIES if source in quantity.sources)
-
-
-def event_reason_names(bits: int) -> tuple[str, ...]:
-    """Names of the reasons that are set; a bit unknown here is named by its value."""
-    known = [name for bit, name in EVENT_REASONS.items() if bits & bit]
-    rest = bits & ~sum(EVENT_REASONS)
-    return (*known, hex(rest)) if rest else tuple(known)
