@@ -12,6 +12,18 @@ from placebench.errors import UsageError
 _UNREADABLE_VALUE = (ValueError, RecursionError)
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice, of which yaml takes the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[object] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else key)
+        return super().construct_mapping(node, deep)
+
+
 def load_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds one mapping.
 
@@ -24,7 +36,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"{path}: cannot read it: {reason}") from None
     try:
-        content = yaml.safe_load(text)
+        content = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""

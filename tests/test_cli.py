@@ -78,6 +78,7 @@ def write(name: str, text: str) -> str:
         (["run", "--config", "."], ".: cannot read it: Is a directory"),
         (["run", "--config", "broken.yaml"], "broken.yaml, line 2, column 1: "),
         (["run", "--config", "wrong.yaml"], "wrong.yaml, line 3: batch.size: input should be greater than 0 (got 0)"),
+        (["run", "--config", "twice.yaml"], "twice.yaml, line 4, column 3: size is given twice"),
         (["run", "--config", "deep.yaml"], "deep.yaml: cannot read its values: maximum recursion depth exceeded"),
         (["run", "--config", "date.yaml"], "date.yaml: cannot read its values: month must be in 1..12"),
         (["run", "--set", "steps=2026-99-99"], "--set 'steps=2026-99-99': cannot read the value '2026-99-99'"),
@@ -115,6 +116,7 @@ def test_wrong_input_is_one_line_exit_code_2_and_nothing_is_started(arguments: l
     Path("loop").symlink_to("loop")
     Path("dangling").symlink_to("nowhere")
     write("deep.yaml", "a: " + "[" * 3000)
+    write("twice.yaml", "steps: 5\nbatch:\n  size: 64\n  size: 128\n")
     write("date.yaml", "steps: 2026-99-99\n")
     for name, heads in (("bert", {}), ("halves", {"num_attention_heads": 0})):
         Path(name).mkdir()
