@@ -91,7 +91,9 @@ class RayNodes:
             timeout=60,
         )
         answer: dict[str, Any] = {"nodes": [], "groups": []}
-        return answer if done.returncode else dict(json.loads(done.stdout.splitlines()[-1]))
+        # Ray tells of a node's death in the same stream.
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        return answer if done.returncode else dict(json.loads(lines[-1]))
 
     def processes(self, name: str) -> list[psutil.Process]:
         """All processes of a node."""
