@@ -147,7 +147,7 @@ class SyntheticRun:
                 if status is Status.DONE:
                     self._write_launch(trial, round_, name, layout)
                 elif status is not Status.PLANNED:
-                    trial.error.write_text(f"worker on cpu:1 ended: {status}\nTraceback follows\n")
+                    trial.error.write_text(f"{status}: worker on cpu:1 ended: {status}\nTraceback follows\n")
         return path
 
     def manifest(self) -> dict[str, Any]:

@@ -127,12 +127,13 @@ class Launch:
 
     @property
     def error(self) -> str | None:
-        """First line of what went wrong; None when nothing is on record."""
+        """What went wrong, in one line without the status; None when nothing is on record."""
         try:
             lines = self.trial.error.read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:
             return None
-        return next((line.strip() for line in lines if line.strip()), None)
+        first = next((line.strip() for line in lines if line.strip()), None)
+        return first and first.removeprefix(f"{self.status}: ")
 
     @cached_property
     def steps(self) -> pd.DataFrame:
