@@ -32,7 +32,7 @@ Trained weights, their gradients and optimizer states are float32 in either prec
                  case; weights then go there in buckets of 256 MiB, or of the embedding where that is more, of which
                  both ends hold one
     graphs       CUDA graphs and the engine's workspaces (`ENGINE_BYTES`)
-    allocator    on GPUs a share of all tensors (`ALLOCATOR_SHARES`): what torch's caching allocator holds and cannot
+    allocator    on GPUs shares of the tensors (`ALLOCATOR_SHARES`): what torch's caching allocator holds and cannot
                  use, between blocks and for the streams that gather weights and reduce gradients
     prefill      min(16,384, prompt tokens of the engine) · b·(3f/t + 4h), and 16 bytes for every word and sequence of
                  the engine for its sampler
@@ -58,14 +58,15 @@ COMPUTED_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
 RUNTIME_BYTES: Mapping[str, int] = {"cpu": 480 << 20, "gpu": 1_200 << 20}
 # CUDA graphs and workspaces of a vLLM engine, which stay while it sleeps.
 ENGINE_BYTES: Mapping[str, int] = {"cpu": 0, "gpu": 360 << 20}
-# By whether the pool trains two models, whose blocks differ, and whether they are sharded over several ranks. Measured
-# on H200s, from 0.5 to 7 billion parameters.
-ALLOCATOR_SHARES: Mapping[tuple[bool, bool], float] = {
-    (False, False): 0.01,
-    (False, True): 0.065,
-    (True, False): 0.09,
-    (True, True): 0.21,
+# Of what lasts from step to step (`_STATE`), and of the rest: by whether the pool trains two models, whose blocks
+# differ, and whether they are sharded over several ranks. Measured on H200s, from 0.5 to 7 billion parameters.
+ALLOCATOR_SHARES: Mapping[tuple[bool, bool], tuple[float, float]] = {
+    (False, False): (0.01, 0.01),
+    (False, True): (0.08, 0.08),
+    (True, False): (0.09, 0.09),
+    (True, True): (0.44, 0.04),
 }
+_STATE = ("weights", "optimizer", "gradients", "copies")
 
 # As in the job: bytes of a bucket of weights, logits that exist at a time, tokens of a block of the engine's cache; and
 # vLLM's own tokens of a pass.
@@ -180,14 +181,15 @@ def estimate_memory(
         for number, one in enumerate(passes):
             moments[f"{phase} {number}" if number else phase] = {**always, **resting, **one}
     if kind == "gpu" and trained:
-        share = ALLOCATOR_SHARES[len(trained) > 1, shards > 1]
-        moments = {name: {**parts, "allocator": _wasted(parts, share)} for name, parts in moments.items()}
+        shares = ALLOCATOR_SHARES[len(trained) > 1, shards > 1]
+        moments = {name: {**parts, "allocator": _wasted(parts, *shares)} for name, parts in moments.items()}
     return MemoryEstimate(moments)
 
 
-def _wasted(parts: Parts, share: float) -> int:
-    """A share of the tensors; an engine's weights and cache have memory of their own."""
-    return round(share * sum(size for name, size in parts.items() if name not in ("runtime", "engine", "kv cache")))
+def _wasted(parts: Parts, of_state: float, of_rest: float) -> int:
+    """Shares of the tensors; an engine's weights and cache have memory of their own."""
+    tensors = {name: size for name, size in parts.items() if name not in ("runtime", "engine", "kv cache")}
+    return round(sum(size * (of_state if name in _STATE else of_rest) for name, size in tensors.items()))
 
 
 @dataclass(frozen=True)
