@@ -67,9 +67,9 @@ def test_idle_critic_devices_are_given_to_the_actor(tmp_path: Path) -> None:
     assert found.placement == "split:3+1"
     # standard: 0.9 + 0.1 + 0.1 + 0.05 + 0.01 + 0.2 + 0.6 + 0.01 + 0.02; split:3+1: 0.933 + 2 × 0.1167 + 0.01 + 0.7 + …
     assert found.text == (
-        "Try next: split:3+1. It is expected to take about 1.91 s a step against 1.99 s of standard: in split,"
-        " critic_pool waits 86 % of the step and can spare 1 device. Some of its pools are of sizes beyond those"
-        " measured, so this is a rough forecast."
+        "Try next: split:3+1. It is expected to take about 1.91 s a step against 1.99 s of standard: in split, the"
+        " devices of critic_pool wait 86 % of the step and 1 device can be spared. Some of its pools are of sizes"
+        " beyond those measured, so this is a rough forecast."
     )
     expected = {one.placement: one for one in found.forecasts}
     assert [expected["standard"].expected_s, expected["standard"].measured_s] == pytest.approx([1.99, 1.99])

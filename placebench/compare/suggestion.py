@@ -207,8 +207,8 @@ def _because(comparison: Comparison, tried: Mapping[str, Placement], placement: 
     before = len(nearest.placement.pools[pool])
     if now >= before:
         return ""
-    others = plural(before - now, "device")
-    return f": in {nearest.name}, {pool} waits {quantity(idle[pool], '1')} of the step and can spare {others}"
+    share, spared = quantity(idle[pool], "1"), plural(before - now, "device")
+    return f": in {nearest.name}, the devices of {pool} wait {share} of the step and {spared} can be spared"
 
 
 def _seconds(value: float) -> str:
