@@ -79,7 +79,7 @@ def test_a_straggler_is_said_to_be_the_cause(tmp_path: Path) -> None:
     gen = change_of(comparison).phases[0].other
     assert [gen.on_path, gen.imbalance] == pytest.approx([1.0, 0.25])
     assert reasons(comparison, comparison.results[1])[0] == (
-        "on 2 devices as before, gen takes 0.50 s longer, 0.25 s of it for the slowest device."
+        "On 2 devices as before, gen takes 0.50 s longer, 0.25 s of it for the slowest device."
     )
 
 

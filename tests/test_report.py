@@ -244,18 +244,19 @@ def test_a_difference_has_its_sign(value: float, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "shown"),
+    ("value", "low", "high", "shown"),
     [
-        (-0.275, 0.0018, "−0.275 to +0.002 s"),
-        (-0.000038, 0.000057, "−0.038 to +0.057 ms"),
-        (-0.00089, -0.00008, "−0.89 to −0.08 ms"),
-        (-12.0, 130.0, "−12 to +130 s"),
-        (-1e-12, 0.0, "0 to 0 s"),
-        (float("nan"), float("nan"), "–"),
+        (-0.14, -0.275, 0.0018, "−0.275 to +0.002 s"),
+        (0.00001, -0.000038, 0.000057, "−0.038 to +0.057 ms"),
+        (-0.0009, -0.0013, -0.0005, "−1.3 to −0.5 ms"),
+        (0.0, -0.0003, 0.0003, "−0.30 to +0.30 ms"),
+        (59.0, -12.0, 130.0, "−12 to +130 s"),
+        (0.0, -1e-12, 0.0, "0 to 0 s"),
+        (0.1, float("nan"), float("nan"), "–"),
     ],
 )
-def test_the_interval_of_a_difference_has_its_unit(low: float, high: float, shown: str) -> None:
-    assert signed_interval(low, high) == shown
+def test_the_interval_of_a_difference_has_its_unit(value: float, low: float, high: float, shown: str) -> None:
+    assert signed_interval(value, low, high) == shown
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:

@@ -127,6 +127,8 @@ def _weigh(verdict: Verdict, first: PlacementResult, other: PlacementResult, *, 
     told = joint.join("; ".join(side) for side in sides if side)
     if not told:
         return f"{NOTHING.capitalize()}."
+    if told.startswith(("on ", "in ")):  # others begin with a placement's name
+        told = told[0].upper() + told[1:]
     return f"{told}{_sum(change, clauses, first)}."
 
 

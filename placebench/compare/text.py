@@ -40,14 +40,20 @@ def signed(value: float, unit: str) -> str:
     return f"{'−' if value < 0 else '+'}{quantity(abs(value), unit)}"
 
 
-def signed_interval(low: float | None, high: float | None) -> str:
-    """The ends of a difference's interval in seconds, for instance `−0.12 to +0.04 s`; a dash where there is none."""
+def signed_interval(value: float, low: float | None, high: float | None) -> str:
+    """The ends of a difference's interval in its unit, for instance `−0.12 to +0.04 s`; a dash where there is none.
+
+    Args:
+        value: the difference, seconds.
+        low: the lower end, seconds; None and NaN are missing.
+        high: the upper end, seconds.
+    """
     if low is None or high is None or math.isnan(low):
         return MISSING
     largest = max(abs(low), abs(high))
     if largest < NEGLIGIBLE:
         return "0 to 0 s"
-    scale, unit, digits = (MILLISECOND, "ms", 2) if largest < MILLISECOND else (1.0, "s", 3)
+    scale, unit, digits = (MILLISECOND, "ms", 2) if (abs(value) or largest) < MILLISECOND else (1.0, "s", 3)
     decimals = min(max(digits - 1 - math.floor(math.log10(largest / scale)), 0), MAX_DECIMALS)
     ends = " to ".join(f"{end / scale:+.{decimals}f}".replace("-", "−") for end in (low, high))
     return f"{ends} {unit}"

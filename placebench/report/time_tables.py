@@ -80,11 +80,12 @@ def _path_row(name: str, pairs: Sequence[tuple[PathPart, PathPart]]) -> tuple[st
         for column in ("on_path_s", "off_path_s")
     )
     found = pairs[0][1].difference if len(pairs) == 1 else None
+    longer = on_path[1] - on_path[0]
     return (
         name,
         *(quantity(seconds, "s") for seconds in on_path),
-        signed(on_path[1] - on_path[0], "s"),
-        signed_interval(found.low, found.high) if found else MISSING,
+        signed(longer, "s"),
+        signed_interval(longer, found.low, found.high) if found else MISSING,
         *(quantity(seconds, "s") for seconds in off_path),
     )
 
