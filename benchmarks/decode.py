@@ -113,7 +113,7 @@ def _vllm(workload: Workload, sequences: int) -> dict:  # type: ignore[type-arg]
     from vllm import LLM, SamplingParams
 
     from placebench.ppo.models import model_config
-    from placebench.ppo.rollout.vllm import config_folder
+    from placebench.ppo.rollout.vllm_build import config_folder
 
     batch = workload.batch
     engine = LLM(

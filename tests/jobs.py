@@ -144,13 +144,21 @@ class DyingEngine(Engine):
 
 
 def engine_program(folder: Path, name: str) -> str:
-    """A launch whose engines are of another class, which their processes find by its module."""
-    (folder / "other_engines.py").write_text(ENGINES)
+    """A launch whose engines are of another class, one of `ENGINES`."""
+    return patched_program(
+        folder,
+        ENGINES,
+        f"from placebench.ppo import engine\nengine.Engine = engine.InflightEngine = patches.{name}",
+    )
+
+
+def patched_program(folder: Path, source: str, patch: str) -> str:
+    """A launch before which `patch` puts what is in `source` in place; actors find it by its module, `patches`."""
+    (folder / "patches.py").write_text(source)
     return (
         f"import os, sys; sys.path.insert(0, {str(folder)!r})\n"
         f"os.environ['PYTHONPATH'] = os.pathsep.join([{str(folder)!r}, os.environ.get('PYTHONPATH', '')])\n"
-        "import other_engines\n"
-        "from placebench.ppo import engine, launch\n"
-        f"engine.Engine = engine.InflightEngine = other_engines.{name}\n"
+        f"import patches\n{patch}\n"
+        "from placebench.ppo import launch\n"
         "sys.exit(launch.main(sys.argv[1]))"
     )

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from jobs import Job, engine_program, run_job
+from jobs import Job, engine_program, patched_program, run_job
 from scipy.stats import chisquare
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
@@ -143,16 +143,12 @@ def test_ranks_that_share_an_engine_leave_no_socket(tmp_path: Path) -> None:
 
 SMALL = ("rollout.backend=vllm", "steps=3", "batch.size=16", "batch.mini_batch_size=8", "optimizer.actor_lr=0.01")
 
-STALE_ENGINE = """
-import sys
-from placebench.ppo import launch, worker
+STALE_WORKER = """
+from placebench.ppo import worker
 
 class StaleWorker(worker.Worker):
     def _update_weights(self, version):
         return 0
-
-worker.Worker = StaleWorker
-sys.exit(launch.main(sys.argv[1]))
 """
 
 
@@ -197,7 +193,9 @@ def test_ranks_that_share_an_engine_take_weights_between_the_same_tokens(tmp_pat
 
 
 def test_the_metric_of_a_run_shows_an_engine_that_misses_its_update(tmp_path: Path) -> None:
-    first, *others = differences(run_job(tmp_path / "job", "standard", 1, *SMALL, program=STALE_ENGINE))
+    patch = "from placebench.ppo import worker\nworker.Worker = patches.StaleWorker"
+    stale = patched_program(tmp_path, STALE_WORKER, patch)
+    first, *others = differences(run_job(tmp_path / "job", "standard", 1, *SMALL, program=stale))
     assert first < 1e-4
     assert min(others) > 1e-2
 

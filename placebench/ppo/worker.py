@@ -162,7 +162,8 @@ class Worker(Rank):
     def _build_engine(self, device: "torch.device", *, alone: bool, keeps_prefixes: bool) -> "Rollout":
         """A vLLM engine with random weights; arguments as in `VllmRollout`."""
         from placebench.ppo.models import model_config
-        from placebench.ppo.rollout.vllm import VllmRollout, import_engine
+        from placebench.ppo.rollout.vllm import VllmRollout
+        from placebench.ppo.rollout.vllm_build import import_engine
 
         with self._spans.span(0, "import_engine"):
             import_engine(device.type)

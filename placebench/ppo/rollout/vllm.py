@@ -4,14 +4,9 @@ The engine is built in vLLM's own way for a program that has started its ranks i
 the process group that the pool has, each rank runs an engine of its own, and weights go from tensor to tensor.
 """
 
-import copy
-import hashlib
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,40 +15,19 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from placebench.errors import LaunchError
-from placebench.ownership import ray_temp_dir
 from placebench.ppo.rollout.base import Generated, SamplingSettings, WeightUpdates
-from placebench.processes import TOKEN_VARIABLE
+from placebench.ppo.rollout.vllm_build import (
+    config_folder,
+    graph_sizes,
+    import_engine,
+    no_shared_files,
+    plain_weights,
+    warm_up_as_the_job,
+)
 from placebench.workload import Workload
-
-_ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    # It knows no seed per request.
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",
-    # Every worker has one device, which it sees as its first.
-    "LOCAL_RANK": "0",
-}
 
 # Tokens of a block of the key-value cache: vLLM's on CPU, and a multiple of its on GPUs.
 _BLOCK_TOKENS = 128
-
-
-def import_engine(device_kind: str) -> None:
-    """Import vLLM, which takes many seconds and reads its settings meanwhile.
-
-    Args:
-        device_kind: `cpu` or `cuda`.
-    """
-    os.environ.update(_ENVIRONMENT, RANK=str(dist.get_rank()))
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    sockets = ray_temp_dir(os.environ.get(TOKEN_VARIABLE, ""))
-    if sockets.is_dir():
-        # They outlive a process that is killed; this folder does not.
-        os.environ["VLLM_RPC_BASE_PATH"] = str(sockets)
-    if device_kind == "cpu":
-        # Without it vLLM leaves the process, and so training, one thread.
-        os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
-    from vllm import LLM  # noqa: F401 - the package itself imports next to nothing
 
 
 class VllmRollout:
@@ -102,10 +76,10 @@ class VllmRollout:
                 device_settings = self._gpu_settings(
                     workload, sequences, kv_cache_bytes, sleeps=workload.rollout.sleep and not alone
                 )
-                building.enter_context(_warm_up_as_the_job(on_warm_up))
+                building.enter_context(warm_up_as_the_job(on_warm_up))
             else:
-                building.enter_context(_plain_weights())
-                building.enter_context(_no_shared_files())
+                building.enter_context(plain_weights())
+                building.enter_context(no_shared_files())
             self._engine = LLM(
                 str(config_folder(model_config)),
                 load_format="dummy",
@@ -268,111 +242,9 @@ class VllmRollout:
         self._engine.llm_engine.engine_core.shutdown()
 
 
-def config_folder(model_config: Any) -> Path:
-    """A folder with the config that vLLM builds a model with random weights from, always the same one for a config.
-
-    vLLM knows what it has compiled by the model's path among others, so that a launch finds what another has compiled
-    only where the path is the same. The folder lies in vLLM's own cache.
-
-    Raises:
-        LaunchError: the cache cannot be written.
-    """
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    from vllm import envs
-
-    config = copy.deepcopy(model_config)
-    config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
-    content: str = config.to_json_string()
-    folder = Path(envs.VLLM_CACHE_ROOT) / "placebench" / hashlib.sha256(content.encode()).hexdigest()[:16]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # Ranks write it at the same time, and read it.
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as stream:
-            stream.write(content)
-        Path(stream.name).replace(folder / "config.json")
-    except OSError as error:
-        raise LaunchError(f"{folder}: vLLM's cache cannot be written: {error.strerror}; set VLLM_CACHE_ROOT") from None
-    return folder
-
-
 def _generated(completion: Any) -> Generated:
     # One number a token, because no others than the drawn token's were asked for.
     return Generated(list(completion.token_ids), list(completion.logprobs.logprobs))
-
-
-def graph_sizes(sequences: int) -> list[int]:
-    """Numbers of sequences that decoding gets a graph for: in steps that pad little, up to all of them.
-
-    vLLM's own sizes end at a multiple of 8, and at 512: a batch beyond the last is decoded without a graph.
-    """
-    steps = (1, 2, 4, *range(8, 256, 8), *range(256, sequences, 16))
-    return [*(size for size in steps if size < sequences), sequences]
-
-
-@contextmanager
-def _warm_up_as_the_job(announce: Callable[[], None]) -> Iterator[None]:
-    """Call `announce` before the engine built inside warms up, and let it compile where the job does from there on.
-
-    vLLM has the process keep what it compiles in a folder for the engine's model and settings, where no launch with
-    other settings, and none of the trained models, would find it.
-    """
-    from vllm.v1.worker.gpu_worker import Worker
-
-    warm_up = Worker.compile_or_warm_up_model
-    of_the_job = {name: os.environ.get(name) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
-
-    def announced(worker: Worker) -> Any:
-        announce()
-        for name, folder in of_the_job.items():
-            if folder is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = folder
-        return warm_up(worker)
-
-    Worker.compile_or_warm_up_model = announced
-    try:
-        yield
-    finally:
-        Worker.compile_or_warm_up_model = warm_up
-
-
-@contextmanager
-def _plain_weights() -> Iterator[None]:
-    """Keep the engine built inside computing with its parameters.
-
-    On CPU vLLM packs the matrices when it loads them, drops the parameters of most and goes on with the old packed
-    copy of others (the output head where it is tied to the embedding), so that no later update reaches them.
-    """
-    from vllm.model_executor.layers import utils
-
-    packing = utils.dispatch_cpu_unquantized_gemm
-    utils.dispatch_cpu_unquantized_gemm = _compute_with_parameter
-    try:
-        yield
-    finally:
-        utils.dispatch_cpu_unquantized_gemm = packing
-
-
-@contextmanager
-def _no_shared_files() -> Iterator[None]:
-    """Let the ranks that share the engine built inside talk through their process group.
-
-    On CPU vLLM would use files in shared memory, which have the same name in every job of the host that starts its own
-    ranks, and stay behind.
-    """
-    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
-
-    agree = CpuCommunicator._all_group_ranks_share_shm_group_name
-    CpuCommunicator._all_group_ranks_share_shm_group_name = lambda communicator: False
-    try:
-        yield
-    finally:
-        CpuCommunicator._all_group_ranks_share_shm_group_name = agree
-
-
-def _compute_with_parameter(layer: Any, remove_weight: bool) -> None:
-    layer.cpu_linear = linear
 
 
 def _load(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:

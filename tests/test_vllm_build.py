@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placebench.ppo.rollout.vllm import graph_sizes
+from placebench.ppo.rollout.vllm_build import graph_sizes
 
 
 @given(st.integers(1, 2048))
