@@ -13,6 +13,8 @@ from placebench.compare.text import interval, signed, signed_interval
 from placebench.errors import UsageError
 from placebench.report import build_report, show
 from placebench.report.schema import Summary
+from placebench.report.tables import Grid
+from placebench.report.terminal import grid_table
 from placebench.runfolder import Status
 
 ALL_FAILED = {(round_, name): Status.FAILED for round_ in (1, 2, 3) for name in ("standard", "split")}
@@ -228,9 +230,29 @@ def test_any_number_of_placements(tmp_path: Path, names: tuple[str, ...]) -> Non
     assert alone == (len(names) == 1)
 
 
+@pytest.mark.parametrize("width", [40, 50, 80])
+def test_a_narrow_table_breaks_texts_and_never_numbers(width: int) -> None:
+    cells = ("learners:2+engines:2/staleness=2", "0.409 s", "0.96–1.08", "1,037")
+    grid = Grid("All placements", ("placement", "step", "95 % interval", "tokens/s/device"), (cells,))
+    console = Console(file=io.StringIO(), width=width)
+    console.print(grid_table(grid, texts=1, width=width))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    (row,) = (line for line in lines if "0.409 s" in line)
+    assert row.split(None, 1)[1].split() == ["0.409", "s", "0.96–1.08", "1,037"]
+    assert (row.split()[0] == cells[0]) == (width == 80)
+    assert any(line.split()[-1:] == ["tokens/s/device" if width == 80 else "device"] for line in lines)
+
+
 @pytest.mark.parametrize(
     ("low", "high", "shown"),
-    [(0.5, 2.0, "0.50–2.00"), (0.996, 1.004, "0.996–1.004"), (0.001, 2.0, "<0.01 to 2.00"), (0.5, 3e4, "0.50 to >100")],
+    [
+        (0.5, 2.0, "0.50–2.00"),
+        (0.996, 1.004, "0.996–1.004"),
+        (0.001, 2.0, "<0.01 to 2.00"),
+        (0.5, 3e4, "0.50 to >100"),
+        (105.1, 213.9, "105–214"),
+    ],
 )
 def test_an_interval_says_no_more_than_it_knows(low: float, high: float, shown: str) -> None:
     assert interval(low, high) == shown

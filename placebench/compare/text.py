@@ -79,9 +79,9 @@ def interval(low: float | None, high: float | None) -> str:
     decimals = _ratio_decimals(low, high)
     ends = (
         f"{low:.{decimals}f}" if low >= LOWEST else f"<{LOWEST}",
-        f"{high:.{decimals}f}" if high <= HIGHEST else f">{HIGHEST}",
+        f"{high:.{decimals}f}" if not low <= HIGHEST < high else f">{HIGHEST}",
     )
-    return ("–" if low >= LOWEST and high <= HIGHEST else " to ").join(ends)
+    return ("–" if low >= LOWEST and not low <= HIGHEST < high else " to ").join(ends)
 
 
 def percent(share: float) -> str:
@@ -101,4 +101,6 @@ def listing(parts: Iterable[str]) -> str:
 
 
 def _ratio_decimals(low: float | None, high: float | None) -> int:
-    return 3 if low is not None and high is not None and high - low < 0.02 else 2
+    if low is None or high is None:
+        return 2
+    return 3 if high - low < 0.02 else 0 if low > HIGHEST else 2

@@ -1,6 +1,7 @@
 """The report on the terminal: verdict, reason, tables. Readable in 80 columns and without colours."""
 
 from collections.abc import Iterable
+from typing import Literal
 
 from rich.console import Console
 from rich.padding import Padding
@@ -34,29 +35,29 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print(_against(f"{other.name} against {first.name}", first, other, comparison_rows(first, other)))
         console.print()
         if (path := path_grid(first, other)).rows:
-            console.print(_grid(short_path_grid(path), texts=1))
+            console.print(grid_table(short_path_grid(path), texts=1, width=console.width))
             console.print()
     if not others:
-        console.print(_grid(single_grid(first), texts=1))
+        console.print(grid_table(single_grid(first), texts=1, width=console.width))
         console.print()
         if (path := single_path_grid(first)).rows:
-            console.print(_grid(path, texts=1))
+            console.print(grid_table(path, texts=1, width=console.width))
             console.print()
     noise = calibration_grid(summary)
     if noise.rows:
-        console.print(_grid(noise, texts=1))
+        console.print(grid_table(noise, texts=1, width=console.width))
         console.print()
     overview = overview_grid(summary)
     if overview.rows:
-        console.print(_grid(overview, texts=1))
+        console.print(grid_table(overview, texts=1, width=console.width))
         console.print()
     scaling = scaling_grid(summary)
     if scaling.rows:
-        console.print(_grid(scaling, texts=3))
+        console.print(grid_table(scaling, texts=3, width=console.width))
         console.print()
     devices = device_grid(summary)
     if devices.rows:
-        console.print(_grid(devices, texts=3))
+        console.print(grid_table(devices, texts=3, width=console.width))
     console.print(_how(summary), style="dim", markup=False, highlight=False)
     if formula := efficiency_formula(summary):
         console.print(formula, style="dim", markup=False, highlight=False)
@@ -78,7 +79,7 @@ def print_summary(summary: Summary, console: Console) -> None:
     differing = difference_grid(summary)
     if differing.rows:
         console.print()
-        console.print(_grid(differing, texts=len(differing.header)))
+        console.print(grid_table(differing, texts=len(differing.header), width=console.width))
     console.print(f"{summary.coverage}.", highlight=False)
 
 
@@ -112,16 +113,27 @@ def _against(title: str, first: PlacementSummary, other: PlacementSummary, rows:
     return table
 
 
-def _grid(grid: Grid, texts: int) -> Table:
-    """A table whose first `texts` columns are text, the others numbers."""
+def grid_table(grid: Grid, texts: int, width: int) -> Table:
+    """A table whose first `texts` columns are text, the others numbers, which are never broken.
+
+    Where `width` is too small, headings stand word under word, and texts are broken.
+    """
     table = _table(grid.title)
+    widths = [max(len(row[index]) for row in (grid.header, *grid.rows)) for index in range(len(grid.header))]
+    is_narrow = sum(widths) + 2 * (len(widths) - 1) > width
     for index, name in enumerate(grid.header):
-        # Labels stay whole, as far as there is room: headings have blanks to break at.
-        is_label = index == 0 and texts == 1
-        table.add_column(name, justify="left" if index < texts else "right", overflow="fold", no_wrap=is_label)
+        is_text = index < texts
+        heading = _stacked(name) if is_narrow and not is_text else name
+        justify: Literal["left", "right"] = "left" if is_text else "right"
+        table.add_column(Text(heading), justify=justify, overflow="fold", no_wrap=not (is_narrow and is_text))
     for row in grid.rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
+
+
+def _stacked(heading: str) -> str:
+    """Its words one under the other; a percent sign stays with its number."""
+    return heading.replace(" %", "\N{NO-BREAK SPACE}%").replace(" ", "\n").replace("/s/", "/s/\n")
 
 
 def _table(title: str) -> Table:
