@@ -220,7 +220,7 @@ def control_false_discoveries(family: Mapping[Key, Ratio | None]) -> dict[Key, R
 def _corrected(p_values: Floats) -> Floats:
     """P values times their number over their rank, none above a larger one's.
 
-    `scipy.stats.false_discovery_control` gives the same, but to load scipy.stats takes longer than a whole report may.
+    `scipy.stats.false_discovery_control` gives the same, but loading scipy.stats takes half a second of every report.
     """
     falling = np.argsort(-p_values)
     ranks = np.arange(len(p_values), 0, -1)
