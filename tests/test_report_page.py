@@ -2,20 +2,15 @@
 
 import html
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from browser import BROWSER, FLAGS
 from synthetic_run import SPLIT, STANDARD, SyntheticRun
 
 from placebench.report import build_report
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 MEASURE = """<!DOCTYPE html><body><iframe width="{width}" height="800" srcdoc="{page}"></iframe><script>
 onload = () => {{
   const page = document.querySelector("iframe").contentDocument;

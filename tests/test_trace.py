@@ -149,14 +149,16 @@ def test_the_critical_path_fills_every_step(events: list[Event]) -> None:
 
 def test_counters_have_units_and_no_missing_values(events: list[Event]) -> None:
     counters = [event for event in events if event["ph"] == "C" and event["pid"] == 1]
-    assert {event["name"] for event in counters} == {
-        f"cpu:{device} {name}" for device in (0, 1) for name in ("load (%)", "memory (GiB)", "power (W)")
+    assert {(event["name"], *event["args"]) for event in counters} == {
+        (f"cpu:{device} {name}", unit)
+        for device in (0, 1)
+        for name, unit in (("load", "%"), ("memory", "GiB"), ("power", "W"))
     }
-    loads = [event["args"]["load"] for event in counters if event["name"] == "cpu:0 load (%)"]
+    loads = [event["args"]["%"] for event in counters if event["name"] == "cpu:0 load"]
     assert 0 <= min(loads) <= max(loads) <= 100
-    assert {event["args"]["memory"] for event in counters if event["name"] == "cpu:1 memory (GiB)"} == {0.75}
+    assert {event["args"]["GiB"] for event in counters if event["name"] == "cpu:1 memory"} == {0.75}
     # The first sample has no load, as nothing came before it.
-    assert len(loads) == len([event for event in counters if event["name"] == "cpu:0 memory (GiB)"]) - 1
+    assert len(loads) == len([event for event in counters if event["name"] == "cpu:0 memory"]) - 1
 
 
 @pytest.mark.parametrize("run", [SyntheticRun(rounds=2, missed=3), gpu_run(rounds=1)])
@@ -184,8 +186,8 @@ def test_the_queue_of_engines_is_a_counter_by_step(tmp_path: Path) -> None:
     queue = [(one["name"], one["ts"], one["args"]) for one in events if one["ph"] == "C" and "queue" in one["name"]]
     starts = [one["ts"] for one in events if one["ph"] == "X" and one["name"] in ("step 1", "step 2", "step 3")]
     assert queue == [
-        *(("queue, mean of a step (sequences)", start, {"mean": 2.5}) for start in starts),
-        *(("queue, most of a step (sequences)", start, {"most": 8}) for start in starts),
+        *(("queue, mean of a step", start, {"sequences": 2.5}) for start in starts),
+        *(("queue, most of a step", start, {"sequences": 8}) for start in starts),
     ]
     assert len(starts) == 3
 
@@ -195,7 +197,7 @@ def test_gpus_have_counters_of_tensor_cores_memory_traffic_and_clocks(tmp_path: 
     write_trace(compare_run(gpu_run(rounds=1).write(tmp_path / "run")), path)
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     counters = {event["name"]: event["args"] for event in events if event["ph"] == "C" and "gpu:1" in event["name"]}
-    assert counters["gpu:1 tensor cores (%)"] == {"tensor cores": 25}
-    assert counters["gpu:1 memory traffic (%)"] == {"memory traffic": 12.5}
-    assert counters["gpu:1 SM clock (MHz)"] == {"SM clock": 1900}
-    assert counters["gpu:1 load (%)"] == {"load": 50}
+    assert counters["gpu:1 tensor cores"] == {"%": 25}
+    assert counters["gpu:1 memory traffic"] == {"%": 12.5}
+    assert counters["gpu:1 SM clock"] == {"MHz": 1900}
+    assert counters["gpu:1 load"] == {"%": 50}

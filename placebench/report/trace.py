@@ -151,7 +151,7 @@ def _counters(
                 continue
             for mono, value in zip(samples["mono"], samples[column], strict=True):
                 if mono >= zero and not math.isnan(value):
-                    yield _counter(process, f"{label} {name} ({unit})", name, _micros(mono, zero), value * factor)
+                    yield _counter(process, f"{label} {name}", unit, _micros(mono, zero), value * factor)
 
 
 def _queue(launch: Launch, process: int, zero: float) -> Iterator[Event]:
@@ -162,11 +162,12 @@ def _queue(launch: Launch, process: int, zero: float) -> Iterator[Event]:
         fill = launch.steps.get(column, pd.Series(dtype=float)).dropna()
         known = pd.concat([starts, fill], axis=1, join="inner")
         for start, sequences in known.itertuples(index=False, name=None):
-            yield _counter(process, f"queue, {name} of a step (sequences)", name, _micros(start, zero), sequences)
+            yield _counter(process, f"queue, {name} of a step", "sequences", _micros(start, zero), sequences)
 
 
-def _counter(process: int, track: str, name: str, micros: float, value: float) -> Event:
-    return {"ph": "C", "name": track, "pid": process, "ts": micros, "args": {name: round(value, 4)}}
+def _counter(process: int, name: str, unit: str, micros: float, value: float) -> Event:
+    """A reading; Perfetto joins the name and the unit to the name of a track."""
+    return {"ph": "C", "name": name, "pid": process, "ts": micros, "args": {unit: round(value, 4)}}
 
 
 def _metadata(kind: str, process: int, track: int, **arguments: str | int) -> Event:
