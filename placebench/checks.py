@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,16 @@ from placebench.workload import Workload
 JOB_PACKAGES = ("torch", "ray", "transformers")
 # What a small run writes and a Ray session needs; a full disk in the middle costs more than this asks for.
 LEAST_FREE_BYTES = 200 << 20
+_IMPORT_TIMEOUT_S = 60
+_IMPORT_REWARD = """
+import sys
+from placebench.errors import UsageError
+from placebench.ppo.rewards import load_reward
+try:
+    load_reward(sys.argv[1])
+except UsageError as error:
+    sys.exit(str(error))
+"""
 
 
 def missing_packages() -> Iterator[str]:
@@ -84,10 +95,12 @@ def full_disks(folder: Path) -> Iterator[str]:
 
 def unusable_workload(workload: Workload) -> Iterator[str]:
     """Models, data, reward and rollout that are not there or do not go together."""
+    has_models = True
     for model in dict.fromkeys(filter(None, (workload.model, workload.critic_model, workload.reward_model))):
         try:
             shape = model_shape(model)
         except UsageError as error:
+            has_models = False
             yield str(error)
             continue
         length = workload.batch.max_prompt_length + workload.batch.max_response_length
@@ -101,7 +114,8 @@ def unusable_workload(workload: Workload) -> Iterator[str]:
         yield from _unusable_reward(workload.data.reward)
     else:
         yield from _unusable_reward_model(workload.reward_model, workload.model)
-    if workload.rollout.backend == "vllm" and find_spec("vllm") is None:
+    # vLLM is what models of real size begin with: of one that is not there, it may not be what is wanted.
+    if has_models and workload.rollout.backend == "vllm" and find_spec("vllm") is None:
         yield str(MissingExtraError("rollout.backend vllm", "vllm", "vllm"))
 
 
@@ -147,7 +161,7 @@ def _unusable_reward_model(model: str, actor: str) -> Iterator[str]:
 
 
 def _unusable_reward(name: str) -> Iterator[str]:
-    """A reward that is neither built in nor `module:function` of a module that can be found; nothing is imported."""
+    """A reward that is neither built in nor a `module:function` that can be imported."""
     from placebench.ppo.rewards import REWARDS
     from placebench.ppo.sandbox import why_unavailable
 
@@ -159,7 +173,12 @@ def _unusable_reward(name: str) -> Iterator[str]:
     if not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
         yield f"data.reward {name!r}: use {', '.join(REWARDS)}, or module:function"
         return
-    top = module.split(".")[0]
-    is_local = any((Path.cwd() / name).exists() for name in (top, f"{top}.py"))
-    if not is_local and top not in sys.modules and find_spec(top) is None:
-        yield f"data.reward {name!r}: there is no module {top}, neither installed nor in the current folder"
+    # In a process of its own: what the user's module starts or loads must not stay here while launches are timed.
+    command = [sys.executable, "-c", _IMPORT_REWARD, name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        yield f"data.reward {name!r}: importing {module} takes more than {_IMPORT_TIMEOUT_S} s; make that quicker"
+        return
+    if done.returncode:
+        yield (done.stderr.strip().splitlines() or [f"importing {module} ends the process ({done.returncode})"])[-1]

@@ -93,6 +93,8 @@ def write_end(trial: Trial, verdict: Verdict, memory: Callable[[], MemoryAdvice]
         parts = [f"{verdict.status}: {verdict.reason}\nwhat to do: {_ADVICE[verdict.status]}"]
         if verdict.status is Status.OOM:
             parts.append("--- memory by device ---\n" + "\n".join(describe_use(trial, written, memory())))
+        if verdict.status is Status.INTERRUPTED:
+            printed, written = printed.partition(_TRACEBACK)[0].strip(), ""  # what it says of being stopped
         if written:
             parts.append(f"--- what the job left ---\n{written}")
             printed = printed.partition(_TRACEBACK)[0].strip()  # it is the same one

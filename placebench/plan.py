@@ -43,7 +43,7 @@ class RunRequest:
         min_effect: smallest effect of interest, as a fraction.
         calibrates: whether the run compares one placement with itself.
         name: of the run; None for the placements' names.
-        out: folder of the runs.
+        out: folder of the runs; None for `runs` in the current one.
         step_timeout_s: seconds without progress after which a launch is given up.
         time_limit_s: seconds after which the whole run ends; None for no limit.
         sample_hz: device samples a second; 0 for none, None for the default.
@@ -52,7 +52,7 @@ class RunRequest:
         resume_from: the checkpoint that every launch goes on from; None to begin.
         ray_address: of an existing Ray cluster, `host:port` or `auto`; None for this host, with a Ray of each launch's
             own.
-        placement_timeout_s: seconds a launch waits for its devices of the cluster.
+        placement_timeout_s: seconds a launch waits for its devices of the cluster; None for the default.
         origin: where a dotted workload key was set, for messages.
     """
 
@@ -66,7 +66,7 @@ class RunRequest:
     min_effect: float | None = None
     calibrates: bool = False
     name: str | None = None
-    out: Path = Path("runs")
+    out: Path | None = None
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
     time_limit_s: float | None = None
     sample_hz: float | None = None
@@ -74,7 +74,7 @@ class RunRequest:
     checkpoint_every: int | None = None
     resume_from: Path | None = None
     ray_address: str | None = None
-    placement_timeout_s: float = DEFAULT_PLACEMENT_TIMEOUT_S
+    placement_timeout_s: float | None = None
     origin: Callable[[str], str] = field(default=lambda key: "workload")
 
 
@@ -236,7 +236,7 @@ def make_plan(request: RunRequest) -> Plan:
     """
     words = DEFAULT_PLACEMENTS if request.placements is None else request.placements
     name = default_name(words) if request.name is None else request.name
-    folder = RunFolder(request.out / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}")
+    folder = RunFolder((request.out or Path("runs")) / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}")
     reasons = Reasons()
     reasons.add(checks.missing_packages())
     unusable = () if request.name is None else tuple(checks.wrong_name(request.name))
@@ -310,10 +310,13 @@ def find_devices(request: RunRequest) -> tuple[Cluster | None, tuple[Device, ...
     """
     spec = None if request.devices is None else parse_devices(request.devices)
     if request.ray_address is None:
+        if request.placement_timeout_s is not None:
+            raise UsageError("--placement-timeout is for a Ray cluster: give --ray-address too, or leave it out")
         return None, discover(spec)
     if spec is not None and spec.is_described:
         raise UsageError(f"--devices {spec} describes devices and --ray-address looks for them: leave one of them out")
-    return discover_cluster(request.ray_address, spec, request.placement_timeout_s)
+    timeout_s = DEFAULT_PLACEMENT_TIMEOUT_S if request.placement_timeout_s is None else request.placement_timeout_s
+    return discover_cluster(request.ray_address, spec, timeout_s)
 
 
 def default_name(words: str) -> str:

@@ -58,7 +58,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
     reasons.add(checks.unusable_workload(workload))
     resumed_from = content.get("resumed_from")
     start = reasons.attempt(lambda: read_checkpoint(Path(resumed_from["checkpoint"]))) if resumed_from else None
-    reasons.attempt(lambda: _agree(request, content, workload, stored, rounds))
+    reasons.attempt(lambda: _agree(request, path, content, workload, stored, rounds))
     auto = reasons.attempt(lambda: auto_rounds(request, stored_auto))
     reasons.raise_any()
     planned = planned_rounds(request, auto, rounds)
@@ -149,7 +149,12 @@ def _address(content: Mapping[str, Any], request: RunRequest) -> str | None:
 
 
 def _agree(
-    request: RunRequest, content: Mapping[str, Any], workload: Workload, devices: Sequence[Device], rounds: int
+    request: RunRequest,
+    folder: Path,
+    content: Mapping[str, Any],
+    workload: Workload,
+    devices: Sequence[Device],
+    rounds: int,
 ) -> None:
     """Refuse what is given now and differs from the run: its launches would not be comparable.
 
@@ -166,6 +171,8 @@ def _agree(
         now, then = (flatten(one.model_dump(mode="json")) for one in (merged, workload))
         for key in (key for key in now if now[key] != then[key]):
             differs(key, now[key], then[key])
+    if request.out is not None and request.out.resolve() != folder.parent.resolve():
+        differs("--out", request.out, folder.parent)
     if request.name is not None and request.name != content["name"]:
         differs("--name", request.name, content["name"])
     if request.checkpoint_every not in (None, content.get("checkpoint_every")):

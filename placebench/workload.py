@@ -87,6 +87,13 @@ class Rollout(_Section):
     sleep: bool = Field(True, description="a vLLM engine gives its GPU memory back while the pool trains")
     cuda_graphs: bool = Field(True, description="vLLM replays decoding as CUDA graphs")
 
+    @model_validator(mode="after")
+    def _shares_an_engine(self) -> Self:
+        if self.backend == "torch" and self.tensor_parallel_size > 1:
+            shared_by = self.tensor_parallel_size
+            raise ValueError(f"tensor_parallel_size {shared_by} needs backend vllm: torch generates on single devices")
+        return self
+
 
 class Algorithm(_Section):
     """Settings of PPO and GRPO, under verl's names; GRPO has no critic and so no use for gamma, lam and clip_value."""

@@ -117,7 +117,12 @@ def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
         ({"model": "owner/"}, "unknown model 'owner/'"),
         ({"critic_model": "nowhere"}, "unknown model 'nowhere'"),
         ({"data": {"source": "no.jsonl"}}, "no.jsonl: cannot read it: No such file"),
-        ({"data": {"reward": "nomodule_xyz:score"}}, "there is no module nomodule_xyz"),
+        (
+            {"data": {"reward": "nomodule_xyz:score"}},
+            "cannot import it: ModuleNotFoundError: No module named",
+        ),
+        ({"data": {"reward": "os:nope"}}, "cannot import it: AttributeError: module 'os' has no attribute 'nope'"),
+        ({"data": {"reward": "os:sep"}}, "sep is not a function"),
         ({"data": {"reward": "os:"}}, "use exact_match, prefix_match, last_number, code_tests, or module:function"),
         ({"data": {"operand_max": 10**9}}, "has 22 tokens and batch.max_prompt_length is 16; raise it"),
         ({"batch": {"max_prompt_length": 40_000, "micro_batch_tokens": 50_000}}, "more than the 32768 that tiny takes"),
@@ -130,6 +135,7 @@ def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
             {"batch": {"size": 128, "mini_batch_size": 1}},
             "batch.mini_batch_size 1 cannot be shared equally by the 2 devices of global_pool; try --batch-size 128",
         ),
+        ({"rollout": {"tensor_parallel_size": 2}}, "rollout: tensor_parallel_size 2 needs backend vllm"),
         ({"batch": {"size": 0}}, "batch.size: input should be greater than 0"),
         ({"batch": {"size": 30, "mini_batch_size": 30, "group_size": 4}}, "size 30 is not a multiple of group_size 4"),
         ({"algorithm": {"name": "dpo"}}, "algorithm.name: input should be 'ppo' or 'grpo' (got 'dpo')"),
@@ -140,6 +146,33 @@ def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
 )
 def test_an_impossible_workload_is_refused(tmp_path: Path, workload: dict[str, Any], reason: str) -> None:
     assert any(reason in line for line in reasons(request(tmp_path, workload=workload)))
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("raise SystemError('no')", "cannot import it: SystemError: no"),
+        ("def f(:", "cannot import it: SyntaxError: invalid syntax"),
+        ("import os; os._exit(3)", "importing scores ends the process (3)"),
+        ("import time; time.sleep(60)", "importing scores takes more than 1 s"),
+    ],
+)
+def test_a_reward_of_the_user_that_cannot_be_imported_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
+) -> None:
+    (tmp_path / "scores.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    if "sleep" in source:
+        monkeypatch.setattr(checks, "_IMPORT_TIMEOUT_S", 1)
+    (found,) = reasons(request(tmp_path, workload={"data": {"reward": "scores:score"}}))
+    assert reason in found
+
+
+def test_an_unknown_model_is_not_asked_for_vllm_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "vllm" else there(name))
+    (found,) = reasons(request(tmp_path, workload={"model": "gpt9"}))
+    assert found.startswith("unknown model 'gpt9'")
 
 
 def test_what_is_not_installed_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

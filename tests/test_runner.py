@@ -211,9 +211,17 @@ def test_a_signal_ends_the_run_and_keeps_what_is_done(
 
 
 def test_the_time_limit_ends_the_run(tmp_path: Path, temp: Path) -> None:
-    body = "steps()\nif case == '1 split': time.sleep(300)"
+    body = """
+    steps()
+    if case == "1 split":
+        print("working\\nTraceback (most recent call last):\\n  of being stopped", flush=True)
+        time.sleep(300)
+    """
     result, _ = run(plan(tmp_path, time_limit_s=5.0), body)
     assert statuses(result.folder) == {"01-standard": "done", "01-split": "interrupted"}
+    error = RunFolder(result.folder).trial(1, "split").error.read_text()
+    assert "working" in error
+    assert "Traceback" not in error
     with pytest.raises(TimeLimitError, match="1 of 2 launches are done"):
         result.raise_unless_done()
     assert_nothing_left(temp)
@@ -322,6 +330,7 @@ def test_a_resumed_run_keeps_what_is_done(tmp_path: Path, temp: Path) -> None:
         ({"workload": {"batch": {"size": 64}}}, "batch.size is 64 now and 128 in the run"),
         ({"devices": "cpu:4"}, "--devices is cpu:4 now and cpu:0, cpu:1 in the run"),
         ({"name": "other"}, "--name is other now"),
+        ({"out": Path("elsewhere")}, "--out is elsewhere now and"),
         ({"sample_hz": 1.0}, "--sample-hz is 1.0 now and 0.0 in the run"),
     ],
 )

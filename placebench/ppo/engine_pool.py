@@ -59,7 +59,7 @@ class EnginePool:
     ) -> None:
         self._pool = placement.roles[Role.ROLLOUT]
         self._generation = generation
-        shared_by = workload.rollout.tensor_parallel_size if workload.rollout.backend == "vllm" else 1
+        shared_by = workload.rollout.tensor_parallel_size
         self._engines = [list(workers[first : first + shared_by]) for first in range(0, len(workers), shared_by)]
         self._free = list(range(len(self._engines)))
         # Updates whose weights each engine has been asked to take.
