@@ -1,6 +1,7 @@
 """The one exception family: every error a user can cause carries its exit code; and reasons told all at once."""
 
 from collections.abc import Callable, Iterable
+from enum import IntEnum
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -53,6 +54,18 @@ class PlacementTimeoutError(PlacebenchError):
     """The devices of a Ray cluster are not free."""
 
     exit_code = 3
+
+
+class JobExit(IntEnum):
+    """Exit codes of a launch's job, by which its runner tells why it ended."""
+
+    DONE = 0
+    USAGE = 2
+    FAILED = 10
+    OOM = 11
+    DEVICE_LOST = 12
+    NODE_LOST = 13
+    NOT_PLACED = 14
 
 
 class TimeLimitError(PlacebenchError):

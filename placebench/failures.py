@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from placebench.errors import JobExit
 from placebench.memory_use import MemoryAdvice, describe_use
 from placebench.runfolder import Status, Trial, read_jsonl, write_atomically
 
@@ -18,15 +19,14 @@ _EXCEPTION = re.compile(
 _DEAD_WORKER = re.compile(r"^\s*pid: (\d+)$", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
 
-# Exit codes of the job's process; any other is a failure.
+# Any other end of the job is a failure.
 _EXIT_STATUS: Mapping[int, Status] = {
-    0: Status.DONE,
-    11: Status.OOM,
-    12: Status.DEVICE_LOST,
-    13: Status.DEVICE_LOST,  # a whole node
+    JobExit.DONE: Status.DONE,
+    JobExit.OOM: Status.OOM,
+    JobExit.DEVICE_LOST: Status.DEVICE_LOST,
+    JobExit.NODE_LOST: Status.DEVICE_LOST,
 }
-# A node of the Ray cluster is gone, or its devices are held by other work.
-CLUSTER_CHANGED = (13, 14)
+CLUSTER_CHANGED = (JobExit.NODE_LOST, JobExit.NOT_PLACED)
 
 _ADVICE: Mapping[Status, str] = {
     Status.FAILED: "read what the job printed last, below or in train.log",
@@ -39,7 +39,8 @@ _ADVICE: Mapping[Status, str] = {
         "raise --step-timeout if a phase really takes that long; otherwise look below for what the job did last"
     ),
     Status.DEVICE_LOST: (
-        "look for the device in nvidia-smi and dmesg (for a node: in ray status), then reset it or leave it out"
+        "look for the device in nvidia-smi and dmesg (for a node: in ray status), then reset it or leave it out; go on"
+        " with placebench run --resume"
     ),
     Status.INTERRUPTED: "go on with placebench run --resume",
 }

@@ -1,7 +1,7 @@
 """One launch: `python -m placebench.ppo.launch TRIAL_DIR`, started fresh by the runner for every trial.
 
 Starts a Ray of its own or joins a cluster, starts the workers of each pool, and runs the steps; all it knows comes from
-the trial's launch.json and all it leaves lies in the trial's folder. Exit codes: see `Outcome`.
+the trial's launch.json and all it leaves lies in the trial's folder. Exit codes: see `JobExit`.
 """
 
 import json
@@ -11,29 +11,16 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from placebench.errors import NodeLostError, PlacementTimeoutError, UsageError
+from placebench.errors import JobExit, NodeLostError, PlacementTimeoutError, UsageError
 from placebench.placement import Pool, Role, placement_from_record
 from placebench.ppo.checkpoints import new_checkpoint, read_checkpoint
 from placebench.ppo.own_ray import OwnRay, RaySession
 from placebench.runfolder import Trial, append_jsonl, write_atomically
 from placebench.telemetry.spans import CONTROLLER, SpanRecorder
 from placebench.workload import Workload
-
-
-class Outcome(IntEnum):
-    """Exit codes of the job process."""
-
-    DONE = 0
-    USAGE = 2
-    FAILED = 10
-    OOM = 11
-    DEVICE_LOST = 12
-    NODE_LOST = 13
-    NOT_PLACED = 14
 
 
 class Launch:
@@ -243,31 +230,16 @@ def _call(workers: Mapping[str, list[Any]], method: str) -> list[Any]:
     return [getattr(worker, method).remote() for ranks in workers.values() for worker in ranks]
 
 
-ADVICE: Mapping[Outcome, str] = {
-    Outcome.FAILED: "Read the last lines of train.log in this folder.",
-    Outcome.OOM: (
-        "A device ran out of memory. Lower batch.micro_batch_tokens, switch activation_checkpointing on,"
-        " set sharding=shard, rollout.sleep=true or a higher rollout.tensor_parallel_size, or give the pool more"
-        " devices."
-    ),
-    Outcome.NODE_LOST: "See which nodes of the Ray cluster are there (ray status), and go on with --resume.",
-    Outcome.NOT_PLACED: "See who holds the devices of the Ray cluster (ray status), and go on with --resume.",
-    Outcome.DEVICE_LOST: (
-        "A device stopped answering. Look at the kernel log (dmesg, Xid) and reset that device or leave it out."
-    ),
-}
-
-
-def classify(error: BaseException) -> Outcome:
+def classify(error: BaseException) -> JobExit:
     """What ended a launch, from the chain of causes of its exception."""
     if isinstance(error, NodeLostError | PlacementTimeoutError):
-        return Outcome.NODE_LOST if isinstance(error, NodeLostError) else Outcome.NOT_PLACED
+        return JobExit.NODE_LOST if isinstance(error, NodeLostError) else JobExit.NOT_PLACED
     texts = " ".join(f"{type(cause).__name__}: {cause}" for cause in _causes(error))
     if any(word in texts for word in ("OutOfMemoryError", "MemoryError", "can't allocate memory", "out of memory")):
-        return Outcome.OOM
+        return JobExit.OOM
     if any(word in texts for word in ("GPU is lost", "device unavailable", "uncorrectable ECC")):
-        return Outcome.DEVICE_LOST
-    return Outcome.USAGE if any(isinstance(cause, UsageError) for cause in _causes(error)) else Outcome.FAILED
+        return JobExit.DEVICE_LOST
+    return JobExit.USAGE if any(isinstance(cause, UsageError) for cause in _causes(error)) else JobExit.FAILED
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -291,10 +263,10 @@ def main(folder: str) -> int:
         return 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001 - whatever it is, it ends this launch and is written down
         outcome = classify(error)
-        write_atomically(trial.error, f"{traceback.format_exc()}\n{ADVICE.get(outcome, '')}\n")
+        write_atomically(trial.error, traceback.format_exc())
         traceback.print_exc()
         return outcome
-    return Outcome.DONE
+    return JobExit.DONE
 
 
 if __name__ == "__main__":
