@@ -8,6 +8,8 @@ from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.compare.reasons import alone, headline, reasons, waiting
 from placebench.compare.statistics import launches_needed
+from placebench.report.summary import summarize
+from placebench.report.tables import notes
 from placebench.runfolder import Status
 
 
@@ -95,6 +97,14 @@ def test_same_says_so_and_finds_no_reason(tmp_path: Path) -> None:
     verdict, why, _ = texts(build(tmp_path, {"a": SPLIT, "b": SPLIT}))
     assert verdict.startswith("b and a are the same within 2 %: a step takes 1.000 times as long")
     assert why == "No part of the critical path differs by a decided amount."
+
+
+def test_the_smallest_effect_is_told_as_it_was_given(tmp_path: Path) -> None:
+    path = SyntheticRun(layouts={"a": SPLIT, "b": SPLIT}, pace=evenly).write(tmp_path / "run")
+    comparison = compare_run(path, 0.005)
+    assert headline(comparison, comparison.results[1]).startswith("b and a are the same within 0.5 %: ")
+    lines = notes(summarize(comparison), None)
+    assert [line for line in lines if "lies beyond 0.5 %, same when it lies within 0.5 %" in line]
 
 
 def test_undecided_claims_no_difference_of_phases(tmp_path: Path) -> None:

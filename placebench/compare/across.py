@@ -33,7 +33,7 @@ from placebench.compare.metrics import (
 )
 from placebench.compare.reasons import why
 from placebench.compare.statistics import MIN_EFFECT, Ratio, Verdict, compare, control_false_discoveries
-from placebench.compare.text import interval, listing, number, plural, quantity, ratio
+from placebench.compare.text import interval, listing, number, plural, quantity, ratio, threshold
 from placebench.compare.work import unequal_work
 from placebench.errors import UsageError
 from placebench.logs.timing import phase_order
@@ -208,7 +208,7 @@ def headline(comparison: ArmComparison, other: Arm) -> str:
     lead = {
         Verdict.SLOWER: f"{other.name} is slower than {first.name}",
         Verdict.FASTER: f"{other.name} is faster than {first.name}",
-        Verdict.SAME: f"{other.name} and {first.name} are the same within {quantity(comparison.min_effect, '1')}",
+        Verdict.SAME: f"{other.name} and {first.name} are the same within {threshold(comparison.min_effect)}",
     }.get(found.verdict, f"Undecided whether {other.name} or {first.name} is faster")
     values = [quantity(arm.value(metric.key), metric.unit) for arm in (other, first)]
     factor = ratio(found.value, found.low, found.high)

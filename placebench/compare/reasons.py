@@ -16,7 +16,7 @@ from placebench.compare.metrics import STEP_TIME, phase_metric
 from placebench.compare.run import Run
 from placebench.compare.statistics import Estimate, Ratio, Verdict
 from placebench.compare.steps import NO_PHASE, OWN_POOL
-from placebench.compare.text import interval, listing, number, plural, quantity, ratio
+from placebench.compare.text import interval, listing, number, plural, quantity, ratio, threshold
 
 # Shares of the step from which a cause, and a device's waiting, are worth a word.
 NOTABLE = 0.01
@@ -42,7 +42,7 @@ def headline(comparison: Comparison, other: PlacementResult) -> str:
     lead = {
         Verdict.SLOWER: f"{other.name} is slower than {first.name}",
         Verdict.FASTER: f"{other.name} is faster than {first.name}",
-        Verdict.SAME: f"{other.name} and {first.name} are the same within {quantity(comparison.min_effect, '1')}",
+        Verdict.SAME: f"{other.name} and {first.name} are the same within {threshold(comparison.min_effect)}",
     }.get(found.verdict, f"Undecided whether {other.name} or {first.name} is faster")
     times = f"{_seconds(other.value(STEP_TIME.key))} against {_seconds(first.value(STEP_TIME.key))}"
     factor = ratio(found.value, found.low, found.high)

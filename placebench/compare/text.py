@@ -89,6 +89,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def threshold(share: float) -> str:
+    """A share that was chosen, with the decimals that it was given: `2 %`, `0.5 %`."""
+    return f"{100 * share:g} %"
+
+
 def plural(count: int, noun: str, plural_noun: str | None = None) -> str:
     """`1 launch`, `2 launches`."""
     return f"{count} {noun if count == 1 else plural_noun or noun + 's'}"

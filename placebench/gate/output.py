@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from placebench.compare.text import MISSING, interval, plural, quantity, ratio
+from placebench.compare.text import MISSING, interval, plural, quantity, ratio, threshold
 from placebench.errors import UsageError
 from placebench.gate.checking import Case, Check, Outcome, describe
 from placebench.runfolder import write_atomically
@@ -47,7 +47,7 @@ def print_check(check: Check, console: Console) -> None:
 def title(check: Check) -> str:
     """What is compared with what."""
     when = f" of {check.measured}" if check.measured else ""
-    return f"{check.run} against {check.baseline}{when}, at most {100 * check.max_regression:g} % worse"
+    return f"{check.run} against {check.baseline}{when}, at most {threshold(check.max_regression)} worse"
 
 
 def problems(check: Check) -> list[tuple[str, str]]:
@@ -74,7 +74,7 @@ def verdict(check: Check) -> str:
     """The whole in one line."""
     if check.error:
         return str(check.error)
-    share = f"{100 * check.max_regression:g} %"
+    share = threshold(check.max_regression)
     noisy = sum(case.worst > 1 + check.max_regression for case in check.cases)
     if noisy:
         return f"no regression shown; too noisy to be sure of {share}: {noisy} of {plural(len(check.cases), 'number')}"

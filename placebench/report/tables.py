@@ -6,7 +6,7 @@ from typing import Any
 
 from placebench.compare.efficiency import FORMULAS
 from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE, placement_metrics
-from placebench.compare.text import MISSING, interval, plural, quantity, ratio
+from placebench.compare.text import MISSING, interval, plural, quantity, ratio, threshold
 from placebench.report.schema import Fact, PlacementSummary, Quantity, Ratio, Sampled, Summary
 
 
@@ -262,7 +262,7 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
     """What the numbers are, one line each."""
     if summary.kind == "comparison":
         return _comparison_notes(summary)
-    effect = quantity(summary.method.min_effect, "1")
+    effect = threshold(summary.method.min_effect)
     measured = {found.key for placement in summary.placements for found in placement.quantities}
     lines = (
         f"Steps: {summary.method.steps}; the warm-up of each launch is left out: its first"
@@ -299,7 +299,7 @@ def _about_scaling(summary: Summary) -> Iterator[str]:
 
 
 def _comparison_notes(summary: Summary) -> tuple[str, ...]:
-    effect = quantity(summary.method.min_effect, "1")
+    effect = threshold(summary.method.min_effect)
     measured = {found.key for placement in summary.placements for found in placement.quantities}
     return (
         f"Steps: {summary.method.steps}. Values are means over launches.",
