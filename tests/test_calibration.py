@@ -105,6 +105,7 @@ def test_a_later_comparison_of_the_same_host_and_workload_uses_it(tmp_path: Path
     # (t(0.975, n-1) + t(0.8, n-1)) * SD / sqrt(n) <= ln 1.1 - ln 1.02 holds from n = 3 on.
     assert (step.verdict, step.needed) == (Verdict.UNDECIDED, 3)
     build_report(path)
+    assert "(1 launch each, so no interval; about 3 each would decide)." in printed(path)
     sentence = f"Noise by 20260301T100000Z-calibrate-standard: two launches of standard differ by {SD:.1%} in step time"
     assert sentence in printed(path)
     assert sentence in (path / "report.html").read_text()

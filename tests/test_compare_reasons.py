@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun
 
+from placebench.compare.across import alone as alone_in_comparison
+from placebench.compare.arms import run_arms
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.compare.reasons import alone, headline, reasons, waiting
 from placebench.compare.statistics import launches_needed
@@ -124,7 +126,8 @@ def test_one_launch_states_measurements_and_no_verdict(tmp_path: Path) -> None:
     )
     assert why == (
         "The reason is as undecided as the step time; measured: split hides 0.61 s beside its critical path"
-        " (update_critic beside update_actor 0.40 s and values beside old_log_prob 0.19 s)."
+        " (update_critic beside update_actor 0.40 s and values beside old_log_prob 0.19 s); on 1 device instead of 2,"
+        " phases take 1.14 s longer (gen 0.40 s, update_actor 0.24 s, update_critic 0.20 s and 3 more)."
     )
 
 
@@ -155,6 +158,13 @@ def test_waiting_for_a_slower_device_of_the_own_pool(tmp_path: Path) -> None:
 def test_a_placement_alone_has_a_step_time_and_no_verdict(tmp_path: Path) -> None:
     comparison = build(tmp_path, {"standard": STANDARD})
     assert alone(comparison.first) == "standard: a step takes 1.30 s (95 % interval 1.300–1.300 s, 3 launches)."
+
+
+def test_the_interval_of_a_step_time_is_in_seconds_however_long_the_step(tmp_path: Path) -> None:
+    comparison = build(tmp_path, {"standard": STANDARD}, lambda round_, _: 76 * (1 + 0.02 * (round_ - 2)))
+    expected = "standard: a step takes 98.8 s (95 % interval 94.0–104 s, 3 launches)."
+    assert alone(comparison.first) == expected
+    assert alone_in_comparison(run_arms(tmp_path / "run", "standard")[0]) == expected
 
 
 @pytest.mark.parametrize("gone", ["standard", "split"])

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
 
-from placebench.compare.text import interval, signed, signed_interval
+from placebench.compare.text import interval, seconds_interval, signed, signed_interval
 from placebench.errors import UsageError
 from placebench.report import build_report, show
 from placebench.report.schema import Summary
@@ -279,6 +279,21 @@ def test_a_difference_has_its_sign(value: float, shown: str) -> None:
 )
 def test_the_interval_of_a_difference_has_its_unit(value: float, low: float, high: float, shown: str) -> None:
     assert signed_interval(value, low, high) == shown
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (94.0, 104.4, "94.0–104 s"),
+        (0.00621, 0.00679, "0.0062–0.0068 s"),
+        (1.3, 1.3, "1.300–1.300 s"),
+        (1.299, 1.304, "1.299–1.304 s"),
+        (0.00061, 0.00072, "0.61–0.72 ms"),
+        (0.0004, 250.0, "0.40 ms to 250 s"),
+    ],
+)
+def test_the_interval_of_a_time_has_its_unit(low: float, high: float, shown: str) -> None:
+    assert seconds_interval(low, high) == shown
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from placebench.compare.metrics import (
 )
 from placebench.compare.reasons import why
 from placebench.compare.statistics import MIN_EFFECT, Ratio, Verdict, compare, control_false_discoveries
-from placebench.compare.text import interval, listing, number, plural, quantity, ratio, threshold
+from placebench.compare.text import interval, listing, number, plural, quantity, ratio, seconds_interval, threshold
 from placebench.compare.work import unequal_work
 from placebench.errors import UsageError
 from placebench.logs.timing import phase_order
@@ -223,10 +223,10 @@ def headline(comparison: ArmComparison, other: Arm) -> str:
 
 def _basis(comparison: ArmComparison, other: Arm, found: Ratio) -> str:
     counts = [len(arm.launches) for arm in (other, comparison.arms[0])]
-    if min(counts) < 2:
-        return f"{plural(min(counts), 'launch', 'launches')} of an arm, so no interval"
-    launches = f"{counts[0]} launches each" if len(set(counts)) == 1 else f"{counts[0]} and {counts[1]} launches"
     more = "" if found.needed is None else f"; about {found.needed} each would decide"
+    if min(counts) < 2:
+        return f"{plural(min(counts), 'launch', 'launches')} of an arm, so no interval{more}"
+    launches = f"{counts[0]} launches each" if len(set(counts)) == 1 else f"{counts[0]} and {counts[1]} launches"
     return f"95 % interval {interval(found.low, found.high)}, {launches}{more}"
 
 
@@ -256,7 +256,7 @@ def alone(arm: Arm) -> str:
     step = arm.estimate(STEP_TIME.key)
     if not step.n:
         return f"{arm.name} gives no step time."
-    basis = f"95 % interval {interval(step.low, step.high)} s, " if step.n > 1 else ""
+    basis = f"95 % interval {seconds_interval(step.low, step.high)}, " if step.n > 1 else ""
     return f"{arm.name}: a step takes {quantity(step.value, 's')} ({basis}{plural(step.n, 'launch', 'launches')})."
 
 

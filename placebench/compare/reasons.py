@@ -5,6 +5,7 @@ less long, work that is hidden beside the path, time between phases. Each is nam
 where the rounds agree on its sign, and large enough to matter; what is not named is told as the rest.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -16,7 +17,7 @@ from placebench.compare.metrics import STEP_TIME, phase_metric
 from placebench.compare.run import Run
 from placebench.compare.statistics import Estimate, Ratio, Verdict
 from placebench.compare.steps import NO_PHASE, OWN_POOL
-from placebench.compare.text import interval, listing, number, plural, quantity, ratio, threshold
+from placebench.compare.text import interval, listing, number, plural, quantity, ratio, seconds_interval, threshold
 
 # Shares of the step from which a cause, and a device's waiting, are worth a word.
 NOTABLE = 0.01
@@ -54,7 +55,7 @@ def alone(result: PlacementResult) -> str:
     step = result.estimate(STEP_TIME.key)
     if not step.n:
         return f"{result.name} has no finished launch."
-    basis = f"95 % interval {interval(step.low, step.high)} s, " if step.n > 1 else ""
+    basis = f"95 % interval {seconds_interval(step.low, step.high)}, " if step.n > 1 else ""
     return f"{result.name}: a step takes {_seconds(step.value)} ({basis}{plural(step.n, 'launch', 'launches')})."
 
 
@@ -178,7 +179,8 @@ def _phase_clauses(change: StepChange, first: PlacementResult, other: PlacementR
     groups: dict[tuple[bool, str], list[PartChange]] = {}
     for part in change.phases:
         found = other.ratios.get(phase_metric(part.first.phase).key)
-        decided = found is None or found.verdict in DECIDED
+        # Without an interval nothing is decided, neither of phases nor of what is hidden: all is told as measured.
+        decided = found is None or math.isnan(found.low) or found.verdict in DECIDED
         if decided and other.launches and _is_notable(abs(part.longer), first) and _has_a_sign(part.whole_rounds):
             devices = _change_of_devices(part.first.phase, first, other)
             groups.setdefault((part.longer < 0, devices), []).append(part)
@@ -258,12 +260,12 @@ def _by_size(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
 def _basis(first: PlacementResult, other: PlacementResult, found: Ratio) -> str:
     """On what a ratio rests: its interval and the launches."""
     launches = {len(first.launches), len(other.launches), found.pairs}
-    if launches == {1}:
-        return "1 launch each, so no interval"
-    if found.pairs < 2:
-        return f"{plural(found.pairs, 'round')} with both, so no interval"
-    basis = f"{found.pairs} launches each" if len(launches) == 1 else f"{found.pairs} rounds with both"
     more = "" if found.needed is None else f"; about {found.needed} each would decide"
+    if launches == {1}:
+        return f"1 launch each, so no interval{more}"
+    if found.pairs < 2:
+        return f"{plural(found.pairs, 'round')} with both, so no interval{more}"
+    basis = f"{found.pairs} launches each" if len(launches) == 1 else f"{found.pairs} rounds with both"
     return f"95 % interval {interval(found.low, found.high)}, {basis}{more}"
 
 

@@ -59,6 +59,22 @@ def signed_interval(value: float, low: float | None, high: float | None) -> str:
     return f"{ends} {unit}"
 
 
+def seconds_interval(low: float, high: float) -> str:
+    """The ends of a time's interval, for instance `94.0–104 s`, with one digit more where both ends would look alike.
+
+    Args:
+        low: the lower end, seconds, above 0.
+        high: the upper end, seconds.
+    """
+    if low < MILLISECOND <= high:
+        return f"{quantity(low, 's')} to {quantity(high, 's')}"
+    scale, unit, digits = (MILLISECOND, "ms", 2) if high < MILLISECOND else (1.0, "s", 3)
+    ends = [number(end / scale, digits) for end in (low, high)]
+    if ends[0] == ends[1]:
+        ends = [number(end / scale, digits + 1) for end in (low, high)]
+    return f"{'–'.join(ends)} {unit}"
+
+
 def number(value: float, digits: int = 3) -> str:
     """A few significant digits, at most four decimals, thousands set apart."""
     if not value:
