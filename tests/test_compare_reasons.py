@@ -1,9 +1,11 @@
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun
+from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans
 
 from placebench.compare.across import alone as alone_in_comparison
 from placebench.compare.arms import run_arms
@@ -129,6 +131,43 @@ def test_one_launch_states_measurements_and_no_verdict(tmp_path: Path) -> None:
         " (update_critic beside update_actor 0.40 s and values beside old_log_prob 0.19 s); on 1 device instead of 2,"
         " phases take 1.14 s longer (gen 0.40 s, update_actor 0.24 s, update_critic 0.20 s and 3 more)."
     )
+
+
+def test_a_phase_that_one_placement_lacks_is_told_as_such(tmp_path: Path) -> None:
+    times = STANDARD.times.items()
+    earlier = {phase: (begin - 0.1 * (begin > 0.8), end - 0.1 * (end > 0.82)) for phase, (begin, end) in times}
+    lean = replace(STANDARD, times={phase: time for phase, time in earlier.items() if phase != "values"}, step_s=1.2)
+    _, why, *_ = texts(build(tmp_path / "one", {"standard": STANDARD, "lean": lean}))
+    assert why == "Done in standard alone, values takes 0.10 s less."
+    _, why, *_ = texts(build(tmp_path / "other", {"lean": lean, "standard": STANDARD}))
+    assert why == "Done in standard alone, values takes 0.10 s longer."
+
+
+@pytest.mark.parametrize(
+    ("overlap", "expected"),
+    [
+        ("none", "In the controller instead of on 2 devices, values takes 0.10 s longer."),
+        # What was before it on its devices is then beside the path, though no phase is on it.
+        (
+            "all",
+            "moved hides 0.21 s beside its critical path, but in the controller instead of on 2 devices, values takes"
+            " 0.10 s longer; 0.21 s more passes between phases: 0.10 s longer in all.",
+        ),
+    ],
+)
+def test_a_phase_that_moves_to_the_controller_is_told_as_such(tmp_path: Path, overlap: str, expected: str) -> None:
+    def move(span: dict[str, Any]) -> None:
+        if span["phase"] == "values":
+            span.update(role=None, pool=None, device="controller")
+
+    times = STANDARD.times.items()
+    later = {phase: (begin + 0.1 * (begin > 0.8), end + 0.1 * (end > 0.8)) for phase, (begin, end) in times}
+    standard = replace(STANDARD, overlap=overlap)
+    run = SyntheticRun({"standard": standard, "moved": replace(standard, times=later, step_s=1.4)}, pace=evenly)
+    path = run.write(tmp_path / "run")
+    edit_spans(path, "moved", move)
+    _, why, *_ = texts(compare_run(path))
+    assert why == expected
 
 
 def test_time_between_phases_is_a_cost(tmp_path: Path) -> None:

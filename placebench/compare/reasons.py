@@ -128,7 +128,7 @@ def _weigh(verdict: Verdict, first: PlacementResult, other: PlacementResult, *, 
     told = joint.join("; ".join(side) for side in sides if side)
     if not told:
         return f"{NOTHING.capitalize()}."
-    if told.startswith(("on ", "in ")):  # others begin with a placement's name
+    if told.startswith(("on ", "in ", "done in ")):  # others begin with a placement's name
         told = told[0].upper() + told[1:]
     return f"{told}{_sum(change, clauses, first)}."
 
@@ -154,7 +154,9 @@ def _hidden_clauses(change: StepChange, first: PlacementResult, other: Placement
         return
     most, least = (other, first) if more > 0 else (first, other)
     named = [f"{pair} {_seconds(seconds)}" for pair, seconds in _by_size(_beside(most)) if _is_notable(seconds, most)]
-    text = f"{most.name} hides {_seconds(max(hidden))} beside its critical path ({listing(named[:MOST_NAMED])})"
+    text = f"{most.name} hides {_seconds(max(hidden))} beside its critical path"
+    if named:  # what lies beside a gap is beside no phase
+        text += f" ({listing(named[:MOST_NAMED])})"
     if _is_notable(min(hidden), least):
         text += f", {least.name} {_seconds(min(hidden))}"
     yield _Clause(text, -more)
@@ -219,14 +221,19 @@ def _has_a_sign(difference: Estimate) -> bool:
 
 
 def _change_of_devices(phase: str, first: PlacementResult, other: PlacementResult) -> str:
-    now, before = (_devices_of(phase, result) for result in (other, first))
-    if now and before and now != before:
-        return f"on {plural(now, 'device')} instead of {before}"
-    return f"on {plural(now, 'device')} as before" if now else "in the controller"
+    before, now = (_devices_of(phase, result) for result in (first, other))
+    if before is None or now is None:
+        return f"done in {(other if before is None else first).name} alone"
+    if before and now:
+        return f"on {plural(now, 'device')} {'as before' if now == before else f'instead of {before}'}"
+    places = [f"on {plural(count, 'device')}" if count else "in the controller" for count in (now, before)]
+    return " instead of ".join(dict.fromkeys(places))
 
 
-def _devices_of(phase: str, result: PlacementResult) -> int:
-    """How many devices work on a phase; 0 for the controller's own."""
+def _devices_of(phase: str, result: PlacementResult) -> int | None:
+    """How many devices work on a phase; 0 for the controller's own, None for one that the placement has not."""
+    if not any((launch.spans["phase"] == phase).any() for launch in result.launches):
+        return None
     pool = result.role_pool(phase)
     return len(result.placement.pools[pool]) if pool else 0
 
