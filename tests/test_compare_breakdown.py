@@ -57,6 +57,15 @@ def test_a_pause_before_one_phase_is_found_there(tmp_path: Path) -> None:
     assert reasons(comparison, comparison.results[1])[0] == "0.30 s more passes between phases."
 
 
+def test_the_parts_of_a_step_with_a_validation_add_up(tmp_path: Path) -> None:
+    # 0.02 s lie between the last phase and the validation, which is no part of the step.
+    comparison = compare_run(SyntheticRun(testing_s=0.5, pace=evenly).write(tmp_path / "run"))
+    for result in comparison.results:
+        parts = {(part.is_gap, part.phase): part.on_path for part in path_parts(result)}
+        assert sum(parts.values()) == pytest.approx(result.value("step_time"))
+        assert parts[True, "end of the step"] == pytest.approx(0.02)
+
+
 def slow_rank(path: Path, placement: str, device: str, phase: str, factor: float) -> None:
     """Let all devices of a phase but one be done in a part of their time."""
 

@@ -253,7 +253,9 @@ def path_shares(graph: SpanGraph, step: int) -> Mapping[str, float]:
     lengths = ends[:, 1] - ends[:, 0] - covered(ends, apart)
     seconds: dict[str, float] = defaultdict(float)
     for segment, part in zip(path, lengths, strict=True):
-        seconds[f"{GAP if segment.is_gap else PATH}{segment.phase}"] += float(part)
+        # Time that passes before a validation or a checkpoint does not belong to these, which are taken out.
+        phase = END if segment.is_gap and segment.phase in APART else segment.phase
+        seconds[f"{GAP if segment.is_gap else PATH}{phase}"] += float(part)
         if not segment.is_gap:
             seconds[f"{IMBALANCE}{segment.phase}"] += min(segment.imbalance, float(part))
     for phase, worked in times.items():
