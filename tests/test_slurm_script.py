@@ -68,7 +68,7 @@ def test_shellcheck_finds_nothing(job: Submission) -> None:
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), max_size=4))
 def test_the_runs_words_arrive_as_they_were_given(words: list[str]) -> None:
-    words = [word for word in words if word.partition("=")[0] not in ("--out", "--ray-address")]
+    words = [word for word in words if word.partition("=")[0] not in ("--out", "--ray-address", "--resume")]
     script = batch_script(Submission(1, 0, ("run", *words)))
     command = shlex.split(script[script.index("\nexec ") :])
     assert command[command.index("--") + 1 :] == ["run", *words]
@@ -89,10 +89,13 @@ def test_a_node_is_the_jobs_alone_unless_its_cores_are_counted() -> None:
         (["-ox", "--", "run"], "--output: the script sets it itself"),
         (["--array", "1-3", "--", "run"], "--array: the script sets it itself; submit several jobs"),
         (["-n", "4", "--", "run"], "--ntasks: the script sets it itself"),
+        (["--nodes", "2", "-N", "4", "--", "run"], "--nodes: the script sets it itself; write --nodes in full"),
+        (["-N4", "--", "run"], "--nodes: the script sets it itself"),
         (["gpu", "--", "run"], "'gpu' is neither an option of sbatch nor after --"),
         (["--comment=a\nb", "--", "run"], "has a line break in it"),
         (["--", "run", "--out", "x"], "--out after --: the job sets it itself; leave it out"),
         (["--", "run", "--ray-address=auto"], "--ray-address after --: the job sets it itself"),
+        (["--", "run", "--resume", "latest"], "--resume after --: the job sets it itself; leave it out"),
         (["--", "run", "--rounds", "0"], "--rounds"),
         (["--", "run", "--bogus"], "No such option"),
         (["--nodes", "0", "--", "run"], "--nodes"),

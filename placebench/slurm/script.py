@@ -19,6 +19,7 @@ _DECIDED = {
     "--gpus": "give --gpus-per-node",
     "--gres": "give --gpus-per-node",
     "--no-requeue": "leave --requeue out",
+    "--nodes": "write --nodes in full",
     "--ntasks": "there is one task a node",
     "--ntasks-per-node": "there is one task a node",
     "--open-mode": "all output is in the job's folder, see --logs",
@@ -29,7 +30,7 @@ _DECIDED = {
 _SHORT = {"-a": "--array", "-e": "--error", "-G": "--gpus", "-n": "--ntasks", "-o": "--output", "-N": "--nodes"}
 _WHOLE_NODES = ("--exclusive", "--oversubscribe", "-s", "--cpus-per-task", "-c", "--cpus-per-gpu")
 # Options of `placebench run` that the job decides.
-_JOB_OPTIONS = ("--out", "--ray-address")
+_JOB_OPTIONS = ("--out", "--ray-address", "--resume")
 
 
 @dataclass(frozen=True)
