@@ -113,8 +113,13 @@ def test_a_job_runs_on_two_nodes_and_leaves_its_folder(jobs: Jobs) -> None:
 
 
 def test_a_job_at_its_limit_stops_in_order_and_goes_on_when_queued_again(jobs: Jobs) -> None:
-    job = jobs.submit("--requeue", "--", "run", *SMALL, "--steps", "10", "--placements", "standard")
-    wait_for(lambda: jobs.in_step(job, 2), 120)
+    alone = ("--placements", "standard")
+    before = ("--name", "before", "--steps", "1", "--checkpoint-every", "1")
+    jobs.call(sys.executable, "-m", "placebench", "run", *SMALL, *alone, *before)
+    (checkpoint,) = jobs.folder.glob("runs/*-before/trials/01-standard")
+    start = ("--resume-from", str(checkpoint))
+    job = jobs.submit("--requeue", "--", "run", *SMALL, *alone, *start, "--steps", "10")
+    wait_for(lambda: jobs.in_step(job, 3), 120)
     jobs.call("scancel", "--batch", "--signal=USR1", job)  # what SLURM sends --grace seconds before the limit
     wait_for(lambda: jobs.state(job) == "PENDING", 60)
     assert "queued again" in jobs.summary(job)["state"]

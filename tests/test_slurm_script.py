@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from placebench.cli import main
 from placebench.errors import PlacebenchError, UsageError
-from placebench.slurm.job import Allocation, job_folder, read_allocation, unfinished_run
+from placebench.slurm.job import Allocation, job_folder, read_allocation, run_command, unfinished_run
 from placebench.slurm.node import ray_command
 from placebench.slurm.script import Submission, batch_script
 from placebench.slurm.summary import JobFacts, job_summary
@@ -146,6 +146,19 @@ def test_a_job_that_was_queued_again_goes_on_in_its_folder(tmp_path: Path) -> No
         (first / "runs" / name).mkdir(parents=True)
         (first / "runs" / name / "run.json").write_text(json.dumps({"status": status}))
     assert unfinished_run(first) == first / "runs" / "b"
+
+
+@pytest.mark.parametrize("start", [("--resume-from", "runs/a"), ("--resume-from=runs/a",), ()])
+def test_a_run_that_goes_on_has_its_checkpoint_already(tmp_path: Path, start: tuple[str, ...]) -> None:
+    words = ("run", "--rounds", "3", *start, "--steps", "9")
+    given, cluster = [sys.executable, "-m", "placebench"], ["--ray-address", "n1:1"]
+    first = run_command(words, tmp_path, "n1:1")
+    assert first == [*given, *words, *cluster, "--out", str(tmp_path / "runs")]
+    (tmp_path / "runs" / "b").mkdir(parents=True)
+    (tmp_path / "runs" / "b" / "run.json").write_text(json.dumps({"status": "interrupted"}))
+    again = run_command(words, tmp_path, "n1:1")
+    kept = ["run", "--rounds", "3", "--steps", "9"]
+    assert again == [*given, *kept, *cluster, "--resume", str(tmp_path / "runs" / "b")]
 
 
 FACTS: dict[str, Any] = {

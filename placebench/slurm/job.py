@@ -176,9 +176,21 @@ def _count_nodes(address: str) -> int:
 
 def run_command(words: Sequence[str], folder: Path, address: str) -> list[str]:
     """The command of the run: as given, or to go on with what an earlier start of the job has left."""
-    command = [sys.executable, "-m", "placebench", *words, "--ray-address", address]
-    begun = unfinished_run(folder)
-    return [*command, "--resume", str(begun)] if begun else [*command, "--out", str(folder / "runs")]
+    program, cluster = [sys.executable, "-m", "placebench"], ["--ray-address", address]
+    if begun := unfinished_run(folder):
+        # The run has its checkpoint written down, and takes no other one.
+        return [*program, *_without("--resume-from", words), *cluster, "--resume", str(begun)]
+    return [*program, *words, *cluster, "--out", str(folder / "runs")]
+
+
+def _without(option: str, words: Sequence[str]) -> Iterator[str]:
+    """The words of a command less an option and its value."""
+    rest = iter(words)
+    for word in rest:
+        if word == option:
+            next(rest, None)
+        elif not word.startswith(f"{option}="):
+            yield word
 
 
 def unfinished_run(folder: Path) -> Path | None:
