@@ -1,6 +1,7 @@
 """The batch script and the summary of a job; what SLURM itself does with them is tested in tests/slurm."""
 
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from launching import wait_for
 
 from placebench.cli import main
 from placebench.errors import PlacebenchError, UsageError
@@ -159,6 +161,69 @@ def test_a_run_that_goes_on_has_its_checkpoint_already(tmp_path: Path, start: tu
     again = run_command(words, tmp_path, "n1:1")
     kept = ["run", "--rounds", "3", "--steps", "9"]
     assert again == [*given, *kept, *cluster, "--resume", str(tmp_path / "runs" / "b")]
+
+
+# The programs of a SLURM whose controller does not answer squeue; what it is asked for besides is written down.
+SLOW_SLURM = {
+    "scontrol": '[ "$1" = show ] && echo n1 || echo "$@" >>"$ASKED"',
+    "srun": "exec sleep 60",
+    "squeue": "exec sleep 60",
+}
+# Its job, with little patience; what the run would be is never reached.
+IMPATIENT = """
+import sys
+from placebench.slurm import job
+job._ASK_TIMEOUT_S = job._STOP_TIMEOUT_S = 0.2
+sys.exit(job.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def slow_slurm(tmp_path: Path) -> dict[str, str]:
+    """The environment of a job."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, body in SLOW_SLURM.items():
+        (programs / name).write_text(f"#!/bin/sh\n{body}\n")
+        (programs / name).chmod(0o755)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "ASKED": str(tmp_path / "asked")}
+    return {**os.environ, **job, "PATH": f"{programs}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize(
+    ("scontrol", "state", "asked"),
+    [
+        (SLOW_SLURM["scontrol"], "stopped before its time limit; queued again", "requeue 7"),
+        ('[ "$1" = show ] && echo n1 || exec sleep 60', "failed (exit code 130): queueing it again failed", ""),
+    ],
+    ids=["slow", "slower"],
+)
+def test_a_slow_controller_costs_neither_summary_nor_requeue(
+    tmp_path: Path, slow_slurm: dict[str, str], scontrol: str, state: str, asked: str
+) -> None:
+    (tmp_path / "bin" / "scontrol").write_text(f"#!/bin/sh\n{scontrol}\n")
+    words = ["--logs", str(tmp_path), "--gpus-per-node", "0", "--requeue", "--", "run"]
+    with subprocess.Popen([sys.executable, "-c", IMPATIENT, *words], env=slow_slurm) as job:
+        wait_for(lambda: list(tmp_path.glob("placebench_7_*/ray.log")), 60)
+        job.send_signal(signal.SIGUSR1)
+        assert job.wait(60) == 128 + signal.SIGINT
+    (folder,) = tmp_path.glob("placebench_7_*")
+    assert state in (folder / "job_summary.txt").read_text().splitlines()[1]
+    assert "Ray was not asked to end" in (folder / "output.log").read_text()
+    assert (tmp_path / "asked").exists() == bool(asked)
+    assert not asked or (tmp_path / "asked").read_text().strip() == asked
+
+
+def test_the_summary_tells_of_a_fault_too(tmp_path: Path, slow_slurm: dict[str, str]) -> None:
+    (tmp_path / "bin" / "srun").unlink()
+    words = ["--logs", str(tmp_path), "--gpus-per-node", "0", "--", "run"]
+    without_srun = {**slow_slurm, "PATH": str(tmp_path / "bin")}
+    done = subprocess.run([sys.executable, "-c", IMPATIENT, *words], env=without_srun, check=False, timeout=60)
+    assert done.returncode == os.EX_SOFTWARE
+    (folder,) = tmp_path.glob("placebench_7_*")
+    state = (folder / "job_summary.txt").read_text().splitlines()[1]
+    assert "failed (exit code 70): unexpected FileNotFoundError" in state
+    assert "Traceback" in (folder / "output.log").read_text()
 
 
 FACTS: dict[str, Any] = {

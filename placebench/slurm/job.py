@@ -15,8 +15,9 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from placebench.cluster.discovery import PROBE
@@ -31,8 +32,8 @@ _ASK_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 20.0
 _POLL_S = 0.5
 _STEP = "placebench-ray"
-# Exit code of a run that was stopped in order.
-_STOPPED = 128 + signal.SIGINT
+# Exit codes of a run that was stopped in order, and of a fault of this program, as `placebench` itself has them.
+_STOPPED, _UNEXPECTED = 128 + signal.SIGINT, os.EX_SOFTWARE
 
 
 @dataclass(frozen=True)
@@ -203,17 +204,16 @@ def unfinished_run(folder: Path) -> Path | None:
 
 def _end_step(job: Allocation) -> None:
     """Ask Ray's tasks to end: srun itself would have them killed at once, with their files left on the nodes."""
-    listed = subprocess.run(
-        ["squeue", "--noheader", "--steps", f"--jobs={job.job_id}", "--format=%i %j"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_ASK_TIMEOUT_S,
-    )
-    for line in listed.stdout.splitlines():
-        step, _, name = line.strip().partition(" ")
-        if name.strip() == _STEP:
-            subprocess.run(["scancel", "--signal=TERM", step], check=False, timeout=_ASK_TIMEOUT_S)
+    asked = ["squeue", "--noheader", "--steps", f"--jobs={job.job_id}", "--format=%i %j"]
+    try:
+        listed = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=_ASK_TIMEOUT_S)
+        for line in listed.stdout.splitlines():
+            step, _, name = line.strip().partition(" ")
+            if name.strip() == _STEP:
+                subprocess.run(["scancel", "--signal=TERM", step], check=True, timeout=_ASK_TIMEOUT_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        # What the run has done is there all the same, and is to be summed up.
+        print(f"placebench: Ray was not asked to end: {error}; SLURM ends it with the job", file=sys.stderr)
 
 
 def _own_address() -> str:
@@ -244,15 +244,7 @@ def main(arguments: Sequence[str]) -> int:
         os.dup2(output.fileno(), sys.stdout.fileno())
         os.dup2(output.fileno(), sys.stderr.fileno())
     begun, started = utc_now(), time.monotonic()
-    error: str | None = None
-    try:
-        with ray_on(job, folder, options.gpus_per_node, signals) as address:
-            code = _STOPPED
-            if signals.received is None:
-                code = signals.wait(subprocess.Popen(run_command(options.run, folder, address)))
-    except PlacebenchError as failed:
-        code, error = failed.exit_code, str(failed)
-        print(f"placebench: {error}", file=sys.stderr)
+    code, error = _run(options.run, job, folder, options.gpus_per_node, signals)
     requeues = options.requeue and signals.received is signal.SIGUSR1 and code != 0
     facts = JobFacts(
         job_id=job.job_id,
@@ -267,9 +259,37 @@ def main(arguments: Sequence[str]) -> int:
         error=error,
     )
     write_atomically(folder / "job_summary.txt", job_summary(folder, facts))
-    if requeues:
-        subprocess.run(["scontrol", "requeue", job.job_id], check=True, timeout=_ASK_TIMEOUT_S)
+    if requeues and (refused := _requeue(job)):
+        facts = replace(facts, requeued=False, error=refused)
+        write_atomically(folder / "job_summary.txt", job_summary(folder, facts))
     return code
+
+
+def _run(words: Sequence[str], job: Allocation, folder: Path, gpus: int, signals: Signals) -> tuple[int, str | None]:
+    """Run placebench on the allocation; returns its exit code, and why it could not start or end in order."""
+    try:
+        with ray_on(job, folder, gpus, signals) as address:
+            code = _STOPPED
+            if signals.received is None:
+                code = signals.wait(subprocess.Popen(run_command(words, folder, address)))
+    except PlacebenchError as failed:
+        print(f"placebench: {failed}", file=sys.stderr)
+        return failed.exit_code, str(failed)
+    except Exception as failed:  # noqa: BLE001 - whatever it is, there is a summary, and the job can go on
+        traceback.print_exc()
+        return _UNEXPECTED, f"unexpected {type(failed).__name__}: {failed}"
+    return code, None
+
+
+def _requeue(job: Allocation) -> str | None:
+    """Have the job queued again, which ends it at once; returns why it is not."""
+    try:
+        subprocess.run(["scontrol", "requeue", job.job_id], check=True, timeout=_ASK_TIMEOUT_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        why = f"queueing it again failed: {error}"
+        print(f"placebench: {why}", file=sys.stderr)
+        return why
+    return None
 
 
 if __name__ == "__main__":
