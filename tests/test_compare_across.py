@@ -1,8 +1,10 @@
 """Arms from runs and logs, and what is compared of them."""
 
 import math
+from datetime import datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 from log_samples import SAMPLES, VERL_CONFIG, verl_log
 from scipy.stats import ttest_ind
@@ -217,6 +219,35 @@ def test_a_step_time_that_is_a_mere_sum_gives_way_to_the_logs_clock(tmp_path: Pa
     assert "a step takes 2.00 times as long by the logs' clock, 30.0 s against 15.0 s" in headline(
         compared, compared.arms[1]
     )
+
+
+def openrlhf_log(path: Path, gap_s: int, pace: float) -> Path:
+    """A log whose steps are `gap_s` apart by its clock, whatever their phases take."""
+    begin = datetime(2026, 8, 13, 10)
+    times = " ".join(f"'timing/{name}': {pace}," for name in ("make_experience", "ppo_train", "generation"))
+    lines = (
+        f"(PPOTrainer pid=42) INFO {begin + timedelta(seconds=gap_s * step):%m-%d %H:%M:%S} ppo_trainer.py:546]"
+        f" ✨ Global step {step}: {{{times} 'timing/step_total': {3 * pace}}}\n"
+        for step in range(1, 11)
+    )
+    path.write_text("".join(lines))
+    return path
+
+
+def test_the_logs_clock_is_a_headline_and_not_corrected_for_the_details(tmp_path: Path) -> None:
+    paces = (0.97, 1.0, 1.04)
+    arms = [
+        arm(*(openrlhf_log(tmp_path / f"{name}{n}.log", gap_s + n, paces[n]) for n in range(3)), name=name)
+        for name, gap_s in (("a", 98), ("b", 106))
+    ]
+    compared = compare_arms(arms)
+    clock = compared.arms[1].ratios["log_clock"]
+    assert clock is not None
+    gaps = [[math.log(gap_s + n) for n in range(3)] for gap_s in (106, 98)]
+    expected = ttest_ind(gaps[0], np.array(gaps[1]) + math.log(1.02), equal_var=False).pvalue
+    assert clock.p_value == pytest.approx(expected)
+    assert clock.verdict is Verdict.SLOWER
+    assert headline(compared, compared.arms[1]).startswith("b is slower than a: a step takes 1.08 times as long by the")
 
 
 def test_frameworks_that_count_no_tokens_may_have_done_other_work(tmp_path: Path) -> None:

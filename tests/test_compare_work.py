@@ -54,6 +54,15 @@ def test_equal_or_unknown_work_needs_no_adjustment() -> None:
     assert unequal_work(steps, {}) is None
 
 
+def test_steps_of_other_numbers_are_compared_by_their_means() -> None:
+    first = launches(1000, 1.0, 1.0, 0)
+    later = {number: frame.set_axis(range(103, 115)) for number, frame in first.items()}
+    for paired in (True, False):
+        assert unequal_work(first, later, paired=paired) is None
+        longer = {number: frame.assign(tokens=1.2 * frame["tokens"]) for number, frame in later.items()}
+        assert unequal_work(first, longer, paired=paired) is not None
+
+
 @given(st.floats(1.02, 3.0), st.floats(0.2, 5.0))
 def test_swapping_the_placements_inverts_the_adjusted_ratio(tokens: float, pace: float) -> None:
     first, other = launches(1000, 0.6, 1.0, 2), launches(1000 * tokens, 0.6, pace, 3)

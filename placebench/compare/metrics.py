@@ -39,7 +39,7 @@ TOKENS_PER_DEVICE = Metric(
     "tokens_per_s_per_device", "tokens/s/device", "tokens/s", "the same / all devices allocated", Better.MORE
 )
 # One question, the step time, and the same in other units: what a comparison is made for.
-HEADLINES = (STEP_TIME.key, TOKENS.key, TOKENS_PER_DEVICE.key)
+HEADLINES = (STEP_TIME.key, LOG_CLOCK.key, TOKENS.key, TOKENS_PER_DEVICE.key)
 LOAD = Metric("load", "device load", "1", "mean over measured steps and devices")
 MEMORY = Metric("peak_memory", "peak memory", "B", "highest sample of the fullest device in a launch")
 IDLE = Metric("idle", "idle", "s", "step without the device's own phases, mean of the devices")

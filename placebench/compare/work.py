@@ -97,12 +97,16 @@ def _known(side: Mapping[int, pd.DataFrame]) -> dict[int, pd.DataFrame]:
 def _same_tokens(first: Mapping[int, pd.DataFrame], other: Mapping[int, pd.DataFrame], paired: bool) -> bool:
     """Whether step i has the same tokens in both launches of a pair: typically, and all steps together.
 
-    Without pairs, every launch of the one is held against every launch of the other.
+    Without pairs, every launch of the one is held against every launch of the other; where these have no step in
+    common, their mean against the other's.
     """
     pairs = [(number, number) for number in first.keys() & other.keys()] if paired else []
     more = pd.concat(
         [other[second]["tokens"] / first[number]["tokens"] - 1 for number, second in pairs or product(first, other)]
-    )
+    ).dropna()
+    if more.empty:
+        means = [np.mean([steps["tokens"].mean() for steps in side.values()]) for side in (first, other)]
+        return bool(abs(means[1] / means[0] - 1) <= SAME_TOKENS)
     return float(more.abs().median()) <= SAME_TOKENS and abs(float(more.mean())) <= SAME_TOKENS
 
 
