@@ -43,22 +43,32 @@ class AutoRounds:
         """The rounds that are run in any case."""
         return min(FIRST_LOOK + 1, self.max_rounds)
 
-    def reason_to_stop(self, rounds: int, width_before: float, elapsed_s: float, round_s: float) -> str | None:
+    def reason_to_stop(
+        self, rounds: int, width_before: float, width: float, elapsed_s: float, round_s: float
+    ) -> str | None:
         """Why no round is added, in words; None to add one.
 
         Args:
             rounds: that are done.
             width_before: of the widest headline interval of all but the last of them; infinite without one.
+            width: the same of all of them, which is told and decides nothing.
             elapsed_s: seconds that the run has taken so far.
             round_s: seconds that a round takes.
         """
         if rounds >= self.max_rounds:
-            return f"{rounds} rounds, the most that --max-rounds allows"
+            return f"{rounds} rounds, the most that --max-rounds allows: {self._told(width)}"
         if self.max_time_s is not None and elapsed_s + round_s > self.max_time_s:
-            return f"{rounds} rounds; another would pass --max-time"
+            return f"{rounds} rounds; another would pass --max-time: {self._told(width)}"
         if rounds >= self.least_rounds and width_before <= self.precision:
-            return f"{rounds} rounds, precise enough"
+            return (
+                f"{rounds} rounds, precise enough: the widest headline interval spanned {width_before:.1%} after"
+                f" {rounds - 1} rounds and spans {width:.1%} now, --precision is {self.precision:.1%}"
+            )
         return None
+
+    def _told(self, width: float) -> str:
+        spans = f"the widest headline interval spans {width:.1%}" if math.isfinite(width) else "there is no interval"
+        return f"{spans}, --precision is {self.precision:.1%}"
 
     def expected_rounds(self, rounds: int, width: float) -> int:
         """How many rounds it will be, by the width that so many had: a width shrinks with the root of their number."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -150,15 +149,14 @@ class _Run:
 
         before, now = (headline_width(plan.folder.path, rounds) for rounds in (plan.rounds - 1, plan.rounds))
         seconds = self._manifest.launches_s / plan.rounds
-        reason = auto.reason_to_stop(plan.rounds, before, self._manifest.elapsed_s, seconds)
+        reason = auto.reason_to_stop(plan.rounds, before, now, self._manifest.elapsed_s, seconds)
         if reason is None:
             every = ((number, bound.name) for number in range(1, plan.rounds + 1) for bound in plan.placements)
             self._expected_rounds = max(auto.expected_rounds(plan.rounds, now), plan.rounds + 1)
             self._plan = replace(plan, rounds=plan.rounds + 1, done=frozenset(every))
             self._manifest.extend(self._plan)
             return True
-        spans = f"the widest headline interval spans {now:.1%}" if math.isfinite(now) else "there is no interval"
-        self._display.note(f"{reason}: {spans}, --precision is {auto.precision:.1%}")
+        self._display.note(reason)
         return False
 
     def _run(self, launch: PlannedLaunch, index: int, launches: Sequence[PlannedLaunch]) -> LaunchResult:

@@ -9,6 +9,7 @@ from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans
 
 from placebench.compare.across import alone as alone_in_comparison
 from placebench.compare.arms import run_arms
+from placebench.compare.breakdown import path_parts
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.compare.reasons import alone, headline, reasons, waiting
 from placebench.compare.statistics import launches_needed
@@ -204,6 +205,37 @@ def test_the_interval_of_a_step_time_is_in_seconds_however_long_the_step(tmp_pat
     expected = "standard: a step takes 98.8 s (95 % interval 94.0–104 s, 3 launches)."
     assert alone(comparison.first) == expected
     assert alone_in_comparison(run_arms(tmp_path / "run", "standard")[0]) == expected
+
+
+@pytest.mark.parametrize("kept", [None, "", '"step": 2,'])
+def test_a_launch_without_measured_spans_has_no_step_time_and_does_not_count_as_0(
+    tmp_path: Path, kept: str | None
+) -> None:
+    def without_spans(path: Path) -> Path:
+        for spans in path.glob("trials/02-*/spans.jsonl"):
+            lines = spans.read_text().splitlines(keepends=True)
+            spans.unlink()
+            if kept is not None:
+                spans.write_text("".join(line for line in lines if kept and kept in line))
+        return path
+
+    lone = SyntheticRun(layouts={"standard": STANDARD}, rounds=2, statuses={(1, "standard"): Status.FAILED})
+    path = without_spans(lone.write(tmp_path / "lone"))
+    (found,) = summarize(compare_run(path)).placements
+    assert (found.headline, found.reasons) == (
+        "standard: no step time is known: no finished launch has spans of its measured steps.",
+        (),
+    )
+    whole = SyntheticRun(statuses={(2, "split"): Status.FAILED, (2, "standard"): Status.FAILED}).write(tmp_path / "w")
+    cut = without_spans(SyntheticRun().write(tmp_path / "cut"))
+    assert reasons_of(cut) == reasons_of(whole)
+
+
+def reasons_of(path: Path) -> tuple[tuple[str, ...], list[float]]:
+    """The reasons of a run's second placement, and what the parts of its path take."""
+    comparison = compare_run(path)
+    other = comparison.results[1]
+    return reasons(comparison, other), [part.on_path for part in path_parts(other)]
 
 
 @pytest.mark.parametrize("gone", ["standard", "split"])

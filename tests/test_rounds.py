@@ -1,4 +1,5 @@
 import json
+import math
 import re
 import tempfile
 from pathlib import Path
@@ -44,7 +45,8 @@ def test_a_quiet_run_ends_one_round_after_the_first_look(tmp_path: Path, temp: P
     content = json.loads((result.folder / "run.json").read_text())
     assert (content["rounds"], content["status"], len(content["order"])) == (FIRST_LOOK + 1, "done", FIRST_LOOK + 1)
     assert content["auto"] == {"precision": 0.05, "max_rounds": 20, "max_time_s": None}
-    assert "note: 7 rounds, precise enough: the widest headline interval spans 0.0%, --precision is 5.0%" in said
+    told = "7 rounds, precise enough: the widest headline interval spanned 0.0% after 6 rounds and spans 0.0% now"
+    assert f"note: {told}, --precision is 5.0%" in said
     assert "[14/about 14] round 7" in said
     assert_nothing_left(temp)
 
@@ -118,10 +120,23 @@ def test_the_width_of_headlines_covers_every_placement_and_one_alone(tmp_path: P
     assert headline_width(alone.write(tmp_path / "alone"), 4) == pytest.approx(0.1914, abs=1e-3)
 
 
+def test_the_width_that_ends_a_run_is_told_beside_the_present_one() -> None:
+    assert AutoRounds().reason_to_stop(7, 0.0497, 0.0803, 0.0, 1.0) == (
+        "7 rounds, precise enough: the widest headline interval spanned 5.0% after 6 rounds and spans 8.0% now,"
+        " --precision is 5.0%"
+    )
+    assert AutoRounds(max_rounds=7).reason_to_stop(7, 0.0497, 0.0803, 0.0, 1.0) == (
+        "7 rounds, the most that --max-rounds allows: the widest headline interval spans 8.0%, --precision is 5.0%"
+    )
+    assert AutoRounds(max_rounds=2).reason_to_stop(2, math.inf, math.inf, 0.0, 1.0) == (
+        "2 rounds, the most that --max-rounds allows: there is no interval, --precision is 5.0%"
+    )
+
+
 @given(st.integers(1, 40), st.floats(0, 10), st.floats(0, 1e5), st.floats(0, 1e5))
 def test_rounds_end_by_precision_or_a_limit_alone(rounds: int, width: float, elapsed: float, per_round: float) -> None:
     auto = AutoRounds(0.05, 20, 3600.0)
-    reason = auto.reason_to_stop(rounds, width, elapsed, per_round)
+    reason = auto.reason_to_stop(rounds, width, 2 * width, elapsed, per_round)
     limit = rounds >= 20 or elapsed + per_round > 3600
     assert (reason is not None) == (limit or (rounds > FIRST_LOOK and width <= 0.05))
     expected = auto.expected_rounds(rounds, width)

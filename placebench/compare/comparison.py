@@ -218,7 +218,9 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementRe
         values[launch.round] = numbers
     launch_values = pd.DataFrame.from_dict(values, orient="index")
     rare = [str(key) for key in launch_values.columns if str(key).startswith(RARE)]
-    launch_values[rare] = launch_values[rare].fillna(0.0)
+    if STEP_TIME.key in launch_values:
+        measured_launches = launch_values[STEP_TIME.key].notna()
+        launch_values.loc[measured_launches, rare] = launch_values.loc[measured_launches, rare].fillna(0.0)
     return PlacementResult(
         placement,
         launches,

@@ -53,8 +53,10 @@ def headline(comparison: Comparison, other: PlacementResult) -> str:
 def alone(result: PlacementResult) -> str:
     """The step time of a placement that is compared with nothing, in one sentence."""
     step = result.estimate(STEP_TIME.key)
-    if not step.n:
+    if not result.launches:
         return f"{result.name} has no finished launch."
+    if not step.n:
+        return f"{result.name}: no step time is known: no finished launch has spans of its measured steps."
     basis = f"95 % interval {seconds_interval(step.low, step.high)}, " if step.n > 1 else ""
     return f"{result.name}: a step takes {_seconds(step.value)} ({basis}{plural(step.n, 'launch', 'launches')})."
 
@@ -83,7 +85,7 @@ def why(first: Side, other: Side, *, paired: bool = True) -> tuple[str, ...]:
 
 def waiting(run: Run, result: PlacementResult) -> str | None:
     """Which pool's devices wait longest, and for what; None when none waits a notable part of the step."""
-    if not result.launches or _longest_idle_share(result) < NOTABLE_WAIT:
+    if _longest_idle_share(result) < NOTABLE_WAIT:
         return None
     step = result.value(STEP_TIME.key)
     pool = max(result.placement.pools, key=lambda name: _pool_idle(result, name))
@@ -239,8 +241,8 @@ def _devices_of(phase: str, result: PlacementResult) -> int | None:
 
 
 def _longest_idle_share(result: PlacementResult) -> float:
-    """Share of the step that the devices of the longest waiting pool wait; 0 without launches."""
-    if not result.launches:
+    """Share of the step that the devices of the longest waiting pool wait; 0 where no step was measured."""
+    if not result.estimate(STEP_TIME.key).n:
         return 0.0
     return max(_pool_idle(result, pool) for pool in result.placement.pools) / result.value(STEP_TIME.key)
 
