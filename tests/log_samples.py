@@ -29,8 +29,9 @@ def slime(step: int) -> str:
         f"(RolloutManager pid=4) {stamp}rollout_metrics.py:268 - perf {step}: {{'perf/rollout_time': {6.0 + step}, "
         f"'perf/tokens_per_gpu_per_sec': 900.5}}\n"
         f"(MegatronTrainRayActor pid=5) {stamp}train_metric_utils.py:401 - perf {step}: {{'perf/sleep_time': 0.5, "
-        f"'perf/update_weights_time': 1.5, 'perf/train_wait_time': {6.0 + step}, 'perf/train_time': 3.0, "
-        f"'perf/actor_train_time': 2.0, 'perf/log_probs_time': 0.5, 'perf/step_time': {9.0 + step}, "
+        f"'perf/update_weights_time': 1.5, 'perf/wake_up_time': 0.25, 'perf/train_wait_time': {9.0 + step}, "
+        f"'perf/train_time': 3.0, "
+        f"'perf/actor_train_time': 2.0, 'perf/log_probs_time': 0.5, 'perf/step_time': {12.0 + step}, "
         f"'perf/wait_time_ratio': 0.6}}\n"
         f"(MegatronTrainRayActor pid=5) {stamp}train.py:9 - step {step * 2}: {{'train/loss': 0.25}}\n"
     )

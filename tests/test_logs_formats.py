@@ -2,8 +2,10 @@
 
 import gzip
 import math
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import log_samples
@@ -17,6 +19,8 @@ from placebench.logs import DIALECTS, FORMATS, Kind, LoggedRun, read_log, read_r
 from placebench.logs import source as log_source
 
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+
+SLIME_TIMERS = ("generate", "wake_up", "data_preprocess", "log_probs", "actor_train", "sleep", "update_weights")
 
 
 def write(folder: Path, content: bytes | str, name: str = "train.log") -> Path:
@@ -119,15 +123,72 @@ def test_openrlhf_in_turn_and_side_by_side(tmp_path: Path) -> None:
     assert "unattributed" not in found
 
 
-def test_slime_gets_its_weight_sync_back(tmp_path: Path) -> None:
+def test_slime_waits_through_its_weight_sync(tmp_path: Path) -> None:
     run = sample(tmp_path, "slime")
     found = phases(run, 1)
-    assert found["step"] == (12.0, Kind.STEP)
+    assert found["step"] == (13.0, Kind.STEP)
+    assert found["train_wait"] == (10.0, Kind.PHASE)
+    assert found["update_weights"] == (1.5, Kind.DETAIL)
     assert found["gen"] == (7.0, Kind.OVERLAP)
     assert found["train"] == (3.0, Kind.DETAIL)
     assert found["unattributed"] == (0.5, Kind.UNATTRIBUTED)
     assert "train/loss" not in metrics(run, 2)
-    assert flags(run) == {"slime-step-time", "slime-tokens-per-gpu", "clock", "no-tokens"}
+    # 15 s between the lines of the sample's steps, 14 s in step 2.
+    assert flags(run) == {"slime-step-time", "slime-tokens-per-gpu", "no-tokens"}
+
+
+@dataclass
+class Clock:
+    """Time that passes only when somebody spends it, and the timers that saw it pass."""
+
+    now: float = 0.0
+    seen: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        begin = self.now
+        yield
+        self.seen[name] = self.seen.get(name, 0.0) + self.now - begin
+
+    def spend(self, name: str, seconds: float) -> None:
+        with self.timed(name):
+            self.now += seconds
+
+
+@SHARED_FOLDER
+@given(spent=st.fixed_dictionaries(dict.fromkeys(SLIME_TIMERS, st.integers(1, 40))))
+def test_slime_steps_last_as_long_as_the_clock_says(tmp_path: Path, spent: dict[str, int]) -> None:
+    """A run in slime's order: generate, then wake up and train, print, then sleep and send the weights."""
+    clock, lines = Clock(), []
+    for step in range(9):
+        with clock.timed("train_wait"):
+            clock.spend("generate", spent["generate"])
+            clock.spend("wake_up", spent["wake_up"])
+            clock.spend("data_preprocess", spent["data_preprocess"])
+        with clock.timed("train"):
+            clock.spend("log_probs", spent["log_probs"])
+            clock.spend("actor_train", spent["actor_train"])
+        times = {f"perf/{name}_time": clock.seen[name] for name in clock.seen if name != "generate"}
+        whole = {"perf/step_time": clock.seen["train_wait"] + clock.seen["train"]}
+        stamp = datetime.fromtimestamp(clock.now, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        lines.append(f"[{stamp}] train_metric_utils.py:44 - perf {step}: {times | whole}\n")
+        clock.seen.clear()
+        with clock.timed("train_wait"):
+            clock.spend("sleep", spent["sleep"])
+            clock.spend("update_weights", spent["update_weights"])
+    run = read_run([write(tmp_path, "".join(lines))])
+    assert phases(run, 5)["step"][0] == sum(spent.values())
+    assert metrics(run, 5)["log/step_seconds"] == sum(spent.values())
+    assert phases(run, 5)["unattributed"] == (0.0, Kind.UNATTRIBUTED)
+    assert flags(run) == {"slime-step-time", "no-tokens"}
+
+
+def test_a_clock_that_shows_less_than_the_step_is_told(tmp_path: Path) -> None:
+    text = log_samples.SAMPLES["slime"][1].decode().replace("'perf/step_time': 1", "'perf/step_time': 3")
+    (told,) = (flag.text for flag in read_run([write(tmp_path, text)]).flags if flag.name == "clock")
+    assert told == (
+        "the log's clock shows 15.0 s a step, its step time 34.5 s: steps overlap, or some time is counted twice"
+    )
 
 
 def test_skyrl_parts_are_not_added_to_the_whole(tmp_path: Path) -> None:

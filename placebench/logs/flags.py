@@ -12,7 +12,7 @@ from placebench.logs.formats import Dialect
 from placebench.logs.table import StepTable
 from placebench.logs.timing import STEP
 
-# The log's clock must exceed the step's own time by this share, and by this many seconds, to be worth a word.
+# The log's clock must differ from the step's own time by this share, and by this many seconds, to be worth a word.
 CLOCK_SHARE = 0.05
 CLOCK_SECONDS = 1.0
 
@@ -65,7 +65,7 @@ def table_flags(table: StepTable) -> tuple[Flag, ...]:
 
 
 def clock_flags(frame: pd.DataFrame, timings: pd.DataFrame | None) -> tuple[Flag, ...]:
-    """Whether the log's clock shows more time a step than the step's own time.
+    """Whether the log's clock shows more or less time a step than the step's own time.
 
     Args:
         frame: a tidy log frame.
@@ -79,10 +79,10 @@ def clock_flags(frame: pd.DataFrame, timings: pd.DataFrame | None) -> tuple[Flag
     if both.empty:
         return ()
     shown, told = float(np.median(both["value"])), float(np.median(both["seconds"]))
-    if shown - told <= max(CLOCK_SHARE * told, CLOCK_SECONDS):
+    if abs(shown - told) <= max(CLOCK_SHARE * told, CLOCK_SECONDS):
         return ()
-    text = f"the log's clock shows {shown:.1f} s a step, its step time {told:.1f} s: the rest is in no number of it"
-    return (Flag("clock", text),)
+    why = "the rest is in no number of it" if shown > told else "steps overlap, or some time is counted twice"
+    return (Flag("clock", f"the log's clock shows {shown:.1f} s a step, its step time {told:.1f} s: {why}"),)
 
 
 def _steps(count: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from placebench.logs.console import StepClock, printed_dicts
 from placebench.logs.formats import Dialect, LogFormat, Trap
 from placebench.logs.table import StepTable
-from placebench.logs.timing import Derived, TimingRules
+from placebench.logs.timing import TimingRules
 
 STEP_BYTES = re.compile(rb"\b(?:perf|rollout) [0-9]{1,18}: \{'(?:perf|rollout)/")
 STEP = re.compile(r"\b(?:perf|rollout|eval) ([0-9]{1,18}): \{")
@@ -31,15 +31,16 @@ SLIME_DIALECT = Dialect(
         # The trainer waits while the rollout runs, and trains in the rest of the step.
         beside=frozenset({"gen"}),
         containers={"train": ("ref", "old_log_prob", "update_actor")},
-        details=frozenset({"ref_model_update"}),
+        # What the trainer does from the end of one training to the start of the next: train_wait spans it all.
+        details=frozenset({"update_weights", "sleep", "wake_up", "data_preprocess", "ref_model_update", "save_model"}),
         not_seconds=re.compile(r"^perf/(?:longest|effective|request)"),
-        derived=(Derived("step", "step", plus=("update_weights", "sleep", "wake_up")),),
     ),
     traps=(
         Trap(
             "slime-step-time",
-            "step_time is train_wait_time + train_time alone; update_weights_time, sleep_time and wake_up_time are "
-            "added to the step here, and what else lies between steps only the log's clock shows (log/step_seconds)",
+            "step_time is train_wait_time + train_time, and the wait lasts from the end of one training to the start "
+            "of the next: update_weights_time, sleep_time, wake_up_time and data_preprocess_time are parts of it and "
+            "are not added to the step",
             r"^perf/step_time$",
         ),
         Trap(
