@@ -66,12 +66,17 @@ def areal(step: int) -> str:
     )
 
 
-def nemo_rl(step: int) -> str:
+def nemo_rl(step: int, *, validation_s: float = 0.0) -> str:
+    validation = (
+        f"▶ Starting validation at step {step}...\n\n📊 Validation Results:\n    • Accuracy: 0.4100\n"
+        "    • Average response length: 700.0 tokens\n    • Samples processed: 256\n\n"
+        f"  ⏱️  Validation Timing:\n    • Total validation time: {validation_s:.2f}s\n\n"
+    )
     return (
         f"\n========================= Step {step}/100 =========================\n▶ Generating...\n"
-        "▶ Training policy...\n\n"
+        f"▶ Training policy...\n{validation if validation_s else ''}\n"
         "📊 Training Results:\n  • Loss: 0.1032\n  • Avg Reward: 0.3486\n\n"
-        f"⏱️  Timing:\n  • Total step time: {10 + step}.00s\n  • generation: {4 + step}.00s (48.9%)\n"
+        f"⏱️  Timing:\n  • Total step time: {10 + step + validation_s:.2f}s\n  • generation: {4 + step}.00s (48.9%)\n"
         "  • policy_training: 3.00s (37.6%)\n  • prepare_for_generation/total: 1.50s (7.2%)\n"
         "  • prepare_for_generation/transfer_and_update_weights: 1.00s (2.0%)\n"
         "🔍 Performance Metrics:\n  • Throughputs (per GPU):\n    - E2E (Tokens/sec/gpu): 1234.50\n"
@@ -176,9 +181,14 @@ def record(data: bytes) -> bytes:
 
 FILE_VERSION = record(b"\x09" + struct.pack("<d", 1.7e9) + message(3, b"brain.Event:2"))
 NEMO_EVENTS = FILE_VERSION + b"".join(
-    event(step, {f"timing/train/{name}": seconds}, as_tensor=step == 2)
+    event(step, {f"timing/train/{name}": number}, as_tensor=step == 2)
     for step in STEPS
-    for name, seconds in (("generation", 4.0 + step), ("policy_training", 3.0), ("total_step_time", 10.0 + step))
+    for name, number in (
+        ("generation", 4.0 + step),
+        ("policy_training", 3.0),
+        ("total_step_time", 10.0 + step),
+        ("valid_tokens_per_sec_per_gpu", 1523.0),
+    )
 )
 
 # What verl prints before its first step: two processes write into each other's lines.

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from placebench.compare.log_arms import arm_of_logs
 from placebench.errors import UsageError
 from placebench.logs import DIALECTS, FORMATS, Kind, LoggedRun, read_log, read_run, scan_log
 from placebench.logs import source as log_source
@@ -216,6 +217,29 @@ def test_nemo_rl_block_and_events(tmp_path: Path, name: str) -> None:
     assert found["gen"] == (6.0, Kind.PHASE)
     assert found["update_actor"] == (3.0, Kind.PHASE)
     assert found["step"] == (12.0, Kind.STEP)
+    assert "valid_tokens_per_sec_per_gpu" not in found
+    assert found["unattributed"][1] == Kind.UNATTRIBUTED
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("written", ["console", "events"])
+def test_nemo_rl_validation_is_no_part_of_a_steps_work(tmp_path: Path, written: str, every: int) -> None:
+    seconds = {step: 200.0 if step % every == 0 else 0.0 for step in range(1, 13)}
+    if written == "console":
+        content = "".join(log_samples.nemo_rl(step, validation_s=spent) for step, spent in seconds.items()).encode()
+    else:
+        train = {"generation": 5.0, "policy_training": 3.0}
+        content = log_samples.FILE_VERSION
+        for step, spent in seconds.items():
+            timers = {**train, "total_step_time": 11.0 + spent}
+            content += log_samples.event(step, {f"timing/train/{name}": number for name, number in timers.items()})
+            if spent:
+                content += log_samples.event(step, {"timing/validation/total_validation_time": spent})
+    run = read_run([write(tmp_path, content)])
+    assert phases(run, 4)["testing"] == (200.0, Kind.PHASE)
+    shown = arm_of_logs([run]).launch_values.loc[1]
+    assert shown["step_time"] < 30
+    assert shown["part/testing"] == 200.0
 
 
 def test_nemo_rl_nested_timers_are_details(tmp_path: Path) -> None:

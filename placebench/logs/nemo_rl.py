@@ -12,14 +12,20 @@ STEP_BYTES = re.compile(rb"={5,200} Step [0-9]{1,18}/[0-9]{1,18} ={5}")
 STEP = re.compile(r"={5,200} Step ([0-9]{1,18})/[0-9]{1,18} ={5}")
 SECONDS = re.compile(rf"^\s*•\s+([^:\s][^:]*):\s+({BARE_NUMBER})s(?:\s+\([-.\d]+%\))?\s*$")
 VALUE = re.compile(rf"^\s*[•-]\s+([^:\s][^:]*):\s+({NUMBER})(?=\s|%|$)")
-TOTAL = "Total step time"
 TIMING = "timing/train/"
+TOTAL = TIMING + "total_step_time"
+VALIDATION = "timing/validation/total_validation_time"
+# Lines whose words are not the timer's name, which TensorBoard has.
+NAMES = {"Total step time": TOTAL, "Total validation time": VALIDATION}
 
 NEMO_RL_DIALECT = Dialect(
     framework="NeMo-RL",
     marks=(TIMING,),
     timing=TimingRules(
         prefixes=(TIMING,),
+        exact={VALIDATION: "testing"},
+        # valid_tokens_per_sec_per_gpu is written among the timings.
+        not_seconds=re.compile(r"_per_sec"),
         phases={
             "total_step_time": "step",
             "generation": "gen",
@@ -33,7 +39,7 @@ NEMO_RL_DIALECT = Dialect(
             "prepare_for_generation/total": "prepare_for_generation",
             "checkpointing": "save_checkpoint",
         },
-        movable=("save_checkpoint",),
+        movable=("testing", "save_checkpoint"),
     ),
     traps=(
         Trap(
@@ -61,7 +67,7 @@ def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
     step, began, metrics = -1, 0, dict[str, float]()
 
     def finish() -> None:
-        if TIMING + "total_step_time" in metrics:
+        if TOTAL in metrics:
             table.add(step, metrics)
         elif began:
             table.damage(began)
@@ -74,8 +80,8 @@ def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
         elif not began:
             continue
         elif found := SECONDS.match(line):
-            name = "total_step_time" if found[1] == TOTAL else found[1].strip()
-            metrics[TIMING + name] = float(found[2])
+            name = found[1].strip()
+            metrics[NAMES.get(name, TIMING + name)] = float(found[2])
         elif found := VALUE.match(line):
             metrics[found[1].strip()] = float(found[2])
     finish()
