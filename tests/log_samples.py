@@ -100,7 +100,7 @@ def trl(step: int, *, quoted: bool = True) -> str:
 
 def prime_rl(step: int) -> str:
     return (
-        f"\x1b[32m18:15:{step * 15:02d}\x1b[0m SUCCESS Step {step} |   {14 + step}.2s | Loss 0.0012 | Entropy 0.4311 | "
+        f"\x1b[32m18:15:{step * 17:02d}\x1b[0m SUCCESS Step {step} |   {14 + step}.2s | Loss 0.0012 | Entropy 0.4311 | "
         "Mismatch KL 0.0009 | Grad. Norm 0.1210 | LR 1.00e-06 | Throughput 11896 tokens/s | MFU 11.1% | "
         "Peak Mem. 12.5 GiB\n"
         f"18:15:09 [SUCCESS] Step {step} |   2m 5s | Reward 0.1972 | Trainable 16/16 (100.0%) | Max Off-Policy 0\n"
