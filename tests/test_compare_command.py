@@ -227,6 +227,11 @@ def test_no_word_breaks_the_parser(text: str) -> None:
         (["gen.log", "update.log", "--warmup-steps", "0"], "no number in common: update_actor against gen"),
         (["a.log", "b.log", "--out", "a.log"], "--out a.log: cannot write the report"),
         (["latest:split"], "latest: there is no run under runs/ yet"),
+        (["a.log", "--out", "run"], "--out run: is the folder of a run, whose own report it would replace"),
+        (["run", "--format", "verl"], "--format verl: is for logs, and only runs are compared: leave it out"),
+        (["run:split", "--devices", "8"], "--devices 8: is for logs, and only runs are compared: leave it out"),
+        (["run", "--learner-ranks", "2"], "--learner-ranks 2: is for logs, and only runs are compared: leave it out"),
+        (["run", "--warmup-steps", "0"], "--warmup-steps 0: is for logs, and only runs are compared: leave it out"),
     ],
 )
 def test_wrong_input_is_one_line(
@@ -243,6 +248,7 @@ def test_wrong_input_is_one_line(
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     assert reason in result.stderr
     assert result.stderr.count("\n") == 1
+    assert {path.name for path in Path("run").iterdir()} == {"run.json", "trials"}
 
 
 def test_a_run_without_a_finished_launch_is_refused(tmp_path: Path) -> None:
