@@ -1,7 +1,9 @@
 """The sandbox against code that wants out of it: what it tries fails, and the host does not notice."""
 
+import errno
 import json
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -16,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placebench.ppo.sandbox import End, Failure, Limits, Outcome, evaluate, why_unavailable
+from placebench.ppo.sandbox import End, Failure, Limits, Outcome, evaluate, guard, why_unavailable
 
 QUICK = Limits(cpu_s=1, wall_s=15.0)
 
@@ -111,6 +113,90 @@ def test_what_reaches_out_is_refused(imports: str, statement: str) -> None:
         "ValueError",
         "AssertionError",
     }
+
+
+# Calls that reach others by an argument, each through C. Those that would do harm here fail for a second reason, too,
+# which the kernel looks at later than the filter: an address between pages, a deadline long past.
+BY_ARGUMENT = {
+    "signals of a file": "fcntl(2, F_SETOWN, getppid())",
+    "which signal it is": "fcntl(2, F_SETSIG, 9)",
+    "signals when a file can be written": "fcntl(2, F_SETFL, O_ASYNC)",
+    "a lock that the judge owns": "syscall(FUTEX, byref(c_uint32(getppid())), 6, 0, byref((c_long * 2)(1, 0)))",
+    "a page taken from all": "madvise(c_void_p(1), c_size_t(4096), 100)",
+    "a page moved": "madvise(c_void_p(1), c_size_t(4096), 101)",
+    "pages shared by what is in them": "madvise(c_void_p(0), c_size_t(0), 12)",
+    "memory locked": "mmap(None, c_size_t(4096), 3, 0x2022, -1, c_long(0))",
+    "huge pages of the host": "mmap(None, c_size_t(1 << 21), 3, 0x40022, -1, c_long(0))",
+    "signals of a file, by ioctl": "ioctl(2, 0x8901, byref(c_int(getppid())))",
+    "signals of a timer": "timer_create(0, byref((c_int * 16)(0, 0, 9, 4, getppid())), byref(c_long()))",
+    "memory of the judge": "process_vm_readv(getppid(), None, c_long(0), None, c_long(0), c_long(0))",
+    "its own limits": "prlimit(getppid(), 0, None, byref((c_long * 2)()))",
+    "a dump of a crash": "prctl(4, c_long(1), 0, 0, 0)",
+}
+
+
+@pytest.mark.parametrize("call", BY_ARGUMENT.values(), ids=BY_ARGUMENT)
+def test_a_call_that_reaches_others_by_an_argument_is_refused(call: str) -> None:
+    program = f"""
+    from ctypes import *
+    from fcntl import F_SETFL, F_SETOWN
+    from os import getppid, O_ASYNC
+    F_SETSIG, FUTEX = 10, {guard._ALLOWED["futex"][guard._ARCHITECTURES[platform.machine()][0]]}
+    kernel = CDLL(None, use_errno=True)
+    result = kernel.{call}
+    """
+    # The filter's own refusal: whatever else forbids these answers otherwise.
+    assert run(program, "(result, get_errno())").values == ([-1, errno.EPERM],)
+
+
+# A judge, whose end the code below wants: by a signal for each of its files that can be written to.
+JUDGE = """
+import sys
+from placebench.ppo.sandbox import evaluate
+print(evaluate(sys.argv[1], ["1"]).values)
+"""
+SIGNALLING = """
+import fcntl, os
+for file in range(32):
+    try:
+        fcntl.fcntl(file, fcntl.F_SETOWN, os.getppid())
+        fcntl.fcntl(file, 10, 9)  # F_SETSIG, SIGKILL
+        fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_ASYNC)
+    except OSError:
+        pass
+for file in range(32):
+    try:
+        for _ in range(50):
+            os.write(file, b"x" * 1000 + b"\\n")
+    except OSError:
+        pass
+"""
+
+
+def test_the_judge_outlives_code_that_asks_for_a_signal_to_it() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", JUDGE, SIGNALLING], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.endswith(",)\n")
+
+
+# What a process that has restricted itself, but for the filter, says about itself.
+DUMPABLE = """
+import ctypes
+from dataclasses import asdict
+from placebench.ppo.sandbox import Limits, guard
+guard._filter_calls = lambda kernel: None
+guard.restrict([], asdict(Limits(memory_bytes=1 << 40)))
+print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
+"""
+
+
+def test_a_crash_starts_no_program_of_the_host() -> None:
+    told = subprocess.run([sys.executable, "-c", DUMPABLE], capture_output=True, text=True, check=True, timeout=60)
+    assert told.stdout == "0\n"
+    crash = run("import ctypes\nctypes.string_at(0)", "1")
+    assert crash == Outcome(End.EXITED, ())
 
 
 def test_files_of_the_user_cannot_be_read(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ works in containers; where the kernel does not offer it, code is not run at all.
 import json
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -107,8 +106,7 @@ def evaluate(code: str, expressions: Sequence[str], limits: Limits | None = None
         try:
             end, written = _read(process, limits)
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
     if not written.startswith(READY):
         reason = written.decode(errors="replace").strip() or f"its process {end} before it was ready"
         raise LaunchError(f"generated code cannot be isolated here: {reason}")

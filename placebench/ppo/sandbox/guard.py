@@ -22,15 +22,17 @@ _LANDLOCK_CREATE_RULESET_VERSION, _LANDLOCK_RULE_PATH_BENEATH = 1, 1
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
 # How many rights on files each version of Landlock knows.
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
+_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 4, 38, 22, 2
 _RET_ALLOW, _RET_ERRNO, _RET_KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_LOAD, _JUMP_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
-# Offsets in struct seccomp_data: number, architecture, third argument (its lower half; both are little-endian).
-_NUMBER, _ARCHITECTURE, _THIRD_ARGUMENT = 0, 4, 32
+_LOAD, _AND, _JUMP_EQUAL, _RETURN = 0x20, 0x54, 0x15, 0x06
+# Offsets in struct seccomp_data: number, architecture, first argument (both machines are little-endian, so that it is
+# the lower half of the argument), and from one argument to the next.
+_NUMBER, _ARCHITECTURE, _ARGUMENT, _ARGUMENT_SIZE = 0, 4, 16, 8
 _EPERM = 1
 
 # What computing in Python takes: memory, reading files, time, its own end. No sockets, processes, threads, signals to
-# others, sleeping, limits, or changes of files. Numbers for (x86-64, AArch64); None where there is no such call.
+# others, sleeping, limits, or changes of files. Not fcntl, which can name another process as the one that gets a
+# file's signals. Numbers for (x86-64, AArch64); None where there is no such call.
 _ALLOWED = {
     "read": (0, 63),
     "write": (1, 64),
@@ -46,12 +48,12 @@ _ALLOWED = {
     "access": (21, None),
     "faccessat": (269, 48),
     "faccessat2": (439, 439),
+    "openat": (257, 56),
     "readlink": (89, None),
     "readlinkat": (267, 78),
     "getcwd": (79, 17),
     "getdents64": (217, 61),
     "dup": (32, 23),
-    "fcntl": (72, 25),
     "mmap": (9, 222),
     "mprotect": (10, 226),
     "munmap": (11, 215),
@@ -83,9 +85,20 @@ _ALLOWED = {
     "exit": (60, 93),
     "exit_group": (231, 94),
 }
-_OPENAT = (257, 56)
-# Flags of openat that write: O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_APPEND and O_TMPFILE's own bit.
-_WRITING = 0x1 | 0x2 | 0x40 | 0x200 | 0x400 | 0x400000
+# Calls of which an argument decides: its position, the bits that count, and what these may be.
+_ALL_BITS = 0xFFFFFFFF
+_CHECKED: dict[str, tuple[int, int, tuple[int, ...]]] = {
+    # Opening for reading: without O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_APPEND and O_TMPFILE's own bit.
+    "openat": (2, 0x1 | 0x2 | 0x40 | 0x200 | 0x400 | 0x400000, (0,)),
+    # Without MAP_LOCKED and MAP_HUGETLB, which take memory that others need and no limit counts where root runs it.
+    "mmap": (3, 0x2000 | 0x40000, (0,)),
+    # What allocators give: MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE. Root's MADV_HWPOISON takes a page of a library away
+    # from every process, and MADV_MERGEABLE tells by the clock what is in others' memory.
+    "madvise": (2, _ALL_BITS, (4, 8, 14)),
+    # Waiting and waking, without and with a bit set, private and on the wall's clock or not. FUTEX_LOCK_PI would make
+    # any other process its lock's owner.
+    "futex": (1, _ALL_BITS & ~(128 | 256), (0, 1, 9, 10)),
+}
 # Column of the tables above, and the kernel's number of the architecture.
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
@@ -108,6 +121,8 @@ def restrict(readable: list[str], limits: dict[str, Any]) -> None:
         raise NotIsolatedError(f"it takes Linux on {' or '.join(_ARCHITECTURES)}, this is {platform.platform()}")
     kernel = ctypes.CDLL(None, use_errno=True)
     _limit_resources(limits)
+    # A limit of 0 keeps no crash from starting the host's program for dumps, where core_pattern names one.
+    _prctl(kernel, _PR_SET_DUMPABLE, 0)
     _prctl(kernel, _PR_SET_NO_NEW_PRIVS, 1)
     _restrict_files(kernel, readable)
     _filter_calls(kernel)
@@ -160,26 +175,31 @@ def _restrict_files(kernel: Any, readable: list[str]) -> None:
 def _filter_calls(kernel: Any) -> None:
     """Refuse every system call that is not listed, by a filter in classic BPF."""
     column, architecture = _ARCHITECTURES[platform.machine()]
-    allowed = [numbers[column] for numbers in _ALLOWED.values()]
     filters = [
         _instruction(_LOAD, _ARCHITECTURE),
         _instruction(_JUMP_EQUAL, architecture, 1, 0),
         _instruction(_RETURN, _RET_KILL),
         _instruction(_LOAD, _NUMBER),
-        # Opening is allowed for reading; the jump is over the three instructions that look at the flags.
-        _instruction(_JUMP_EQUAL, _OPENAT[column], 0, 4),
-        _instruction(_LOAD, _THIRD_ARGUMENT),
-        _instruction(_JUMP_ANY_BIT, _WRITING, 0, 1),
-        _instruction(_RETURN, _RET_ERRNO | _EPERM),
-        _instruction(_RETURN, _RET_ALLOW),
     ]
-    for number in allowed:
-        if number is not None:
-            filters += [_instruction(_JUMP_EQUAL, number, 0, 1), _instruction(_RETURN, _RET_ALLOW)]
+    for name, numbers in _ALLOWED.items():
+        if (number := numbers[column]) is not None:
+            answer = _answer(name)
+            filters += [_instruction(_JUMP_EQUAL, number, 0, len(answer)), *answer]
     filters.append(_instruction(_RETURN, _RET_ERRNO | _EPERM))
     code = ctypes.create_string_buffer(b"".join(filters))
     program = struct.pack("@HP", len(filters), ctypes.addressof(code))
     _prctl(kernel, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program)
+
+
+def _answer(name: str) -> list[bytes]:
+    """What follows once a call is known to be an allowed one; it always returns."""
+    if name not in _CHECKED:
+        return [_instruction(_RETURN, _RET_ALLOW)]
+    position, bits, values = _CHECKED[name]
+    answer = [_instruction(_LOAD, _ARGUMENT + position * _ARGUMENT_SIZE), _instruction(_AND, bits)]
+    for value in values:
+        answer += [_instruction(_JUMP_EQUAL, value, 0, 1), _instruction(_RETURN, _RET_ALLOW)]
+    return [*answer, _instruction(_RETURN, _RET_ERRNO | _EPERM)]
 
 
 def _instruction(operation: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
