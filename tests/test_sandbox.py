@@ -8,9 +8,12 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import psutil
@@ -18,8 +21,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import placebench
 from placebench.ppo.sandbox import End, Failure, Limits, Outcome, evaluate, guard, why_unavailable
 
+PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 QUICK = Limits(cpu_s=1, wall_s=15.0)
 
 pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
@@ -206,6 +211,66 @@ def test_files_of_the_user_cannot_be_read(tmp_path: Path) -> None:
     assert attempt(f"open({str(secret)!r}).read()") == "PermissionError"
     assert attempt("os.listdir(os.path.expanduser('~/.ssh'))") in ("PermissionError", "FileNotFoundError")
     assert attempt(f"os.listdir({str(Path.home())!r})") == "PermissionError"
+
+
+def installed_in_a_virtual_environment(folder: Path) -> tuple[Path, Path, dict[str, str]]:
+    """An interpreter, its folder of installed packages, and the environment that it needs."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
+    return folder / "bin" / "python", folder / "lib" / PYTHON / "site-packages", {}
+
+
+def installed_beside_the_standard_library(folder: Path) -> tuple[Path, Path, dict[str, str]]:
+    standard = folder / "lib" / PYTHON
+    standard.mkdir(parents=True)
+    for entry in Path(os.__file__).parent.iterdir():
+        if entry.name not in ("site-packages", "dist-packages"):
+            (standard / entry.name).symlink_to(entry)
+    return Path(sys.executable).resolve(), standard / "site-packages", {"PYTHONHOME": str(folder)}
+
+
+# What an installed placebench says of code that looks for the tests' values in it.
+LOOKING = """
+import json, sys
+from placebench.ppo import code_tests, sandbox
+path = code_tests.__file__.replace("code_tests.py", "problems/problems.jsonl")
+readings = [f"open({path!r}).read(9)", f"__import__('os').listdir({sys.argv[1]!r})", "len(__import__('csv').__doc__)"]
+values = sandbox.evaluate("", readings).values
+print(json.dumps([path, [isinstance(value, sandbox.Failure) for value in values]]))
+"""
+
+
+@pytest.mark.parametrize("layout", [installed_in_a_virtual_environment, installed_beside_the_standard_library])
+def test_an_installed_placebench_cannot_be_read(
+    tmp_path: Path, layout: Callable[[Path], tuple[Path, Path, dict[str, str]]]
+) -> None:
+    python, packages, environment = layout(tmp_path / "installed")
+    copied = shutil.copytree(
+        Path(placebench.__file__).parent, packages / "placebench", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (packages / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
+    told = subprocess.run(
+        [python, "-c", LOOKING, packages], cwd="/", env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+    assert json.loads(told.stdout) == [str(copied / "ppo" / "problems" / "problems.jsonl"), [True, True, False]]
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("purelib", vars={"base": sys.base_prefix}),
+        "/usr/lib/python3/dist-packages",
+        f"/usr/local/lib/{PYTHON}/dist-packages",
+        "/usr/lib",
+        "/usr/lib/node_modules",
+        "/usr/local/lib",
+    ],
+)
+def test_what_is_installed_beside_the_standard_library_cannot_be_read(folder: str) -> None:
+    files = [str(file) for file in islice(Path(folder).glob("**/*.py"), 3)]
+    outcome = run("import os", f"os.listdir({folder!r})", *(f"open({file!r}).read(1)" for file in files))
+    assert [type(value) for value in outcome.values] == [Failure] * (1 + len(files))
 
 
 def test_nothing_of_the_environment_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,10 @@ _GUARD = Path(__file__).with_name("guard.py")
 # -P keeps the script's folder out, -S and -s installed packages; the hash seed lets sets come in one order.
 _PYTHON = (sys.executable, "-P", "-s", "-S", "-B")
 _ENVIRONMENT = {"PYTHONHASHSEED": "0"}
-# Where the interpreter, its standard library and the shared libraries of its modules are.
-_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
+# Where the shared libraries are that modules of the standard library load.
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
+# What is installed beside the standard library: placebench itself, with the problems' solutions, may be in there.
+_INSTALLED = ("site-packages", "dist-packages")
 
 
 class End(StrEnum):
@@ -115,8 +117,19 @@ def evaluate(code: str, expressions: Sequence[str], limits: Limits | None = None
 
 
 def _readable() -> list[str]:
-    standard = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
-    return [path for path in dict.fromkeys((*standard, *_LIBRARIES)) if os.path.exists(path)]
+    """The standard library and shared libraries, and nothing that is installed beside them.
+
+    A right to a folder is one to all in it, so that folders which hold more than that are told entry by entry.
+    """
+    # In a virtual environment, `platbase` is the environment, whose own folder has nothing but what is installed.
+    base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}
+    standard = dict.fromkeys(sysconfig.get_path(name, vars=base) for name in ("stdlib", "platstdlib"))
+    entries = [entry for folder in standard for entry in Path(folder).glob("*") if entry.name not in _INSTALLED]
+    for library in dict.fromkeys(os.path.realpath(folder) for folder in _LIBRARIES):
+        entries += (entry for entry in Path(library).glob("*.so*") if entry.is_file())
+        # Debian and its kin keep a machine's shared libraries, and nothing of Python's, in a folder of their own.
+        entries += Path(library).glob("*-linux-gnu*")
+    return [str(entry) for entry in (*entries, Path("/etc/ld.so.cache")) if entry.exists()]
 
 
 def _read(process: "subprocess.Popen[bytes]", limits: Limits) -> tuple[End, bytes]:
