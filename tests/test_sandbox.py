@@ -12,6 +12,7 @@ import sysconfig
 import textwrap
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launching import wait_for
 
 import placebench
 from placebench.ppo.sandbox import End, Failure, Limits, Outcome, evaluate, guard, why_unavailable
@@ -308,6 +310,20 @@ def test_what_does_not_end_is_ended(code: str, end: End) -> None:
     outcome = run(code, limits=limits)
     assert (outcome.end, [value for value in outcome.values if not isinstance(value, Failure)]) == (end, [])
     assert time.monotonic() - begun < limits.wall_s + 30
+
+
+def test_what_waits_for_itself_ends_with_its_judge() -> None:
+    with subprocess.Popen([sys.executable, "-c", JUDGE, STUCK]) as judge:
+        wait_for(psutil.Process(judge.pid).children)
+        (sandboxed,) = psutil.Process(judge.pid).children()
+        # Code runs behind its filter.
+        wait_for(lambda: "Seccomp:\t2\n" in Path(f"/proc/{sandboxed.pid}/status").read_text())
+        judge.kill()
+    try:
+        assert psutil.wait_procs([sandboxed], timeout=10)[1] == []
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            sandboxed.kill()
 
 
 def test_memory_ends_at_its_limit() -> None:

@@ -92,7 +92,13 @@ def evaluate(code: str, expressions: Sequence[str], limits: Limits | None = None
     """
     limits = limits or Limits()
     with tempfile.TemporaryFile() as job:
-        content = {"code": code, "expressions": list(expressions), "readable": _readable(), "limits": asdict(limits)}
+        content = {
+            "judge": os.getpid(),
+            "code": code,
+            "expressions": list(expressions),
+            "readable": _readable(),
+            "limits": asdict(limits),
+        }
         job.write(json.dumps(content).encode())
         job.seek(0)
         process = subprocess.Popen(

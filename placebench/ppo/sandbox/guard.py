@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import struct
 import sys
 from typing import Any, NoReturn
@@ -22,7 +23,7 @@ _LANDLOCK_CREATE_RULESET_VERSION, _LANDLOCK_RULE_PATH_BENEATH = 1, 1
 _READ_FILE, _READ_DIR = 1 << 2, 1 << 3
 # How many rights on files each version of Landlock knows.
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 4, 38, 22, 2
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 1, 4, 38, 22, 2
 _RET_ALLOW, _RET_ERRNO, _RET_KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _LOAD, _AND, _JUMP_EQUAL, _RETURN = 0x20, 0x54, 0x15, 0x06
 # Offsets in struct seccomp_data: number, architecture, first argument (both machines are little-endian, so that it is
@@ -105,6 +106,13 @@ _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 class NotIsolatedError(Exception):
     """The kernel does not offer what isolation takes."""
+
+
+def _end_with(judge: int) -> None:
+    """Have this process killed when its parent ends: code that waits for itself would stay for good."""
+    _prctl(ctypes.CDLL(None, use_errno=True), _PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != judge:
+        raise NotIsolatedError("the process that judges it has ended")
 
 
 def restrict(readable: list[str], limits: dict[str, Any]) -> None:
@@ -228,6 +236,7 @@ def main() -> NoReturn:
     for number in (0, 1):
         os.dup2(nothing, number)
     try:
+        _end_with(job["judge"])
         restrict(job["readable"], job["limits"])
     except (NotIsolatedError, OSError, ValueError) as error:
         os.write(output, f"{error}\n".encode())
