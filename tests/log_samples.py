@@ -128,6 +128,15 @@ WRAPPED_PANEL = """\
 ╰──────────────────────────────────────────────╯
 """
 
+# As printed until 2025, when the trainer idled before it trained and responses were got in another thread.
+PACKING_PANEL = """\
+╭─────────────────────────────────────────────── Metrics ────────────────────────────────────────────────╮
+│  other  episode: 256 | training_step: {step} | epoch: 1.00 | lr: 3.00e-07                                   │
+│  time   total: {total} | training: 7.90 | saving: 0 | trainer_idling: {idling} | getting_response: 9.00      │
+│  val    num_total_tokens: 91231 | num_step_tokens: 1200                                                │
+╰────────────────────────────────────────────────────────────────────────────────────────────────────────╯
+"""
+
 
 def open_instruct(step: int, *, wrapped: bool = False) -> str:
     return (WRAPPED_PANEL if wrapped else WIDE_PANEL).format(step=step, total=f"{8 + step}.19")

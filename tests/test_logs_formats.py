@@ -305,6 +305,20 @@ def test_open_instruct_wide_and_wrapped_are_equal(tmp_path: Path) -> None:
     assert found["unattributed"] == (1.29, Kind.UNATTRIBUTED)
 
 
+@pytest.mark.parametrize(("total", "idling", "trained"), [("13.10", "5.10", 7.9), ("8.19", "5.10", 2.8)])
+def test_open_instruct_idled_before_it_trained(tmp_path: Path, total: str, idling: str, trained: float) -> None:
+    """Unless the two exceed the step: then the training contains the idling."""
+    panels = (log_samples.PACKING_PANEL.format(step=step, total=total, idling=idling) for step in range(1, 9))
+    run = read_run([write(tmp_path, "".join(panels))], learner_ranks=8)
+    found = phases(run, 3)
+    assert found["update_actor"] == (trained, Kind.PHASE)
+    assert found["trainer_idling"] == (5.1, Kind.PHASE)
+    assert found["getting_response"] == (9.0, Kind.OVERLAP)
+    assert found["unattributed"] == (round(float(total) - trained - 5.1, 6), Kind.UNATTRIBUTED)
+    assert run.throughput["tokens"].tolist() == [1200.0] * 8
+    assert flags(run) == {"open-instruct-training-waits", "open-instruct-two-decimals"}
+
+
 def test_open_instruct_tokens_need_the_ranks(tmp_path: Path) -> None:
     run = sample(tmp_path, "open-instruct, wide")
     assert run.throughput["tokens"].isna().all()
@@ -390,7 +404,7 @@ def test_a_step_that_is_cut_off_is_left_out_and_told(tmp_path: Path, name: str) 
 def test_a_last_line_without_an_end_is_told_where_it_matters(tmp_path: Path, name: str) -> None:
     known, content = log_samples.SAMPLES[name]
     run = read_run([write(tmp_path, content.rstrip(b"\n"))])
-    assert ("open-end" in flags(run)) == (known in {"nemo-rl", "prime-rl", "csv"})
+    assert ("open-end" in flags(run)) == (known in {"nemo-rl", "prime-rl"})
     assert "open-end" not in flags(sample(tmp_path, name))
 
 

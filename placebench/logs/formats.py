@@ -1,5 +1,6 @@
 """What a log format is and what its names mean; the readers fill this in, the registry lists them."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,11 +30,21 @@ class Tokens:
         metrics: the metric's names, the first that is there counts.
         count: how it counts.
         reported: the log's own tokens/s, if it is meant to be tokens / wall step / devices; else None.
+        ranks_since: regular expression of the metrics that came with the counting of every rank's tokens; in a log
+            without them `TIMES_RANKS` is `STEP`.
     """
 
     metrics: tuple[str, ...]
     count: Count
     reported: str | None = None
+    ranks_since: str | None = None
+
+    def count_in(self, names: Iterable[str]) -> Count:
+        """How a log with these metrics counts."""
+        if self.count is not Count.TIMES_RANKS or self.ranks_since is None:
+            return self.count
+        since = re.compile(self.ranks_since)
+        return self.count if any(map(since.search, names)) else Count.STEP
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ CATEGORY = re.compile(r" {1,3}(\S+)(?: +(.*))?$")
 CELL = re.compile(r"(\S+):\s+(\S+)")
 UNNAMED = "other"
 STEP = "training_step"
+# Names that came within a week of the counting of every rank's tokens.
+SINCE_MAY_2026 = r"^time/(?:trainer_waiting_for_data$|generation_waiting_for_trainer$|group_generation_)"
 
 OPEN_INSTRUCT_DIALECT = Dialect(
     framework="open-instruct",
@@ -25,18 +27,22 @@ OPEN_INSTRUCT_DIALECT = Dialect(
             "total": "step",
             "saving": "save_checkpoint",
             "weight_sync": "update_weights",
-            "trainer_idling": "trainer_waiting_for_data",
-            "getting_response": "trainer_waiting_for_data",
+            "trainer_idle_waiting_for_inference": "trainer_waiting_for_data",
             "generation_idling": "generation_waiting_for_trainer",
+            "generation_idle_waiting_for_trainer": "generation_waiting_for_trainer",
         },
-        # `training` begins with the wait for rollouts.
-        derived=(Derived("update_actor", "training", minus=("trainer_waiting_for_data",)),),
+        # `training` begins with the wait for rollouts. Before, the trainer idled first and trained then.
+        derived=(
+            Derived("update_actor", "training", minus=("trainer_waiting_for_data",), minus_inside=("trainer_idling",)),
+        ),
         containers={"training": ("update_actor",)},
         details=frozenset(f"weight_sync_{statistic}" for statistic in ("mean", "min", "max", "median")),
         beside=frozenset(
             {
                 "update_weights",
                 "generation_waiting_for_trainer",
+                # How long the slowest group took, submitted while other steps trained.
+                "getting_response",
                 "group_generation_mean",
                 "group_generation_max",
                 "group_generation_min",
@@ -44,17 +50,18 @@ OPEN_INSTRUCT_DIALECT = Dialect(
         ),
         movable=("save_checkpoint",),
     ),
-    tokens=Tokens(("val/num_step_tokens",), Count.TIMES_RANKS),
+    tokens=Tokens(("val/num_step_tokens",), Count.TIMES_RANKS, ranks_since=SINCE_MAY_2026),
     traps=(
         Trap(
             "open-instruct-ranks",
             "step tokens, learner tokens/s, MFU and MBU are multiplied by the number of learner ranks since May 2026; "
             "tokens are counted only where the number of learner ranks is given, and divided by it",
-            r"^val/num_(?:step|total)_tokens$|learner_tokens_per_second|_mf?bu?$|_mfu$",
+            SINCE_MAY_2026,
         ),
         Trap(
             "open-instruct-training-waits",
-            "time/training contains the wait for rollouts; update_actor is time/training without it",
+            "time/training contains the wait for rollouts, in logs that call it trainer_waiting_for_data or "
+            "trainer_idle_waiting_for_inference; update_actor is time/training without it",
             r"^time/training$",
         ),
         Trap(

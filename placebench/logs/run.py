@@ -1,6 +1,6 @@
 """One launch as its logs tell it: one file or several of one run, with what its numbers mean and what to mind."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,7 +103,7 @@ def run_of_logs(
         steps_per_row=_steps_per_row(logs[0]),
     )
     flags += clock_flags(frame, timings)
-    flags += _throughput_flags(throughput, dialect, learner_ranks)
+    flags += _throughput_flags(throughput, dialect, learner_ranks, frame["metric"].unique())
     return LoggedRun(name, logs, dialect, frame, timings, throughput, tuple(dict.fromkeys(flags)))
 
 
@@ -146,7 +146,9 @@ def _steps_per_row(log: Log) -> int:
     return max(1, round(steps / rows)) if steps < 2**53 else 1
 
 
-def _throughput_flags(throughput: pd.DataFrame, dialect: Dialect, learner_ranks: int | None) -> list[Flag]:
+def _throughput_flags(
+    throughput: pd.DataFrame, dialect: Dialect, learner_ranks: int | None, names: Iterable[str]
+) -> list[Flag]:
     flags = []
     wrong = throughput.loc[throughput["contradicts"], "step"].tolist()
     if wrong:
@@ -161,7 +163,7 @@ def _throughput_flags(throughput: pd.DataFrame, dialect: Dialect, learner_ranks:
     if throughput["tokens"].isna().all():
         if dialect.tokens is None:
             why = f"{dialect.framework}'s log does not count tokens of prompts and responses"
-        elif dialect.tokens.count is Count.TIMES_RANKS and learner_ranks is None:
+        elif learner_ranks is None and dialect.tokens.count_in(names) is Count.TIMES_RANKS:
             why = "the count is multiplied by the number of learner ranks, which is not given"
         else:
             why = f"the log lacks {' and '.join(dialect.tokens.metrics)}"

@@ -73,7 +73,7 @@ def _counted(wide: pd.DataFrame, tokens: Tokens | None, learner_ranks: int | Non
     if tokens is None or name is None:
         return pd.Series(np.nan, index=wide.index)
     counted = wide[name].astype(np.float64)
-    if tokens.count is Count.TIMES_RANKS:
+    if tokens.count_in(wide.columns) is Count.TIMES_RANKS:
         return counted / (np.nan if learner_ranks is None else learner_ranks)
     return counted
 

@@ -49,14 +49,14 @@ class Derived:
     Attributes:
         phase: its name; replaces a phase of that name.
         base: the phase that it is computed from; without it there is none.
-        plus: added to the base, those that are there.
         minus: taken off the base, those that are there.
+        minus_inside: the same in a launch where the base and they exceed the step together, and so overlap.
     """
 
     phase: str
     base: str
-    plus: tuple[str, ...] = ()
     minus: tuple[str, ...] = ()
+    minus_inside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -206,13 +206,26 @@ def _derive(tidy: pd.DataFrame, rules: TimingRules) -> pd.DataFrame:
         wide = tidy.pivot(index=["launch", "step"], columns="phase", values="seconds")
         if derived.base not in wide:
             continue
-        seconds = wide[derived.base].dropna()
-        for names, sign in ((derived.plus, 1), (derived.minus, -1)):
-            present = [name for name in names if name in wide]
-            seconds = seconds + sign * wide.loc[seconds.index, present].sum(axis=1)
+        inside = _exceed_step((derived.base, *derived.minus_inside), wide)
+        taken = _sum_of(derived.minus, wide) + _sum_of(derived.minus_inside, wide).where(inside, 0.0)
+        seconds = (wide[derived.base] - taken).dropna()
         added = seconds.clip(lower=0).rename("seconds").reset_index().assign(phase=derived.phase)
         tidy = pd.concat([tidy[tidy["phase"] != derived.phase], added[tidy.columns]], ignore_index=True)
     return tidy
+
+
+def _sum_of(phases: Iterable[str], wide: pd.DataFrame) -> "pd.Series[float]":
+    """Seconds of those phases that are there, by launch and step."""
+    total: pd.Series[float] = wide[[phase for phase in phases if phase in wide]].sum(axis=1)
+    return total
+
+
+def _exceed_step(phases: Iterable[str], wide: pd.DataFrame) -> "pd.Series[bool]":
+    """Whether phases are longer together than the step, on most steps of each row's launch."""
+    if STEP not in wide:
+        return pd.Series(False, index=wide.index)
+    longer = _sum_of(phases, wide) > wide[STEP] * (1 + TIMER_SLACK)
+    return longer.groupby(level="launch").transform("mean") > 0.5
 
 
 def _classify(launch: pd.DataFrame, rules: TimingRules) -> pd.DataFrame:
