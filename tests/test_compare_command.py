@@ -4,6 +4,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
@@ -12,6 +13,8 @@ from log_samples import VERL_CONFIG, verl_log
 from synthetic_run import SyntheticRun, gpu_run
 
 from placebench.cli import main
+from placebench.compare.arms import Arm
+from placebench.compare.comparability import doubts_of, known_facts
 from placebench.compare.sources import Source, parse_source
 from placebench.errors import UsageError
 from placebench.report.schema import Summary
@@ -67,6 +70,35 @@ def test_a_comparison_that_means_nothing_needs_force(tmp_path: Path, change: tup
     assert forced.exit_code == 0
     assert f"warning: Compared by force: {reason}" in words(forced.stdout)
     assert "Forced, and means little: Undecided whether b or a is faster" in words(forced.stdout)
+
+
+HUB = "/cache/hub/models--Qwen--Qwen2.5-0.5B-Instruct/snapshots/7ae557604adf67be50417f59c2c2f167def9a775"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("Qwen/Qwen2.5-0.5B-Instruct", HUB, True),
+        ("/models/Qwen2.5-0.5B/", "Qwen/Qwen2.5-0.5B-Instruct", True),
+        ("/ckpts/llama-70b/hf", "/ckpts/qwen-0.5b/hf", False),
+        (
+            "/ckpts/llama-70b/global_step_20/actor/huggingface",
+            "/ckpts/qwen-0.5b/global_step_20/actor/huggingface",
+            False,
+        ),
+        ("/ckpts/llama-70b/checkpoint-100", "/ckpts/llama-70b/checkpoint-200", True),
+        ("/ckpts/llama-70b/final", "meta/Llama-70B", True),
+        ("/models/final", "/models/final", True),
+        ("/models/hf", "/other/final", False),
+        (HUB, HUB.replace("0.5B", "7B"), False),
+    ],
+)
+def test_a_model_is_told_by_the_part_of_its_path_that_names_one(one: str, other: str, is_same: bool) -> None:
+    arms = [
+        Arm(label, (), pd.DataFrame(), pd.DataFrame(), facts={"model": text}, flags=())
+        for label, text in (("a", one), ("b", other))
+    ]
+    assert (not doubts_of(arms, known_facts(arms))) is is_same
 
 
 def test_gpus_against_cpus_are_refused_for_runs_too(tmp_path: Path) -> None:
@@ -195,6 +227,11 @@ def test_no_word_breaks_the_parser(text: str) -> None:
         (["gen.log", "update.log", "--warmup-steps", "0"], "no number in common: update_actor against gen"),
         (["a.log", "b.log", "--out", "a.log"], "--out a.log: cannot write the report"),
         (["latest:split"], "latest: there is no run under runs/ yet"),
+        (["a.log", "--out", "run"], "--out run: is the folder of a run, whose own report it would replace"),
+        (["run", "--format", "verl"], "--format verl: is for logs, and only runs are compared: leave it out"),
+        (["run:split", "--devices", "8"], "--devices 8: is for logs, and only runs are compared: leave it out"),
+        (["run", "--learner-ranks", "2"], "--learner-ranks 2: is for logs, and only runs are compared: leave it out"),
+        (["run", "--warmup-steps", "0"], "--warmup-steps 0: is for logs, and only runs are compared: leave it out"),
     ],
 )
 def test_wrong_input_is_one_line(
@@ -211,6 +248,7 @@ def test_wrong_input_is_one_line(
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     assert reason in result.stderr
     assert result.stderr.count("\n") == 1
+    assert {path.name for path in Path("run").iterdir()} == {"run.json", "trials"}
 
 
 def test_a_run_without_a_finished_launch_is_refused(tmp_path: Path) -> None:

@@ -404,7 +404,7 @@ def test_a_step_that_is_cut_off_is_left_out_and_told(tmp_path: Path, name: str) 
 def test_a_last_line_without_an_end_is_told_where_it_matters(tmp_path: Path, name: str) -> None:
     known, content = log_samples.SAMPLES[name]
     run = read_run([write(tmp_path, content.rstrip(b"\n"))])
-    assert ("open-end" in flags(run)) == (known in {"nemo-rl", "prime-rl"})
+    assert ("open-end" in flags(run)) == (known in {"nemo-rl", "prime-rl", "csv"})
     assert "open-end" not in flags(sample(tmp_path, name))
 
 

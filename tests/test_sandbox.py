@@ -1,23 +1,32 @@
 """The sandbox against code that wants out of it: what it tries fails, and the host does not notice."""
 
+import errno
 import json
 import os
+import platform
 import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launching import wait_for
 
-from placebench.ppo.sandbox import End, Failure, Limits, Outcome, evaluate, why_unavailable
+import placebench
+from placebench.ppo.sandbox import End, Failure, Limits, Outcome, evaluate, guard, why_unavailable
 
+PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 QUICK = Limits(cpu_s=1, wall_s=15.0)
 
 pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
@@ -113,6 +122,90 @@ def test_what_reaches_out_is_refused(imports: str, statement: str) -> None:
     }
 
 
+# Calls that reach others by an argument, each through C. Those that would do harm here fail for a second reason, too,
+# which the kernel looks at later than the filter: an address between pages, a deadline long past.
+BY_ARGUMENT = {
+    "signals of a file": "fcntl(2, F_SETOWN, getppid())",
+    "which signal it is": "fcntl(2, F_SETSIG, 9)",
+    "signals when a file can be written": "fcntl(2, F_SETFL, O_ASYNC)",
+    "a lock that the judge owns": "syscall(FUTEX, byref(c_uint32(getppid())), 6, 0, byref((c_long * 2)(1, 0)))",
+    "a page taken from all": "madvise(c_void_p(1), c_size_t(4096), 100)",
+    "a page moved": "madvise(c_void_p(1), c_size_t(4096), 101)",
+    "pages shared by what is in them": "madvise(c_void_p(0), c_size_t(0), 12)",
+    "memory locked": "mmap(None, c_size_t(4096), 3, 0x2022, -1, c_long(0))",
+    "huge pages of the host": "mmap(None, c_size_t(1 << 21), 3, 0x40022, -1, c_long(0))",
+    "signals of a file, by ioctl": "ioctl(2, 0x8901, byref(c_int(getppid())))",
+    "signals of a timer": "timer_create(0, byref((c_int * 16)(0, 0, 9, 4, getppid())), byref(c_long()))",
+    "memory of the judge": "process_vm_readv(getppid(), None, c_long(0), None, c_long(0), c_long(0))",
+    "its own limits": "prlimit(getppid(), 0, None, byref((c_long * 2)()))",
+    "a dump of a crash": "prctl(4, c_long(1), 0, 0, 0)",
+}
+
+
+@pytest.mark.parametrize("call", BY_ARGUMENT.values(), ids=BY_ARGUMENT)
+def test_a_call_that_reaches_others_by_an_argument_is_refused(call: str) -> None:
+    program = f"""
+    from ctypes import *
+    from fcntl import F_SETFL, F_SETOWN
+    from os import getppid, O_ASYNC
+    F_SETSIG, FUTEX = 10, {guard._ALLOWED["futex"][guard._ARCHITECTURES[platform.machine()][0]]}
+    kernel = CDLL(None, use_errno=True)
+    result = kernel.{call}
+    """
+    # The filter's own refusal: whatever else forbids these answers otherwise.
+    assert run(program, "(result, get_errno())").values == ([-1, errno.EPERM],)
+
+
+# A judge, whose end the code below wants: by a signal for each of its files that can be written to.
+JUDGE = """
+import sys
+from placebench.ppo.sandbox import evaluate
+print(evaluate(sys.argv[1], ["1"]).values)
+"""
+SIGNALLING = """
+import fcntl, os
+for file in range(32):
+    try:
+        fcntl.fcntl(file, fcntl.F_SETOWN, os.getppid())
+        fcntl.fcntl(file, 10, 9)  # F_SETSIG, SIGKILL
+        fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_ASYNC)
+    except OSError:
+        pass
+for file in range(32):
+    try:
+        for _ in range(50):
+            os.write(file, b"x" * 1000 + b"\\n")
+    except OSError:
+        pass
+"""
+
+
+def test_the_judge_outlives_code_that_asks_for_a_signal_to_it() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", JUDGE, SIGNALLING], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.endswith(",)\n")
+
+
+# What a process that has restricted itself, but for the filter, says about itself.
+DUMPABLE = """
+import ctypes
+from dataclasses import asdict
+from placebench.ppo.sandbox import Limits, guard
+guard._filter_calls = lambda kernel: None
+guard.restrict([], asdict(Limits(memory_bytes=1 << 40)))
+print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
+"""
+
+
+def test_a_crash_starts_no_program_of_the_host() -> None:
+    told = subprocess.run([sys.executable, "-c", DUMPABLE], capture_output=True, text=True, check=True, timeout=60)
+    assert told.stdout == "0\n"
+    crash = run("import ctypes\nctypes.string_at(0)", "1")
+    assert crash == Outcome(End.EXITED, ())
+
+
 def test_files_of_the_user_cannot_be_read(tmp_path: Path) -> None:
     secret = tmp_path / ".ssh" / "id_ed25519"
     secret.parent.mkdir()
@@ -120,6 +213,66 @@ def test_files_of_the_user_cannot_be_read(tmp_path: Path) -> None:
     assert attempt(f"open({str(secret)!r}).read()") == "PermissionError"
     assert attempt("os.listdir(os.path.expanduser('~/.ssh'))") in ("PermissionError", "FileNotFoundError")
     assert attempt(f"os.listdir({str(Path.home())!r})") == "PermissionError"
+
+
+def installed_in_a_virtual_environment(folder: Path) -> tuple[Path, Path, dict[str, str]]:
+    """An interpreter, its folder of installed packages, and the environment that it needs."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
+    return folder / "bin" / "python", folder / "lib" / PYTHON / "site-packages", {}
+
+
+def installed_beside_the_standard_library(folder: Path) -> tuple[Path, Path, dict[str, str]]:
+    standard = folder / "lib" / PYTHON
+    standard.mkdir(parents=True)
+    for entry in Path(os.__file__).parent.iterdir():
+        if entry.name not in ("site-packages", "dist-packages"):
+            (standard / entry.name).symlink_to(entry)
+    return Path(sys.executable).resolve(), standard / "site-packages", {"PYTHONHOME": str(folder)}
+
+
+# What an installed placebench says of code that looks for the tests' values in it.
+LOOKING = """
+import json, sys
+from placebench.ppo import code_tests, sandbox
+path = code_tests.__file__.replace("code_tests.py", "problems/problems.jsonl")
+readings = [f"open({path!r}).read(9)", f"__import__('os').listdir({sys.argv[1]!r})", "len(__import__('csv').__doc__)"]
+values = sandbox.evaluate("", readings).values
+print(json.dumps([path, [isinstance(value, sandbox.Failure) for value in values]]))
+"""
+
+
+@pytest.mark.parametrize("layout", [installed_in_a_virtual_environment, installed_beside_the_standard_library])
+def test_an_installed_placebench_cannot_be_read(
+    tmp_path: Path, layout: Callable[[Path], tuple[Path, Path, dict[str, str]]]
+) -> None:
+    python, packages, environment = layout(tmp_path / "installed")
+    copied = shutil.copytree(
+        Path(placebench.__file__).parent, packages / "placebench", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (packages / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
+    told = subprocess.run(
+        [python, "-c", LOOKING, packages], cwd="/", env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+    assert json.loads(told.stdout) == [str(copied / "ppo" / "problems" / "problems.jsonl"), [True, True, False]]
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("purelib", vars={"base": sys.base_prefix}),
+        "/usr/lib/python3/dist-packages",
+        f"/usr/local/lib/{PYTHON}/dist-packages",
+        "/usr/lib",
+        "/usr/lib/node_modules",
+        "/usr/local/lib",
+    ],
+)
+def test_what_is_installed_beside_the_standard_library_cannot_be_read(folder: str) -> None:
+    files = [str(file) for file in islice(Path(folder).glob("**/*.py"), 3)]
+    outcome = run("import os", f"os.listdir({folder!r})", *(f"open({file!r}).read(1)" for file in files))
+    assert [type(value) for value in outcome.values] == [Failure] * (1 + len(files))
 
 
 def test_nothing_of_the_environment_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +310,20 @@ def test_what_does_not_end_is_ended(code: str, end: End) -> None:
     outcome = run(code, limits=limits)
     assert (outcome.end, [value for value in outcome.values if not isinstance(value, Failure)]) == (end, [])
     assert time.monotonic() - begun < limits.wall_s + 30
+
+
+def test_what_waits_for_itself_ends_with_its_judge() -> None:
+    with subprocess.Popen([sys.executable, "-c", JUDGE, STUCK]) as judge:
+        wait_for(psutil.Process(judge.pid).children)
+        (sandboxed,) = psutil.Process(judge.pid).children()
+        # Code runs behind its filter.
+        wait_for(lambda: "Seccomp:\t2\n" in Path(f"/proc/{sandboxed.pid}/status").read_text())
+        judge.kill()
+    try:
+        assert psutil.wait_procs([sandboxed], timeout=10)[1] == []
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            sandboxed.kill()
 
 
 def test_memory_ends_at_its_limit() -> None:

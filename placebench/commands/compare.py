@@ -1,6 +1,7 @@
 """Comparing runs and logs of any framework."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -23,9 +24,7 @@ Examples:
 @click.option("--format", "log_format", metavar="NAME", help="Format of all logs.  [default: told by their content]")
 @click.option("--devices", metavar="N[,N...]", help="All devices of the logs' runs: one number for all, or one each.")
 @click.option("--learner-ranks", metavar="N[,N...]", help="Learner ranks, where a framework multiplies tokens by them.")
-@click.option(
-    "--warmup-steps", type=click.IntRange(min=0), default=2, show_default=True, help="First steps of a log left out."
-)
+@click.option("--warmup-steps", type=click.IntRange(min=0), help="First steps of a log left out.  [default: 2]")
 @click.option(
     "--min-effect", metavar="SHARE", callback=read_share, help="Smallest effect of interest: 2% or 0.02.  [default: 2%]"
 )
@@ -37,7 +36,7 @@ def compare(
     log_format: str | None,
     devices: str | None,
     learner_ranks: str | None,
-    warmup_steps: int,
+    warmup_steps: int | None,
     min_effect: float | None,
     out: Path | None,
     force: bool,
@@ -50,15 +49,21 @@ def compare(
     several launches, + sets apart several files of one launch. NAME=SOURCE names an arm.
     """
     from placebench.compare.across import compare_arms
-    from placebench.compare.sources import ReadingOptions, parse_source, read_arms
+    from placebench.compare.sources import ReadingOptions, is_run, parse_source, read_arms
     from placebench.compare.statistics import MIN_EFFECT
     from placebench.report.across import summarize_arms, write_report
     from placebench.report.terminal import print_summary
 
     effect = MIN_EFFECT if min_effect is None else min_effect
     counts, ranks = _numbers("--devices", devices), _numbers("--learner-ranks", learner_ranks)
-    options = ReadingOptions(log_format, counts, ranks, warmup_steps, effect)
+    warmup = ReadingOptions.warmup_steps if warmup_steps is None else warmup_steps
+    options = ReadingOptions(log_format, counts, ranks, warmup, effect)
     words = [parse_source(named_latest(text)) for text in sources]
+    if not any(word.launches for word in words):
+        of_logs = {"--format": log_format, "--devices": devices, "--learner-ranks": learner_ranks}
+        _refuse_options_of_logs({**of_logs, "--warmup-steps": warmup_steps})
+    if out is not None and is_run(out):
+        raise UsageError(f"--out {out}: is the folder of a run, whose own report it would replace: name another folder")
     console = open_console(redraws=follow)
     if follow:
         from placebench.report.following import follow_until_stopped
@@ -69,12 +74,19 @@ def compare(
     if not arms:
         return
     comparison = compare_arms(arms, effect, force=force)
-    summary = summarize_arms(comparison, warmup_steps, ("placebench", *sys.argv[1:]))
+    summary = summarize_arms(comparison, warmup, ("placebench", *sys.argv[1:]))
     paths = write_report(comparison, summary, out) if out else None
     print_summary(summary, console)
     if paths:
         for path in (paths.html, paths.markdown):
             console.print(str(path), style="cyan", highlight=False, soft_wrap=True)
+
+
+def _refuse_options_of_logs(given: Mapping[str, object]) -> None:
+    """Refuse options that say how logs are read, where there are only runs, which say it themselves."""
+    for option, value in given.items():
+        if value is not None:
+            raise UsageError(f"{option} {value}: is for logs, and only runs are compared: leave it out")
 
 
 def _numbers(option: str, text: str | None) -> tuple[int, ...]:

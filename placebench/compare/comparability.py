@@ -1,5 +1,6 @@
 """What else differs between arms, and what makes a comparison of them mean nothing."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,12 @@ DECISIVE = ("model", "algorithm", "kind of device")
 ALGORITHMS = {"gae": "ppo"}
 # Endings that say how a model was trained and leave its shape as it is.
 SAME_SHAPE = ("-instruct", "-chat", "-base", "-it")
+# A folder of a local copy of the Hugging Face hub: `models--Qwen--Qwen2.5-0.5B/snapshots/<commit>`.
+HUB_COPY = re.compile(r"(?:^|/)models--(?:[^/]+--)?([^/]+?)/snapshots/[^/]+$")
+# Last folders that say nothing of the model, as in `llama-70b/actor/hf`: the one above tells.
+ANY_MODEL = re.compile(
+    r"hf|huggingface|final|last|latest|best|models?|actor|policy|weights|(?:global_?step|checkpoints?|ckpts?|iter)[-_]?\d*"
+)
 # Relative difference of a measured number, such as tokens a step, that is worth a word.
 DIFFERENCE = 0.01
 # From this difference of the tokens a step on, the step time says nothing of speed.
@@ -55,11 +62,17 @@ def _same(name: str, text: str) -> str:
     """What two texts that mean the same have in common."""
     if name == "algorithm":
         return ALGORITHMS.get(text, text)
-    if name == "model":
-        text = text.rstrip("/").rsplit("/", 1)[-1].lower()
-        for ending in SAME_SHAPE:
-            text = text.removesuffix(ending)
-    return text
+    return _model(text) if name == "model" else text
+
+
+def _model(text: str) -> str:
+    """What two names or paths of models of one shape have in common: the last part that tells of a model."""
+    copy = HUB_COPY.search(text.rstrip("/"))
+    parts = [copy[1]] if copy else text.split("/")
+    model = next((part for part in reversed(parts) if part and not ANY_MODEL.fullmatch(part.lower())), text).lower()
+    for ending in SAME_SHAPE:
+        model = model.removesuffix(ending)
+    return model
 
 
 def doubts_of(arms: Sequence[Arm], facts: Sequence[Fact]) -> tuple[str, ...]:

@@ -58,10 +58,10 @@ def parse_source(text: str) -> Source:
     before, equals, after = text.partition("=")
     if equals and before and after and "/" not in before and not Path(text).exists():
         name, rest = before, after
-    if _is_run(Path(rest)):
+    if is_run(Path(rest)):
         return Source(name, run=Path(rest))
     for end, sign in enumerate(rest):
-        if sign == ":" and _is_run(Path(rest[:end])):
+        if sign == ":" and is_run(Path(rest[:end])):
             return Source(name, run=Path(rest[:end]), placement=rest[end + 1 :])
     return Source(name, launches=tuple(_files(launch) for launch in _split(rest, ",")))
 
@@ -138,7 +138,8 @@ def log_names(sources: Sequence[Source]) -> dict[int, str]:
     return {place: sources[place].name or name for place, name in short.items()}
 
 
-def _is_run(path: Path) -> bool:
+def is_run(path: Path) -> bool:
+    """Whether a path is the folder of a run."""
     try:
         return RunFolder(path).run_file.is_file()
     except (OSError, ValueError):

@@ -88,4 +88,4 @@ def _step_place(header: list[str]) -> int | None:
     return next((header.index(name) for name in STEP_NAMES if name in header), None)
 
 
-CSV = LogFormat("csv", "CSV with a column of steps", is_table, read_table, None)
+CSV = LogFormat("csv", "CSV with a column of steps", is_table, read_table, None, closed=False)
