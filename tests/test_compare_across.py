@@ -18,6 +18,7 @@ from placebench.compare.reasons import reasons as run_reasons
 from placebench.compare.sources import ReadingOptions, Source, read_arms
 from placebench.compare.statistics import Verdict
 from placebench.logs.facts import head_facts
+from placebench.report.across import summarize_arms
 
 
 def arm(*launches: Path, **options: object) -> Arm:
@@ -142,6 +143,22 @@ def test_rounds_of_different_runs_are_no_pairs(tmp_path: Path) -> None:
     assert found is not None
     assert found.pairs == 0
     assert found.low < 1.5 < found.high
+
+
+def test_arms_of_the_same_run_and_of_another_are_told_apart(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        SyntheticRun().write(tmp_path / name)
+    sources = [Source(None, run=tmp_path / "one"), Source(None, run=tmp_path / "two", placement="standard")]
+    found = compare_arms(read_arms(sources, ReadingOptions()))
+    assert [arm.name for arm in found.arms] == ["one/standard", "one/split", "two/standard"]
+    assert warnings(found) == (
+        "The launches of two/standard were not interleaved with those of one/standard: a drift of the machine between"
+        " them shows as a difference.",
+    )
+    told = summarize_arms(found, 2).method.interval
+    assert told.startswith("of one/split the t interval over the log ratios of launches of the same round")
+    welch = "Welch's t interval over launches, as those of different runs or rounds are no pairs"
+    assert told.endswith(f"; of two/standard {welch}")
 
 
 def test_the_reason_is_the_one_that_the_runs_own_report_gives(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@ import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from synthetic_run import Layout, SyntheticRun
+from synthetic_run import GIB, Layout, SyntheticRun
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.forecast import PhaseTimes, forecaster, walk
@@ -97,6 +98,25 @@ def test_a_batch_that_does_not_divide_is_never_suggested(tmp_path: Path) -> None
     found = suggestion(tmp_path, "standard", "split", batch=64)
     assert found.placement is None
     assert found.text == NOTHING_LEFT
+
+
+def test_what_does_not_fit_is_not_said_to_have_been_tried(tmp_path: Path) -> None:
+    class SmallGpus(SyntheticRun):
+        def _devices(self) -> list[dict[str, Any]]:
+            small = {"kind": "gpu", "name": "NVIDIA H200", "memory_bytes": 100 * GIB, "cores": []}
+            return [device | small for device in super()._devices()]
+
+    batch = {"size": 96, "mini_batch_size": 96}
+    workload = {"model": "qwen2.5-7b", "precision": "bfloat16", "sharding": "shard", "batch": batch}
+    layouts = {word: layout(word) for word in ("standard", "split")}
+    run = SmallGpus(layouts, rounds=2, workload=workload, pace=lambda *_: 1.0).write(tmp_path / "run")
+    found = suggest(compare_run(run))
+    assert found is not None
+    assert (found.placement, found.text) == (
+        None,
+        "Nothing is left to try: of standard and split:A+B, the run has all that use every device, divide the batch and"
+        " fit into memory.",
+    )
 
 
 def test_what_was_tried_is_not_suggested_again(tmp_path: Path) -> None:

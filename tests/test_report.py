@@ -9,11 +9,13 @@ import pytest
 from rich.console import Console
 from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
 
+from placebench.compare.comparison import compare_run
 from placebench.compare.text import interval, seconds_interval, signed, signed_interval
 from placebench.errors import UsageError
 from placebench.report import build_report, show
 from placebench.report.schema import Summary
-from placebench.report.tables import Grid
+from placebench.report.summary import summarize
+from placebench.report.tables import Grid, notes
 from placebench.report.terminal import grid_table
 from placebench.runfolder import Status
 
@@ -294,6 +296,27 @@ def test_the_interval_of_a_difference_has_its_unit(value: float, low: float, hig
 )
 def test_the_interval_of_a_time_has_its_unit(low: float, high: float, shown: str) -> None:
     assert seconds_interval(low, high) == shown
+
+
+def note_on_ratios(path: Path) -> str:
+    """The note on ratios, which the pages and summary.json hold as well."""
+    summary = summarize(compare_run(path))
+    (note,) = (line for line in notes(summary, None) if line.startswith("Ratio: "))
+    assert note == f"Ratio: over standard. Its 95% interval: {summary.method.interval}."
+    return note
+
+
+def test_the_note_on_ratios_says_which_are_of_steps_of_launches_and_of_no_pairs(tmp_path: Path) -> None:
+    plain = note_on_ratios(SyntheticRun().write(tmp_path / "plain"))
+    by_step = plain.removeprefix("Ratio: over standard. Its 95% interval: ").removesuffix(".")
+    assert by_step.startswith("the t interval over the log ratios of launches of the same round, each the median over")
+    layouts = {"standard": STANDARD, "copy": STANDARD, "more": STANDARD, "late": STANDARD}
+    lost = {(round_, name): Status.FAILED for name in layouts for round_ in ((1, 2) if name == "late" else (3, 4))}
+    kept = SyntheticRun(layouts, rounds=4, tokens={"more": 1500}, statuses=lost).write(tmp_path / "lost")
+    unlike = note_on_ratios(kept)
+    assert f": of copy {by_step}; of more " in unlike
+    assert "; of more the t interval over the log ratios of launches of the same round, each of medians, " in unlike
+    assert "; of late Welch's t interval over launches, as those of different runs or rounds are no pairs." in unlike
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:

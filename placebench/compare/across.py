@@ -60,11 +60,6 @@ class ArmComparison:
         """The arms, for figures."""
         return self.arms
 
-    @property
-    def paired(self) -> bool:
-        """Whether all arms are of one run, so that its rounds are pairs."""
-        return are_pairs(self.arms)
-
     @cached_property
     def phases(self) -> tuple[str, ...]:
         """Every phase of any arm."""
@@ -266,10 +261,9 @@ def warnings(comparison: ArmComparison) -> tuple[str, ...]:
     lines = [f"Compared by force: {doubt}." for doubt in comparison.doubts]
     if others and min(len(arm.launches) for arm in comparison.arms) == 1:
         lines.append("With 1 launch of an arm there is no interval and no verdict: give several logs an arm.")
-    elif others and not comparison.paired:
-        lines.append(
-            "The arms' launches were not interleaved: a drift of the machine between them shows as a difference."
-        )
+    elif apart := [other.name for other in others if not are_pairs([first, other])]:
+        whose = f"of {listing(apart)} were not interleaved with those of {first.name}"
+        lines.append(f"The launches {whose}: a drift of the machine between them shows as a difference.")
     for other in others:
         step = other.ratios.get(STEP_TIME.key)
         if other.work and step:

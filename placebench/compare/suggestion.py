@@ -27,7 +27,8 @@ from placebench.workload import Workload
 MOST_PARTS = 64
 MOST_SHOWN = 5
 NOTHING_LEFT = (
-    "Nothing is left to try: of standard and split:A+B, the run has all that use every device and divide the batch."
+    "Nothing is left to try: of standard and split:A+B, the run has all that use every device, divide the batch and fit"
+    " into memory."
 )
 
 

@@ -18,6 +18,7 @@ from placebench.logs.timing import Kind
 from placebench.report import ReportPaths
 from placebench.report.figures import phases_over_steps
 from placebench.report.files import write_pages
+from placebench.report.method import interval_of_ratios
 from placebench.report.plots import Plot, phases, ratios
 from placebench.report.schema import Fact, LaunchSummary, Method, PlacementSummary, Source, Summary
 from placebench.report.summary import critical_path, quantities, times
@@ -25,8 +26,6 @@ from placebench.report.waterfall import draw_changes
 from placebench.runfolder import Status
 
 NO_LOAD = "of runs: as their own reports say"
-PAIRS = "t interval over the log ratios of launches of the same round"
-NO_PAIRS = "Its interval is Welch's t interval over the logs of the launches: launches of different runs are no pairs"
 
 
 def summarize_arms(comparison: ArmComparison, warmup_steps: int, command: tuple[str, ...] = ()) -> Summary:
@@ -56,7 +55,7 @@ def summarize_arms(comparison: ArmComparison, warmup_steps: int, command: tuple[
             load=NO_LOAD,
             efficiency=(),
             steps=f"median of the measured steps of a launch; {_left_out(comparison, warmup_steps)}",
-            interval=f"Its interval is the {PAIRS}" if comparison.paired else NO_PAIRS,
+            interval=interval_of_ratios(others),
         ),
         workload={},
         host={},

@@ -247,10 +247,7 @@ class Method(_Part):
     efficiency: tuple[str, ...] = Field(description="constants behind MFU and MBU, or why there are none")
     noise: str | None = Field(None, description="what a calibration of this host and workload has found")
     steps: str = "median of the measured steps of a launch; hidden, idle and waiting time: their share of it"
-    interval: str = (
-        "t interval over launches; of a ratio, over the log ratios of launches of the same round, each the median over"
-        " steps paired one by one"
-    )
+    interval: str = Field(description="how the intervals of ratios came about, by placement where they differ")
 
 
 class Summary(_Part):

@@ -23,6 +23,7 @@ from placebench.compare.statistics import CONFIDENCE
 from placebench.compare.statistics import Ratio as MeasuredRatio
 from placebench.compare.suggestion import suggest
 from placebench.report.calibration import noise_on_record, summarize_calibration
+from placebench.report.method import interval_of_ratios
 from placebench.report.schema import (
     DeviceSummary,
     Difference,
@@ -65,6 +66,7 @@ def summarize(comparison: Comparison) -> Summary:
             load=load_meaning(comparison),
             efficiency=basis(run),
             noise=noise_on_record(comparison),
+            interval=interval_of_ratios(comparison.results[1:]),
         ),
         workload=manifest.get("workload", {}),
         host=manifest.get("host", {}),

@@ -269,8 +269,7 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
         f" {plural(summary.method.warmup_steps, 'step')}, and those up to a change in its step times."
         " Values are means over launches.",
         *_about_start(summary),
-        f"Ratio: over {summary.placements[0].name}, step by step. Its {summary.method.confidence:.0%} interval is the t"
-        " interval over the log ratios of launches of the same round.",
+        _about_ratios(summary),
         f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"
         f" within {effect}, else undecided; of phases and other details, at a false discovery rate of 5 % together.",
         *(f"{found.label}: {found.meaning}." for found in placement_metrics(()) if found.key in measured),
@@ -290,6 +289,11 @@ def _about_start(summary: Summary) -> Iterator[str]:
         yield f"Every launch went on from a checkpoint: its first step is number {summary.method.steps_before + 1}."
 
 
+def _about_ratios(summary: Summary) -> str:
+    method = summary.method
+    return f"Ratio: over {summary.placements[0].name}. Its {method.confidence:.0%} interval: {method.interval}."
+
+
 def _about_scaling(summary: Summary) -> Iterator[str]:
     if summary.scaling:
         yield (
@@ -303,7 +307,7 @@ def _comparison_notes(summary: Summary) -> tuple[str, ...]:
     measured = {found.key for placement in summary.placements for found in placement.quantities}
     return (
         f"Steps: {summary.method.steps}. Values are means over launches.",
-        f"Ratio: over {summary.placements[0].name}. {summary.method.interval}.",
+        _about_ratios(summary),
         f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"
         f" within {effect}, else undecided; undecided, too, with one launch of an arm.",
         *(f"{found.label}: {found.meaning}." for found in placement_metrics(()) if found.key in measured),
