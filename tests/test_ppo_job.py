@@ -44,6 +44,8 @@ def assert_same_training(job: Job, reference: Job) -> None:
             marks=pytest.mark.slow,
         ),
         ("learners:2+engines:2", 4, ()),
+        # Engines share whole steps, so that their number need not divide a mini-batch.
+        ("learners:1+engines:3", 4, ("batch.size=24", "batch.mini_batch_size=8")),
     ],
 )
 def test_a_placement_changes_where_not_what(

@@ -7,14 +7,22 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from placebench.catalogue import look_up
 from placebench.devices import Device
+from placebench.placed import placed_workload
 from placebench.plan import BoundPlacement
+from placebench.ppo.batch import SequenceBatch
+from placebench.ppo.data import open_prompts
+from placebench.ppo.generation import Generation
+from placebench.ppo.step_data import StepData, StepState
+from placebench.ppo.tokenizer import CharacterTokenizer
+from placebench.stepgraph import step_graph
 from placebench.workload import Workload, build_workload
 
 Counts = tuple[int, ...]
@@ -147,3 +155,35 @@ def test_files(tmp_path_factory: pytest.TempPathFactory, drawn: tuple[Counts, li
         and not any(count % shared_by for count in pools[0])
     )
     check(accepted(str(path), nodes, WORKLOAD_OF_ENGINES), nodes, iter([as_given] if fits else []))
+
+
+@given(
+    st.sampled_from(["standard", "split:{}+{}", "learners:{}+engines:{}", "ddp:{}", "ddp:{}/scaling=weak"]),
+    st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    st.sampled_from([4, 6, 8, 12]),
+    st.integers(1, 3),
+    st.data(),
+)
+def test_every_phase_of_an_accepted_layout_has_its_sequences(
+    word: str, sizes: Counts, mini_batch: int, mini_batches: int, data: st.DataObject
+) -> None:
+    wanted = build_workload({"batch": {"size": mini_batch * mini_batches, "mini_batch_size": mini_batch}})
+    bound = accepted(word.format(*sizes), (8,), wanted)
+    assume(bound)
+    assert bound is not None
+    placement, workload = bound.placement, placed_workload(wanted, bound.placement)
+    batch = workload.batch
+    source = open_prompts(workload.data, workload.seed, batch.max_prompt_length)
+    generation = Generation(workload, source, CharacterTokenizer())
+    steps, state = StepData(workload, generation, is_stale=False), StepState(1, generation.step_prompts(1))
+    lengths = data.draw(st.lists(st.integers(1, 9), min_size=batch.size, max_size=batch.size))
+    sequences = SequenceBatch.build([[1]] * batch.size, [[2] * length for length in lengths])
+    for phase in step_graph(hands_over=True, has_critic=True, has_engines=placement.has_engines):
+        # The controller's own phase has no ranks, and engines have queues of their own.
+        if phase.role and not (phase.name == "gen" and placement.has_engines):
+            ranks = placement.pool_of(phase.role).size
+            shares = steps.shares(state, phase.name, ranks)
+            has_sequences = phase.name not in ("sleep", "wake_up", "update_weights")
+            assert sorted(np.concatenate(shares)) == list(range(batch.size * has_sequences))
+            assert [len(share) for share in shares] == [batch.size // ranks * has_sequences] * ranks
+        state.batch = sequences

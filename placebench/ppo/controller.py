@@ -221,7 +221,7 @@ class Controller:
         workers = self._pools[pool]
         if role is Role.REWARD and is_judged_by_main(self._workload):
             workers = workers[:1]
-        shares = self._data.shares(state, len(workers))
+        shares = self._data.shares(state, phase.name, len(workers))
         if phase.name == "gen":
             state.version = self._version
         if self._engines and phase.name == "update_weights":

@@ -31,6 +31,8 @@ READS: Mapping[str, tuple[str, ...]] = {
 }
 # What the actor's update reads besides where older weights may have generated.
 STALE_READS = ("rollout_log_probs",)
+# Phases of which no rank needs sequences.
+_WITHOUT_SEQUENCES = (*HAND_OVER, "update_weights")
 # Per-token field that each phase's result becomes.
 WRITES: Mapping[str, str] = {"old_log_prob": "old_log_probs", "ref": "ref_log_probs", "values": "values"}
 
@@ -78,9 +80,14 @@ class StepData:
         self._workload, self._generation, self._is_stale = workload, generation, is_stale
         self.kl = KLController(workload.algorithm, workload.algorithm.kl_coef)
 
-    def shares(self, state: StepState, ranks: int) -> list[np.ndarray[Any, Any]]:
-        """The sequences of each rank: by their lengths once these are known, which is after `gen`."""
+    def shares(self, state: StepState, phase: str, ranks: int) -> list[np.ndarray[Any, Any]]:
+        """The sequences of each rank in a phase: by their lengths once these are known, which is after `gen`.
+
+        Phases of weights and memory have none, whatever the number of ranks.
+        """
         batch = self._workload.batch
+        if phase in _WITHOUT_SEQUENCES:
+            return [np.arange(0)] * ranks
         if state.batch is None:
             return rank_indices(batch.size, ranks)
         return balanced_shares(state.batch.lengths, batch.mini_batch_size, ranks)
