@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from log_samples import SAMPLES, VERL_CONFIG, verl_log
 from scipy.stats import ttest_ind
-from synthetic_run import SyntheticRun
+from synthetic_run import STANDARD, SyntheticRun, edit_spans
 
 from placebench.compare.across import compare_arms, headline, reasons, step_changes, warnings
 from placebench.compare.arms import Arm
@@ -16,7 +16,7 @@ from placebench.compare.comparison import compare_run
 from placebench.compare.log_arms import log_arm
 from placebench.compare.reasons import reasons as run_reasons
 from placebench.compare.sources import ReadingOptions, Source, read_arms
-from placebench.compare.statistics import Verdict
+from placebench.compare.statistics import Ratio, Verdict
 from placebench.logs.facts import head_facts
 from placebench.report.across import summarize_arms
 
@@ -132,6 +132,38 @@ def test_the_placements_of_one_run_are_compared_as_the_run_compares_them(tmp_pat
     assert (found.low, found.high) == pytest.approx((1.83 / 1.3, 1.83 / 1.3))
 
 
+def common_work(round_: int, name: str, step: int) -> float:
+    """Steps that differ much from each other and are, but for a little, the same in all placements."""
+    own = np.random.default_rng([round_, len(name), step]).normal(0, 0.02)
+    return math.exp(0.3 * math.sin(7.3 * step) + own)
+
+
+def test_the_order_of_a_runs_placements_mirrors_the_verdict(tmp_path: Path) -> None:
+    names = {"a": 1.0, "bb": 1.04, "ccc": 1.08}
+    run = SyntheticRun(
+        layouts=dict.fromkeys(names, STANDARD),
+        rounds=4,
+        steps=10,
+        pace=lambda round_, name: names[name],
+        step_pace=common_work,
+    ).write(tmp_path / "run")
+
+    def verdict(first: str, other: str) -> Ratio:
+        sources = [Source(None, run, name) for name in (first, other)]
+        found = compare_arms(read_arms(sources, ReadingOptions())).arms[1].ratios["step_time"]
+        assert found is not None
+        return found
+
+    mirrored = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+    for first, other in (("a", "bb"), ("a", "ccc"), ("bb", "ccc")):
+        found, turned = verdict(first, other), verdict(other, first)
+        assert (turned.low, turned.high) == pytest.approx((1 / found.high, 1 / found.low))
+        assert turned.verdict is mirrored.get(found.verdict, found.verdict)
+    own = compare_run(run).results[1].ratios["step_time"]
+    assert own is not None
+    assert (verdict("a", "bb").low, verdict("a", "bb").high) == (own.low, own.high)
+
+
 def test_rounds_of_different_runs_are_no_pairs(tmp_path: Path) -> None:
     runs = [
         SyntheticRun(pace=lambda round_, _: 1.0 + 0.1 * round_).write(tmp_path / "before"),
@@ -207,6 +239,22 @@ def test_a_run_beside_its_own_log_is_seen_by_its_controller(tmp_path: Path) -> N
     # Phases of split overlap, so the log's step has no unattributed time.
     assert "unattributed" not in compared.arms[1].launch_values
     assert any("log: gen, reward" in line and "overlap" in line for line in warnings(compared))
+
+
+def test_placements_of_a_run_beside_a_log_are_compared_in_their_controllers_view(tmp_path: Path) -> None:
+    run = SyntheticRun(pace=lambda round_, _: 1.0).write(tmp_path / "run")
+
+    def shorten(span: dict[str, object]) -> None:
+        if span["phase"] == "gen" and span["device"] != "controller":
+            start, end = (float(str(span[name])) for name in ("start_mono", "end_mono"))
+            span["end_mono"] = (start + end) / 2
+
+    edit_spans(run, "split", shorten)
+    log = (run / "trials" / "01-split" / "steps.jsonl",)
+    compared = compare_arms(read_arms([Source(None, run), Source("log", launches=(log,))], ReadingOptions()))
+    gen = compared.arms[1].ratios["phase/gen"]
+    assert gen is not None
+    assert gen.value == pytest.approx(0.9 / 0.5)
 
 
 @pytest.mark.parametrize("sample", SAMPLES)

@@ -1,6 +1,7 @@
 """Speed-up and efficiency of replicas against numbers worked out by hand."""
 
 import io
+import math
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,22 @@ def test_speed_up_and_efficiency_by_hand(tmp_path: Path) -> None:
         assert found.speedup.high / found.speedup.low == pytest.approx(1 + 2 * half_width, rel=2e-3)
         assert found.efficiency.high / found.efficiency.low == pytest.approx(found.speedup.high / found.speedup.low)
     assert any(line.startswith("Weak scaling: a step of ddp:2/scaling=weak is 2,600") for line in caveats(comparison))
+
+
+def test_the_speed_up_is_the_ratio_of_the_run(tmp_path: Path) -> None:
+    # Steps differ by more than the launches of a round do, so that pairs of steps and of medians are not the same.
+    def pace(round_: int, name: str, step: int) -> float:
+        return math.exp(0.3 * math.sin(7.3 * step) + 0.03 * math.cos(11.7 * step * round_ * len(name)))
+
+    layouts = {"ddp:1": replicas(1, 1.0), "ddp:2": replicas(2, 0.55), "ddp:2/scaling=weak": replicas(2, 1.25, "weak")}
+    run = SyntheticRun(layouts, steps=11, step_pace=pace, tokens={"ddp:2/scaling=weak": 2600})
+    comparison = compare_run(run.write(tmp_path / "run"))
+    for result, found in zip(comparison.results[1:], measure_scaling(comparison), strict=True):
+        for key, ratio in (("tokens_per_s", found.speedup), ("tokens_per_s_per_device", found.efficiency)):
+            own = result.ratios[key]
+            assert own is not None
+            assert ratio is not None
+            assert (ratio.value, ratio.low, ratio.high) == (own.value, own.low, own.high)
 
 
 def test_replicas_of_one_number_alone_have_nothing_to_scale_from(tmp_path: Path) -> None:

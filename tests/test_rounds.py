@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from launching import assert_nothing_left, plan, run
 from synthetic_run import STANDARD, SyntheticRun
 
+from placebench.compare.comparison import compare_run
 from placebench.compare.precision import headline_width
 from placebench.config import load_yaml
 from placebench.errors import UsageError
@@ -131,6 +132,27 @@ def test_the_width_that_ends_a_run_is_told_beside_the_present_one() -> None:
     assert AutoRounds(max_rounds=2).reason_to_stop(2, math.inf, math.inf, 0.0, 1.0) == (
         "2 rounds, the most that --max-rounds allows: there is no interval, --precision is 5.0%"
     )
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.06])
+def test_the_width_is_the_one_that_the_report_gives(tmp_path: Path, spread: float) -> None:
+    # With tokens that differ from launch to launch the work is unequal, and the report pairs no steps.
+    def tokens(round_: int, name: str, step: int) -> float:
+        return math.exp(0.25 * math.sin(7.3 * step) + spread * math.sin(1.7 * step * round_ * len(name)))
+
+    run_ = SyntheticRun(
+        layouts={"standard": STANDARD, "copy": STANDARD},
+        steps=12,
+        step_tokens=tokens,
+        pace=lambda round_, name: 1.01 ** (round_ * len(name)),
+        step_pace=lambda *step: tokens(*step) ** 0.8,
+    )
+    path = run_.write(tmp_path / "run")
+    other = compare_run(path).results[1]
+    assert (other.work is not None) == (spread > 0)
+    ratios = [other.ratios[key] for key in ("step_time", "tokens_per_s")]
+    widths = [ratio.high / ratio.low - 1 for ratio in ratios if ratio]
+    assert headline_width(path, 3) == pytest.approx(max(widths), rel=1e-9)
 
 
 @given(st.integers(1, 40), st.floats(0, 10), st.floats(0, 1e5), st.floats(0, 1e5))

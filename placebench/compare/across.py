@@ -19,8 +19,8 @@ from placebench.compare.comparability import (
     has_unknown_work,
     known_facts,
 )
+from placebench.compare.comparison import PlacementResult, against
 from placebench.compare.metrics import (
-    HEADLINES,
     LOG_CLOCK,
     STEP_TIME,
     TOKENS_PER_DEVICE,
@@ -31,10 +31,10 @@ from placebench.compare.metrics import (
     phase_metric,
     placement_metrics,
 )
+from placebench.compare.pairing import hold_details, hold_headlines, pair
 from placebench.compare.reasons import why
-from placebench.compare.statistics import MIN_EFFECT, Ratio, Verdict, compare, control_false_discoveries
+from placebench.compare.statistics import MIN_EFFECT, Ratio, Verdict
 from placebench.compare.text import interval, listing, number, plural, quantity, ratio, seconds_interval, threshold
-from placebench.compare.work import unequal_work
 from placebench.errors import UsageError
 from placebench.logs.timing import phase_order
 
@@ -96,17 +96,15 @@ def compare_arms(arms: Sequence[Arm], min_effect: float = MIN_EFFECT, *, force: 
         raise UsageError(f"{'; '.join(doubts)}: no verdict on such a difference means anything (--force compares)")
     compared = [named[0]]
     for arm in named[1:]:
-        ratios = _ratios(named[0], arm, min_effect)
-        if not any(ratios.values()):
+        found = _against(named[0], arm, min_effect)
+        if not any(found.ratios.values()):
             raise UsageError(
                 f"{arm.name} and {named[0].name} have no number in common: {_numbers(arm)} against {_numbers(named[0])}"
             )
-        work = unequal_work(named[0].steps, arm.steps, min_effect, paired=are_pairs([named[0], arm]))
-        if work and (step := ratios.get(STEP_TIME.key)):
-            ratios[STEP_TIME.key] = work.agreed(step)
-        compared.append(replace(arm, ratios=ratios, work=work))
-    as_the_run_has_it = are_pairs(compared) and not compared[0].run_ratios
-    return ArmComparison(tuple(compared if as_the_run_has_it else _hold_headlines(compared)), facts, doubts, min_effect)
+        compared.append(found)
+    held = hold_headlines([arm.ratios for arm in compared])
+    compared = [replace(arm, ratios=ratios) for arm, ratios in zip(compared, held, strict=True)]
+    return ArmComparison(tuple(compared), facts, doubts, min_effect)
 
 
 def are_pairs(arms: Sequence[Arm]) -> bool:
@@ -133,53 +131,42 @@ def _with_one_view(arms: list[Arm]) -> list[Arm]:
         return arms
     viewed = []
     for arm in arms:
-        values = arm.launch_values
-        if arm.run:
-            values = values.drop(columns=[phase_metric(phase).key for phase in arm.keys("phase/")])
-            values = values.rename(
-                columns={controller_metric(p).key: phase_metric(p).key for p in arm.keys("controller/")}
-            )
-        viewed.append(replace(arm, launch_values=values))
+        if arm.origin:
+            result = _as_its_controller_saw(arm.origin.first)
+            origin = replace(arm.origin, results=(result,))
+            viewed.append(replace(arm, launch_values=result.launch_values, origin=origin))
+        else:
+            viewed.append(arm)
     return viewed
 
 
-def _ratios(first: Arm, other: Arm, min_effect: float) -> dict[str, Ratio | None]:
-    """A number's ratio to the first arm's, corrected for the family it belongs to; as the run has it, within a run."""
-    if are_pairs([first, other]) and other.run_ratios and not first.run_ratios:
-        return dict(other.run_ratios)
+def _as_its_controller_saw(result: PlacementResult) -> PlacementResult:
+    phases = [phase_metric(phase).key for phase in result.keys("phase/")]
+    names = {controller_metric(phase).key: phase_metric(phase).key for phase in result.keys("controller/")}
+    values, steps = (
+        frame.drop(columns=phases, errors="ignore").rename(columns=names)
+        for frame in (result.launch_values, result.steps)
+    )
+    return replace(result, launch_values=values, steps=steps)
+
+
+def _against(first: Arm, other: Arm, min_effect: float) -> Arm:
+    """An arm with its ratios to the first: of one run as the run's own report has them, else with nothing paired."""
+    if first.origin and other.origin and are_pairs([first, other]):
+        within = first.origin
+        result = against(within.first, other.origin.first, within.run, min_effect, within.calibration)
+        return replace(other, ratios=result.ratios, work=result.work)
     phases = dict.fromkeys([*first.keys("phase/"), *other.keys("phase/")])
-    metrics = [*_all_metrics(phases)]
-    metrics += map(part_metric, first.keys("part/"))
-    paired = are_pairs([first, other])
-    found = {
-        metric.key: compare(
-            _values_of(first, metric.key), _values_of(other, metric.key), metric.better, min_effect, paired=paired
-        )
-        for metric in metrics
-    }
-    return found | control_false_discoveries({key: ratio for key, ratio in found.items() if key not in HEADLINES})
+    pairing = pair(first, other, min_effect, interleaved=False)
+    metrics = (*_all_metrics(phases), *map(part_metric, first.keys("part/")))
+    ratios = hold_details({metric.key: pairing.ratio(metric) for metric in metrics})
+    return replace(other, ratios=ratios, work=pairing.work)
 
 
 def _all_metrics(phases: Iterable[str]) -> tuple[Metric, ...]:
     """The numbers of runs and of logs, in the order of the tables."""
     step, *others = placement_metrics(phases)
     return (step, LOG_CLOCK, *others)
-
-
-def _hold_headlines(arms: list[Arm]) -> list[Arm]:
-    """The arms with their headlines corrected for how many are compared with the first."""
-    held = [dict(arm.ratios) for arm in arms]
-    for key in HEADLINES:
-        family = control_false_discoveries({place: ratios.get(key) for place, ratios in enumerate(held[1:], 1)})
-        for place, found in family.items():
-            held[place][key] = found
-    return [replace(arm, ratios=ratios) for arm, ratios in zip(arms, held, strict=True)]
-
-
-def _values_of(arm: Arm, key: str) -> dict[int, float]:
-    if key not in arm.launch_values:
-        return {}
-    return {int(str(launch)): float(value) for launch, value in arm.launch_values[key].items()}
 
 
 def _numbers(arm: Arm) -> str:
@@ -267,7 +254,7 @@ def warnings(comparison: ArmComparison) -> tuple[str, ...]:
     for other in others:
         step = other.ratios.get(STEP_TIME.key)
         if other.work and step:
-            tokens = [float(pd.concat(list(arm.steps.values()))["tokens"].mean()) for arm in (other, first)]
+            tokens = [float(pd.concat(list(arm.work_steps.values()))["tokens"].mean()) for arm in (other, first)]
             lines.append(
                 f"Unequal work: {other.name} had {number(tokens[0])} tokens a step, {first.name} {number(tokens[1])}"
                 f" {work_figures(step, other.work)}"

@@ -19,7 +19,6 @@ from placebench.config import flatten
 from placebench.errors import UsageError
 from placebench.logs.facts import Facts
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
-from placebench.placement import Scaling
 
 # Run keys of a workload that say how much was measured, not what.
 NOT_WORK = ("steps", "warmup_steps", "seed", "trace_kernels")
@@ -72,9 +71,8 @@ class Arm(Measured):
         step_is_sum: the step time may be a mere sum of phases, so that the log's clock is to be preferred.
         run: the folder of the run, whose rounds are pairs; None for logs.
         origin: the run with the arm's placement alone; None for logs.
-        run_ratios: each number against the run's first placement, as the run compares them; empty for that one.
         ratios: each number against the first arm.
-        steps: columns step_time and tokens of the measured steps of each launch, by launch; empty where not known.
+        work_steps: columns step_time and tokens of the measured steps of each launch, by launch; empty where not known.
         work: how its work differs from the first arm's; None where it does not, or where that is not known.
     """
 
@@ -88,9 +86,8 @@ class Arm(Measured):
     step_is_sum: bool = False
     run: Path | None = None
     origin: Comparison | None = None
-    run_ratios: Mapping[str, Ratio | None] = field(default_factory=dict)
     ratios: Mapping[str, Ratio | None] = field(default_factory=dict)
-    steps: Mapping[int, pd.DataFrame] = field(default_factory=dict)
+    work_steps: Mapping[int, pd.DataFrame] = field(default_factory=dict)
     work: UnequalWork | None = None
 
     @property
@@ -146,9 +143,7 @@ def _run_arm(path: Path, comparison: Comparison, result: PlacementResult) -> Arm
         flags=caveats(alone),
         run=path.resolve(),
         origin=alone,
-        run_ratios=result.ratios,
-        # Under weak scaling the work differs by design: tokens/s are what is compared.
-        steps={} if result.placement.scaling == Scaling.WEAK else result.steps_by_round,
+        work_steps=result.work_steps,
     )
 
 

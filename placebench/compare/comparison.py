@@ -1,6 +1,6 @@
 """The comparison of a run's placements: measured numbers of every launch, estimates, ratios to the first placement."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,6 @@ from placebench.compare.efficiency import measure_efficiency
 from placebench.compare.engines import measure_engines, side_rates
 from placebench.compare.measured import ADDITIVE, MEANS, Measured
 from placebench.compare.metrics import (
-    HEADLINES,
     STEP_TIME,
     TOKENS_PER_J,
     Metric,
@@ -23,16 +22,15 @@ from placebench.compare.metrics import (
     device_metrics,
     placement_metrics,
 )
+from placebench.compare.pairing import hold_details, hold_headlines, pair
 from placebench.compare.run import Launch, Run, RunPlacement, load_run
 from placebench.compare.statistics import (
     MIN_EFFECT,
     LaunchValue,
     Ratio,
-    compare,
-    control_false_discoveries,
 )
 from placebench.compare.steps import STEP_PHASE, measure_steps
-from placebench.compare.work import UnequalWork, unequal_work
+from placebench.compare.work import UnequalWork
 from placebench.placement import Scaling
 
 GPM_LOAD = "sm_activity"
@@ -75,11 +73,10 @@ class PlacementResult(Measured):
             return {}
         return {int(str(number)): group.set_index("step") for number, group in self.steps.groupby("round")}
 
-    def by_round(self, key: str) -> dict[int, float]:
-        """A number of each launch by its round; empty where no launch has it."""
-        if key not in self.launch_values:
-            return {}
-        return {int(str(round_)): float(value) for round_, value in self.launch_values[key].items()}
+    @property
+    def work_steps(self) -> Mapping[int, pd.DataFrame]:
+        """The measured steps of each launch; none under weak scaling, where their work differs by design."""
+        return {} if self.placement.scaling == Scaling.WEAK else self.steps_by_round
 
     def by_step(self, key: str) -> Mapping[int, LaunchValue]:
         """A number of each launch by its round: a value a step where every step has one above 0, else one value."""
@@ -192,8 +189,10 @@ def compare_run(path: Path, min_effect: float | None = None) -> Comparison:
     results: list[PlacementResult] = []
     for placement in run.placements:
         measured = _measure(run, placement, load_signal)
-        results.append(_against(results[0], measured, run, min_effect, calibration) if results else measured)
-    return Comparison(run, tuple(_hold_headlines(results)), load_signal, min_effect, calibration)
+        results.append(against(results[0], measured, run, min_effect, calibration) if results else measured)
+    held = hold_headlines([result.ratios for result in results])
+    results = [replace(result, ratios=ratios) for result, ratios in zip(results, held, strict=True)]
+    return Comparison(run, tuple(results), load_signal, min_effect, calibration)
 
 
 def _has(launch: Launch, signal: str) -> bool:
@@ -256,46 +255,29 @@ def _device_values(launch: Launch, placement: RunPlacement, attributed: pd.DataF
     return numbers
 
 
-def _against(
+def against(
     first: PlacementResult, other: PlacementResult, run: Run, min_effect: float, calibration: Calibration | None
 ) -> PlacementResult:
-    """A placement with its ratios to the first, each but the headlines corrected for the family that it belongs to."""
+    """A placement with its ratios to another one of its run.
+
+    Every ratio but the headlines is corrected for the family that it belongs to; these are corrected for how many
+    placements are compared, by `hold_headlines`.
+    """
     phases = dict.fromkeys([*first.keys("phase/"), *other.keys("phase/")])
     families = (
         placement_metrics(phases),
         tuple(controller_metric(phase) for phase in phases),
         tuple(metric for device in run.devices for metric in device_metrics(device)),
     )
-    by_design = Scaling.WEAK in (first.placement.scaling, other.placement.scaling)
-    work = None if by_design else unequal_work(first.steps_by_round, other.steps_by_round, min_effect)
+    pairing = pair(first, other, min_effect)
     ratios: dict[str, Ratio | None] = {}
     for family in families:
         found = {
-            metric.key: compare(
-                first.by_step(metric.key) if work is None else first.by_round(metric.key),
-                other.by_step(metric.key) if work is None else other.by_round(metric.key),
-                metric.better,
-                min_effect,
-                noise=calibration.noise(metric.key) if calibration else None,
-            )
+            metric.key: pairing.ratio(metric, calibration.noise(metric.key) if calibration else None)
             for metric in family
         }
-        corrected = control_false_discoveries({key: ratio for key, ratio in found.items() if key not in HEADLINES})
-        ratios |= found | corrected
-    step = ratios[STEP_TIME.key]
-    if work and step:
-        ratios[STEP_TIME.key] = work.agreed(step)
-    return replace(other, ratios=ratios, work=work)
-
-
-def _hold_headlines(results: Sequence[PlacementResult]) -> list[PlacementResult]:
-    """The results with their headlines corrected for how many placements are compared with the first."""
-    held = [dict(result.ratios) for result in results]
-    for key in HEADLINES:
-        family = control_false_discoveries({index: ratios.get(key) for index, ratios in enumerate(held[1:], 1)})
-        for index, ratio in family.items():
-            held[index][key] = ratio
-    return [replace(result, ratios=ratios) for result, ratios in zip(results, held, strict=True)]
+        ratios |= hold_details(found)
+    return replace(other, ratios=ratios, work=pairing.work)
 
 
 def _pooled(samples: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

@@ -90,7 +90,7 @@ def arm_of_logs(
         launches=tuple(launches),
         launch_values=pd.DataFrame.from_dict(dict(enumerate(values, start=1)), orient="index"),
         timings=everything,
-        steps=steps,
+        work_steps=steps,
         facts=facts,
         flags=tuple(flags),
         overlapping=frozenset(everything.loc[everything["kind"] == Kind.OVERLAP, "phase"]),

@@ -9,7 +9,7 @@ import pandas as pd
 
 from placebench.compare.critical_path import PATH_KEYS
 from placebench.compare.metrics import STEP_TIME, Metric
-from placebench.compare.statistics import Estimate, Ratio, estimate
+from placebench.compare.statistics import Estimate, LaunchValue, Ratio, estimate
 
 # Seconds that are divided into parts: their parts add up only as means.
 ADDITIVE = ("hidden", "idle", "overlap/", "wait/", "queues/", *PATH_KEYS)
@@ -52,6 +52,16 @@ class Measured(ABC):
     def value(self, key: str) -> float:
         """The number itself; NaN where no launch has it."""
         return self.estimate(key).value
+
+    def by_round(self, key: str) -> dict[int, float]:
+        """A number of each launch by its round, or by its place where there are none; empty where no launch has it."""
+        if key not in self.launch_values:
+            return {}
+        return {int(str(round_)): float(value) for round_, value in self.launch_values[key].items()}
+
+    def by_step(self, key: str) -> Mapping[int, LaunchValue]:
+        """The same, a value a step where there is one."""
+        return self.by_round(key)
 
     def keys(self, prefix: str) -> list[str]:
         """What follows `prefix` in the names of numbers, for instance the phases of `phase/`."""

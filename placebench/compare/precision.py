@@ -1,21 +1,26 @@
 """How precise a run's headline intervals are so far: all that `--rounds auto` looks at."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from placebench.compare.run import Run, load_run
-from placebench.compare.statistics import Better, LaunchValue, compare, estimate
+from placebench.compare.metrics import STEP_TIME, TOKENS, Metric
+from placebench.compare.pairing import pair
+from placebench.compare.run import Run, RunPlacement, load_run
+from placebench.compare.statistics import estimate
+from placebench.placement import Scaling
 
-TOKENS = "perf/total_num_tokens"
+COUNTED = "perf/total_num_tokens"
 
 
 def headline_width(path: Path, rounds: int) -> float:
     """How far the ends of the widest headline interval lie apart, high / low - 1; infinite where one has no interval.
 
-    The headlines are step time and tokens/s of each placement over those of the first, or of the only one by itself.
+    The headlines are step time and tokens/s of each placement over those of the first, or of the only one by itself,
+    with the intervals that the report would give after so many rounds.
 
     Args:
         path: the run's folder.
@@ -25,32 +30,61 @@ def headline_width(path: Path, rounds: int) -> float:
         UsageError: the folder is not a run's, or a file in it is damaged.
     """
     run = load_run(path)
-    numbers = [_headlines(run, placement.name, rounds) for placement in run.placements]
-    return max((high / low - 1 if low > 0 else math.inf for low, high in _intervals(numbers)), default=math.inf)
+    sides = [_Side(placement, _steps(run, placement, rounds)) for placement in run.placements]
+    metrics = (STEP_TIME, TOKENS) if all(side.counts_tokens for side in sides) else (STEP_TIME,)
+    return max((high / low - 1 if low > 0 else math.inf for low, high in _intervals(sides, metrics)), default=math.inf)
 
 
-def _headlines(run: Run, placement: str, rounds: int) -> tuple[dict[int, LaunchValue], ...]:
-    """Step times of the finished launches by round, and tokens/s where the job counts tokens."""
-    times: dict[int, LaunchValue] = {}
-    rates: dict[int, LaunchValue] = {}
-    for launch in run.done(placement):
+@dataclass(frozen=True)
+class _Side:
+    """The headline numbers of a placement.
+
+    Attributes:
+        placement: the placement.
+        steps: columns `step_time`, `tokens` and `tokens_per_s`, the latter two where the job counts tokens, of the
+            measured steps of each finished launch, by round.
+    """
+
+    placement: RunPlacement
+    steps: Mapping[int, pd.DataFrame]
+
+    @property
+    def counts_tokens(self) -> bool:
+        return any("tokens" in steps for steps in self.steps.values())
+
+    @property
+    def work_steps(self) -> Mapping[int, pd.DataFrame]:
+        return {} if self.placement.scaling == Scaling.WEAK else self.steps
+
+    def by_round(self, key: str) -> dict[int, float]:
+        return {number: float(steps.median()) for number, steps in self.by_step(key).items()}
+
+    def by_step(self, key: str) -> "dict[int, pd.Series[float]]":
+        return {number: steps[key] for number, steps in self.steps.items() if key in steps}
+
+
+def _steps(run: Run, placement: RunPlacement, rounds: int) -> dict[int, pd.DataFrame]:
+    found = {}
+    for launch in run.done(placement.name):
         if launch.round <= rounds:
             seconds = launch.step_seconds[launch.step_seconds.index > launch.last_warmup_step]
-            times[launch.round] = seconds
-            if TOKENS in launch.steps:
-                rates[launch.round] = launch.steps[TOKENS].reindex(seconds.index) / seconds
-    return (times, rates) if rates else (times,)
+            found[launch.round] = pd.DataFrame({STEP_TIME.key: seconds})
+            if COUNTED in launch.steps:
+                tokens = launch.steps[COUNTED].reindex(seconds.index)
+                found[launch.round] = found[launch.round].assign(**{"tokens": tokens, TOKENS.key: tokens / seconds})
+    return found
 
 
-def _intervals(numbers: list[tuple[dict[int, LaunchValue], ...]]) -> Iterator[tuple[float, float]]:
-    first, *others = numbers
+def _intervals(sides: Sequence[_Side], metrics: Sequence[Metric]) -> Iterator[tuple[float, float]]:
+    first, *others = sides
     if not others:
-        for values in first:
-            found = estimate([value.median() if isinstance(value, pd.Series) else value for value in values.values()])
-            yield _ends(found.low, found.high)
+        for metric in metrics:
+            alone = estimate(list(first.by_round(metric.key).values()))
+            yield _ends(alone.low, alone.high)
     for other in others:
-        for before, now in zip(first, other, strict=False):
-            ratio = compare(before, now, Better.NEITHER)
+        pairing = pair(first, other)
+        for metric in metrics:
+            ratio = pairing.ratio(metric)
             yield (0.0, math.inf) if ratio is None else _ends(ratio.low, ratio.high)
 
 

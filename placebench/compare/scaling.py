@@ -3,7 +3,7 @@
 Speed-up is tokens/s over tokens/s of the placement with the fewest replicas. Under strong scaling the work of a step
 stays the same, so that this is the quotient of the step times (Amdahl 1967); under weak scaling it grows with the
 devices, and the quotient of the rates is the scaled speed-up (Gustafson 1988). Efficiency is speed-up over the quotient
-of the devices: 1 where every device does as much as one alone. Intervals are those of the ratios behind them.
+of the devices: 1 where every device does as much as one alone. Launches are paired as everywhere (`pairing`).
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from placebench.compare.comparison import Comparison, PlacementResult
 from placebench.compare.metrics import TOKENS, TOKENS_PER_DEVICE
-from placebench.compare.statistics import Ratio, compare
+from placebench.compare.pairing import pair
+from placebench.compare.statistics import Ratio
 
 WEAK = "weak"
 
@@ -42,10 +43,8 @@ def measure_scaling(comparison: Comparison) -> tuple[ScalingResult, ...]:
     for result in replicas:
         base = _base(result, replicas)
         if base is not None:
-            ratios = (
-                compare(base.by_round(metric.key), result.by_round(metric.key), metric.better, comparison.min_effect)
-                for metric in (TOKENS, TOKENS_PER_DEVICE)
-            )
+            pairing = pair(base, result, comparison.min_effect)
+            ratios = (pairing.ratio(metric) for metric in (TOKENS, TOKENS_PER_DEVICE))
             found.append(ScalingResult(result, base, str(result.placement.scaling), *ratios))
     return tuple(found)
 

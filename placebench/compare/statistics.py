@@ -234,7 +234,7 @@ def log_ratio(first: LaunchValue, other: LaunchValue) -> float:
     if isinstance(first, pd.Series) and isinstance(other, pd.Series):
         quotients = (other / first).dropna()
         if len(quotients):
-            return math.log(quotients.median())
+            return float(np.median(np.log(quotients.to_numpy(dtype=np.float64))))
     return _log_level(other) - _log_level(first)
 
 
