@@ -1,0 +1,32 @@
+"""What the intervals of ratios are, in words."""
+
+from collections.abc import Sequence
+
+from placebench.compare.arms import Arm
+from placebench.compare.comparison import PlacementResult
+from placebench.compare.text import listing
+
+BY_STEP = (
+    "the t interval over the log ratios of launches of the same round, each the median over steps paired one by one"
+)
+BY_LAUNCH = (
+    "the t interval over the log ratios of launches of the same round, each of medians, as their steps had unequal work"
+)
+NO_PAIRS = "Welch's t interval over launches, as those of different runs or rounds are no pairs"
+
+
+def interval_of_ratios(others: Sequence[PlacementResult | Arm]) -> str:
+    """How the intervals of ratios to the first side came about, each side named where it is not the same for all.
+
+    Args:
+        others: all sides but the first.
+    """
+    ways: dict[str, list[str]] = {}
+    for other in others:
+        found = [ratio.pairs for ratio in other.ratios.values() if ratio]
+        if found:
+            way = (BY_LAUNCH if other.work else BY_STEP) if max(found) else NO_PAIRS
+            ways.setdefault(way, []).append(other.name)
+    if len(ways) < 2:
+        return next(iter(ways), BY_STEP)
+    return "; ".join(f"of {listing(names)} {way}" for way, names in ways.items())
