@@ -207,6 +207,57 @@ def test_two_runs_in_one_file_are_refused_with_the_line(tmp_path: Path, lag: int
         read_log(path)
 
 
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_a_run_that_crashes_again_and_again_is_one_run(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "log.txt"
+    steps = [*range(1, 11), *[*range(11, 11 + kept)] * 5, *range(11, 31)]
+    path.write_text("".join(f"step:{step} - a/x:{at}.5\n" for at, step in enumerate(steps)))
+    log = scan_log(path)
+    assert [restart.step for restart in log.table.restarts] == [11] * 5
+    (told,) = (flag.text for flag in log.flags)
+    lines = ", ".join(str(11 + kept * crash) for crash in range(1, 6))
+    assert told.startswith(f"lines {lines}: the run was restarted at step 11, 5 times; ")
+    last = {step: at + 0.5 for at, step in enumerate(steps)}
+    frame = log.table.frame("a")
+    assert dict(zip(frame["step"], frame["value"], strict=True)) == last
+
+
+def test_a_second_restart_may_go_back_further_than_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    steps = [*range(1, 13), *range(11, 16), *range(6, 31), *range(21, 26)]
+    path.write_text("".join(f"step:{step} - a/x:{at}.5\n" for at, step in enumerate(steps)))
+    table = scan_log(path).table
+    assert [(restart.step, restart.line) for restart in table.restarts] == [(11, 13), (6, 18), (21, 43)]
+    last = {step: at + 0.5 for at, step in enumerate(steps) if step <= 25}
+    frame = table.frame("a")
+    assert dict(zip(frame["step"], frame["value"], strict=True)) == last
+
+
+def test_three_runs_in_one_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text("".join(f"step:{step} - a/x:{run}.5\n" for step in range(1, 20) for run in range(3)))
+    with pytest.raises(UsageError, match="the steps of several runs in turn"):
+        read_log(path)
+
+
+@SHARED_FOLDER
+@given(
+    ends=st.lists(st.tuples(st.integers(0, 30), st.integers(4, 12)), min_size=1, max_size=12),
+)
+def test_of_every_step_the_last_run_of_it_counts(tmp_path: Path, ends: list[tuple[int, int]]) -> None:
+    """Restarts from any checkpoint that the run had: what is behind the last one at or before a step stays."""
+    path, done = tmp_path / "log.txt", list[tuple[int, int]]()
+    lines: list[str] = []
+    for checkpoint, count in ends:
+        done = done[: min(checkpoint, len(done))]
+        for step in range(len(done) + 1, len(done) + 1 + count):
+            done.append((step, len(lines)))
+            lines.append(f"step:{step} - a/x:{len(lines)}.5\n")
+    path.write_text("".join(lines))
+    frame = read_log(path)
+    assert list(zip(frame["step"], frame["value"], strict=True)) == [(step, at + 0.5) for step, at in done]
+
+
 def test_replaced_lines_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text("step:1 - a/x:1.0\n" * 3 + "step:2 - a/x:1.0\n")

@@ -1,20 +1,22 @@
 """What a reader of a log's numbers must know: the framework's known traps, and what was odd about the file."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pandas as pd
 
 from placebench.logs.console import STEP_SECONDS
 from placebench.logs.formats import Dialect
-from placebench.logs.table import StepTable
+from placebench.logs.table import Restart, StepTable
 from placebench.logs.timing import STEP
 
 # The log's clock must differ from the step's own time by this share, and by this many seconds, to be worth a word.
 CLOCK_SHARE = 0.05
 CLOCK_SECONDS = 1.0
+LINES_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,7 @@ def trap_flags(dialect: Dialect, names: Iterable[str]) -> tuple[Flag, ...]:
 
 def table_flags(table: StepTable) -> tuple[Flag, ...]:
     """What was odd about a file's steps."""
-    flags = [
-        Flag(
-            "restart",
-            f"line {restart.line:,}: the run was restarted at step {restart.step}; what was done before from that step "
-            "on is undone, and the first steps behind it are warm-up again",
-        )
-        for restart in table.restarts
-    ]
+    flags = [_restarts(list(at_one_step)) for _, at_one_step in groupby(table.restarts, lambda restart: restart.step)]
     if table.replaced:
         lines = "1 step line repeats an earlier one" if table.replaced == 1 else f"{table.replaced:,} step lines repeat"
         flags.append(Flag("repeated", lines if table.replaced == 1 else f"{lines} earlier ones"))
@@ -83,6 +78,17 @@ def clock_flags(frame: pd.DataFrame, timings: pd.DataFrame | None) -> tuple[Flag
         return ()
     why = "the rest is in no number of it" if shown > told else "steps overlap, or some time is counted twice"
     return (Flag("clock", f"the log's clock shows {shown:.1f} s a step, its step time {told:.1f} s: {why}"),)
+
+
+def _restarts(restarts: Sequence[Restart]) -> Flag:
+    """Restarts in a row that went on from one step: all but the last came to nothing."""
+    lines = [f"{restart.line:,}" for restart in restarts[:LINES_SHOWN]] + ["…"] * (len(restarts) > LINES_SHOWN)
+    again = f", {len(restarts)} times" if len(restarts) > 1 else ""
+    return Flag(
+        "restart",
+        f"line{'s' * bool(again)} {', '.join(lines)}: the run was restarted at step {restarts[0].step}{again}; what "
+        "was done before from that step on is undone, and the first steps behind it are warm-up again",
+    )
 
 
 def _steps(count: int) -> str:

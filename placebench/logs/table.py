@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-# Restarts that follow each other this closely are no restarts: the lines of two logs stand in turn in one file. Nor
-# do steps come out of order behind a restart.
+# Restarts that follow each other this closely, each at a later step, are no restarts: the lines of two logs stand in
+# turn in one file. Nor do steps come out of order behind a restart. A run that crashes again and again goes on from
+# the same step until it has a later checkpoint.
 SHORT_SEGMENT_LINES = 3
 SHORT_SEGMENTS = 3
 MIXED_STEPS = 3
@@ -96,6 +97,9 @@ class StepTable:
         self._layouts: dict[tuple[str, ...], Layout] = {}
         self._last = -1
         self._behind = 0
+        self._rises = 0
+        # The restarts that no later one at or before their step makes needless; their steps rise.
+        self._standing: list[Restart] = []
 
     def layout(self, names: Sequence[str]) -> Layout:
         """The layout of a line with these metrics; a name that stands twice is stored from its last place."""
@@ -121,7 +125,6 @@ class StepTable:
             self._last = step
         else:
             self._look_back(layout, step, values)
-        begin = self.restarts[-1].order if self.restarts else 0
         row = layout.rows.get(step)
         if row is None:
             layout.rows[step] = len(layout.steps)
@@ -130,7 +133,7 @@ class StepTable:
             layout.values.fromlist(values)
         else:
             width = len(layout.kept)
-            self.replaced += layout.order[row] >= begin
+            self.replaced += layout.order[row] >= self._begin(step)
             layout.order[row] = self.lines
             layout.values[row * width : (row + 1) * width] = array("d", values)
         self.lines += 1
@@ -162,7 +165,7 @@ class StepTable:
 
     def _look_back(self, layout: Layout, step: int, values: list[float]) -> None:
         """Tell a step printed twice, one out of order and a restart from each other."""
-        begin = self.restarts[-1].order if self.restarts else 0
+        begin = self._begin(step)
         seen = [
             (other, row)
             for other in self._layouts.values()
@@ -191,13 +194,24 @@ class StepTable:
         ]
         return any(one != two and not (one != one and two != two) for one, two in pairs)
 
+    def _begin(self, step: int) -> int:
+        """The step line before which everything of a step is undone, counted from the first."""
+        place = bisect_right(self._standing, step, key=lambda restart: restart.step)
+        return self._standing[place - 1].order if place else 0
+
     def _restart(self, step: int) -> None:
-        self.restarts.append(Restart(step, self.where(), self.lines))
+        before = self.restarts[-1] if self.restarts else None
+        restart = Restart(step, self.where(), self.lines)
+        self.restarts.append(restart)
+        del self._standing[bisect_left(self._standing, step, key=lambda earlier: earlier.step) :]
+        self._standing.append(restart)
         self._last = step
-        begins = [restart.order for restart in self.restarts[-SHORT_SEGMENTS - 1 :]]
-        lengths = [end - begin for begin, end in pairwise(begins)]
-        if len(lengths) == SHORT_SEGMENTS and max(lengths) <= SHORT_SEGMENT_LINES:
-            self._refuse(step)
+        if before is None or step < before.step or restart.order - before.order > SHORT_SEGMENT_LINES:
+            self._rises = 0
+        elif step > before.step:
+            self._rises += 1
+            if self._rises == SHORT_SEGMENTS:
+                self._refuse(step)
 
     def _refuse(self, step: int) -> None:
         raise DamagedLogError(
@@ -221,9 +235,9 @@ class StepTable:
         steps = _joined([np.frombuffer(layout.steps, np.int64) for layout in layouts])
         order = _joined([np.frombuffer(layout.order, np.int64) for layout in layouts])
         widths = _joined([np.full(len(layout.steps), len(layout.kept)) for layout in layouts])
-        undone = np.zeros(len(steps), np.bool_)
-        for restart in self.restarts:
-            undone |= (order < restart.order) & (steps >= restart.step)
+        # Before the first standing restart nothing is undone.
+        begins = np.array([0, *(restart.order for restart in self._standing)])
+        undone = order < begins[np.searchsorted([restart.step for restart in self._standing], steps, "right")]
         ranked = np.lexsort((order, steps))
         ranked = ranked[~undone[ranked]]
         ends = np.cumsum(widths[ranked])
