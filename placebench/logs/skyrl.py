@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from placebench.logs.console import PAIR, CleanLines, StepClock, number_of
+from placebench.logs.console import PAIR, CleanLines, StepClock, number_of, numbers_of_dict
 from placebench.logs.formats import Dialect, LogFormat, Trap
 from placebench.logs.table import StepTable
 from placebench.logs.timing import TimingRules
@@ -42,7 +42,10 @@ SKYRL_DIALECT = Dialect(
 
 
 def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
-    """Put the blocks of metrics into a table; lines of others in between are passed over."""
+    """Put the blocks of metrics into a table; lines of others in between are passed over.
+
+    A dict that fits into one line is printed in one.
+    """
     lines, clock = CleanLines(blocks), StepClock()
     table.where = lines.where
     step, began, metrics, stamped = -1, 0, dict[str, float](), dict[str, float]()
@@ -52,6 +55,9 @@ def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
                 table.damage(began)
             step, began, metrics = int(found[1]), lines.number, {}
             stamped = clock.since_last(step, line)
+        elif began and line.startswith("{") and (numbers := numbers_of_dict(line, 0)) is not None:
+            table.add(step, {**numbers, **stamped})
+            began = 0
         elif began and (pair := PAIR.fullmatch(line.rstrip().removeprefix("{"))):
             if pair["number"] is not None:
                 value = number_of(pair["number"])
