@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -83,6 +84,36 @@ def test_packed_logs_and_other_line_ends_read_the_same(tmp_path: Path, name: str
         changed = stream.getvalue().to_pybytes()
     plain, other = read_log(write(tmp_path, content)), read_log(write(tmp_path, changed, "other.log"), launch="train")
     assert other.equals(plain)
+
+
+CARRIERS = ("0: ", " 12: ", "2026-08-21T17:14:19.123456789Z ", "2026-08-21T17:14:19+02:00 ", "3: 2026-08-21T17:14:19Z ")
+CONSOLES = [
+    name
+    for name, (known, _) in log_samples.SAMPLES.items()
+    if known not in {"jsonl", "tensorboard", "csv", "trl-state"}
+]
+
+
+@pytest.mark.parametrize("name", CONSOLES)
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_what_srun_and_containers_put_before_every_line_changes_nothing(
+    tmp_path: Path, name: str, carrier: str
+) -> None:
+    known, content = log_samples.SAMPLES[name]
+    # Progress bars may or may not stand before TRL's dicts.
+    for text in (content.decode(), re.sub(r".*\r", "", content.decode())):
+        carried = "".join(f"{carrier}{line}\n" for line in text.split("\n")[:-1])
+        log = scan_log(write(tmp_path, carried))
+        assert (log.format.name, log.table.damages) == (known, 0)
+        assert log.table.frame("a").equals(read_log(write(tmp_path, text, "plain.log"), launch="a"))
+
+
+@pytest.mark.parametrize(("steps", "told"), [(1, "its only step is"), (8, "all its 8 steps are")])
+def test_a_log_of_nothing_but_cut_off_steps_says_how_many(tmp_path: Path, steps: int, told: str) -> None:
+    path = write(tmp_path, "".join(f"===== Step {step}/8 =====\n  • Loss: 0.5\n" for step in range(1, steps + 1)))
+    lines = "1, 3, 5, 7, 9, …" if steps > 5 else "1"
+    with pytest.raises(UsageError, match=f"{told} cut off or torn apart: at line {lines}"):
+        read_log(path)
 
 
 def test_zstd_that_is_cut_off_is_refused(tmp_path: Path) -> None:

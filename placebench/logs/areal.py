@@ -65,7 +65,7 @@ def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
                 value = number_of(printed)
                 if name and value is not None:
                     metrics[name] = value
-        elif begun and line.lstrip().startswith(GRID_ENDS):
+        elif begun and any(corner in line for corner in GRID_ENDS):
             table.add(step, {**metrics, **stamped})
             metrics, stamped, begun = {}, {}, 0
     if begun:

@@ -8,6 +8,13 @@ from datetime import datetime
 from placebench.logs.table import StepTable
 
 ANSI = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+# What stands before every line of a log that came through something: `3: ` of srun --label, and the time that the logs
+# of containers have. A blank between date and time is a framework's own, and its clock.
+CARRIED = (
+    rb"(?:[ \t]{0,7}[0-9]{1,7}:(?: |$))?"
+    rb"(?:[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:Z|[-+][0-9]{2}:?[0-9]{2})(?: |$))?"
+)
+CARRIED_PREFIX = re.compile(b"^" + CARRIED)
 RAY_PREFIX = re.compile(rb"^\s*\([\w.:-]+ pid=[0-9]+(?:, ip=[0-9a-fA-F.:]+)?\)[ \t]?")
 RAY_REPEATED = re.compile(rb"\[repeated [0-9]+x across cluster\].*$")
 
@@ -62,9 +69,11 @@ class CleanLines:
 
 
 def clean(line: bytes) -> str:
-    """A line without colours, a Ray prefix and Ray's count of repeated lines."""
+    """A line without colours, what carried it put before it, a Ray prefix and Ray's count of repeated lines."""
     if b"\x1b" in line:
         line = ANSI.sub(b"", line)
+    if line[:8].lstrip()[:1].isdigit():
+        line = CARRIED_PREFIX.sub(b"", line)
     if b" pid=" in line:
         line = RAY_PREFIX.sub(b"", line)
     if b"[repeated " in line:

@@ -86,7 +86,7 @@ def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
             rows, began = [], lines.number
         elif began and line.count(EDGE) >= 2 and line.rstrip().endswith(EDGE):
             rows.append(line[line.find(EDGE) + 1 : line.rfind(EDGE)])
-        elif began and line.lstrip().startswith("╰"):
+        elif began and "╰" in line:
             metrics = panel_metrics(rows)
             number = metrics.get(STEP, step)
             if metrics and 0 <= number < 2**63:

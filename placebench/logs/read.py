@@ -79,7 +79,10 @@ def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str],
     if found:
         table.open_end = survey.open_end and not found.closed
         if not table.lines and table.damages:
-            raise UsageError(f"{path}: {found.title}: its only step, at line {table.damaged[0]}, is cut off")
+            one, lines = table.damages == 1, ", ".join(f"{line:,}" for line in table.damaged)
+            every = "its only step is" if one else f"all its {table.damages:,} steps are"
+            more = ", …" if table.damages > len(table.damaged) else ""
+            raise UsageError(f"{path}: {found.title}: {every} cut off or torn apart: at line {lines}{more}")
     if found is None or not table.lines:
         looked_for = wanted.title if wanted else f"any of {', '.join(known.name for known in FORMATS)}"
         raise UsageError(f"{path}: no training steps (looked for: {looked_for}): {survey}")

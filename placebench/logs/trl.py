@@ -9,14 +9,14 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from placebench.logs.console import printed_dicts
+from placebench.logs.console import CARRIED, printed_dicts
 from placebench.logs.formats import Count, DamagedLogError, Dialect, LogFormat, Tokens, Trap
 from placebench.logs.jsonl import json_number
 from placebench.logs.table import StepTable
 from placebench.logs.timing import TimingRules
 
 FIRST_KEYS = "loss|grad_norm|learning_rate|num_tokens|reward|objective/kl|eps|perf/step_s|step_time"
-STEP_BYTES = re.compile(rb"(?:^|[\r\n]|\])[ \t]*\{'(?:" + FIRST_KEYS.encode() + rb")': ", re.MULTILINE)
+STEP_BYTES = re.compile(rb"(?:^" + CARRIED + rb"|\r|\])[ \t]*\{'(?:" + FIRST_KEYS.encode() + rb")': ", re.MULTILINE)
 STEP = re.compile(rf"(?:^|\])\s*\{{(?='(?:{FIRST_KEYS}|train_runtime)': )")
 LAST_LINE = "train_runtime"
 HISTORY = b'"log_history"'
