@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +26,7 @@ from placebench.ppo.rewards import exact_match, last_number, load_reward, prefix
 from placebench.ppo.rollout.base import SamplingSettings
 from placebench.ppo.rollout.torch import TorchRollout
 from placebench.ppo.tokenizer import CharacterTokenizer
-from placebench.ppo.training import SequenceModel
+from placebench.ppo.training import SequenceModel, TrainedModel
 from placebench.workload import Data, build_workload
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 6)), min_size=1, max_size=12)
@@ -232,6 +234,46 @@ def test_ends_at_eos_unless_told_not_to(rollout: TorchRollout) -> None:
     longest = [1 + number % 6 for number in range(200)]
     fixed = rollout.generate([[1]] * 200, longest, list(range(200)), sampling(temperature=5.0, ignore_eos=True))
     assert [len(one.tokens) for one in fixed] == longest
+
+
+def save_plain_model(folder: Path, kind: str, **settings: Any) -> Any:
+    """A small language model of another architecture, saved; returns it, ready to be used."""
+    import transformers
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    config = transformers.AutoConfig.for_model(kind, **sizes, **heads, **settings)
+    torch.manual_seed(0)
+    model: Any = transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model.save_pretrained(folder)
+    return model.eval()
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """This process as the only rank of a pool."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_model_that_is_trained_drops_nothing_out(tmp_path: Path, alone: None) -> None:
+    plain = save_plain_model(tmp_path, "starcoder2", residual_dropout=0.5)
+    module = PolicyModel(load_language_model(str(tmp_path)), 1.0, torch.float32, compiled=False)
+    trained = TrainedModel(module, build_workload({}), torch.device("cpu"), 0, 1e-5)
+    batch = SequenceBatch.build([[1, 2, 3]], [[4, 5, 6, 7]])
+    found = trained.per_token(
+        batch, lambda part, pack: part(pack.inputs, pack.predict_positions, pack.targets, False)[0]
+    )
+    with torch.no_grad():
+        table = plain(torch.tensor([[1, 2, 3, 4, 5, 6, 7]])).logits.log_softmax(-1)[0]
+    np.testing.assert_allclose(found, [float(table[2 + number, 4 + number]) for number in range(4)], atol=1e-5)
+
+
+def test_an_output_head_with_a_bias_is_refused(tmp_path: Path) -> None:
+    save_plain_model(tmp_path, "phi")
+    with pytest.raises(UsageError, match="its output head has a bias, which is not supported; choose another model"):
+        load_language_model(str(tmp_path))
 
 
 def test_parameter_counts_are_the_models() -> None:

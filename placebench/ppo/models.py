@@ -38,19 +38,26 @@ def model_config(model: str) -> Any:
 
 
 def load_language_model(model: str) -> Any:
-    """A causal language model: the saved weights, or for a preset weights on the meta device, without memory yet."""
+    """A causal language model: the saved weights, or for a preset weights on the meta device, without memory yet.
+
+    Raises:
+        UsageError: transformers cannot load it, or its logits are not a plain product.
+    """
     import transformers
 
     register()
     auto_model: Any = transformers.AutoModelForCausalLM
     config = model_config(model)
     try:
-        if model not in PRESETS:
-            return auto_model.from_pretrained(model, config=config, dtype="auto", attn_implementation=PACKED)
-        with torch.device("meta"):
-            return auto_model.from_config(config, dtype=torch.float32, attn_implementation=PACKED)
+        if model in PRESETS:
+            with torch.device("meta"):
+                return auto_model.from_config(config, dtype=torch.float32, attn_implementation=PACKED)
+        loaded = auto_model.from_pretrained(model, config=config, dtype="auto", attn_implementation=PACKED)
     except ValueError as error:
         raise UsageError(f"--model {model}: cannot be trained: {str(error).splitlines()[0]}") from None
+    if getattr(loaded.get_output_embeddings(), "bias", None) is not None:
+        raise UsageError(f"--model {model}: its output head has a bias, which is not supported; choose another model")
+    return loaded
 
 
 def load_reward_model(model: str, vocabulary: int) -> "ValueModel":

@@ -107,7 +107,8 @@ class SequenceModel:
     def __init__(
         self, module: DecoderModel, workload: Workload, device: torch.device, seed: int, *, trained: bool = False
     ) -> None:
-        self.module = place(module, workload, device, seed, trained=trained).train(trained)
+        # Dropout, of models that have any, would part the policy that is trained from the one that generated.
+        self.module = place(module, workload, device, seed, trained=trained).eval()
         self._batch = workload.batch
         self._device = device
         self._precision: torch.dtype = getattr(torch, workload.precision)
