@@ -109,6 +109,8 @@ def unusable_workload(workload: Workload) -> Iterator[str]:
                 f"batch: {length} tokens of prompt and response are more than the {shape.max_position_embeddings}"
                 f" that {model} takes; lower batch.max_prompt_length or batch.max_response_length"
             )
+    if workload.critic_model is not None:
+        yield from _unusable_critic(workload.critic_model, workload.model)
     yield from _unusable_prompts(workload)
     if workload.reward_model is None:
         yield from _unusable_reward(workload.data.reward)
@@ -142,6 +144,19 @@ def _unusable_prompts(workload: Workload) -> Iterator[str]:
         yield (
             f"data.source {data.source}: the prompt {text[:40]!r} has {length} tokens and batch.max_prompt_length is"
             f" {longest}; raise it"
+        )
+
+
+def _unusable_critic(model: str, actor: str) -> Iterator[str]:
+    """A critic that does not know all of the actor's tokens; more of them than it needs do no harm."""
+    try:
+        shape, actors = model_shape(model), model_shape(actor)
+    except UsageError:
+        return  # told for each model
+    if shape and actors and shape.vocab_size < actors.vocab_size:
+        yield (
+            f"critic_model {model}: its vocabulary has {shape.vocab_size} words, fewer than the {actors.vocab_size} of"
+            f" {actor}; name one of the actor's family"
         )
 
 

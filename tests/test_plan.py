@@ -116,6 +116,10 @@ def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
     [
         ({"model": "owner/"}, "unknown model 'owner/'"),
         ({"critic_model": "nowhere"}, "unknown model 'nowhere'"),
+        (
+            {"model": "qwen2.5-0.5b", "critic_model": "tiny", "rollout": {"backend": "torch"}},
+            "critic_model tiny: its vocabulary has 64 words, fewer than the 151936 of qwen2.5-0.5b; name one of the",
+        ),
         ({"data": {"source": "no.jsonl"}}, "no.jsonl: cannot read it: No such file"),
         (
             {"data": {"reward": "nomodule_xyz:score"}},

@@ -21,7 +21,7 @@ from placebench.models import PRESETS, ModelShape, model_shape
 from placebench.ppo.attention import cached_attention
 from placebench.ppo.batch import SequenceBatch, balanced_shares, merge_shares, micro_batches, rank_indices
 from placebench.ppo.data import open_prompts
-from placebench.ppo.models import PolicyModel, ValueModel, load_language_model
+from placebench.ppo.models import PolicyModel, ValueModel, load_critic_model, load_language_model
 from placebench.ppo.rewards import exact_match, last_number, load_reward, prefix_match
 from placebench.ppo.rollout.base import SamplingSettings
 from placebench.ppo.rollout.torch import TorchRollout
@@ -247,6 +247,13 @@ def save_plain_model(folder: Path, kind: str, **settings: Any) -> Any:
     model: Any = transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.save_pretrained(folder)
     return model.eval()
+
+
+def test_a_critic_reads_all_of_the_actors_words() -> None:
+    words = PRESETS["tiny"].vocab_size
+    assert load_critic_model("tiny", words - 1).value_head.out_features == 1
+    with pytest.raises(UsageError, match=f"critic_model tiny: .* {words} words, fewer than the actor's {words + 1}"):
+        load_critic_model("tiny", words + 1)
 
 
 @pytest.fixture

@@ -60,6 +60,25 @@ def load_language_model(model: str) -> Any:
     return loaded
 
 
+def load_critic_model(model: str, vocabulary: int) -> "ValueModel":
+    """A language model's decoder with a new head of one value.
+
+    Args:
+        model: a preset, a folder or a hub id.
+        vocabulary: words of the actor's, whose tokens it is to read.
+
+    Raises:
+        UsageError: it cannot be loaded, or knows fewer words.
+    """
+    words = model_config(model).vocab_size
+    if words < vocabulary:
+        raise UsageError(
+            f"critic_model {model}: its vocabulary has {words} words, fewer than the actor's {vocabulary}; name one of"
+            " the actor's family"
+        )
+    return ValueModel(load_language_model(model))
+
+
 def load_reward_model(model: str, vocabulary: int) -> "ValueModel":
     """A sequence classifier with one score: the saved weights, or for a preset weights on the meta device.
 

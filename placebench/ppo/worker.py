@@ -92,7 +92,7 @@ class Worker(Rank):
         from placebench.ppo.models import (
             DecoderModel,
             PolicyModel,
-            ValueModel,
+            load_critic_model,
             load_language_model,
             load_reward_model,
             model_config,
@@ -117,7 +117,8 @@ class Worker(Rank):
         if Role.REF in self._roles:
             self._ref: SequenceModel = SequenceModel(policy().requires_grad_(False), job, device, job.seed)
         if Role.CRITIC in self._roles and job.algorithm.has_critic:
-            critic: DecoderModel = ValueModel(load_language_model(job.critic_model or job.model))
+            words = model_config(job.model).vocab_size
+            critic: DecoderModel = load_critic_model(job.critic_model or job.model, words)
             seed = job.seed + CRITIC_SEED
             self._critic: TrainedModel = TrainedModel(critic, job, device, seed, job.optimizer.critic_lr)
         if self._checkpoint:
