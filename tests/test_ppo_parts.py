@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +21,7 @@ from placebench.errors import UsageError
 from placebench.models import PRESETS, ModelShape, model_shape
 from placebench.ppo.attention import cached_attention
 from placebench.ppo.batch import SequenceBatch, balanced_shares, merge_shares, micro_batches, rank_indices
-from placebench.ppo.data import open_prompts
+from placebench.ppo.data import FilePrompts, Prompt, open_prompts
 from placebench.ppo.models import PolicyModel, ValueModel, load_critic_model, load_language_model
 from placebench.ppo.rewards import exact_match, last_number, load_reward, prefix_match
 from placebench.ppo.rollout.base import SamplingSettings
@@ -112,6 +113,17 @@ def test_prompts_from_files(tmp_path: Path) -> None:
     pd.DataFrame(rows).to_parquet(table)
     (prompt,) = open_prompts(Data(source=str(table)), 0, 16).step_prompts(1, 1)
     assert (prompt.text, prompt.answer) == ("1+1=", "2")
+
+
+def test_a_step_of_a_large_file_costs_no_more_than_its_prompts() -> None:
+    prompts = tuple(Prompt(str(number), "") for number in range(300_000))
+    source = FilePrompts(0, prompts)
+    assert len({prompt.text for prompt in source.step_prompts(1, 3_000)}) == 3_000
+    begun = time.process_time()
+    # A shuffle of the file for each of them would take more than 2 ms each.
+    later = [prompt for step in range(2, 12) for prompt in source.step_prompts(step, 100)]
+    assert time.process_time() - begun < 0.5
+    assert len(set(later)) == 1_000
 
 
 @pytest.mark.parametrize(

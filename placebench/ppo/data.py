@@ -3,11 +3,13 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placebench.errors import UsageError
 from placebench.ppo.code_tests import problems
@@ -72,8 +74,14 @@ class FilePrompts:
 
     def _at(self, position: int) -> Prompt:
         epoch, offset = divmod(position, len(self.prompts))
-        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.prompts))
-        return self.prompts[int(order[offset])]
+        return self.prompts[int(_order(self.seed, epoch, len(self.prompts))[offset])]
+
+
+# A step's prompts are of one pass, or of two that follow each other.
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, count: int) -> NDArray[np.intp]:
+    """The prompts' order in a pass over the file."""
+    return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 def open_prompts(data: Data, seed: int, longest: int) -> PromptSource:
