@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed.tensor import DTensor
 
 from placebench.errors import UsageError
 from placebench.models import PRESETS, ModelShape, model_shape
@@ -25,7 +26,7 @@ from placebench.ppo.data import FilePrompts, Prompt, open_prompts
 from placebench.ppo.models import PolicyModel, ValueModel, load_critic_model, load_language_model
 from placebench.ppo.rewards import exact_match, last_number, load_reward, prefix_match
 from placebench.ppo.rollout.base import SamplingSettings
-from placebench.ppo.rollout.torch import TorchRollout
+from placebench.ppo.rollout.torch import TorchRollout, unsharded
 from placebench.ppo.tokenizer import CharacterTokenizer
 from placebench.ppo.training import SequenceModel, TrainedModel
 from placebench.workload import Data, build_workload
@@ -293,6 +294,27 @@ def test_an_output_head_with_a_bias_is_refused(tmp_path: Path) -> None:
     save_plain_model(tmp_path, "phi")
     with pytest.raises(UsageError, match="its output head has a bias, which is not supported; choose another model"):
         load_language_model(str(tmp_path))
+
+
+def test_generation_leaves_the_sharded_root_as_training_has_it(alone: None) -> None:
+    module = PolicyModel(load_language_model("tiny"), 1.0, torch.float32, compiled=False)
+    model = TrainedModel(module, build_workload({"sharding": "shard"}), torch.device("cpu"), 0, 1e-5)
+    pack = model._pack(SequenceBatch.build([[1]], [[2, 3]]))
+
+    def whole_after_forward() -> set[str]:
+        """Parameters that are not sharded between a forward pass and its backward pass."""
+        log_probs, _ = model.module(pack.inputs, pack.predict_positions, pack.targets, False)
+        whole = {name for name, one in model.module.named_parameters() if not isinstance(one, DTensor)}
+        log_probs.sum().backward()
+        return whole
+
+    before = whole_after_forward()
+    assert any("embed_tokens" in name for name in before)
+    assert not any("layers" in name for name in before)
+    with unsharded(model.module):
+        assert not any(isinstance(one, DTensor) for one in model.module.parameters())
+    assert all(isinstance(one, DTensor) for one in model.module.parameters())
+    assert whole_after_forward() == before
 
 
 def test_parameter_counts_are_the_models() -> None:

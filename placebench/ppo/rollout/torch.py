@@ -96,14 +96,18 @@ def unsharded(module: nn.Module) -> Iterator[None]:
     from torch.distributed.fsdp import FSDPModule
 
     parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
-    for part in parts:
+    # The root, which generation does not pass through, stays whole behind its own forward pass anyway.
+    inner = [part for part in parts if part is not module]
+    for part in inner:
         part.set_reshard_after_forward(False, recurse=False)
+    for part in parts:
         part.unshard()
     try:
         yield
     finally:
-        for part in parts:
+        for part in inner:
             part.set_reshard_after_forward(True, recurse=False)
+        for part in parts:
             part.reshard()
 
 
