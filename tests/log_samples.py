@@ -239,13 +239,14 @@ def verl_log(
     steps: int = 6,
     more: Mapping[int, str] | None = None,
     tokens: int = 8000,
+    devices: int = 8,
     head: str = "",
 ) -> Path:
-    """A console log of verl on 8 devices: steps 1 and 2 take three times as long, gen is half of a step."""
+    """A console log of verl, on 8 devices: steps 1 and 2 take three times as long, gen is half of a step."""
     lines = []
     for step in range(1, steps + 1):
         seconds = step_s * (3 if step <= 2 else 1)
-        throughput = tokens / seconds / 8
+        throughput = tokens / seconds / devices
         lines.append(
             f"step:{step} - timing_s/gen:{seconds / 2} - timing_s/generate_sequences:{seconds / 4}"
             f" - timing_s/update_actor:{seconds / 4} - timing_s/step:{seconds}{(more or {}).get(step, '')}"

@@ -374,3 +374,46 @@ def test_what_verl_prints_before_its_steps_is_known(tmp_path: Path) -> None:
     }  # fmt: skip
     torn = VERL_CONFIG.replace("'model':", "'mo")
     assert head_facts(verl_log(tmp_path, "c.log", head=torn)) == {}
+
+
+OWN_ROLLOUT = "(main_task pid=9)  'rollout': {'n_gpus_per_node': 8, 'nnodes': 1},\n"
+ROLLOUT_NODES = "'nnodes': 1, 'n_gpus_per_node': 8, 'name': 'vllm'"
+V1_MODE = "'trainer': {'v1': {'trainer_mode': 'sync'}, "
+
+
+@pytest.mark.parametrize(
+    ("head", "devices"),
+    [
+        (VERL_CONFIG.replace("(main_task pid=9)  'trainer'", OWN_ROLLOUT + "(main_task pid=9)  'trainer'"), 16),
+        (VERL_CONFIG.replace("'name': 'vllm'", ROLLOUT_NODES), 16),
+        (VERL_CONFIG.replace("'name': 'vllm'", ROLLOUT_NODES).replace("'trainer': {", V1_MODE), 8),
+        (VERL_CONFIG.replace("'name': 'vllm'", "'nnodes': 0, 'n_gpus_per_node': 8, 'name': 'vllm'"), 8),
+    ],
+)
+def test_the_rollouts_own_devices_count(tmp_path: Path, head: str, devices: int) -> None:
+    """The log divides by the trainer's 8 devices alone: 8,000 tokens in 10 s."""
+    path = verl_log(tmp_path, "a.log", head=head)
+    found = arm(path, warmup_steps=2)
+    assert found.facts["devices"] == str(devices)
+    assert found.launch_values.loc[1, "tokens_per_s_per_device"] == 8000 / 10 / devices
+    told = (
+        "the log divides its tokens/s by 8 devices of 16, without the rollout's own; the recomputed figure counts all"
+    )
+    assert found.flags == ((f"a: rollout-devices: {told}",) if devices == 16 else ())
+    assert arm(verl_log(tmp_path, "a.log", head=head, devices=devices)).flags == ()
+
+
+@pytest.mark.parametrize("head", ["", VERL_CONFIG])
+def test_without_the_rollouts_devices_there_is_no_figure_a_device(tmp_path: Path, head: str) -> None:
+    path = verl_log(tmp_path, "a.log", more=dict.fromkeys(range(1, 7), " - timing_s/generate_async:9.0"), head=head)
+    found = arm(path)
+    assert "devices" not in found.facts
+    assert found.launch_values["tokens_per_s_per_device"].isna().all()
+    assert found.launch_values.loc[1, "tokens_per_s"] == 800.0
+    assert found.flags == (
+        "a: rollout-devices: the log divides its tokens/s by 8 devices, which may leave out the rollout's own: no "
+        "tokens/s/device; give --devices, all of the run",
+    )
+    given = arm(path, devices=16)
+    assert given.facts["devices"] == "16"
+    assert given.launch_values.loc[1, "tokens_per_s_per_device"] == 50.0

@@ -11,17 +11,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from placebench.errors import UsageError
 from placebench.logs.console import ANSI, RAY_PREFIX, clean
-from placebench.logs.run import LoggedRun
 from placebench.logs.source import whole_lines
 
+if TYPE_CHECKING:
+    from placebench.logs.run import LoggedRun
+
 Facts = dict[str, str | float]
+
+DEVICES = "devices"
+# Those of them that the trainer has no part in.
+ROLLOUT_DEVICES = "rollout devices"
 
 # Blocks of 1 MiB in which configurations are looked for: they stand before the first steps.
 HEAD_BLOCKS = 4
@@ -44,6 +50,8 @@ CONFIG_FACTS: Mapping[str, tuple[str, ...]] = {
     "rollout tensor parallel": ("actor_rollout_ref", "rollout", "tensor_model_parallel_size"),
     "training backend": ("actor_rollout_ref", "actor", "strategy"),
 }
+# Modes of verl's trainer that leave the nodes of the rollout's configuration unused.
+SHARED_MODES = ("sync", "colocate_async")
 KINDS = {"cpu": "CPU", "cuda": "GPU"}
 ENGINE = re.compile(
     r"LLM engine \((?:v|version )(?P<vllm>[\w.+-]+)\) with config: (?:.*?\b)?model='?(?P<model>[^',]+)'?"
@@ -65,20 +73,21 @@ LENGTHS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def logged_facts(run: LoggedRun, devices: int | None = None) -> Facts:
+def logged_facts(run: "LoggedRun", devices: int | None = None) -> Facts:
     """What the logs of one launch say of their run; text, or a number where a little more or less is no difference.
 
     Args:
         run: the launch.
         devices: how many there are, where the user has said so.
     """
-    facts: Facts = {"framework": run.dialect.framework}
-    for log in run.logs:
-        facts |= head_facts(log.path)
+    facts: Facts = {"framework": run.dialect.framework, **run.head}
     if devices is not None:
-        facts["devices"] = str(devices)
-    elif "devices" not in facts and (inferred := _inferred_devices(run)) is not None:
-        facts["devices"] = str(inferred)
+        facts[DEVICES] = str(devices)
+    elif DEVICES not in facts and (inferred := _inferred_devices(run)) is not None:
+        facts[DEVICES] = str(inferred)
+    elif run.rollout_apart and ROLLOUT_DEVICES not in facts:
+        # The configuration names the trainer's alone.
+        facts.pop(DEVICES, None)
     if (tokens := run.throughput["tokens"].mean()) == tokens:
         facts["tokens a step"] = float(tokens)
     return facts | _lengths(run.frame)
@@ -139,12 +148,28 @@ def _config_facts(config: Mapping[str, Any]) -> Facts:
         value = _at(config, keys)
         if isinstance(value, str | int | float) and value != "":
             facts[fact] = str(value)
-    nodes, each = (_at(config, ("trainer", key)) for key in ("nnodes", "n_gpus_per_node"))
-    if isinstance(nodes, int) and isinstance(each, int) and nodes * each > 0:
-        facts["devices"] = str(nodes * each)
+    if trainer := _pool(config, ("trainer",)):
+        rollout = _rollout_pool(config)
+        facts[DEVICES] = str(trainer + rollout)
+        if rollout:
+            facts[ROLLOUT_DEVICES] = str(rollout)
     if isinstance(kind := _at(config, ("trainer", "device")), str):
         facts["kind of device"] = KINDS.get(kind, kind)
     return facts
+
+
+def _pool(config: Mapping[str, Any], keys: tuple[str, ...]) -> int:
+    """The devices of a part of the configuration; 0 where it has none of its own."""
+    nodes, each = (_at(config, (*keys, key)) for key in ("nnodes", "n_gpus_per_node"))
+    return nodes * each if isinstance(nodes, int) and isinstance(each, int) and nodes > 0 and each > 0 else 0
+
+
+def _rollout_pool(config: Mapping[str, Any]) -> int:
+    """The devices that an asynchronous run gives its rollout; 0 where the rollout is on the trainer's."""
+    if own := _pool(config, ("rollout",)):
+        return own
+    is_shared = _at(config, ("trainer", "v1", "trainer_mode")) in SHARED_MODES
+    return 0 if is_shared else _pool(config, ("actor_rollout_ref", "rollout"))
 
 
 def _at(content: Any, keys: tuple[str, ...]) -> Any:
@@ -153,7 +178,7 @@ def _at(content: Any, keys: tuple[str, ...]) -> Any:
     return content
 
 
-def _inferred_devices(run: LoggedRun) -> int | None:
+def _inferred_devices(run: "LoggedRun") -> int | None:
     """The devices that the log's own throughput was divided by; None where that is not known."""
     rows = run.throughput
     ratio = (rows["tokens_per_s"] / rows["tokens_per_s_per_device"]).median()

@@ -30,6 +30,8 @@ class Tokens:
         metrics: the metric's names, the first that is there counts.
         count: how it counts.
         reported: the log's own tokens/s, if it is meant to be tokens / wall step / devices; else None.
+        rollout_apart: regular expression of the metrics of runs whose rollout is on devices of its own, which the
+            reported tokens/s may leave out.
         ranks_since: regular expression of the metrics that came with the counting of every rank's tokens; in a log
             without them `TIMES_RANKS` is `STEP`.
     """
@@ -37,7 +39,12 @@ class Tokens:
     metrics: tuple[str, ...]
     count: Count
     reported: str | None = None
+    rollout_apart: str | None = None
     ranks_since: str | None = None
+
+    def rollout_is_apart(self, names: Iterable[str]) -> bool:
+        """Whether a log with these metrics is of a run whose rollout has devices of its own."""
+        return self.rollout_apart is not None and any(map(re.compile(self.rollout_apart).search, names))
 
     def count_in(self, names: Iterable[str]) -> Count:
         """How a log with these metrics counts."""

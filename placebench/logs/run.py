@@ -7,11 +7,12 @@ from pathlib import Path
 import pandas as pd
 
 from placebench.errors import UsageError
+from placebench.logs.facts import DEVICES, ROLLOUT_DEVICES, Facts, head_facts
 from placebench.logs.flags import Flag, clock_flags, table_flags, trap_flags
 from placebench.logs.formats import Count, Dialect
 from placebench.logs.read import Log, launch_names, scan_log
 from placebench.logs.registry import UNKNOWN_DIALECT
-from placebench.logs.throughput import throughput_frame
+from placebench.logs.throughput import reported_devices, throughput_frame
 from placebench.logs.timing import timing_frame, timing_rows
 
 EVENT_FILE = "events.out.tfevents"
@@ -32,6 +33,8 @@ class LoggedRun:
         timings: columns launch, step, phase, seconds, kind, as `timing_frame` gives them; None where there are none.
         throughput: as `throughput_frame` gives it.
         flags: what to mind.
+        head: what stands before the steps, as `head_facts` gives it.
+        rollout_apart: the rollout had devices of its own, as far as the log shows.
     """
 
     name: str
@@ -41,6 +44,8 @@ class LoggedRun:
     timings: pd.DataFrame | None
     throughput: pd.DataFrame
     flags: tuple[Flag, ...]
+    head: Facts
+    rollout_apart: bool
 
 
 def read_run(
@@ -85,7 +90,8 @@ def run_of_logs(
     name = launch_names([logs[0].path])[0] if name is None else name
     frames = [log.table.frame(name) for log in logs]
     frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
-    flags = [*trap_flags(dialect, dict.fromkeys(name for log in logs for name in log.table.names))]
+    names = tuple(dict.fromkeys(name for log in logs for name in log.table.names))
+    flags = [*trap_flags(dialect, names)]
     for log in logs:
         where = f"{log.path}: " if len(logs) > 1 else ""
         flags += [Flag(flag.name, where + flag.text) for flag in table_flags(log.table)]
@@ -93,18 +99,26 @@ def run_of_logs(
         flags += _disagreements(frame)
         frame = frame.drop_duplicates(["step", "metric"]).sort_values("step", kind="stable", ignore_index=True)
     timings = timing_frame(frame, dialect.timing) if timing_rows(frame, dialect.timing).any() else None
-    tokens = dialect.tokens
+    head: Facts = {}
+    for log in logs:
+        head |= head_facts(log.path)
+    rollout_apart = ROLLOUT_DEVICES in head or (dialect.tokens is not None and dialect.tokens.rollout_is_apart(names))
+    if devices is None and ROLLOUT_DEVICES in head:
+        devices = int(head[DEVICES])
     throughput = throughput_frame(
         frame,
         timings,
-        tokens,
+        dialect.tokens,
         devices=devices,
         learner_ranks=learner_ranks,
+        rollout_apart=rollout_apart,
         steps_per_row=_steps_per_row(logs[0]),
     )
     flags += clock_flags(frame, timings)
-    flags += _throughput_flags(throughput, dialect, learner_ranks, frame["metric"].unique())
-    return LoggedRun(name, logs, dialect, frame, timings, throughput, tuple(dict.fromkeys(flags)))
+    flags += _throughput_flags(throughput, dialect, learner_ranks, names)
+    if rollout_apart:
+        flags += _apart_flags(throughput, devices)
+    return LoggedRun(name, logs, dialect, frame, timings, throughput, tuple(dict.fromkeys(flags)), head, rollout_apart)
 
 
 def _files(path: Path) -> list[Path]:
@@ -144,6 +158,19 @@ def _steps_per_row(log: Log) -> int:
         return 1
     steps = runtime * rate
     return max(1, round(steps / rows)) if steps < 2**53 else 1
+
+
+def _apart_flags(throughput: pd.DataFrame, devices: int | None) -> list[Flag]:
+    """Whether the log's own throughput leaves out the devices of the rollout, and what follows from it."""
+    divided_by = reported_devices(throughput)
+    if divided_by is None or divided_by == devices:
+        return []
+    own = f"the log divides its tokens/s by {divided_by} devices"
+    if devices is None:
+        text = f"{own}, which may leave out the rollout's own: no tokens/s/device; give --devices, all of the run"
+    else:
+        text = f"{own} of {devices}, without the rollout's own; the recomputed figure counts all"
+    return [Flag("rollout-devices", text)]
 
 
 def _throughput_flags(

@@ -26,6 +26,7 @@ def throughput_frame(
     *,
     devices: int | None = None,
     learner_ranks: int | None = None,
+    rollout_apart: bool = False,
     steps_per_row: int = 1,
 ) -> pd.DataFrame:
     """Tokens and throughput of each step.
@@ -36,6 +37,8 @@ def throughput_frame(
         tokens: where the log counts tokens; None where it does not.
         devices: all devices allocated to the run; inferred from the log's own throughput where not given.
         learner_ranks: by what a count that is multiplied by ranks is divided.
+        rollout_apart: the rollout has devices of its own, which the log's own throughput may leave out: no number of
+            devices follows from it, and it contradicts nothing.
         steps_per_row: training steps that lie between two rows of the log, while the step's time is for one.
 
     Returns:
@@ -59,10 +62,12 @@ def throughput_frame(
     if tokens is not None and tokens.reported in wide:
         rows["reported"] = wide[tokens.reported].reindex(rows.index)
     per_second = rows["tokens"] / rows["spent"].where(rows["spent"] > 0)
-    count = devices if devices is not None else _devices(rows)
     rows["tokens_per_s"] = per_second
+    inferred = reported_devices(rows)
+    count = devices if devices is not None or rollout_apart else inferred
     rows["tokens_per_s_per_device"] = per_second / count if count else np.nan
-    error = (rows["tokens_per_s_per_device"] / rows["reported"].where(rows["reported"] > 0) - 1).abs()
+    checked = per_second / (inferred or np.nan) if rollout_apart else rows["tokens_per_s_per_device"]
+    error = (checked / rows["reported"].where(rows["reported"] > 0) - 1).abs()
     rows["contradicts"] = (error > IDENTITY_SLACK).to_numpy()
     return rows.rename_axis("step").reset_index()[list(COLUMNS)]
 
@@ -87,9 +92,9 @@ def _differences(seconds: Series, counted: Series) -> tuple[Series, Series]:
     return tokens.reindex(seconds.index), spent.reindex(seconds.index)
 
 
-def _devices(rows: pd.DataFrame) -> int | None:
+def reported_devices(rows: pd.DataFrame) -> int | None:
     """The number of devices that the log's own throughput was divided by; None where no whole number fits."""
-    ratio = (rows["tokens"] / rows["spent"] / rows["reported"]).replace([np.inf, -np.inf], np.nan).median()
+    ratio = (rows["tokens_per_s"] / rows["reported"]).replace([np.inf, -np.inf], np.nan).median()
     if np.isnan(ratio) or round(ratio) < 1 or abs(ratio / round(ratio) - 1) > IDENTITY_SLACK:
         return None
     return round(ratio)

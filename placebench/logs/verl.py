@@ -228,11 +228,16 @@ def _number(text: bytes) -> float:
     return float({b"True": 1, b"False": 0}.get(text, text))
 
 
+# One step off, and the separate asynchronous mode. The fully asynchronous trainer counts all devices.
+ROLLOUT_APART = (
+    r"^timing_s/(?:generate_async|wait_prev_gen|sync_rollout_weights|switch_wait|switch_to_trainer|switch_to_rollout)$"
+    r"|^separate_async/"
+)
 VERL_DIALECT = Dialect(
     framework="verl",
     marks=("timing_s/", "timing/gen", "timing/update_actor", "timing/ref", "timing/adv"),
     timing=VERL_TIMING,
-    tokens=Tokens(("perf/total_num_tokens",), Count.STEP, reported="perf/throughput"),
+    tokens=Tokens(("perf/total_num_tokens",), Count.STEP, reported="perf/throughput", rollout_apart=ROLLOUT_APART),
     traps=(
         Trap(
             "verl-gen-polls",
