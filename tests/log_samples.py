@@ -85,6 +85,7 @@ def nemo_rl(step: int, *, validation_s: float = 0.0) -> str:
 
 
 def trl(step: int, *, quoted: bool = True) -> str:
+    """A line of a run of 3 steps; the last ends with that of the run."""
     metrics: dict[str, float] = {
         "loss": 0.0,
         "grad_norm": 0.9652,
@@ -94,8 +95,12 @@ def trl(step: int, *, quoted: bool = True) -> str:
         "step_time": 4.0 + step,
         "epoch": 0.015625 * step,
     }
-    printed = {name: f"{value:.4g}" for name, value in metrics.items()} if quoted else metrics
-    return f" 25%|██▌       | {step}/4 [00:04<00:13,  4.56s/it]\r{printed}\n"
+    end = {"train_runtime": 18.5, "train_steps_per_second": 0.162, "train_loss": 0.1, "epoch": metrics["epoch"]}
+    printed, last = (
+        {name: f"{value:.4g}" for name, value in found.items()} if quoted else found for found in (metrics, end)
+    )
+    line = f" 25%|██▌       | {step}/3 [00:04<00:13,  4.56s/it]\r{printed}\n"
+    return line if step < STEPS[-1] else f"{line}{last}\n"
 
 
 def prime_rl(step: int) -> str:

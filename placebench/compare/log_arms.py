@@ -135,7 +135,7 @@ def _measure(run: LoggedRun, warmup_steps: int) -> tuple[ArmLaunch, dict[str, fl
         rows = run.throughput.set_index("step").reindex(whole.index)
         share = whole / work
         for name in ("tokens_per_s", "tokens_per_s_per_device"):
-            numbers[name] = float((rows[name] * share).median())
+            numbers[name] = _typical_rate(run, rows[name] * share, rows["spent"])
         if not _alternates(run):
             steps_work = pd.DataFrame({"step_time": work, "tokens": rows["tokens"]})
     clock = run.frame.loc[(run.frame["metric"] == STEP_SECONDS) & run.frame["step"].isin(steps[~warm]), "value"]
@@ -188,6 +188,14 @@ def _key(phase: str, kind: Kind, *, is_upkeep: bool) -> str:
 def _typical(run: LoggedRun, seconds: "pd.Series[float]") -> float:
     """The median; the mean where most rows are short, because one generation serves several."""
     return float(seconds.mean() if _alternates(run) else seconds.median())
+
+
+def _typical_rate(run: LoggedRun, rates: "pd.Series[float]", spent: "pd.Series[float]") -> float:
+    """The median; over the whole span where the log counts from the start of the run, which may be in few digits."""
+    if not _alternates(run):
+        return float(rates.median())
+    known = rates.notna()
+    return float(np.average(rates[known], weights=spent[known])) if known.any() else float("nan")
 
 
 def _alternates(run: LoggedRun) -> bool:

@@ -7,7 +7,9 @@ from placebench.logs.console import number_of
 from placebench.logs.formats import DamagedLogError, LogFormat
 from placebench.logs.table import StepTable
 
-STEP_NAMES = ("step", "_step", "global_step", "training_step", "train/global_step", "trainer/global_step", "Step")
+# The run's own first: W&B numbers the calls that logged something, one or several a step or one in several steps.
+CALL_NAMES = ("_step", "Step")
+STEP_NAMES = ("step", "global_step", "training_step", "train/global_step", "trainer/global_step", *CALL_NAMES)
 SEPARATORS = ",\t;"
 MAX_HEADER_BYTES = 1 << 16
 
@@ -42,6 +44,8 @@ def read_table(blocks: Iterator[bytes], table: StepTable) -> None:
         place = _step_place(header)
         if place is None:
             raise DamagedLogError(f"line 1 names no column of steps: one of {', '.join(STEP_NAMES)}")
+        if header[place] in CALL_NAMES:
+            table.steps_per_number = None
         short = 0
         for row in rows:
             if short:

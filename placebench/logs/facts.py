@@ -88,8 +88,9 @@ def logged_facts(run: "LoggedRun", devices: int | None = None) -> Facts:
     elif run.rollout_apart and ROLLOUT_DEVICES not in facts:
         # The configuration names the trainer's alone.
         facts.pop(DEVICES, None)
-    if (tokens := run.throughput["tokens"].mean()) == tokens:
-        facts["tokens a step"] = float(tokens)
+    counted = run.throughput.dropna(subset="tokens")
+    if len(counted):
+        facts["tokens a step"] = float(counted["tokens"].sum() / counted["steps"].sum())
     return facts | _lengths(run.frame)
 
 

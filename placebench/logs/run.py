@@ -1,6 +1,6 @@
 """One launch as its logs tell it: one file or several of one run, with what its numbers mean and what to mind."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +105,7 @@ def run_of_logs(
     rollout_apart = ROLLOUT_DEVICES in head or (dialect.tokens is not None and dialect.tokens.rollout_is_apart(names))
     if devices is None and ROLLOUT_DEVICES in head:
         devices = int(head[DEVICES])
+    steps_per_number = min(log.table.steps_per_number or 0 for log in logs) or None
     throughput = throughput_frame(
         frame,
         timings,
@@ -112,10 +113,10 @@ def run_of_logs(
         devices=devices,
         learner_ranks=learner_ranks,
         rollout_apart=rollout_apart,
-        steps_per_row=_steps_per_row(logs[0]),
+        steps_per_number=steps_per_number,
     )
     flags += clock_flags(frame, timings)
-    flags += _throughput_flags(throughput, dialect, learner_ranks, names)
+    flags += _throughput_flags(throughput, dialect, learner_ranks, names, steps_per_number)
     if rollout_apart:
         flags += _apart_flags(throughput, devices)
     return LoggedRun(name, logs, dialect, frame, timings, throughput, tuple(dict.fromkeys(flags)), head, rollout_apart)
@@ -150,16 +151,6 @@ def _disagreements(frame: pd.DataFrame) -> list[Flag]:
     ]
 
 
-def _steps_per_row(log: Log) -> int:
-    """Training steps between two lines of TRL's console log, from its last line; 1 where that is not known."""
-    runtime, rate = (log.table.summary.get(f"train_{name}") for name in ("runtime", "steps_per_second"))
-    rows = log.table.lines - log.table.replaced
-    if log.format.name != "trl" or not runtime or not rate or not rows or log.table.restarts:
-        return 1
-    steps = runtime * rate
-    return max(1, round(steps / rows)) if steps < 2**53 else 1
-
-
 def _apart_flags(throughput: pd.DataFrame, devices: int | None) -> list[Flag]:
     """Whether the log's own throughput leaves out the devices of the rollout, and what follows from it."""
     divided_by = reported_devices(throughput)
@@ -174,7 +165,11 @@ def _apart_flags(throughput: pd.DataFrame, devices: int | None) -> list[Flag]:
 
 
 def _throughput_flags(
-    throughput: pd.DataFrame, dialect: Dialect, learner_ranks: int | None, names: Iterable[str]
+    throughput: pd.DataFrame,
+    dialect: Dialect,
+    learner_ranks: int | None,
+    names: Collection[str],
+    steps_per_number: int | None,
 ) -> list[Flag]:
     flags = []
     wrong = throughput.loc[throughput["contradicts"], "step"].tolist()
@@ -192,6 +187,11 @@ def _throughput_flags(
             why = f"{dialect.framework}'s log does not count tokens of prompts and responses"
         elif learner_ranks is None and dialect.tokens.count_in(names) is Count.TIMES_RANKS:
             why = "the count is multiplied by the number of learner ranks, which is not given"
+        elif steps_per_number is None and any(name in names for name in dialect.tokens.metrics):
+            why = (
+                "the log does not say how many steps lie between two of its lines; the last line of a run that ended, "
+                "trainer_state.json, TensorBoard's events and a CSV's train/global_step do"
+            )
         else:
             why = f"the log lacks {' and '.join(dialect.tokens.metrics)}"
         flags.append(Flag("no-tokens", f"no throughput: {why}"))

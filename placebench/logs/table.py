@@ -79,6 +79,8 @@ class StepTable:
         open_end: whether the last line has no line end, so that its last number may be cut off.
         names: every metric seen, kept or not.
         summary: numbers about the whole run that the log ends with.
+        steps_per_number: training steps between two consecutive numbers of steps, where the reader or a tracker has
+            counted lines; None where that is not known.
         where: gives the line number of the step line that is being added; the reader sets it.
     """
 
@@ -92,6 +94,7 @@ class StepTable:
         self.open_end = False
         self.names: dict[str, int] = {}
         self.summary: dict[str, float] = {}
+        self.steps_per_number: int | None = 1
         self.where: Callable[[], int] = int
         self._keep = keep
         self._layouts: dict[tuple[str, ...], Layout] = {}

@@ -16,7 +16,17 @@ Series: TypeAlias = "pd.Series[float]"
 
 # Old logs print three decimals.
 IDENTITY_SLACK = 0.01
-COLUMNS = ("step", "seconds", "tokens", "tokens_per_s", "tokens_per_s_per_device", "reported", "contradicts")
+COLUMNS = (
+    "step",
+    "seconds",
+    "tokens",
+    "steps",
+    "spent",
+    "tokens_per_s",
+    "tokens_per_s_per_device",
+    "reported",
+    "contradicts",
+)
 
 
 def throughput_frame(
@@ -27,7 +37,7 @@ def throughput_frame(
     devices: int | None = None,
     learner_ranks: int | None = None,
     rollout_apart: bool = False,
-    steps_per_row: int = 1,
+    steps_per_number: int | None = 1,
 ) -> pd.DataFrame:
     """Tokens and throughput of each step.
 
@@ -39,12 +49,13 @@ def throughput_frame(
         learner_ranks: by what a count that is multiplied by ranks is divided.
         rollout_apart: the rollout has devices of its own, which the log's own throughput may leave out: no number of
             devices follows from it, and it contradicts nothing.
-        steps_per_row: training steps that lie between two rows of the log, while the step's time is for one.
+        steps_per_number: training steps between two consecutive numbers of steps; None where that is not known.
 
     Returns:
-        A row a step that has a time: columns step (int64), seconds, tokens, tokens_per_s, tokens_per_s_per_device,
-        reported (tokens/s/device, the log's own) and contradicts (bool: the row's own figures do not fit together).
-        What is not known is NaN.
+        A row a step that has a time: columns step (int64), seconds, tokens, steps (of which they are the tokens, 1
+        unless the log counts from the start of the run) and spent (the time of these steps, s), tokens_per_s,
+        tokens_per_s_per_device, reported (tokens/s/device, the log's own) and contradicts (bool: the row's own figures
+        do not fit together). What is not known is NaN.
     """
     wide = frame.pivot(index="step", columns="metric", values="value")
     seconds = (
@@ -55,9 +66,9 @@ def throughput_frame(
     rows = pd.DataFrame({"seconds": seconds}).sort_index()
     counted = _counted(wide, tokens, learner_ranks)
     if tokens is not None and tokens.count is Count.CUMULATIVE:
-        rows["tokens"], rows["spent"] = _differences(rows["seconds"] * steps_per_row, counted)
+        rows = rows.join(_differences(rows["seconds"], counted, steps_per_number))
     else:
-        rows["tokens"], rows["spent"] = counted.reindex(rows.index), rows["seconds"]
+        rows = rows.assign(tokens=counted.reindex(rows.index), steps=1.0, spent=rows["seconds"])
     rows["reported"] = np.nan
     if tokens is not None and tokens.reported in wide:
         rows["reported"] = wide[tokens.reported].reindex(rows.index)
@@ -83,13 +94,19 @@ def _counted(wide: pd.DataFrame, tokens: Tokens | None, learner_ranks: int | Non
     return counted
 
 
-def _differences(seconds: Series, counted: Series) -> tuple[Series, Series]:
-    """Tokens since the row before that has a count, and the time since then; a generation may serve several rows."""
+def _differences(seconds: Series, counted: Series, steps_per_number: int | None) -> pd.DataFrame:
+    """Tokens, steps and time since the row before that has a count; a generation may serve several rows.
+
+    A row's time is that of one step, the mean of those that the row stands for.
+    """
+    numbers = seconds.index.to_series().diff().fillna(0)
+    steps = numbers * (np.nan if steps_per_number is None else steps_per_number)
     known = counted.reindex(seconds.index).dropna()
-    tokens = known.diff()
-    tokens = tokens.where(tokens > 0)
-    spent = seconds.cumsum().reindex(known.index).diff()
-    return tokens.reindex(seconds.index), spent.reindex(seconds.index)
+    whole = pd.DataFrame({"steps": steps.cumsum(), "spent": (steps * seconds).cumsum()}).reindex(known.index)
+    found = whole.assign(tokens=known).diff()
+    # Printed with few digits, a count may stand still for a while, but does not go back.
+    sound = (found["tokens"] >= 0) & (found["spent"] > 0) & (known > 0)
+    return found.where(sound).reindex(seconds.index)
 
 
 def reported_devices(rows: pd.DataFrame) -> int | None:

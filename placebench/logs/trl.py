@@ -7,7 +7,7 @@ import json
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from placebench.logs.console import CARRIED, printed_dicts
 from placebench.logs.formats import Count, DamagedLogError, Dialect, LogFormat, Tokens, Trap
@@ -61,16 +61,50 @@ TRL_DIALECT = Dialect(
 def read_console(blocks: Iterator[bytes], table: StepTable) -> None:
     """Put the printed dicts of blocks of whole lines into a table, counted from 1."""
     epochs: list[float] = []
+    seconds: list[float] = []
+    table.steps_per_number = None
     for _, metrics in printed_dicts(blocks, table, STEP):
         if LAST_LINE in metrics:
             table.summary.update(metrics)
+            table.steps_per_number = steps_per_line(epochs[-len(seconds) :], seconds, metrics)
             continue
         epoch = metrics.get("epoch", epochs[-1] if epochs else 0.0)
         epoch = epoch if math.isfinite(epoch) else epochs[-1] if epochs else 0.0
         if epochs and epoch < epochs[-1]:
             del epochs[bisect_left(epochs, epoch) :]
+            seconds.clear()
         epochs.append(epoch)
+        seconds.append(metrics.get("step_time", metrics.get("perf/step_s", 0.0)))
         table.add(len(epochs), metrics)
+
+
+def steps_per_line(epochs: Sequence[float], seconds: Sequence[float], end: Mapping[str, float]) -> int | None:
+    """Training steps between two lines, of which the last line of the log says how many the whole run has.
+
+    That is the only whole number that fits the lines' share of the run's epochs, within the rounding of what is
+    printed, and with which the steps took no longer than the log says that training ran. A resumed run's log holds a
+    part of the lines, while its last line divides all steps of the run by the time since it was resumed.
+
+    Args:
+        epochs: epoch of each line since the start, or since the run was resumed.
+        seconds: time of one step, as each of the lines has it; 0 where it has none.
+        end: the last line of the log.
+
+    Returns:
+        The number; None where none fits, or more than one.
+    """
+    runtime, rate, last = (end.get(name, math.nan) for name in (LAST_LINE, "train_steps_per_second", "epoch"))
+    span = epochs[-1] - epochs[0] if epochs else 0.0
+    if not (min(runtime, rate, last, span) > 0 and max(runtime, rate, last) < math.inf):
+        return None
+    # Epochs are printed with two decimals or with four digits, the rate with three decimals.
+    digit = 0.01 if all(round(epoch, 2) == epoch for epoch in epochs) else 1e-3 * last
+    slack = digit / span + digit / last + 0.0005 / rate
+    steps = runtime * rate * span / last / (len(epochs) - 1)
+    fits = range(max(1, math.ceil(steps * (1 - slack))), math.floor(steps * (1 + slack)) + 1)
+    if len(fits) != 1 or fits[0] * sum(filter(math.isfinite, seconds[1:])) > runtime:
+        return None
+    return fits[0]
 
 
 def read_state(blocks: Iterator[bytes], table: StepTable) -> None:
