@@ -223,7 +223,11 @@ def test_no_word_breaks_the_parser(text: str) -> None:
         (["a.log", "--format", "verb"], "unknown log format 'verb': use tensorboard, "),
         (["a.log", "--format", "trl"], "a.log: no training steps (looked for: "),
         (["a.log", "--warmup-steps", "6"], "a.log: --warmup-steps 6 leaves none of its 6 steps"),
-        (["losses.log", "a.log"], "losses.log: it has no timings, so there is nothing to compare"),
+        (
+            ["losses.log", "a.log"],
+            "losses.log: it has no timings, so there is nothing to compare: found 1 step with 1 other metric",
+        ),
+        (["own.csv"], "own.csv: it has no timings, so there is nothing to compare: found 2 steps with 2 other metrics"),
         (["gen.log", "update.log", "--warmup-steps", "0"], "no number in common: update_actor against gen"),
         (["a.log", "b.log", "--out", "a.log"], "--out a.log: cannot write the report"),
         (["latest:split"], "latest: there is no run under runs/ yet"),
@@ -242,6 +246,7 @@ def test_wrong_input_is_one_line(
     verl_log(Path(), "a.log")
     verl_log(Path(), "b.log")
     Path("losses.log").write_text("step:1 - actor/loss:0.5\n")
+    Path("own.csv").write_text("step,step_time,gen_time\n1,2.0,1.0\n2,2.0,1.0\n")
     Path("gen.log").write_text("step:1 - timing_s/gen:0.5\n")
     Path("update.log").write_text("step:1 - timing_s/update_actor:0.5\n")
     result = invoke(*arguments)

@@ -1,6 +1,8 @@
 """Every format beside verl's: what is read from its sample, what is corrected, what is told."""
 
+import csv
 import gzip
+import io
 import json
 import math
 import re
@@ -9,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import log_samples
 import pyarrow as pa
@@ -477,6 +480,44 @@ def test_csv_names_tell_the_framework(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "\ufeffstep,timing_s/gen,timing_s/step\n1,1.5,2.5\n2,1.5,2.5\n",
+        '\ufeff\n"step","timing_s/gen","timing_s/step"\r\n"1","1.5","2.5"\r\n"2","1.5","2.5"\r\n',
+        "step;timing_s/gen;timing_s/step\n1;1,5;2,5\n2;1,5;2,5e0\n",
+        "step\ttiming_s/gen\ttiming_s/step\n1\t1,5\t2.5\n2\t1,5\t2.5\n",
+        '"Step","my - run - timing_s/gen","my - run - timing_s/gen__MIN","my - run - timing_s/gen__MAX",'
+        '"my - run - timing_s/step"\n"1","1.5","1.0","2.0","2.5"\n"2","1.5","1.0","2.0","2.5"\n',
+    ],
+    ids=["mark", "mark and quotes", "semicolons", "tabs", "panel"],
+)
+def test_csv_as_spreadsheets_and_trackers_write_it(tmp_path: Path, content: str) -> None:
+    run = read_run([write(tmp_path, content, "log.csv")])
+    assert run.dialect.framework == "verl"
+    assert [metrics(run, step) for step in (1, 2)] == [{"timing_s/gen": 1.5, "timing_s/step": 2.5}] * 2
+
+
+def test_columns_of_several_runs_keep_their_names(tmp_path: Path) -> None:
+    run = read_run([write(tmp_path, "Step,a - timing_s/gen,b - timing_s/gen,loss__MIN\n1,1.5,2.5,0.5\n")])
+    assert metrics(run, 1) == {"a - timing_s/gen": 1.5, "b - timing_s/gen": 2.5, "loss__MIN": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("row", "told"), [('1,"1,005.5"', "'1,005.5'"), ('1,"-12,005"', "'-12,005'"), ("1;1.005,5", "'1.005,5'")]
+)
+def test_csv_with_separators_of_thousands_is_refused(tmp_path: Path, row: str, told: str) -> None:
+    header = "step;timing_s/gen" if ";" in row else "step,timing_s/gen"
+    with pytest.raises(UsageError, match=f"line 2: {told} under timing_s/gen has separators of thousands"):
+        read_log(write(tmp_path, f"{header}\n{row}\n"))
+
+
+def test_step_time_alone_is_not_trls(tmp_path: Path) -> None:
+    table = "step,step_time,{}\n1,10.0,5.0\n2,10.0,5.0\n"
+    assert read_run([write(tmp_path, table.format("gen_time"), "own.csv")]).dialect.framework == "an unknown framework"
+    assert read_run([write(tmp_path, table.format("num_tokens"), "trl.csv")]).dialect.framework == "TRL"
+
+
 VERL = "step:{step} - timing_s/step:2.0 - perf/total_num_tokens:800 - perf/throughput:{reported}\n"
 
 
@@ -586,6 +627,34 @@ steps = st.dictionaries(st.integers(0, 10**6), st.dictionaries(names, numbers, m
 def test_printed_dicts_are_read_back(tmp_path: Path, steps: dict[int, dict[str, float]]) -> None:
     text = "".join(f"Global step {step}: {values}\n" for step, values in steps.items())
     assert read_back(write(tmp_path, text)) == steps
+
+
+@SHARED_FOLDER
+@given(
+    steps=steps,
+    separator=st.sampled_from(",;\t"),
+    has_mark=st.booleans(),
+    has_decimal_comma=st.booleans(),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+)
+def test_tables_are_read_back(
+    tmp_path: Path,
+    steps: dict[int, dict[str, float]],
+    separator: str,
+    has_mark: bool,
+    has_decimal_comma: bool,
+    quoting: Literal[0, 1],
+) -> None:
+    columns = sorted({name for values in steps.values() for name in values})
+    text = io.StringIO()
+    rows = csv.writer(text, delimiter=separator, quoting=quoting)
+    rows.writerow(["step", *columns])
+    for step, values in steps.items():
+        cells = [str(values.get(name, "")) for name in columns]
+        rows.writerow(
+            [step, *(cell.replace(".", ",") if has_decimal_comma and separator != "," else cell for cell in cells)]
+        )
+    assert read_back(write(tmp_path, "\ufeff" * has_mark + text.getvalue())) == steps
 
 
 @SHARED_FOLDER

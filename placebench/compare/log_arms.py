@@ -22,7 +22,7 @@ from placebench.logs.formats import Count
 from placebench.logs.read import is_timing
 from placebench.logs.registry import DIALECTS
 from placebench.logs.run import LoggedRun, read_run
-from placebench.logs.timing import UNATTRIBUTED, Kind
+from placebench.logs.timing import UNATTRIBUTED, Kind, found_instead
 
 Steps: TypeAlias = NDArray[np.int64]
 
@@ -117,7 +117,9 @@ def _measure(run: LoggedRun, warmup_steps: int) -> tuple[ArmLaunch, dict[str, fl
     """The numbers of one launch, medians of the measured steps; all its timings; time and tokens of these steps."""
     source = "+".join(str(log.path) for log in run.logs)
     if run.timings is None:
-        raise UsageError(f"{source}: it has no timings, so there is nothing to compare")
+        steps = max(log.table.count_steps() for log in run.logs)
+        found = found_instead(steps, {name for log in run.logs for name in log.table.names})
+        raise UsageError(f"{source}: it has no timings, so there is nothing to compare: {found}")
     steps = np.sort(run.timings["step"].unique())
     warm = _warmup(run, run.timings, steps, warmup_steps)
     if warm.all():

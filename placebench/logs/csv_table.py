@@ -1,7 +1,9 @@
 """CSV with a header: a column of steps and a column a metric, as trackers export them."""
 
 import csv
+import re
 from collections.abc import Iterator
+from itertools import chain
 
 from placebench.logs.console import number_of
 from placebench.logs.formats import DamagedLogError, LogFormat
@@ -12,11 +14,18 @@ CALL_NAMES = ("_step", "Step")
 STEP_NAMES = ("step", "global_step", "training_step", "train/global_step", "trainer/global_step", *CALL_NAMES)
 SEPARATORS = ",\t;"
 MAX_HEADER_BYTES = 1 << 16
+# Excel's sign of UTF-8.
+BOM = "\ufeff"
+# A panel of Weights & Biases names its columns `RUN - METRIC`; beside each it has extremes of what it put together.
+RUN_ENDS = " - "
+EXTREMES = ("__MIN", "__MAX")
+DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+(?:[eE][-+]?[0-9]+)?")
+THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?|[-+]?[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+")
 
 
 def is_table(block: bytes) -> bool:
     """Whether a block begins with a header that names the step, and a row of as many cells."""
-    lines = block[:MAX_HEADER_BYTES].lstrip().split(b"\n", 2)
+    lines = block[:MAX_HEADER_BYTES].removeprefix(BOM.encode()).lstrip().split(b"\n", 2)
     if len(lines) < 2:
         return False
     try:
@@ -32,12 +41,16 @@ def is_table(block: bytes) -> bool:
 def read_table(blocks: Iterator[bytes], table: StepTable) -> None:
     """Put the rows into a table; an empty cell is a metric that was not logged at this step.
 
+    Between semicolons or tabs, numbers may have a decimal comma.
+
     Raises:
-        DamagedLogError: a row has another number of cells than the header, or its step is no number.
+        DamagedLogError: a row has another number of cells than the header, its step is no number, or a number has
+            separators of thousands.
     """
     texts = (line.decode("utf-8", "replace") for block in blocks for line in block.splitlines(keepends=True))
-    first = next((text for text in texts if text.strip()), "")
-    rows = csv.reader(_chain(first, texts), delimiter=_separator(first.encode()))
+    first = next((text for text in texts if text.strip(f"{BOM} \t\r\n")), "").removeprefix(BOM)
+    separator = _separator(first.encode())
+    rows = csv.reader(chain([first], texts), delimiter=separator)
     table.where = lambda: rows.line_num
     try:
         header = [name.strip() for name in next(rows, [])]
@@ -46,6 +59,7 @@ def read_table(blocks: Iterator[bytes], table: StepTable) -> None:
             raise DamagedLogError(f"line 1 names no column of steps: one of {', '.join(STEP_NAMES)}")
         if header[place] in CALL_NAMES:
             table.steps_per_number = None
+        names = _metric_names(header, place)
         short = 0
         for row in rows:
             if short:
@@ -55,29 +69,43 @@ def read_table(blocks: Iterator[bytes], table: StepTable) -> None:
             if len(row) != len(header):
                 short = rows.line_num
                 continue
-            _add_row(header, row, place, table)
+            _add_row(names, row, place, table, has_decimal_comma=separator != ",")
     except csv.Error as error:
         raise DamagedLogError(f"line {rows.line_num}: {error}") from None
     if short:
         table.damage(short)
 
 
-def _add_row(header: list[str], row: list[str], place: int, table: StepTable) -> None:
+def _add_row(names: dict[int, str], row: list[str], place: int, table: StepTable, *, has_decimal_comma: bool) -> None:
     if not row[place].strip():
         return
     step = number_of(row[place].strip())
     if step is None or not step.is_integer() or not 0 <= step < 2**63:
         raise DamagedLogError(f"line {table.where()}: the step {row[place][:40]!r} is no whole number")
-    cells = zip(header, row, strict=True)
-    numbers = {name: number_of(cell.strip()) for at, (name, cell) in enumerate(cells) if at != place and name}
-    metrics = {name: number for name, number in numbers.items() if number is not None}
+    metrics = {}
+    for at, name in names.items():
+        text = row[at].strip()
+        if has_decimal_comma and "," in text and DECIMAL_COMMA.fullmatch(text):
+            text = text.replace(",", ".")
+        number = number_of(text)
+        if number is not None:
+            metrics[name] = number
+        elif "," in text and THOUSANDS.fullmatch(text):
+            raise DamagedLogError(
+                f"line {table.where()}: {text!r} under {name} has separators of thousands: export plain numbers"
+            )
     if metrics:
         table.add(int(step), metrics)
 
 
-def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from rest
+def _metric_names(header: list[str], place: int) -> dict[int, str]:
+    """The metrics by their columns: without the run's name before all of them, and without extremes of others."""
+    names = {at: name for at, name in enumerate(header) if at != place and name}
+    run, ends, _ = next(iter(names.values()), "").rpartition(RUN_ENDS)
+    if ends and all(name.startswith(run + ends) for name in names.values()):
+        names = {at: name.removeprefix(run + ends) for at, name in names.items()}
+    known = set(names.values())
+    return {at: name for at, name in names.items() if not (name.endswith(EXTREMES) and name[:-5] in known)}
 
 
 def _separator(header: bytes) -> str:

@@ -52,7 +52,9 @@ class Log:
         """
         frame = self.table.frame(launch_names([self.path])[0] if launch is None else launch)
         if frame.empty:
-            raise UsageError(f"{self.path}: no timing lines: {found_instead(self.table.lines, self.table.names)}")
+            raise UsageError(
+                f"{self.path}: no timing lines: {found_instead(self.table.count_steps(), self.table.names)}"
+            )
         try:
             return timing_frame(frame, self.dialect.timing)
         except UsageError as error:

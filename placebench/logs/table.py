@@ -228,6 +228,10 @@ class StepTable:
         values = list(metrics.values())
         self.add_row(layout, step, [values[place] for place in layout.kept])
 
+    def count_steps(self) -> int:
+        """How many steps the log has lines of, whatever was kept of them."""
+        return len(set().union(*(layout.steps for layout in self._layouts.values())))
+
     def frame(self, launch: str) -> pd.DataFrame:
         """What is kept as a tidy frame, by step and in the order of printing.
 

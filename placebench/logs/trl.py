@@ -28,7 +28,8 @@ _OWN_NAME = {"weight_sync": "update_weights"}
 
 TRL_DIALECT = Dialect(
     framework="TRL",
-    marks=("step_time", "train/step_time", "perf/step_s", "train/perf/step_s", "completions/", "train/completions/"),
+    # Any trainer may log a step_time.
+    marks=("num_tokens", "train/num_tokens", "perf/step_s", "train/perf/step_s", "completions/", "train/completions/"),
     timing=TimingRules(
         prefixes=(),
         exact={
