@@ -117,8 +117,8 @@ def _measure(run: LoggedRun, warmup_steps: int) -> tuple[ArmLaunch, dict[str, fl
     """The numbers of one launch, medians of the measured steps; all its timings; time and tokens of these steps."""
     source = "+".join(str(log.path) for log in run.logs)
     if run.timings is None:
-        steps = max(log.table.count_steps() for log in run.logs)
-        found = found_instead(steps, {name for log in run.logs for name in log.table.names})
+        count = max(log.table.count_steps() for log in run.logs)
+        found = found_instead(count, {name for log in run.logs for name in log.table.names})
         raise UsageError(f"{source}: it has no timings, so there is nothing to compare: {found}")
     steps = np.sort(run.timings["step"].unique())
     warm = _warmup(run, run.timings, steps, warmup_steps)
