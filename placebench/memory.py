@@ -1,9 +1,10 @@
 """Memory of one device, estimated before anything starts, by counting the tensors the job keeps.
 
-Notation: a model of N parameters with L blocks of B parameters each, width h, keys and values of width v each,
-feed-forward width f and V words; its root, which is all but the blocks, has E parameters. n ranks in the pool; b bytes
-a value that is computed (4 in float32, 2 in bfloat16); T tokens in one micro-batch of a rank, R of them responses.
-Trained weights, their gradients and optimizer states are float32 in either precision.
+Notation: a model of N parameters with L blocks of B parameters each, width h, heads that are a wide together (h in
+most models), keys and values of width v each, feed-forward width f and V words; its root, which is all but the blocks,
+has E parameters. n ranks in the pool; b bytes a value that is computed (4 in float32, 2 in bfloat16); T tokens in one
+micro-batch of a rank, R of them responses. Trained weights, their gradients and optimizer states are float32 in either
+precision.
 
     weights      4·N for actor and critic, b·N for the reference and a reward model; / n when sharded
     optimizer    8·N of what is trained (Adam's two moments; Kingma and Ba 2015, arXiv:1412.6980); / n when sharded
@@ -14,19 +15,21 @@ Trained weights, their gradients and optimizer states are float32 in either prec
     copies       weights as they are computed with: b·N of a replicated model in bfloat16, b·(E + 2·B) of a
                  sharded one in training, b·N of a sharded one that generates by itself, b·(E or B) while
                  weights go to an engine
-    activations  T·(L·block + 12·h), block = w·b·h + b·(2v + 4f): what a block of RMSNorm, attention that keeps no
+    activations  T·(L·block + 12·h), block = w·b·h + b·(2a + 2v + 4f): what a block of RMSNorm, attention that keeps no
                  matrix and gated MLP saves for the backward pass, counted as Korthikanti et al. 2022
-                 (arXiv:2205.05198, section 4) count theirs: queries, keys, values and the MLP's four tensors; the rest
-                 is w tensors of width h (inputs and results of the norms, around attention): 8 in float32, 10 in
-                 bfloat16 whose norms keep a float32 copy, 15 in bfloat16 from float32 weights. A compiled block
-                 computes pointwise results anew and keeps 7·b·h + b·(2v + 3f). Attention without a kernel for packed
-                 sequences keeps padded copies: 2·b·(h + v) more, b·h where compiled.
+                 (arXiv:2205.05198, section 4) count theirs: queries, keys, values, attention's result and the MLP's
+                 four tensors; the rest is w tensors of width h (inputs and results of the norms): 6 in float32, 8 in
+                 bfloat16 whose norms keep a float32 copy, 13 in bfloat16 from float32 weights. A compiled block
+                 computes pointwise results anew and keeps 4·b·h + b·(3a + 2v + 3f). Attention without a kernel for
+                 packed sequences keeps padded copies: 2·b·(a + v) more, b·a where compiled. Norms of the heads keep
+                 b·(a + v) once where compiled, else 2 times in float32 and 3 times in bfloat16.
                  With activation checkpointing T·(r·L·h + block), r = b when sharded, else 4 (the residual stream).
-                 While a block runs backward, T·b·(3f + 4h) more
+                 While a block runs backward, T·b·(3f + 2h + 2a) more
     logits       of as many rows as make 2^28 logits, R at most: forward and backward need six float32 tables, a mask
                  of one byte and one table in b bytes; compiled, the products and their gradient alone. Beside them the
                  head's gradient (4 + b)·V·h: the float32 one that is summed over chunks, and a chunk's
-    kv cache     2·b·L·v for every token of a rank's sequences at full length; of an engine in blocks of 128 tokens
+    kv cache     2·b·L·v for every token of a rank's sequences at full length; of an engine in blocks of 128 tokens,
+                 v / t on each of t devices, one head at least
     sampling     56 bytes for every word and sequence (float32 and float64 tables of sorted probabilities)
     engine       b·N/t of a generating engine of its own that t devices share, in a pool apart from the actor's in any
                  case; weights then go there in buckets of 256 MiB, or of the embedding where that is more, of which
@@ -34,8 +37,8 @@ Trained weights, their gradients and optimizer states are float32 in either prec
     graphs       CUDA graphs and the engine's workspaces (`ENGINE_BYTES`)
     allocator    on GPUs shares of the tensors (`ALLOCATOR_SHARES`): what torch's caching allocator holds and cannot
                  use, between blocks and for the streams that gather weights and reduce gradients
-    prefill      min(16,384, prompt tokens of the engine) · b·(3f/t + 4h), and 16 bytes for every word and sequence of
-                 the engine for its sampler
+    prefill      min(16,384, prompt tokens of the engine) · b·(3f/t + 2h + 2a), and 16 bytes for every word and sequence
+                 of the engine for its sampler
 
 The job goes through moments, each with its own sum: building (weights, with the whole float32 root 4·E of the model
 that is built last), generating, waking and writing weights, the passes of reference and reward model, and the update
@@ -300,7 +303,8 @@ class _Model:
 
     def _working_bytes(self) -> int:
         """Bytes a token that a block holds while it computes."""
-        return self.value * (3 * self.shape.intermediate_size + 4 * self.shape.hidden_size)
+        shape = self.shape
+        return self.value * (3 * shape.intermediate_size + 2 * (shape.hidden_size + shape.attention_width))
 
     def _activation_bytes(self) -> int:
         """Bytes a token that are saved for the backward pass."""
@@ -311,14 +315,16 @@ class _Model:
 
     def _block_bytes(self) -> int:
         hidden, value = self.shape.hidden_size, self.value
-        kv_width = self.shape.num_key_value_heads * self.shape.head_dim
+        attention, kv_width = self.shape.attention_width, self.shape.kv_width()
         is_padded = self.kind == "cpu" or value == 4
         if self.workload.torch_compile:
-            widths, mlp, padded = 7, 3, hidden
+            widths, of_heads, of_norms, mlp, padded = 4, 3, 1, 3, attention
         else:
-            widths = 8 if value == 4 else 10 if self.is_sharded else 15
-            mlp, padded = 4, 2 * (hidden + kv_width)
-        width = widths * hidden + 2 * kv_width + mlp * self.shape.intermediate_size
+            widths, of_norms = (6, 2) if value == 4 else (8 if self.is_sharded else 13, 3)
+            of_heads, mlp, padded = 2, 4, 2 * (attention + kv_width)
+        width = widths * hidden + of_heads * attention + 2 * kv_width + mlp * self.shape.intermediate_size
+        if self.shape.head_norms:
+            width += of_norms * (attention + kv_width)
         return value * (width + (padded if is_padded else 0))
 
 
@@ -344,7 +350,7 @@ def _engine_cache(workload: Workload, shape: ModelShape, ranks: int) -> int:
     blocks = ceil((batch.max_prompt_length + batch.max_response_length) / _CACHE_BLOCK_TOKENS)
     # The engine keeps one block for itself.
     tokens = (ceil(batch.size / ranks) * shared_by * blocks + 1) * _CACHE_BLOCK_TOKENS
-    return tokens * _cache_bytes(workload, shape) // shared_by
+    return tokens * _cache_bytes(workload, shape, shared_by)
 
 
 def _prefill(workload: Workload, shape: ModelShape, ranks: int) -> int:
@@ -353,12 +359,11 @@ def _prefill(workload: Workload, shape: ModelShape, ranks: int) -> int:
     tokens = min(_PREFILL_TOKENS, sequences * batch.max_prompt_length)
     value = COMPUTED_BYTES[workload.precision]
     return (
-        tokens * value * (3 * shape.intermediate_size // shared_by + 4 * shape.hidden_size)
+        tokens * value * (3 * shape.intermediate_size // shared_by + 2 * (shape.hidden_size + shape.attention_width))
         + _ENGINE_SAMPLING_BYTES * sequences * shape.vocab_size
     )
 
 
-def _cache_bytes(workload: Workload, shape: ModelShape) -> int:
-    """Bytes of a token's keys and values in all blocks."""
-    kv_width = shape.num_key_value_heads * shape.head_dim
-    return 2 * COMPUTED_BYTES[workload.precision] * shape.num_hidden_layers * kv_width
+def _cache_bytes(workload: Workload, shape: ModelShape, shared_by: int = 1) -> int:
+    """Bytes of a token's keys and values in all blocks, on each of the devices that share a model."""
+    return 2 * COMPUTED_BYTES[workload.precision] * shape.num_hidden_layers * shape.kv_width(shared_by)

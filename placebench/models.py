@@ -17,7 +17,7 @@ from placebench.errors import UsageError
 class ModelShape:
     """Sizes of a Llama-like transformer (grouped-query attention, gated MLP, RMSNorm).
 
-    The field names are those of a transformers config.
+    `head_dim` is None where heads share the model's width. The field names are those of a transformers config.
     """
 
     model_type: str
@@ -31,11 +31,24 @@ class ModelShape:
     rope_theta: float = 10_000.0
     rms_norm_eps: float = 1e-6
     max_position_embeddings: int = 32_768
+    head_dim: int | None = None
 
     @property
-    def head_dim(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_attention_heads
+    def head_width(self) -> int:
+        """Width of one attention head: the config's own, or the heads' equal share of the model's width."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def attention_width(self) -> int:
+        """Width of a token's queries over all heads, and of what attention gives."""
+        return self.num_attention_heads * self.head_width
+
+    def kv_width(self, shared_by: int = 1) -> int:
+        """Width of a token's keys, and of its values, on each of the devices that share a model.
+
+        Each of them has a head at least: where there are fewer heads than devices, they hold copies.
+        """
+        return max(1, self.num_key_value_heads // shared_by) * self.head_width
 
     @property
     def attention_bias(self) -> bool:
@@ -43,14 +56,19 @@ class ModelShape:
         return self.model_type == "qwen2"
 
     @property
+    def head_norms(self) -> bool:
+        """Whether the queries and keys of each head are normalised (Qwen3 and Gemma 3 do)."""
+        return self.model_type in ("qwen3", "gemma3_text")
+
+    @property
     def backbone_parameters(self) -> int:
         """Parameters of the transformer without the output head."""
-        kv_width = self.num_key_value_heads * self.head_dim
-        attention = 2 * self.hidden_size * (self.hidden_size + kv_width)
+        width, kv_width = self.attention_width, self.kv_width()
+        attention = 2 * self.hidden_size * (width + kv_width)
         if self.attention_bias:
-            attention += self.hidden_size + 2 * kv_width
+            attention += width + 2 * kv_width
         mlp = 3 * self.hidden_size * self.intermediate_size
-        norms = 2 * self.hidden_size
+        norms = 2 * self.hidden_size + (2 * self.head_width if self.head_norms else 0)
         embedding = self.vocab_size * self.hidden_size
         return self.num_hidden_layers * (attention + mlp + norms) + self.hidden_size + embedding
 
@@ -68,6 +86,8 @@ class ModelShape:
         """The keyword arguments of the transformers config with this shape."""
         content = asdict(self)
         content.pop("model_type")
+        if self.head_dim is None:
+            content.pop("head_dim")
         content["rope_parameters"] = {"rope_type": "default", "rope_theta": content.pop("rope_theta")}
         return content
 
@@ -86,6 +106,16 @@ PRESETS: Mapping[str, ModelShape] = {
     "qwen2.5-1.5b": ModelShape("qwen2", 1536, 8960, 28, 12, 2, 151_936, True, 1e6),
     "qwen2.5-7b": ModelShape("qwen2", 3584, 18_944, 28, 28, 4, 152_064, False, 1e6),
     "llama-3.1-8b": ModelShape("llama", 4096, 14_336, 32, 32, 8, 128_256, False, 5e5, 1e-5),
+}
+
+# Architectures whose configs leave `tie_word_embeddings` out where embedding and output head are one.
+_TIED_TYPES = frozenset(
+    ("cohere", "cohere2", "ernie4_5", "gemma", "gemma2", "gemma3_text", "smollm3", "starcoder2", "vaultgemma")
+)
+# Architectures whose heads have a width of their own where the config does not say it.
+_HEAD_DIMS = {
+    **dict.fromkeys(("cwm", "ernie4_5", "glm", "glm4", "helium", "ministral3", "qwen3", "seed_oss"), 128),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "vaultgemma"), 256),
 }
 
 
@@ -136,21 +166,28 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 def _read_shape(path: Path) -> ModelShape:
     content = _read_config(path)
+    if experts := [f"{name} {count}" for name, count in content.items() if _counts_experts(name, count)]:
+        raise UsageError(
+            f"{path}: a mixture of experts ({', '.join(experts)}), whose memory and work are not known; choose a dense"
+            " model"
+        )
     try:
-        heads = int(content["num_attention_heads"])
+        heads, model_type = int(content["num_attention_heads"]), str(content["model_type"])
+        head_dim = content.get("head_dim", _HEAD_DIMS.get(model_type))
         rope = content.get("rope_parameters") or content
         shape = ModelShape(
-            model_type=str(content["model_type"]),
+            model_type=model_type,
             hidden_size=int(content["hidden_size"]),
             intermediate_size=int(content["intermediate_size"]),
             num_hidden_layers=int(content["num_hidden_layers"]),
             num_attention_heads=heads,
             num_key_value_heads=int(content.get("num_key_value_heads") or heads),
             vocab_size=int(content["vocab_size"]),
-            tie_word_embeddings=bool(content.get("tie_word_embeddings", False)),
+            tie_word_embeddings=bool(content.get("tie_word_embeddings", model_type in _TIED_TYPES)),
             rope_theta=float(rope.get("rope_theta", 10_000.0)),
             rms_norm_eps=float(content.get("rms_norm_eps", 1e-6)),
             max_position_embeddings=int(content.get("max_position_embeddings", 32_768)),
+            head_dim=None if head_dim is None else int(head_dim),
         )
     except KeyError as error:
         raise UsageError(f"{path}: not the config of a decoder-only language model: it has no {error}") from None
@@ -160,3 +197,7 @@ def _read_shape(path: Path) -> ModelShape:
     if wrong := [f"{name} {size}" for name, size in sizes.items() if size < 1]:
         raise UsageError(f"{path}: not the config of a language model: {', '.join(wrong)}; sizes are above 0")
     return shape
+
+
+def _counts_experts(name: str, count: object) -> bool:
+    return "experts" in name and isinstance(count, int) and count > 1

@@ -20,6 +20,9 @@ ALL = tuple(Role)
 SHAPES = (
     replace(PRESETS["tiny"], hidden_size=256, num_hidden_layers=6),
     replace(PRESETS["tiny"], hidden_size=256, num_hidden_layers=6, num_key_value_heads=1, intermediate_size=2048),
+    replace(
+        PRESETS["tiny"], model_type="qwen3", hidden_size=256, num_hidden_layers=6, num_key_value_heads=2, head_dim=128
+    ),
 )
 
 
@@ -62,6 +65,7 @@ def test_activations_are_what_autograd_keeps(
     monkeypatch.setattr(models, "PRESETS", {"shape": shape})
     model = critic("shape", torch.bfloat16 if precision == "bfloat16" and sharding == "shard" else torch.float32)
     if compiled:
+        torch.compiler.reset()  # else the limit of recompilations is reached after some cases
         for layer in model.layers:
             layer.forward = torch.compile(layer.forward, backend="aot_eager_decomp_partition")
     casts = precision == "bfloat16" and sharding == "replicate"
@@ -169,6 +173,18 @@ def test_an_engine_that_sleeps_is_there_for_generation_and_its_weights_alone(sha
         assert awake[name]["engine"] == 2 * shape.parameters // shared_by
         assert awake[name]["kv cache"] == 2 * 2 * 24 * 2 * 64 * tokens
         assert ("engine" in asleep[name]) == (name in ("gen", "update_weights"))
+
+
+def test_devices_that_are_more_than_the_heads_hold_copies_of_keys_and_values() -> None:
+    shape = PRESETS["qwen2.5-0.5b"]  # two heads of 64
+
+    def cache(shared_by: int) -> int:
+        job = build_workload({"model": "qwen2.5-0.5b", "rollout": {"tensor_parallel_size": shared_by}})
+        return estimate_memory(job, shape, shape, (Role.ROLLOUT,), 4, "gpu").moments["gen"]["kv cache"]
+
+    # Sequences of eight blocks; 64 for each of the 4 devices, and a block of the engine's own.
+    assert cache(2) == 2 * 2 * 24 * 64 * (64 * 2 * 8 + 1) * 128
+    assert cache(4) == 2 * 2 * 24 * 64 * (64 * 4 * 8 + 1) * 128
 
 
 def test_a_pool_without_rollout_has_no_engine() -> None:

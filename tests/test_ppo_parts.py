@@ -324,11 +324,16 @@ def test_parameter_counts_are_the_models() -> None:
 
 
 @settings(deadline=None, max_examples=5)
-@given(st.sampled_from(["qwen2", "llama"]), st.booleans(), st.sampled_from([1, 2, 4]))
-def test_parameter_counts_of_any_shape(kind: str, tied: bool, kv_heads: int) -> None:
+@given(
+    st.sampled_from(["qwen2", "qwen3", "llama", "mistral"]),
+    st.booleans(),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([4, 8, 16]),
+)
+def test_parameter_counts_of_any_shape(kind: str, tied: bool, kv_heads: int, head_dim: int) -> None:
     import transformers
 
-    shape = ModelShape(kind, 32, 48, 2, 4, kv_heads, 40, tied)
+    shape = ModelShape(kind, 32, 48, 2, 4, kv_heads, 40, tied, head_dim=head_dim)
     config = transformers.AutoConfig.for_model(kind, **shape.config())
     model = transformers.AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     assert sum(part.numel() for part in model.parameters()) == shape.parameters

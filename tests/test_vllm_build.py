@@ -5,7 +5,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placebench.ppo.rollout.vllm_build import graph_sizes
+from placebench.memory import estimate_memory
+from placebench.models import PRESETS
+from placebench.placement import Role
+from placebench.ppo.models import model_config
+from placebench.ppo.rollout.vllm_build import graph_sizes, kv_cache_bytes
+from placebench.workload import build_workload
 
 
 @given(st.integers(1, 2048))
@@ -14,3 +19,20 @@ def test_decoding_a_batch_has_a_graph_of_its_size_and_others_that_pad_little(seq
     assert sizes[0] == 1
     assert sizes[-1] == sequences
     assert all(before < size <= max(2 * before, before + 16) for before, size in pairwise(sizes))
+
+
+@given(st.sampled_from(sorted(PRESETS)), st.sampled_from([1, 2, 4, 8]), st.integers(1, 64))
+def test_the_cache_of_an_engine_is_the_one_that_was_planned_for(model: str, shared_by: int, sequences: int) -> None:
+    batch = {"size": sequences, "mini_batch_size": sequences}
+    job = build_workload(
+        {"model": model, "batch": batch, "rollout": {"backend": "vllm", "tensor_parallel_size": shared_by}}
+    )
+    shape = PRESETS[model]
+    planned = estimate_memory(job, shape, shape, (Role.ROLLOUT,), 1, "gpu")
+    cache = kv_cache_bytes(model_config(model), job, sequences * shared_by)
+    assert planned.moments["gen"]["kv cache"] == cache
+    # A head at least on each device, and a block of the engine's own.
+    length = job.batch.max_prompt_length + job.batch.max_response_length
+    heads = max(1, shape.num_key_value_heads // shared_by)
+    a_token = 2 * shape.num_hidden_layers * heads * shape.head_width * (2 if job.precision == "bfloat16" else 4)
+    assert cache == (sequences * shared_by * -(-length // 128) + 1) * 128 * a_token

@@ -200,6 +200,44 @@ def test_the_metric_of_a_run_shows_an_engine_that_misses_its_update(tmp_path: Pa
     assert min(others) > 1e-2
 
 
+def test_ranks_that_are_more_than_the_heads_of_keys_have_room_for_every_sequence(tmp_path: Path) -> None:
+    start_and_join: Any = spawn
+    start_and_join(_share_one_head, (tmp_path,), nprocs=RANKS)
+    for rank in range(RANKS):
+        seen = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert seen["tokens"] >= seen["needed"]
+        assert seen["preempted"] == 0
+
+
+def _share_one_head(rank: int, folder: Path) -> None:
+    from placebench.ppo.rollout.vllm import VllmRollout
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=RANKS)
+    config = model_config("tiny")
+    config.num_key_value_heads = 1
+    batch = {"size": 64, "mini_batch_size": 64, "max_prompt_length": 128, "max_response_length": 128}
+    shared = {"backend": "vllm", "tensor_parallel_size": RANKS, "ignore_eos": True}
+    rollout = VllmRollout(config, "cpu", build_workload({"batch": batch, "rollout": shared}), RANKS)
+    core = rollout._engine.llm_engine
+    preempted = []
+    scheduler = core.engine_core.engine_core.scheduler
+    preempt = scheduler._preempt_request
+
+    def counted(*arguments: Any) -> None:
+        preempted.append(arguments)
+        preempt(*arguments)
+
+    scheduler._preempt_request = counted
+    prompts = [[1 + (7 * one + place) % 50 for place in range(128)] for one in range(32 * rank, 32 * rank + 32)]
+    rollout.generate(prompts, [128] * 32, range(32), SamplingSettings(1.0, 1.0, True, NO_TOKEN))
+    cache = core.vllm_config.cache_config
+    tokens = cache.num_gpu_blocks * cache.block_size
+    result = {"tokens": tokens, "needed": 64 * 256, "preempted": len(preempted)}
+    (folder / f"{rank}.json").write_text(json.dumps(result))
+    rollout.close()
+
+
 def _run_rank(rank: int, folder: Path, tied: bool) -> None:
     from placebench.ppo.rollout.vllm import VllmRollout
 

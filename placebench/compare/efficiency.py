@@ -1,6 +1,7 @@
 """How near a step came to what its devices can do: model FLOP utilisation, memory bandwidth utilisation.
 
-For a model of N parameters, L layers and width h, and T, the mean length of a sequence over its tokens:
+For a model of N parameters, L layers and heads that are h wide together, and T, the mean length of a sequence over its
+tokens:
 
     training     6·N + 12·L·h·T floating-point operations a token, times the epochs
     forward      2·N + 4·L·h·T
@@ -9,8 +10,9 @@ For a model of N parameters, L layers and width h, and T, the mean length of a s
 Attention is counted as if it were not causal, the output head as if every token had logits, and what activation
 checkpointing computes anew is not counted (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). A decoding step reads
 all weights of an engine once, but for an embedding of which it only looks up rows; there are as many steps as the
-longest response has tokens; the prompts' pass is in the seconds of gen and not in the bytes. Divided by the phase's
-seconds, the devices of its pool and their peak, these are MFU and MBU.
+longest response has tokens; the prompts' pass is in the seconds of gen and not in the bytes. Devices that share an
+engine and are more than the heads of keys and values read copies of these. Divided by the phase's seconds, the devices
+of its pool and their peak, these are MFU and MBU.
 """
 
 from collections.abc import Mapping
@@ -30,8 +32,8 @@ _COUNTS = tuple(
 )
 FORMULAS = (
     "MFU: FLOPs / (time · devices · dense bfloat16 peak); a token takes 6·N + 12·layers·width·length in training and"
-    " 2·N + 4·layers·width·length in a forward pass, attention not counted as causal, nothing recomputed. MBU: bytes of"
-    " weights, keys and values that decoding reads / (time · devices · peak of the memory)."
+    " 2·N + 4·layers·width·length in a forward pass, width that of all heads, attention not counted as causal, nothing"
+    " recomputed. MBU: bytes of weights, keys and values that decoding reads / (time · devices · peak of the memory)."
 )
 TRAINING = {"update_actor": "actor", "update_critic": "critic"}
 FORWARD = {"old_log_prob": "actor", "ref": "ref", "values": "critic"}
@@ -91,13 +93,14 @@ class Work:
         """Operations a token of a forward pass over sequences of `length` tokens."""
         shape = self.critic if role == "critic" else self.actor
         parameters = shape.critic_parameters if role == "critic" else shape.parameters
-        return 2 * parameters + 4 * shape.num_hidden_layers * shape.hidden_size * length
+        return 2 * parameters + 4 * shape.num_hidden_layers * shape.attention_width * length
 
     def decode_bytes(self, steps: float, context_tokens: float, devices: int) -> float:
         """Bytes that decoding reads on all devices of its pool."""
         looked_up = 0 if self.actor.tie_word_embeddings else self.actor.vocab_size * self.actor.hidden_size
         weights = self.value_bytes * (self.actor.parameters - looked_up) * steps * devices / self.shared_by
-        width = self.actor.num_key_value_heads * self.actor.head_dim
+        # Devices of one engine may each read a head of their own, copies where there are fewer heads.
+        width = self.shared_by * self.actor.kv_width(self.shared_by)
         return weights + 2 * self.value_bytes * self.actor.num_hidden_layers * width * context_tokens
 
 

@@ -20,14 +20,12 @@ from placebench.ppo.rollout.vllm_build import (
     config_folder,
     graph_sizes,
     import_engine,
+    kv_cache_bytes,
     no_shared_files,
     plain_weights,
     warm_up_as_the_job,
 )
 from placebench.workload import Workload
-
-# Tokens of a block of the key-value cache: vLLM's on CPU, and a multiple of its on GPUs.
-_BLOCK_TOKENS = 128
 
 
 class VllmRollout:
@@ -69,12 +67,12 @@ class VllmRollout:
             self._group, _ = dist.new_subgroups(shared_by)
         length = workload.batch.max_prompt_length + workload.batch.max_response_length
         sequences = ceil(workload.batch.size / ranks) * shared_by
-        kv_cache_bytes = self._kv_cache_bytes(model_config, length, sequences) // shared_by
+        cache_bytes = kv_cache_bytes(model_config, workload, sequences)
         with ExitStack() as building:
             device_settings: dict[str, Any] = {"enforce_eager": True}
             if self._is_gpu:
                 device_settings = self._gpu_settings(
-                    workload, sequences, kv_cache_bytes, sleeps=workload.rollout.sleep and not alone
+                    workload, sequences, cache_bytes, sleeps=workload.rollout.sleep and not alone
                 )
                 building.enter_context(warm_up_as_the_job(on_warm_up))
             else:
@@ -90,27 +88,19 @@ class VllmRollout:
                 dtype=workload.precision,
                 max_model_len=length,
                 max_num_seqs=sequences,
-                kv_cache_memory_bytes=kv_cache_bytes,
+                kv_cache_memory_bytes=cache_bytes,
                 # Engines draw differently, the ranks of one engine alike.
                 seed=workload.seed + rank // shared_by,
                 enable_prefix_caching=keeps_prefixes,
                 **device_settings,
             )
 
-    def _kv_cache_bytes(self, model_config: Any, max_model_len: int, sequences: int) -> int:
-        heads = model_config.num_attention_heads
-        head_dim = getattr(model_config, "head_dim", None) or model_config.hidden_size // heads
-        per_token = 2 * model_config.num_hidden_layers * model_config.num_key_value_heads * head_dim * self._value_bytes
-        # vLLM keeps one block for itself.
-        blocks = sequences * ceil(max_model_len / _BLOCK_TOKENS) + 1
-        return int(blocks * _BLOCK_TOKENS * per_token)
-
-    def _gpu_settings(self, workload: Workload, sequences: int, kv_cache_bytes: int, *, sleeps: bool) -> dict[str, Any]:
+    def _gpu_settings(self, workload: Workload, sequences: int, cache_bytes: int, *, sleeps: bool) -> dict[str, Any]:
         free, whole = torch.cuda.mem_get_info()
         settings: dict[str, Any] = {
             "enable_sleep_mode": sleeps,
             # vLLM insists on this share of the device being free; the cache's size is given already.
-            "gpu_memory_utilization": min(0.9, (kv_cache_bytes + (1 << 30)) / whole, free / whole),
+            "gpu_memory_utilization": min(0.9, (cache_bytes + (1 << 30)) / whole, free / whole),
             # Each process sees its own device alone, so that vLLM's peer-to-peer kernels find no peer.
             "disable_custom_all_reduce": True,
         }

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from torch.nn.functional import linear
 from placebench.errors import LaunchError
 from placebench.ownership import ray_temp_dir
 from placebench.processes import TOKEN_VARIABLE
+from placebench.workload import Workload
 
+# Tokens of a block of the key-value cache: vLLM's on CPU, and a multiple of its on GPUs.
+_BLOCK_TOKENS = 128
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
@@ -70,6 +74,24 @@ def config_folder(model_config: Any) -> Path:
     except OSError as error:
         raise LaunchError(f"{folder}: vLLM's cache cannot be written: {error.strerror}; set VLLM_CACHE_ROOT") from None
     return folder
+
+
+def kv_cache_bytes(model_config: Any, workload: Workload, sequences: int) -> int:
+    """Bytes of keys and values on each device of an engine, for that many sequences of full length at a time.
+
+    Args:
+        model_config: the policy's transformers config.
+        workload: the job.
+        sequences: of the engine.
+    """
+    heads, shared_by = model_config.num_attention_heads, workload.rollout.tensor_parallel_size
+    width = getattr(model_config, "head_dim", None) or model_config.hidden_size // heads
+    # Devices that are more than the heads hold copies of them.
+    kv_width = max(1, model_config.num_key_value_heads // shared_by) * width
+    length = workload.batch.max_prompt_length + workload.batch.max_response_length
+    # vLLM keeps one block for itself.
+    tokens = (sequences * ceil(length / _BLOCK_TOKENS) + 1) * _BLOCK_TOKENS
+    return int(2 * tokens * model_config.num_hidden_layers * kv_width * getattr(torch, workload.precision).itemsize)
 
 
 def graph_sizes(sequences: int) -> list[int]:
