@@ -4,12 +4,20 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import ttest_ind
 from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans
 
+from placebench.compare.across import compare_arms, warnings
+from placebench.compare.across import headline as across_headline
+from placebench.compare.arms import run_arms
 from placebench.compare.breakdown import StepChange, path_parts, step_change
+from placebench.compare.caveats import caveats
 from placebench.compare.comparison import Comparison, compare_run
-from placebench.compare.reasons import reasons
+from placebench.compare.reasons import headline, reasons
+from placebench.report.summary import summarize
+from placebench.report.time_tables import path_grid
 from placebench.report.waterfall import waterfall
+from placebench.runfolder import Status
 
 
 def evenly(round_: int, _: str) -> float:
@@ -160,6 +168,68 @@ def test_parts_keep_their_share_of_the_step_when_launches_differ(tmp_path: Path)
     assert split.value("step_time") == pytest.approx(1.83 * 3**0.5)
     assert split.value("idle/cpu:1") / split.value("step_time") == pytest.approx(1.22 / 1.83)
     assert sum(part.on_path for part in path_parts(split)) == pytest.approx(1.83 * 3**0.5)
+
+
+def test_where_rounds_are_lost_path_and_words_are_of_those_that_both_have(tmp_path: Path) -> None:
+    # The machine becomes slower and slower, and the last round has the first placement alone.
+    late = Layout(STANDARD.pools, STANDARD.roles, {**STANDARD.times, "update_weights": (1.27, 1.38)}, 1.40)
+    run = SyntheticRun(
+        {"standard": STANDARD, "late": late},
+        pace=lambda round_, _: {1: 1.0, 2: 1.1, 3: 1.5}[round_],
+        statuses={(3, "late"): Status.OOM},
+    )
+    comparison = compare_run(run.write(tmp_path / "run"))
+    standard, other = comparison.results
+    change = change_of(comparison)
+    both = 1.1**0.5
+    assert [change.first_s, change.other_s] == pytest.approx([1.30 * both, 1.40 * both])
+    assert differences(change) == {"update_weights": pytest.approx(0.1 * both, abs=1e-6)}
+    assert all(part.rounds.low - 1e-9 < part.difference < part.rounds.high + 1e-9 for part in change.parts)
+    told = "1.47 s against 1.36 s (95 % interval 1.077–1.077, 2 rounds with both)."
+    assert headline(comparison, other).endswith(told)
+    assert reasons(comparison, other)[0] == "On 2 devices as before, update_weights takes 0.10 s longer."
+    arms = compare_arms(run_arms(tmp_path / "run"))
+    assert across_headline(arms, arms.arms[1]).endswith(told)
+    summary = summarize(comparison)
+    *_, step = path_grid(*summary.placements).rows
+    assert step[1:4] == ("1.36 s", "1.47 s", "+0.105 s")
+    # What is of a placement by itself stays that of all its launches.
+    assert standard.value("step_time") == pytest.approx(1.30 * (1.1 * 1.5) ** (1 / 3))
+    assert sum(part.on_path_s for part in summary.placements[1].critical_path) == pytest.approx(1.40 * both)
+    caveat = (
+        "late against standard: ratios, critical paths and reason are over the 2 rounds with both, all other values"
+        " over all launches of each."
+    )
+    assert caveat in summary.warnings
+    assert caveat in warnings(arms)
+
+
+def test_launches_without_a_round_in_common_are_no_pairs_and_said_to_be_none(tmp_path: Path) -> None:
+    lost = {(round_, name): Status.FAILED for name, of in (("standard", (3, 4)), ("split", (1, 2))) for round_ in of}
+    comparison = compare_run(SyntheticRun(rounds=4, statuses=lost).write(tmp_path / "run"))
+    other = comparison.results[1]
+    told = "1.86 s against 1.31 s (Welch's 95 % interval 1.40–1.44, 2 launches each, not paired)."
+    assert headline(comparison, other).endswith(told)
+    gen = change_of(comparison).phases[0]
+    expected = ttest_ind([0.9 * 1.012, 0.9 * 1.016], [0.5 * 1.004, 0.5 * 1.008], equal_var=False).confidence_interval()
+    assert (gen.rounds.low, gen.rounds.high) == pytest.approx((expected.low, expected.high))
+    caveat = (
+        "split and standard have no round in common, so that their launches are not paired: a drift of the machine"
+        " between them shows as a difference. --resume runs what is missing."
+    )
+    arms = compare_arms(run_arms(tmp_path / "run"))
+    assert across_headline(arms, arms.arms[1]).endswith(told)
+    assert caveat in caveats(comparison)
+    assert caveat in warnings(arms)
+
+
+def test_a_single_round_in_common_is_no_pair_where_both_have_more(tmp_path: Path) -> None:
+    lost = {(round_, name): Status.FAILED for name, round_ in (("standard", 3), ("split", 1))}
+    comparison = compare_run(SyntheticRun(statuses=lost).write(tmp_path / "run"))
+    assert headline(comparison, comparison.results[1]).endswith("2 launches each, not paired).")
+    assert any(
+        line.startswith("split and standard have only 1 round in common, so that") for line in caveats(comparison)
+    )
 
 
 def test_the_waterfall_leads_from_one_step_time_to_the_other(tmp_path: Path) -> None:

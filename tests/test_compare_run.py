@@ -109,10 +109,12 @@ def test_caveats_name_launches_work_and_samples(tmp_path: Path) -> None:
         missed=30,
     )
     found = caveats(compare_run(run.write(tmp_path / "run")))
-    assert found[:5] == (
+    assert found[:6] == (
         "round 2 lone: out of memory: worker on cpu:1 ended: oom",
         "round 3 lone: not started",
         "With 1 launch of a placement there is no interval and no verdict: use --rounds 3 or more.",
+        "lone against standard: ratios, critical paths and reason are over the 1 round with both, all other values over"
+        " all launches of each.",
         "Unequal work: lone had 1,100 tokens a step, standard 1,000 (+10.0 %). Step time: 1.00 as measured, 0.91 per"
         " token; a verdict needs both to agree. --ignore-eos makes work equal.",
         "lone uses 1 device, standard 2: compare tokens/s/device.",

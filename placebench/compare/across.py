@@ -9,7 +9,7 @@ import pandas as pd
 
 from placebench.compare.arms import Arm
 from placebench.compare.breakdown import StepChange, step_change
-from placebench.compare.caveats import work_figures
+from placebench.compare.caveats import pairing_caveats, work_figures
 from placebench.compare.comparability import (
     Fact,
     doubts_of,
@@ -19,7 +19,8 @@ from placebench.compare.comparability import (
     has_unknown_work,
     known_facts,
 )
-from placebench.compare.comparison import PlacementResult, against
+from placebench.compare.comparison import PlacementResult, against, launches_compared
+from placebench.compare.measured import Measured
 from placebench.compare.metrics import (
     LOG_CLOCK,
     STEP_TIME,
@@ -32,9 +33,9 @@ from placebench.compare.metrics import (
     placement_metrics,
 )
 from placebench.compare.pairing import hold_details, hold_headlines, pair
-from placebench.compare.reasons import why
-from placebench.compare.statistics import MIN_EFFECT, Ratio, Verdict
-from placebench.compare.text import interval, listing, number, plural, quantity, ratio, seconds_interval, threshold
+from placebench.compare.reasons import basis, why
+from placebench.compare.statistics import MIN_EFFECT, Verdict
+from placebench.compare.text import listing, number, plural, quantity, ratio, seconds_interval, threshold
 from placebench.errors import UsageError
 from placebench.logs.timing import phase_order
 
@@ -192,7 +193,7 @@ def headline(comparison: ArmComparison, other: Arm) -> str:
         Verdict.FASTER: f"{other.name} is faster than {first.name}",
         Verdict.SAME: f"{other.name} and {first.name} are the same within {threshold(comparison.min_effect)}",
     }.get(found.verdict, f"Undecided whether {other.name} or {first.name} is faster")
-    values = [quantity(arm.value(metric.key), metric.unit) for arm in (other, first)]
+    before, now = (quantity(value, metric.unit) for value in _values(first, other, metric.key))
     factor = ratio(found.value, found.low, found.high)
     what = {
         STEP_TIME: f"a step takes {factor} times as long, ",
@@ -200,16 +201,15 @@ def headline(comparison: ArmComparison, other: Arm) -> str:
         TOKENS_PER_DEVICE: f"{factor} times the tokens/s/device, ",
     }[metric]
     forced = "Forced, and means little: " if comparison.doubts else ""
-    return f"{forced}{lead}: {what}{values[0]} against {values[1]} ({_basis(comparison, other, found)})."
+    return f"{forced}{lead}: {what}{now} against {before} ({basis(found, interleaved=are_pairs([first, other]))})."
 
 
-def _basis(comparison: ArmComparison, other: Arm, found: Ratio) -> str:
-    counts = [len(arm.launches) for arm in (other, comparison.arms[0])]
-    more = "" if found.needed is None else f"; about {found.needed} each would decide"
-    if min(counts) < 2:
-        return f"{plural(min(counts), 'launch', 'launches')} of an arm, so no interval{more}"
-    launches = f"{counts[0]} launches each" if len(set(counts)) == 1 else f"{counts[0]} and {counts[1]} launches"
-    return f"95 % interval {interval(found.low, found.high)}, {launches}{more}"
+def _values(first: Arm, other: Arm, key: str) -> tuple[float, float]:
+    """A number of the first arm and of the other, over the launches on which their ratio rests."""
+    sides: tuple[Measured, Measured] = (first, other)
+    if first.side and other.side and are_pairs([first, other]):
+        sides = launches_compared(first.side[1], other.side[1])[:2]
+    return sides[0].value(key), sides[1].value(key)
 
 
 def reasons(comparison: ArmComparison, other: Arm) -> tuple[str, ...]:
@@ -252,6 +252,8 @@ def warnings(comparison: ArmComparison) -> tuple[str, ...]:
         whose = f"of {listing(apart)} were not interleaved with those of {first.name}"
         lines.append(f"The launches {whose}: a drift of the machine between them shows as a difference.")
     for other in others:
+        if first.side and other.side and are_pairs([first, other]):
+            lines += pairing_caveats(first.side[0], first.side[1], other.side[1])
         step = other.ratios.get(STEP_TIME.key)
         if other.work and step:
             tokens = [float(pd.concat(list(arm.work_steps.values()))["tokens"].mean()) for arm in (other, first)]

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from placebench.compare.comparison import PlacementResult
+from placebench.compare.comparison import PlacementResult, launches_compared
 from placebench.compare.critical_path import END, GAP, IMBALANCE, OFF_PATH, PATH, PATH_KEYS
 from placebench.compare.metrics import STEP_TIME
 from placebench.compare.statistics import Estimate, estimate, unpaired_difference
@@ -49,8 +49,7 @@ class PartChange:
     Attributes:
         first: in the first placement.
         other: in the other.
-        rounds: the difference on the path over the launches of the same rounds, or of all launches where rounds are no
-            pairs; n is 0 where no round has both.
+        rounds: the difference on the path over launches of the same round, or of all launches where they are no pairs.
         whole_rounds: the difference of the phase's whole time, hidden time included, likewise.
     """
 
@@ -74,10 +73,20 @@ class PartChange:
         """Of the difference, with a minus: seconds more of the phase that are hidden beside the path."""
         return self.other.off_path - self.first.off_path
 
+    @property
+    def phase(self) -> str:
+        """The phase; of a gap the one that it precedes, or the step's end."""
+        return self.first.phase
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether it is the gap."""
+        return self.first.is_gap
+
 
 @dataclass(frozen=True)
 class StepChange:
-    """Two step times, part by part.
+    """Two step times, part by part, over the launches on which their ratio rests (`launches_compared`).
 
     Attributes:
         parts: phases in the step's order, then gaps likewise; parts that neither step has are left out.
@@ -124,6 +133,11 @@ def path_parts(result: PlacementResult) -> tuple[PathPart, ...]:
     )
 
 
+def absent(phase: str, *, is_gap: bool) -> PathPart:
+    """A part that a placement's step does not have."""
+    return PathPart(phase, is_gap, 0.0, 0.0, 0.0)
+
+
 def step_change(first: PlacementResult, other: PlacementResult, *, paired: bool = True) -> StepChange | None:
     """Divide the difference of two placements' step times; None where one of them has no path.
 
@@ -132,10 +146,11 @@ def step_change(first: PlacementResult, other: PlacementResult, *, paired: bool 
         other: the other.
         paired: whether launches of the same round belong together, as in one run.
     """
+    first, other, in_pairs = launches_compared(first, other, interleaved=paired)
 
     def change(keys: list[str]) -> Estimate:
         sides = (_sums(first, keys), _sums(other, keys))
-        return _over_rounds(*sides) if paired else _over_launches(*sides)
+        return _over_rounds(*sides) if in_pairs else _over_launches(*sides)
 
     sides = [{(part.is_gap, part.phase): part for part in path_parts(result)} for result in (first, other)]
     if not all(sides):
@@ -144,8 +159,8 @@ def step_change(first: PlacementResult, other: PlacementResult, *, paired: bool 
     keys = [*((False, name) for name in names), *((True, name) for name in (*names, END))]
     parts = [
         PartChange(
-            sides[0].get(key, PathPart(key[1], key[0], 0.0, 0.0, 0.0)),
-            sides[1].get(key, PathPart(key[1], key[0], 0.0, 0.0, 0.0)),
+            sides[0].get(key, absent(key[1], is_gap=key[0])),
+            sides[1].get(key, absent(key[1], is_gap=key[0])),
             change([(GAP if key[0] else PATH) + key[1]]),
             change([GAP + key[1]] if key[0] else [PATH + key[1], OFF_PATH + key[1]]),
         )
@@ -163,9 +178,8 @@ def step_change(first: PlacementResult, other: PlacementResult, *, paired: bool 
 
 
 def _over_rounds(first: Mapping[int, float], other: Mapping[int, float]) -> Estimate:
-    """The difference over the rounds that both placements have finished."""
-    rounds = sorted(first.keys() & other.keys())
-    return estimate([other[round_] - first[round_] for round_ in rounds], additive=True)
+    """The difference over launches of the same round."""
+    return estimate([other[round_] - first[round_] for round_ in first], additive=True)
 
 
 def _over_launches(first: Mapping[int, float], other: Mapping[int, float]) -> Estimate:
@@ -177,4 +191,4 @@ def _over_launches(first: Mapping[int, float], other: Mapping[int, float]) -> Es
 
 def _sums(result: PlacementResult, keys: list[str]) -> Mapping[int, float]:
     found = [result.by_round(key) for key in keys]
-    return {launch.round: sum(by.get(launch.round, 0.0) for by in found) for launch in result.launches}
+    return {round_: sum(by.get(round_, 0.0) for by in found) for round_ in result.measured_rounds}

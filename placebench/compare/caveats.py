@@ -8,7 +8,7 @@ import pandas as pd
 from placebench.compare.comparison import GPM_LOAD, Comparison, PlacementResult
 from placebench.compare.hardware import hardware_warnings
 from placebench.compare.metrics import LOAD, STEP_TIME
-from placebench.compare.run import Launch
+from placebench.compare.run import Launch, Run
 from placebench.compare.scaling import WEAK
 from placebench.compare.statistics import Ratio
 from placebench.compare.text import interval, number, plural, ratio
@@ -30,7 +30,7 @@ def caveats(comparison: Comparison) -> tuple[str, ...]:
     return (
         *(_missing(launch) for launch in comparison.run.missing),
         *_few_launches(comparison),
-        *_same_order(comparison),
+        *_pairing(comparison),
         *_unequal_work(comparison),
         *_unequal_devices(comparison),
         *(line for result in comparison.results for launch in result.launches for line in _launch(comparison, launch)),
@@ -59,20 +59,40 @@ def _few_launches(comparison: Comparison) -> Iterator[str]:
         yield "With 1 launch of a placement there is no interval and no verdict: use --rounds 3 or more."
 
 
-def _same_order(comparison: Comparison) -> Iterator[str]:
-    """Placements that, with rounds lost, always ran in the same order: nothing takes a drift out any more."""
-    first, *others = comparison.results
-    order = dict(enumerate(comparison.run.manifest.get("order", ()), start=1))
-    for other in others:
-        rounds = [number for number in first.by_round(STEP_TIME.key) if number in other.by_round(STEP_TIME.key)]
-        went_first = {min((first.name, other.name), key=order[number].index) for number in rounds if number in order}
-        if len(rounds) > 1 and len(went_first) == 1:
-            name = went_first.pop()
-            later = other.name if name == first.name else first.name
-            yield (
-                f"In every round that has both, {name} ran before {later}: a drift of the machine shows as a"
-                " difference. --resume runs what is missing."
-            )
+def _pairing(comparison: Comparison) -> Iterator[str]:
+    for other in comparison.results[1:]:
+        yield from pairing_caveats(comparison.run, comparison.first, other)
+
+
+def pairing_caveats(run: Run, first: PlacementResult, other: PlacementResult) -> Iterator[str]:
+    """What rounds that one of two placements of a run has lost mean for the comparison."""
+    step = other.ratios.get(STEP_TIME.key)
+    if step is None or (not step.pairs and math.isnan(step.low)):
+        return
+    rounds = [number for number in first.measured_rounds if number in other.measured_rounds]
+    if not step.pairs:
+        common = f"only {plural(len(rounds), 'round')}" if rounds else "no round"
+        yield (
+            f"{other.name} and {first.name} have {common} in common, so that their launches are not paired: a drift of"
+            " the machine between them shows as a difference. --resume runs what is missing."
+        )
+        return
+    if step.pairs < max(step.launches):
+        yield (
+            f"{other.name} against {first.name}: ratios, critical paths and reason are over the"
+            f" {plural(step.pairs, 'round')} with both, all other values over all launches of each."
+        )
+    order = dict(enumerate(run.manifest.get("order", ()), start=1))
+    # An arm may bear another name than its placement has in the run.
+    names = {side.launches[0].placement: side.name for side in (first, other)}
+    went_first = {min(names, key=order[number].index) for number in rounds if number in order}
+    if len(rounds) > 1 and len(went_first) == 1:
+        earlier = names.pop(went_first.pop())
+        (later,) = names.values()
+        yield (
+            f"In every round that has both, {earlier} ran before {later}: a drift of the machine shows as a"
+            " difference. --resume runs what is missing."
+        )
 
 
 def _unequal_work(comparison: Comparison) -> Iterator[str]:

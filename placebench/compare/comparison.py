@@ -1,6 +1,7 @@
 """The comparison of a run's placements: measured numbers of every launch, estimates, ratios to the first placement."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +29,7 @@ from placebench.compare.statistics import (
     MIN_EFFECT,
     LaunchValue,
     Ratio,
+    rounds_of_pairs,
 )
 from placebench.compare.steps import STEP_PHASE, measure_steps
 from placebench.compare.work import UnequalWork
@@ -83,6 +85,23 @@ class PlacementResult(Measured):
         if key not in self.steps or key.startswith((*ADDITIVE, *MEANS)) or not (self.steps[key] > 0).all():
             return self.by_round(key)
         return {number: steps[key] for number, steps in self.steps_by_round.items()}
+
+    @property
+    def measured_rounds(self) -> tuple[int, ...]:
+        """The rounds whose launches have a step time."""
+        return tuple(number for number, seconds in self.by_round(STEP_TIME.key).items() if not math.isnan(seconds))
+
+    def of_rounds(self, rounds: Collection[int]) -> "PlacementResult":
+        """What the launches of some of its rounds measured; the ratios stay those of all."""
+        if {launch.round for launch in self.launches} <= set(rounds):
+            return self
+        return replace(
+            self,
+            launches=tuple(launch for launch in self.launches if launch.round in rounds),
+            steps=self.steps[self.steps["round"].isin(rounds)],
+            samples=self.samples[self.samples["round"].isin(rounds)],
+            launch_values=self.launch_values[self.launch_values.index.isin(rounds)],
+        )
 
     def role_pool(self, phase: str) -> str | None:
         """The pool that works on a phase; None for the controller's own."""
@@ -278,6 +297,23 @@ def against(
         }
         ratios |= hold_details(found)
     return replace(other, ratios=ratios, work=pairing.work)
+
+
+def launches_compared(
+    first: PlacementResult, other: PlacementResult, *, interleaved: bool = True
+) -> tuple[PlacementResult, PlacementResult, bool]:
+    """Two placements with the launches alone on which the ratio of their step times rests.
+
+    Args:
+        first: the first placement.
+        other: the other.
+        interleaved: whether launches of the same round belong together, as in one run.
+
+    Returns:
+        Both, and whether their launches are pairs: then launches of other rounds than those of both are left out.
+    """
+    rounds = rounds_of_pairs(first.measured_rounds, other.measured_rounds) if interleaved else []
+    return (first.of_rounds(rounds), other.of_rounds(rounds), True) if rounds else (first, other, False)
 
 
 def _pooled(samples: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from placebench.compare.breakdown import PartChange, PathPart, StepChange, step_change
-from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.comparison import Comparison, PlacementResult, launches_compared
 from placebench.compare.critical_path import BESIDE
 from placebench.compare.metrics import STEP_TIME, phase_metric
 from placebench.compare.run import Run
@@ -45,9 +45,10 @@ def headline(comparison: Comparison, other: PlacementResult) -> str:
         Verdict.FASTER: f"{other.name} is faster than {first.name}",
         Verdict.SAME: f"{other.name} and {first.name} are the same within {threshold(comparison.min_effect)}",
     }.get(found.verdict, f"Undecided whether {other.name} or {first.name} is faster")
-    times = f"{_seconds(other.value(STEP_TIME.key))} against {_seconds(first.value(STEP_TIME.key))}"
+    before, now, _ = launches_compared(first, other)
+    times = f"{_seconds(now.value(STEP_TIME.key))} against {_seconds(before.value(STEP_TIME.key))}"
     factor = ratio(found.value, found.low, found.high)
-    return f"{lead}: a step takes {factor} times as long, {times} ({_basis(first, other, found)})."
+    return f"{lead}: a step takes {factor} times as long, {times} ({basis(found)})."
 
 
 def alone(result: PlacementResult) -> str:
@@ -77,8 +78,10 @@ def why(first: Side, other: Side, *, paired: bool = True) -> tuple[str, ...]:
     found = other[1].ratios.get(STEP_TIME.key)
     if found is None:
         return ()
-    sentences = [_weigh(found.verdict, first[1], other[1], paired=paired)]
-    if waits := waiting(*max((first, other), key=lambda side: _longest_idle_share(side[1]))):
+    before, now, _ = launches_compared(first[1], other[1], interleaved=paired)
+    sentences = [_weigh(found.verdict, before, now, paired=paired)]
+    sides = ((first[0], before), (other[0], now))
+    if waits := waiting(*max(sides, key=lambda side: _longest_idle_share(side[1]))):
         sentences.append(waits)
     return tuple(sentences)
 
@@ -266,16 +269,24 @@ def _by_size(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(seconds.items(), key=lambda entry: -entry[1])
 
 
-def _basis(first: PlacementResult, other: PlacementResult, found: Ratio) -> str:
-    """On what a ratio rests: its interval and the launches."""
-    launches = {len(first.launches), len(other.launches), found.pairs}
+def basis(found: Ratio, *, interleaved: bool = True) -> str:
+    """On what a ratio rests: its interval and the launches.
+
+    Args:
+        found: the ratio.
+        interleaved: whether pairs were to be expected, so that it is told where there are none.
+    """
+    before, now = found.launches
+    launches = f"{plural(now, 'launch', 'launches')} each" if now == before else f"{now} and {before} launches"
     more = "" if found.needed is None else f"; about {found.needed} each would decide"
-    if launches == {1}:
-        return f"1 launch each, so no interval{more}"
-    if found.pairs < 2:
-        return f"{plural(found.pairs, 'round')} with both, so no interval{more}"
-    basis = f"{found.pairs} launches each" if len(launches) == 1 else f"{found.pairs} rounds with both"
-    return f"95 % interval {interval(found.low, found.high)}, {basis}{more}"
+    if math.isnan(found.low):
+        return f"{launches if now == before else '1 launch of one of them'}, so no interval{more}"
+    ends = f"95 % interval {interval(found.low, found.high)}"
+    if found.pairs and found.pairs < max(before, now):
+        return f"{ends}, {found.pairs} rounds with both{more}"
+    if not found.pairs and interleaved:
+        return f"Welch's {ends}, {launches}, not paired{more}"
+    return f"{ends}, {launches}{more}"
 
 
 def _seconds(value: float) -> str:

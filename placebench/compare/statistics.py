@@ -16,7 +16,7 @@ docs/statistics.md shows by simulation what the intervals cover and how often th
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias, TypeVar
@@ -181,8 +181,8 @@ def compare(
         other: the same of the other placement.
         better: what a larger value means.
         min_effect: smallest effect of interest, as a fraction.
-        paired: whether launches of the same round belong together: whether they were interleaved. Where fewer than
-            two rounds have both, the launches are not paired either.
+        paired: whether launches of the same round belong together: whether they were interleaved. Those that
+            `rounds_of_pairs` leaves out are not compared, and where it finds no pairs, all are, unpaired.
         noise: of this value on this host, for the number of launches that would decide.
 
     Returns:
@@ -191,13 +191,21 @@ def compare(
     sides = [_known(side) for side in (first, other)]
     if not all(sides) or min(_lowest(value) for side in sides for value in side.values()) <= 0:
         return None
-    common = sorted(sides[0].keys() & sides[1].keys()) if paired else []
-    if len(common) > 1 or (common and min(map(len, sides)) == 1):
+    common = rounds_of_pairs(*sides) if paired else []
+    if common:
         found = paired_difference(np.array([log_ratio(sides[0][number], sides[1][number]) for number in common]))
     else:
-        common = []
         found = unpaired_difference(*(np.array([_log_level(value) for value in side.values()]) for side in sides))
     return _ratio(found, len(common), (len(sides[0]), len(sides[1])), better, math.log1p(min_effect), noise)
+
+
+def rounds_of_pairs(first: Collection[int], other: Collection[int]) -> list[int]:
+    """The rounds whose launches are compared in pairs: those that both sides have.
+
+    None where that is a single round, which gives no interval, and both sides have more launches, which do.
+    """
+    common = sorted(set(first) & set(other))
+    return common if len(common) > 1 or min(len(first), len(other)) == 1 else []
 
 
 def control_false_discoveries(family: Mapping[Key, Ratio | None]) -> dict[Key, Ratio | None]:

@@ -110,12 +110,22 @@ class KernelTimes(_Part):
 
 
 class Difference(_Part):
-    """Seconds that a part of the critical path adds to the step and does not add to the first placement's."""
+    """Seconds that a part of the critical path adds to the step and does not add to the first placement's.
+
+    It is over the launches on which the ratio of the step times rests: where placements of a run have lost different
+    rounds, those of the rounds that both have.
+    """
 
     value: float = Field(description="those of all parts add up to the difference of the step times")
     low: Number = Field(description="lower end of the interval over rounds; null with fewer than two")
     high: Number = Field(description="upper end of the interval")
-    rounds: int = Field(description="rounds that both placements finished; of different runs, launches of each")
+    rounds: int = Field(
+        description="rounds that both placements finished; where launches are no pairs, launches of each"
+    )
+    first_on_path_s: float = Field(description="time on the critical path of the first placement in these launches")
+    first_off_path_s: float = Field(description="time of the phase hidden beside it")
+    other_on_path_s: float = Field(description="time on the critical path of this placement in these launches")
+    other_off_path_s: float = Field(description="time of the phase hidden beside it")
 
 
 class PathPart(_Part):

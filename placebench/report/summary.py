@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from placebench import __version__
-from placebench.compare.breakdown import PartChange, path_parts, step_change
+from placebench.compare.breakdown import PartChange, absent, path_parts, step_change
 from placebench.compare.breakdown import PathPart as MeasuredPart
 from placebench.compare.caveats import caveats, load_meaning
 from placebench.compare.comparison import Comparison, PlacementResult
@@ -186,7 +186,11 @@ def critical_path(
     change = step_change(first, result, paired=paired) if first else None
     if change is None:
         return tuple(_path_part(part, None) for part in path_parts(result))
-    return tuple(_path_part(part.other, _difference(part)) for part in change.parts)
+    own = {(part.phase, part.is_gap): part for part in path_parts(result)}
+    return tuple(
+        _path_part(own.get((part.phase, part.is_gap), absent(part.phase, is_gap=part.is_gap)), _difference(part))
+        for part in change.parts
+    )
 
 
 def _path_part(part: MeasuredPart, difference: Difference | None) -> PathPart:
@@ -202,7 +206,16 @@ def _path_part(part: MeasuredPart, difference: Difference | None) -> PathPart:
 
 def _difference(part: PartChange) -> Difference:
     rounds = part.rounds
-    return Difference(value=part.difference, low=rounds.low, high=rounds.high, rounds=rounds.n)
+    return Difference(
+        value=part.difference,
+        low=rounds.low,
+        high=rounds.high,
+        rounds=rounds.n,
+        first_on_path_s=part.first.on_path,
+        first_off_path_s=part.first.off_path,
+        other_on_path_s=part.other.on_path,
+        other_off_path_s=part.other.off_path,
+    )
 
 
 def _device(comparison: Comparison, result: PlacementResult, device: str) -> DeviceSummary:

@@ -7,7 +7,7 @@ from placebench.compare.metrics import STEP_TIME
 from placebench.compare.reasons import NOTABLE
 from placebench.compare.steps import NO_PHASE, OWN_POOL
 from placebench.compare.text import MISSING, percent, quantity, signed, signed_interval
-from placebench.report.schema import PathPart, PlacementSummary, Summary
+from placebench.report.schema import Difference, PathPart, PlacementSummary, Summary
 from placebench.report.tables import Grid
 
 # Columns that fit 80 characters.
@@ -33,14 +33,19 @@ def path_grid(first: PlacementSummary, other: PlacementSummary) -> Grid:
         f"hidden in {first.name}",
         f"hidden in {other.name}",
     )
-    if not first.critical_path or not any(part.difference for part in other.critical_path):
+    parts = {_part_name(part): part.difference for part in other.critical_path if part.difference}
+    if not parts:
         return Grid(title, header, ())
-    before = {(part.kind, part.phase): part for part in first.critical_path}
-    pairs = [(before.get((part.kind, part.phase), _absent(part)), part) for part in other.critical_path]
-    step = sum(part.on_path_s for part in first.critical_path)
-    short = [pair for pair in pairs if pair[1].kind == "gap" and max(part.on_path_s for part in pair) < NOTABLE * step]
-    rows = [_path_row(_part_name(pair[1]), [pair]) for pair in pairs if pair not in short]
-    return Grid(title, header, (*rows, _path_row("short gaps", short), _path_row("step", pairs)))
+    step = sum(found.first_on_path_s for found in parts.values())
+    gaps = {_part_name(part) for part in other.critical_path if part.kind == "gap"}
+    short = {
+        name: found
+        for name, found in parts.items()
+        if name in gaps and max(found.first_on_path_s, found.other_on_path_s) < NOTABLE * step
+    }
+    rows = [_path_row(name, [found]) for name, found in parts.items() if name not in short]
+    sums = (_path_row("short gaps", list(short.values())), _path_row("step", list(parts.values())))
+    return Grid(title, header, (*rows, *sums))
 
 
 def single_path_grid(placement: PlacementSummary) -> Grid:
@@ -63,30 +68,27 @@ def short_path_grid(grid: Grid) -> Grid:
     return Grid(grid.title, grid.header[:SHORT], tuple(row[:SHORT] for row in grid.rows))
 
 
-def _absent(part: PathPart) -> PathPart:
-    return PathPart(phase=part.phase, kind=part.kind, on_path_s=0, off_path_s=0, imbalance_s=0, difference=None)
-
-
 def _part_name(part: PathPart) -> str:
     if part.kind == "phase":
         return part.phase
     return "gap at the end" if part.phase == END else f"gap before {part.phase}"
 
 
-def _path_row(name: str, pairs: Sequence[tuple[PathPart, PathPart]]) -> tuple[str, ...]:
+def _path_row(name: str, parts: Sequence[Difference]) -> tuple[str, ...]:
     """Parts added up; only a part by itself has an interval."""
-    on_path, off_path = (
-        [sum(getattr(pair[side], column) for pair in pairs) for side in (0, 1)]
-        for column in ("on_path_s", "off_path_s")
+    first, other, hidden_in_first, hidden_in_other = (
+        sum(getattr(part, column) for part in parts)
+        for column in ("first_on_path_s", "other_on_path_s", "first_off_path_s", "other_off_path_s")
     )
-    found = pairs[0][1].difference if len(pairs) == 1 else None
-    longer = on_path[1] - on_path[0]
+    longer = other - first
     return (
         name,
-        *(quantity(seconds, "s") for seconds in on_path),
+        quantity(first, "s"),
+        quantity(other, "s"),
         signed(longer, "s"),
-        signed_interval(longer, found.low, found.high) if found else MISSING,
-        *(quantity(seconds, "s") for seconds in off_path),
+        signed_interval(longer, parts[0].low, parts[0].high) if len(parts) == 1 else MISSING,
+        quantity(hidden_in_first, "s"),
+        quantity(hidden_in_other, "s"),
     )
 
 
