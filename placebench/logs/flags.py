@@ -84,10 +84,12 @@ def _restarts(restarts: Sequence[Restart]) -> Flag:
     """Restarts in a row that went on from one step: all but the last came to nothing."""
     lines = [f"{restart.line:,}" for restart in restarts[:LINES_SHOWN]] + ["…"] * (len(restarts) > LINES_SHOWN)
     again = f", {len(restarts)} times" if len(restarts) > 1 else ""
+    # Events have no lines.
+    where = f"line{'s' * bool(again)} {', '.join(lines)}: " if restarts[0].line else ""
     return Flag(
         "restart",
-        f"line{'s' * bool(again)} {', '.join(lines)}: the run was restarted at step {restarts[0].step}{again}; what "
-        "was done before from that step on is undone, and the first steps behind it are warm-up again",
+        f"{where}the run was restarted at step {restarts[0].step}{again}; what was done before from that step on is "
+        "undone, and the first steps behind it are warm-up again",
     )
 
 

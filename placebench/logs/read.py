@@ -1,5 +1,6 @@
 """Reading logs: from a path to a tidy frame, the format told by the content or forced by its name."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -16,13 +17,16 @@ from placebench.logs.table import StepTable
 from placebench.logs.tensorboard import TENSORBOARD
 from placebench.logs.timing import found_instead, timing_frame
 
+# With the second in which the file was opened; what follows names the host and the process.
+EVENT_FILE = re.compile(r"events\.out\.tfevents\.([0-9]{1,18})")
+
 
 @dataclass(frozen=True)
 class Log:
-    """What was read from one file.
+    """What was read from one file, or from a folder of event files.
 
     Attributes:
-        path: the file.
+        path: the file, or the folder.
         format: its format.
         table: its steps and metrics.
     """
@@ -65,7 +69,8 @@ def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str],
     """Read a log into a `StepTable`, in one pass and in the memory of what is kept.
 
     Args:
-        path: a log, plain, gzip or zstd.
+        path: a log, plain, gzip or zstd; or a folder, which stands for the TensorBoard event files in it. They are one
+            log, in the order of their times: what a later one does again is undone in those before.
         log_format: name of the format; None tells it by the content.
         keep: which metrics to keep, by name; None keeps all.
 
@@ -74,6 +79,8 @@ def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str],
             what and where.
     """
     wanted = None if log_format is None else format_named(log_format)
+    if wanted in (None, TENSORBOARD) and (events := _event_files(path)):
+        return _scan_events(path, events, StepTable(keep))
     survey = Survey()
     is_binary = TENSORBOARD.begins if wanted is None else lambda head: wanted.binary
     table = StepTable(keep)
@@ -89,6 +96,26 @@ def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str],
         looked_for = wanted.title if wanted else f"any of {', '.join(known.name for known in FORMATS)}"
         raise UsageError(f"{path}: no training steps (looked for: {looked_for}): {survey}")
     return Log(path, found, table)
+
+
+def _event_files(path: Path) -> list[Path]:
+    """The event files in a folder, the first one written first; none where the path is no such folder."""
+    try:
+        names = [(EVENT_FILE.search(file.name), file) for file in path.iterdir()] if path.is_dir() else []
+    except (OSError, ValueError):
+        # Not to be looked into: the message comes where it is read.
+        return []
+    return [file for _, file in sorted((int(found[1]), file) for found, file in names if found)]
+
+
+def _scan_events(folder: Path, files: Sequence[Path], table: StepTable) -> Log:
+    for file in files:
+        fill_table(file, whole_lines(file, lambda head: True), table, TENSORBOARD)
+    if not table.lines:
+        raise UsageError(
+            f"{folder}: no training steps in its {len(files)} TensorBoard event file{'s' * (len(files) > 1)}"
+        )
+    return Log(folder, TENSORBOARD, table)
 
 
 def fill_table(

@@ -15,7 +15,6 @@ from placebench.logs.registry import UNKNOWN_DIALECT
 from placebench.logs.throughput import reported_devices, throughput_frame
 from placebench.logs.timing import timing_frame, timing_rows
 
-EVENT_FILE = "events.out.tfevents"
 # One file may print fewer digits of a number than another.
 SAME_RELATIVE = 0.01
 SAME_ABSOLUTE = 0.005
@@ -60,8 +59,8 @@ def read_run(
     """Read one launch from its logs.
 
     Args:
-        paths: the launch's files; a folder stands for the TensorBoard event files in it. Where two files have the
-            same step and metric, the one named first counts.
+        paths: the launch's files, as `scan_log` takes them. Where two have the same step and metric, the one named
+            first counts.
         name: what to call it; the first file's name by default.
         log_format: name of the format of all files; None tells each by its content.
         devices: all devices allocated to the run, for tokens/s/device.
@@ -71,8 +70,7 @@ def read_run(
     Raises:
         UsageError: a file cannot be read or holds no steps, or the files are of different frameworks.
     """
-    files = [file for path in paths for file in _files(path)]
-    logs = tuple(scan_log(path, log_format=log_format, keep=keep) for path in files)
+    logs = tuple(scan_log(path, log_format=log_format, keep=keep) for path in paths)
     if not logs:
         raise UsageError("name at least one log")
     return run_of_logs(logs, name=name, devices=devices, learner_ranks=learner_ranks)
@@ -120,15 +118,6 @@ def run_of_logs(
     if rollout_apart:
         flags += _apart_flags(throughput, devices)
     return LoggedRun(name, logs, dialect, frame, timings, throughput, tuple(dict.fromkeys(flags)), head, rollout_apart)
-
-
-def _files(path: Path) -> list[Path]:
-    """The files that a path stands for."""
-    try:
-        events = sorted(path.glob(f"*{EVENT_FILE}*")) if path.is_dir() else []
-    except (OSError, ValueError):
-        events = []
-    return events or [path]
 
 
 def _one_dialect(logs: Sequence[Log]) -> Dialect:

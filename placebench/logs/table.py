@@ -217,8 +217,10 @@ class StepTable:
                 self._refuse(step)
 
     def _refuse(self, step: int) -> None:
+        line = self.where()
+        place = f"line {line:,}: " if line else ""
         raise DamagedLogError(
-            f"line {self.where():,}: step {step} is there with different values again and again: the file holds the "
+            f"{place}step {step} is there with different values again and again: the file holds the "
             "steps of several runs in turn; give each run its own file"
         )
 
