@@ -109,6 +109,8 @@ def unusable_workload(workload: Workload) -> Iterator[str]:
                 f"batch: {length} tokens of prompt and response are more than the {shape.max_position_embeddings}"
                 f" that {model} takes; lower batch.max_prompt_length or batch.max_response_length"
             )
+    for model in dict.fromkeys(filter(None, (workload.model, workload.critic_model))):
+        yield from _unusable_weights(model)
     if workload.critic_model is not None:
         yield from _unusable_critic(workload.critic_model, workload.model)
     yield from _unusable_prompts(workload)
@@ -145,6 +147,23 @@ def _unusable_prompts(workload: Workload) -> Iterator[str]:
             f"data.source {data.source}: the prompt {text[:40]!r} has {length} tokens and batch.max_prompt_length is"
             f" {longest}; raise it"
         )
+
+
+def _unusable_weights(model: str) -> Iterator[str]:
+    """Files of weights that cannot be read, or that hold what the job would refuse; a hub id's are not there yet."""
+    if model in PRESETS or find_spec("safetensors") is None:
+        return
+    from safetensors import SafetensorError, safe_open
+
+    for file in sorted(Path(model).glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="numpy") as weights:
+                names = weights.keys()
+        except (OSError, SafetensorError) as error:
+            yield f"--model {model}: cannot read {file.name}: {error}; save the model again"
+            continue
+        if "lm_head.bias" in names:
+            yield f"--model {model}: its output head has a bias, which is not supported; choose another model"
 
 
 def _unusable_critic(model: str, actor: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.tensor import DTensor
 
+from placebench.checks import unusable_workload
 from placebench.errors import UsageError
 from placebench.models import PRESETS, ModelShape, model_shape
 from placebench.ppo.attention import cached_attention
@@ -292,8 +294,23 @@ def test_a_model_that_is_trained_drops_nothing_out(tmp_path: Path, alone: None) 
 
 def test_an_output_head_with_a_bias_is_refused(tmp_path: Path) -> None:
     save_plain_model(tmp_path, "phi")
-    with pytest.raises(UsageError, match="its output head has a bias, which is not supported; choose another model"):
+    reason = f"--model {tmp_path}: its output head has a bias, which is not supported; choose another model"
+    with pytest.raises(UsageError, match=re.escape(reason)):
         load_language_model(str(tmp_path))
+    assert reason in list(unusable_workload(build_workload({"model": str(tmp_path)})))
+
+
+def test_weights_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    save_plain_model(tmp_path, "llama")
+    workload = build_workload(
+        {"model": str(tmp_path), "rollout": {"backend": "torch"}, "batch": {"max_prompt_length": 8}}
+    )
+    assert list(unusable_workload(workload)) == []
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    (reason,) = unusable_workload(workload)
+    assert reason.startswith(f"--model {tmp_path}: cannot read model.safetensors: ")
+    assert reason.endswith("; save the model again")
 
 
 def test_generation_leaves_the_sharded_root_as_training_has_it(alone: None) -> None:
