@@ -132,10 +132,11 @@ def _readable() -> list[str]:
     standard = dict.fromkeys(sysconfig.get_path(name, vars=base) for name in ("stdlib", "platstdlib"))
     entries = [entry for folder in standard for entry in Path(folder).glob("*") if entry.name not in _INSTALLED]
     for library in dict.fromkeys(os.path.realpath(folder) for folder in _LIBRARIES):
-        entries += (entry for entry in Path(library).glob("*.so*") if entry.is_file())
+        shared = (entry for pattern in ("*.so", "*.so.[0-9]*") for entry in Path(library).glob(pattern))
+        entries += (entry for entry in shared if os.path.isfile(entry))
         # Debian and its kin keep a machine's shared libraries, and nothing of Python's, in a folder of their own.
         entries += Path(library).glob("*-linux-gnu*")
-    return [str(entry) for entry in (*entries, Path("/etc/ld.so.cache")) if entry.exists()]
+    return [str(entry) for entry in (*entries, Path("/etc/ld.so.cache")) if os.path.exists(entry)]
 
 
 def _read(process: "subprocess.Popen[bytes]", limits: Limits) -> tuple[End, bytes]:
