@@ -166,6 +166,30 @@ def test_the_report_of_two_runs_says_why(tmp_path: Path) -> None:
     assert "In split, cpu:1 (critic_pool) waits" in words(alone.stdout)
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("before_the_change", "after_the_change")])
+@pytest.mark.parametrize("phase", ["policy_and_reference_logprobs", "policy_and_reference_logprobs_prep_and_transfer"])
+def test_the_verdict_stands_whole_in_80_columns(tmp_path: Path, names: tuple[str, str], phase: str) -> None:
+    more = dict.fromkeys(range(1, 7), f" - timing_s/{phase}:1.5")
+    arms = [
+        [verl_log(tmp_path, f"{name}{number}.log", step_s=seconds + number / 100, more=more) for number in range(3)]
+        for name, seconds in zip(names, (10.0, 12.0), strict=True)
+    ]
+    result = invoke(*(f"{name}={','.join(map(str, logs))}" for name, logs in zip(names, arms, strict=True)))
+    assert result.exit_code == 0, result.stderr
+    table = result.stdout.split("\n\n")[0].splitlines()
+    assert max(map(len, table)) <= 80
+    assert [line.split()[-1] for line in table if "verdict" in line] == ["verdict"]
+    found = {line.split()[0]: line.split()[-1] for line in table}
+    assert {name: found[name] for name in ("step", "gen", "unattributed", "tokens/s")} == {
+        "step": "slower",
+        "gen": "slower",
+        "unattributed": "higher",
+        "tokens/s": "slower",
+    }
+    assert phase in "".join(line.split()[0] for line in table if line.startswith("  ") and line[2] != " ")
+    assert all(f"{seconds} s" in "".join(table) for seconds in ("10.0", "12.0", "1.50"))
+
+
 def test_one_log_alone_gives_its_numbers(tmp_path: Path) -> None:
     result = invoke(verl_log(tmp_path, "a.log"))
     assert result.exit_code == 0

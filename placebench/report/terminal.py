@@ -1,6 +1,6 @@
 """The report on the terminal: verdict, reason, tables. Readable in 80 columns and without colours."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Literal
 
 from rich.console import Console
@@ -25,6 +25,10 @@ from placebench.report.tables import (
 )
 from placebench.report.time_tables import path_grid, short_path_grid, single_path_grid
 
+CELL_GAP = 2
+PHASE_INDENT = 2
+# The name of an arm is broken into no narrower lines.
+NAME_COLUMNS = 9
 STYLES = {Verdict.FASTER: "bold green", Verdict.SLOWER: "bold red", Verdict.UNDECIDED: "yellow"}
 
 
@@ -32,7 +36,8 @@ def print_summary(summary: Summary, console: Console) -> None:
     """Print what the report says; nothing is coloured where the console has no colours."""
     first, *others = summary.placements
     for other in others:
-        console.print(_against(f"{other.name} against {first.name}", first, other, comparison_rows(first, other)))
+        rows = comparison_rows(first, other)
+        console.print(_against(f"{other.name} against {first.name}", first, other, rows, console.width))
         console.print()
         if (path := path_grid(first, other)).rows:
             console.print(grid_table(short_path_grid(path), texts=1, width=console.width))
@@ -98,17 +103,27 @@ def _warmup(summary: Summary) -> str:
     return most if len(counts) == 1 else f"{counts[0]} to {most}"
 
 
-def _against(title: str, first: PlacementSummary, other: PlacementSummary, rows: Iterable[Row]) -> Table:
+def _against(title: str, first: PlacementSummary, other: PlacementSummary, rows: Sequence[Row], width: int) -> Table:
+    """The table of one placement against the first. Where it is too wide, names and labels are broken, no number."""
     table = _table(title)
-    table.add_column("", no_wrap=True)
-    for name in (first.name, other.name):
-        table.add_column(Text(name), justify="right", overflow="fold", min_width=9)
-    table.add_column("ratio", justify="right", no_wrap=True)
-    table.add_column("95 % interval", justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    told = {
+        "ratio": [row.ratio for row in rows],
+        "95 % interval": [row.interval for row in rows],
+        "verdict": [row.verdict for row in rows],
+    }
+    taken = sum(max(map(len, (head, *cells))) + CELL_GAP for head, cells in told.items())
+    labels = max((len(row.label) + PHASE_INDENT * row.is_phase for row in rows), default=0)
+    room = (width - labels - taken) // 2 - CELL_GAP
+    table.add_column("", overflow="fold")
+    for name, values in ((first.name, [row.first for row in rows]), (other.name, [row.other for row in rows])):
+        least = max(map(len, values), default=0)
+        most = max(least, room, NAME_COLUMNS)
+        table.add_column(Text(name), justify="right", overflow="fold", min_width=least, max_width=most)
+    for head in told:
+        table.add_column(head, justify="left" if head == "verdict" else "right", no_wrap=True)
     for row in rows:
         verdict = Text(row.verdict, STYLES.get(Verdict(row.verdict), "") if row.verdict else "")
-        label = Text(f"  {row.label}" if row.is_phase else row.label)
+        label = Padding(Text(row.label), (0, 0, 0, PHASE_INDENT if row.is_phase else 0))
         table.add_row(label, row.first, row.other, row.ratio, row.interval, verdict)
     return table
 
