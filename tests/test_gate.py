@@ -14,13 +14,13 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_run import SyntheticRun
+from synthetic_run import STANDARD, SyntheticRun
 
 from placebench.cli import main
 from placebench.commands.shared import parse_share
 from placebench.errors import BaselineError, LaunchError, RegressionError, UsageError
 from placebench.gate.baseline import Baseline, MeasuredPlacement, load_baseline, save_baseline
-from placebench.gate.checking import Check, Outcome, check
+from placebench.gate.checking import Check, Outcome, check, describe, unequal_work
 from placebench.gate.output import verdict
 from placebench.runfolder import Status
 
@@ -98,6 +98,163 @@ def test_what_noise_may_hide_is_told(metric: str) -> None:
     faster = outcome(measured(1.0, 1.01, 0.99), measured(0.5, 0.51, 0.49), metrics=(metric,))
     assert verdict(quiet) == verdict(faster) == "no regression: 1 number within 5 %"
     assert verdict(noisy) == "no regression shown; too noisy to be sure of 5 %: 1 of 1 number"
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [(0.96, Outcome.PASSED), (0.645, Outcome.PASSED), (0.51, Outcome.PASSED), (0.49, Outcome.REGRESSION)],
+)
+def test_half_as_much_throughput_is_50_percent_worse(left: float, expected: Outcome) -> None:
+    before = (1.0, 1.0001, 0.9999)
+    now = measured(*(step / left for step in before))
+    found = outcome(measured(*before), now, metrics=("tokens/s",), max_regression=0.5)
+    assert [case.outcome for case in found.cases] == [expected]
+    seen = found.cases[0].visible
+    assert seen == pytest.approx(0.5, abs=0.001)
+    just = outcome(measured(*before), measured(*(step / (1 - seen) * 1.0001 for step in before)), metrics=("tokens/s",),
+                   max_regression=0.5)  # fmt: skip
+    assert just.cases[0].outcome is Outcome.REGRESSION
+
+
+def with_tokens(tokens: float, *steps: float) -> Baseline:
+    """Launches of so many tokens a step, whose phase takes half of it, as a baseline without steps has them."""
+    found = measured(*steps)
+    launches = tuple(
+        {
+            "step_time": launch["step_time"],
+            "phase/gen": launch["step_time"] / 2,
+            "tokens": tokens,
+            "tokens_per_s": tokens / launch["step_time"],
+            "peak_memory": tokens,
+        }
+        for launch in found.placements["standard"].launches
+    )
+    placement = found.placements["standard"].model_copy(update={"launches": launches})
+    return found.model_copy(update={"placements": {"standard": placement}})
+
+
+@pytest.mark.parametrize(
+    ("tokens", "slower", "expected"),
+    [
+        # As long as its tokens make it.
+        (1300, 1.3, {"step": "undecided", "gen": "undecided", "tokens/s": "passed", "peak memory": "regression"}),
+        # Slower than its tokens make it.
+        (1300, 1.6, {"step": "regression", "gen": "regression", "tokens/s": "regression", "peak memory": "regression"}),
+        # Slower, which fewer tokens hide.
+        (700, 1.0, {"step": "undecided", "gen": "undecided", "tokens/s": "regression", "peak memory": "improved"}),
+        # Faster than its tokens make it.
+        (700, 0.6, {"step": "improved", "gen": "improved", "tokens/s": "improved", "peak memory": "improved"}),
+        (1005, 1.3, dict.fromkeys(("step", "gen", "tokens/s"), "regression") | {"peak memory": "passed"}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_change_of_work_alone_is_no_regression_and_hides_none(
+    tokens: float, slower: float, expected: dict[str, str], paired: bool
+) -> None:
+    before = with_tokens(1000, 1.0, 1.01, 0.99)
+    now = with_tokens(tokens, *(slower * step for step in (1.0, 1.01, 0.99)))
+    found = outcome(before, now, metrics=tuple(expected), paired=paired)
+    assert {case.metric.label: str(case.outcome) for case in found.cases} == expected
+    texts = [unequal_work(case) for case in found.cases]
+    if tokens == 1005:
+        assert texts == [None] * 4
+    else:
+        start = f"unequal work: standard had {tokens:,.0f} tokens a step, the baseline 1,000"
+        assert [str(text).startswith(start) for text in texts] == [True] * 4
+        work = found.cases[0].work
+        assert work is not None
+        assert work.found is not None
+        assert work.found.adjusted.value == pytest.approx(slower / tokens * 1000)
+        assert str(texts[0]).endswith(") per token; a verdict needs both to agree.")
+        assert str(texts[-1]) == f"{start}; peak memory is judged as measured."
+        assert describe(found.cases[-1]).endswith(f"), with {tokens / 10 - 100:+.1f} % tokens a step")
+
+
+def test_how_far_tokens_make_a_step_longer_is_told_by_its_steps(tmp_path: Path) -> None:
+    # Steps take as long as the root of their tokens; of these the second run has 30 % more, and it is 18 % slower.
+    wave = {step: 1 + 0.3 * math.sin(step) for step in range(1, 13)}
+
+    def save(name: str, more: float, factor: float) -> Baseline:
+        root = math.sqrt(more)
+        path = run(
+            tmp_path / name, factor * root, layouts={"standard": STANDARD}, steps=12,
+            step_tokens=lambda _, __, step: more * wave[step], step_pace=lambda _, __, step: math.sqrt(wave[step]),
+        )  # fmt: skip
+        return save_baseline(path, tmp_path / f"{name}.json")
+
+    before, same, slower = save("before", 1.0, 1.0), save("same", 1.3, 1.0), save("slower", 1.3, 1.18)
+    assert load_baseline(tmp_path / "slower.json") == slower
+    for now, expected in ((same, "undecided"), (slower, "regression")):
+        for paired in (False, True):
+            (case,) = outcome(before, now, paired=paired).cases
+            assert str(case.outcome) == expected
+            assert case.work is not None
+            assert case.work.found is not None
+            assert case.work.found.exponent == pytest.approx(0.5)
+    assert "(+30.0 %). step: 1.345 (" in str(unequal_work(case))
+    # A file without steps tells no more than that: per token, it is 3.5 % slower.
+    content = json.loads((tmp_path / "before.json").read_text())
+    del content["placements"]["standard"]["steps"]
+    (tmp_path / "older.json").write_text(json.dumps(content))
+    (case,) = outcome(load_baseline(tmp_path / "older.json"), slower, paired=True).cases
+    assert (str(case.outcome), ", 1.035 (" in str(unequal_work(case))) == ("undecided", True)
+
+
+NUMBERS = st.just(0.0) | st.floats(0.001, 1000)
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(1, 4), NUMBERS, NUMBERS), max_size=5), min_size=3, max_size=3),
+    NUMBERS,
+    st.sampled_from(["step", "gen", "tokens/s", "peak memory"]),
+    st.booleans(),
+)
+def test_whatever_steps_a_file_holds_there_is_an_outcome(
+    steps: list[list[tuple[int, float, float]]], tokens: float, metric: str, paired: bool
+) -> None:
+    before, now = with_tokens(1000, 1.0, 1.01, 0.99), with_tokens(tokens, 1.3, 1.31, 1.29)
+    sides = []
+    for side, found in ((before, [[(1, 1.0, 1000.0), (2, 1.0, 1001.0)]] * 3), (now, steps)):
+        placement = side.placements["standard"].model_copy(update={"steps": tuple(map(tuple, found))})
+        sides.append(side.model_copy(update={"placements": {"standard": placement}}))
+    (case,) = outcome(*sides, metrics=(metric,), paired=paired).cases
+    if case.work is None and metric in ("step", "gen"):
+        assert case.outcome is Outcome.REGRESSION
+    assert (unequal_work(case) is None) == (case.work is None or case.ratio is None)
+
+
+def test_unequal_work_stands_in_every_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = {"standard": STANDARD}
+    before = run(tmp_path / "before", layouts=alone)
+    longer = run(tmp_path / "longer", 1.3, layouts=alone, tokens={"standard": 1690})
+    slower = run(tmp_path / "slower", 1.6, layouts=alone, tokens={"standard": 1690})
+    summary, junit, content = (tmp_path / name for name in ("summary.md", "gate.xml", "gate.json"))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    result = invoke("check", longer, "--baseline", before, "--junit", junit, "--json", content)
+    assert result.exit_code == 0
+    told = "unequal work: standard had 1,690 tokens a step, the baseline 1,300 (+30.0 %). step: 1.30 ("
+    assert told in " ".join(result.stdout.split())
+    assert f"::warning title=placebench check::{told.replace('%', '%25')}" in result.stdout
+    last = "no regression shown; worse only as measured or only at equal tokens: 1 of 1 number"
+    assert result.stdout.splitlines()[-1] == last
+    assert f"- {told}" in summary.read_text()
+    suite = ElementTree.parse(junit).getroot()[0]
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "1", "failures": "0", "errors": "0", "skipped": "1",
+    }  # fmt: skip
+    assert [(skipped.get("message") or "").startswith(told) for skipped in suite.iter("skipped")] == [True]
+    numbers = json.loads(content.read_text())
+    assert (numbers["exit_code"], numbers["verdict"], numbers["cases"][0]["outcome"]) == (0, last, "undecided")
+    assert numbers["cases"][0]["work"] == {
+        "baseline_tokens": pytest.approx(1300), "run_tokens": pytest.approx(1690), "exponent": 1.0,
+        "ratio": pytest.approx(1.0), "low": pytest.approx(0.965, abs=0.01), "high": pytest.approx(1.036, abs=0.01),
+    }  # fmt: skip
+    worse = invoke("check", slower, "--baseline", before, "--junit", junit)
+    assert worse.exit_code == 1
+    assert worse.stderr.endswith(", 1.23 times with the difference in tokens (+30.0 %) taken out\n")
+    (failure,) = ElementTree.parse(junit).getroot()[0].iter("failure")
+    assert "(+30.0 %) taken out" in (failure.get("message") or "")
 
 
 LAUNCHES = st.lists(st.floats(0.01, 100), min_size=0, max_size=6)

@@ -24,7 +24,11 @@ KINDS = ("host", "devices", "versions", "workload")
 @click.argument("runs", metavar="RUN[,RUN...]")
 @click.option("--baseline", required=True, metavar="FILE|RUN[,...]", help="A baseline file, or a run's folder.")
 @click.option(
-    "--max-regression", default="5%", show_default=True, metavar="SHARE", help="How much worse is allowed: 5% or 0.05."
+    "--max-regression",
+    default="5%",
+    show_default=True,
+    metavar="SHARE",
+    help="How much worse is allowed, 5% or 0.05: by how much a time may grow, and throughput fall.",
 )
 @click.option(
     "--metric", "metrics", multiple=True, metavar="NAME", help="A number to check; repeatable.  [default: step]"
@@ -52,8 +56,8 @@ def check(
     """Say whether a run is worse than a baseline, with the exit code.
 
     RUN is the run's folder, latest, or one placement of it, RUN:PLACEMENT; several runs of the same, set apart by
-    commas, count as one. A regression is worse by more than --max-regression with its whole 95 % interval. On GitHub
-    the step's summary and annotations are written, too.
+    commas, count as one. A regression is worse by more than --max-regression with its whole 95 % interval; where steps
+    had other tokens, at equal tokens as well. On GitHub the step's summary and annotations are written, too.
     """
     from placebench.compare.sources import parse_source
     from placebench.gate.baseline import load_baseline, measured_run

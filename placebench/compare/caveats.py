@@ -114,10 +114,10 @@ def _unequal_work(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def work_figures(step: Ratio, work: UnequalWork) -> str:
-    """By how much the tokens differ, and the ratio of step times as measured and with the tokens taken out."""
+def work_figures(measured: Ratio, work: UnequalWork, label: str = "Step time") -> str:
+    """By how much the tokens differ, and the ratio of a number as measured and with the tokens taken out."""
     return (
-        f"({100 * (work.tokens.value - 1):+.1f} %). Step time: {_figure(step)} as measured, {_figure(work.adjusted)}"
+        f"({100 * (work.tokens.value - 1):+.1f} %). {label}: {_figure(measured)} as measured, {_figure(work.adjusted)}"
         f" {_adjustment(work)}; a verdict needs both to agree."
     )
 

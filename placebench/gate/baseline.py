@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from placebench import __version__
 from placebench.compare.comparison import PlacementResult, compare_run
+from placebench.compare.metrics import STEP_TIME
 from placebench.compare.run import Run
 from placebench.errors import BaselineError, LaunchError, UsageError
 from placebench.manifest import utc_now
@@ -27,7 +29,15 @@ class MeasuredPlacement(_Part):
     devices: tuple[str, ...] = Field(description="the model of every device")
     planned: int = Field(description="launches that the run was to have")
     launches: tuple[dict[str, float], ...] = Field(description="numbers of each finished launch, by key")
+    steps: tuple[tuple[tuple[int, float, float], ...], ...] = Field(
+        (), description="measured steps of each launch: number, seconds, tokens; none in files of earlier versions"
+    )
     failures: tuple[str, ...] = Field((), description="why launches are not done")
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the steps of every launch are known."""
+        return len(self.steps) == len(self.launches)
 
     def values(self, key: str) -> dict[int, float]:
         """One number of every launch that has it."""
@@ -86,16 +96,25 @@ def _measured(run: Run, result: PlacementResult) -> MeasuredPlacement:
         for launch in run.missing
         if launch.placement == result.name
     ]
+    values = result.launch_values.sort_index()
     launches = (
-        {str(key): float(value) for key, value in row.items() if np.isfinite(value)}
-        for _, row in result.launch_values.sort_index().iterrows()
+        {str(key): float(value) for key, value in row.items() if np.isfinite(value)} for _, row in values.iterrows()
     )
     return MeasuredPlacement(
         devices=tuple(run.devices[device].name for device in result.placement.devices),
         planned=int(run.manifest["rounds"]),
         launches=tuple(launches),
+        steps=tuple(_steps(result.steps_by_round.get(int(round_))) for round_ in values.index),
         failures=tuple(failures),
     )
+
+
+def _steps(measured: pd.DataFrame | None) -> tuple[tuple[int, float, float], ...]:
+    """What tells work apart: number, time and tokens of each step that has both."""
+    if measured is None:
+        return ()
+    known = measured[[STEP_TIME.key, "tokens"]].dropna()
+    return tuple((step, time, tokens) for step, time, tokens in known.itertuples())
 
 
 def save_baseline(run: Path, path: Path, placement: str | None = None) -> Baseline:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from placebench.compare.caveats import work_figures
 from placebench.compare.metrics import ENERGY, IDLE, MEMORY, STEP_TIME, Metric, placement_metrics
 from placebench.compare.statistics import Better, Estimate, Ratio, Verdict, compare, estimate
-from placebench.compare.text import interval, listing, plural, quantity, ratio
+from placebench.compare.text import interval, listing, number, plural, quantity, ratio
 from placebench.config import flatten
 from placebench.errors import BaselineError, LaunchError, PlacebenchError, RegressionError, UsageError
 from placebench.gate.baseline import Baseline, MeasuredPlacement
+from placebench.gate.work import OtherWork, other_work
 
 # More of these is worse, though a comparison of placements calls neither side better.
 WORSE_WHEN_HIGHER = (MEMORY.key, ENERGY.key, IDLE.key)
@@ -39,6 +41,8 @@ class Outcome(StrEnum):
     IMPROVED = "improved"
     """Better by more than the threshold, interval and all: time for a new baseline."""
     REGRESSION = "regression"
+    UNDECIDED = "undecided"
+    """Worse as measured or at equal tokens, but not both: neither a regression nor a pass."""
     NOT_MEASURED = "not measured"
 
 
@@ -53,8 +57,10 @@ class Case:
         now: the run's.
         ratio: now / before; None where a side lacks it.
         outcome: the word.
-        visible: the smallest measured change, as a fraction, that would have been a regression; NaN without interval.
-        worst: the interval's worse end as a ratio, above 1 for worse; NaN without interval.
+        visible: the smallest measured change for the worse, as a fraction, that would have been a regression; NaN
+            without interval.
+        worst: the change at the interval's worse end, as a fraction, above 0 for worse; NaN without interval.
+        work: how the run's work differs from the baseline's; None where it does not, or is not known.
     """
 
     placement: str
@@ -65,6 +71,7 @@ class Case:
     outcome: Outcome
     visible: float
     worst: float
+    work: OtherWork | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,11 @@ class Check:
         return tuple(case for case in self.cases if case.outcome is Outcome.REGRESSION)
 
     @property
+    def undecided(self) -> tuple[Case, ...]:
+        """The numbers that cannot be judged as the work is another."""
+        return tuple(case for case in self.cases if case.outcome is Outcome.UNDECIDED)
+
+    @property
     def error(self) -> PlacebenchError | None:
         """What the check ends with; None when all is well."""
         if self.missing:
@@ -125,7 +137,8 @@ def check(
     """Compare a run with a baseline.
 
     A number regresses when it is worse by more than `max_regression` with its whole 95 % interval: Welch's, for the
-    launches of two runs are no pairs, unless they were interleaved.
+    launches of two runs are no pairs, unless they were interleaved. A time may grow by that share, a throughput may
+    fall by it. Where the steps of the two had other tokens, a verdict needs the number at equal tokens to agree.
 
     Args:
         run: the run, as a baseline.
@@ -192,6 +205,7 @@ def join(runs: Sequence[Baseline]) -> Baseline:
                 update={
                     "planned": placements[name].planned + more.planned,
                     "launches": placements[name].launches + more.launches,
+                    "steps": placements[name].steps + more.steps,
                     "failures": placements[name].failures + more.failures,
                 }
             )
@@ -202,10 +216,28 @@ def describe(case: Case) -> str:
     """A number beside the baseline's, in one phrase."""
     if case.ratio is None:
         return f"{case.placement}: {case.metric.label} was not measured"
-    return (
+    text = (
         f"{case.placement}: {case.metric.label} is {ratio(case.ratio.value, case.ratio.low, case.ratio.high)} times the"
         f" baseline's (95 % interval {interval(case.ratio.low, case.ratio.high)}, {change(case)})"
     )
+    if case.work is None:
+        return text
+    work = case.work.found
+    if work is None:
+        return f"{text}, with {100 * (case.work.now / case.work.before - 1):+.1f} % tokens a step"
+    equal = ratio(work.adjusted.value, work.adjusted.low, work.adjusted.high)
+    return f"{text}, {equal} times with the difference in tokens ({100 * (work.tokens.value - 1):+.1f} %) taken out"
+
+
+def unequal_work(case: Case) -> str | None:
+    """That the run's steps had other tokens than the baseline's, and what the number is without the difference."""
+    work = case.work
+    if work is None or case.ratio is None:
+        return None
+    tokens = f"unequal work: {case.placement} had {number(work.now)} tokens a step, the baseline {number(work.before)}"
+    if work.found:
+        return f"{tokens} {work_figures(case.ratio, work.found, case.metric.label)}"
+    return f"{tokens}; {case.metric.label} is judged as measured."
 
 
 def change(case: Case) -> str:
@@ -279,20 +311,26 @@ def _case(
 ) -> Case:
     """One number of one placement against the baseline's."""
     better = Better.LESS if metric.key in WORSE_WHEN_HIGHER else metric.better
+    # Of throughput a share may be lost, which is a larger one of what is left.
+    effect = max_regression / (1 - max_regression) if better is Better.MORE else max_regression
     first, other = (side.values(metric.key) for side in (before, now))
-    found = compare(first, other, better, max_regression, paired=paired)
+    found = compare(first, other, better, effect, paired=paired)
+    work = other_work(metric, better, before, now, effect, paired=paired)
     visible = worst = math.nan
     if found is not None:
-        slack = math.log(found.high / found.value)
-        visible = math.expm1(math.log1p(max_regression) + slack)
-        worst = 1 / found.low if better is Better.MORE else found.high
+        slack = math.log1p(effect) + math.log(found.high / found.value)
+        visible = -math.expm1(-slack) if better is Better.MORE else math.expm1(slack)
+        worst = 1 - found.low if better is Better.MORE else found.high - 1
     estimates = (estimate(list(first.values())), estimate(list(other.values())))
-    return Case(name, metric, *estimates, found, _outcome(found), visible, worst)
+    return Case(name, metric, *estimates, found, _outcome(found, work), visible, worst, work)
 
 
-def _outcome(found: Ratio | None) -> Outcome:
+def _outcome(found: Ratio | None, work: OtherWork | None) -> Outcome:
     if found is None or math.isnan(found.low):
         return Outcome.NOT_MEASURED
-    if found.verdict is Verdict.SLOWER:
-        return Outcome.REGRESSION
-    return Outcome.IMPROVED if found.verdict is Verdict.FASTER else Outcome.PASSED
+    verdicts = {found.verdict}
+    if work and work.found:
+        verdicts.add(work.found.adjusted.verdict)
+    if Verdict.SLOWER in verdicts:
+        return Outcome.REGRESSION if len(verdicts) == 1 else Outcome.UNDECIDED
+    return Outcome.IMPROVED if verdicts == {Verdict.FASTER} else Outcome.PASSED

@@ -12,12 +12,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from placebench.compare.statistics import Better
 from placebench.compare.text import MISSING, interval, plural, quantity, ratio, threshold
 from placebench.errors import UsageError
-from placebench.gate.checking import Case, Check, Outcome, describe
+from placebench.gate.checking import Case, Check, Outcome, describe, unequal_work
+from placebench.gate.work import OtherWork
 from placebench.runfolder import write_atomically
 
-STYLES = {Outcome.REGRESSION: "bold red", Outcome.NOT_MEASURED: "yellow", Outcome.IMPROVED: "green"}
+STYLES = {
+    Outcome.REGRESSION: "bold red",
+    Outcome.UNDECIDED: "yellow",
+    Outcome.NOT_MEASURED: "yellow",
+    Outcome.IMPROVED: "green",
+}
 HEADER = ("placement", "number", "baseline", "run", "ratio", "95 % interval", "would see", "result")
 
 
@@ -40,8 +47,15 @@ def print_check(check: Check, console: Console) -> None:
             " measured change that would have been one.",
             style="dim",
         )
-    for text in check.allowed:
-        console.print(Text.assemble(("differs, as allowed: ", "yellow"), text))
+    for text in _warnings(check):
+        start, text = text.split(": ", 1)
+        console.print(Text.assemble((f"{start}: ", "yellow"), text))
+
+
+def _warnings(check: Check) -> list[str]:
+    """What must be known beside the numbers, one line each."""
+    work = [text for case in check.cases if (text := unequal_work(case))]
+    return [*work, *(f"differs, as allowed: {text}" for text in check.allowed)]
 
 
 def title(check: Check) -> str:
@@ -65,24 +79,34 @@ def _cells(case: Case) -> tuple[str, ...]:
         quantity(case.now.value, case.metric.unit),
         MISSING if found is None else ratio(found.value, found.low, found.high),
         MISSING if found is None else interval(found.low, found.high),
-        MISSING if math.isnan(case.visible) else f"+{100 * case.visible:.0f} %",
+        MISSING if math.isnan(case.visible) else f"{_sign(case)}{100 * case.visible:.0f} %",
         case.outcome.value,
     )
+
+
+def _sign(case: Case) -> str:
+    """Of a change for the worse."""
+    return "−" if case.metric.better is Better.MORE else "+"
 
 
 def verdict(check: Check) -> str:
     """The whole in one line."""
     if check.error:
         return str(check.error)
-    share = threshold(check.max_regression)
-    noisy = sum(case.worst > 1 + check.max_regression for case in check.cases)
+    share, numbers = threshold(check.max_regression), plural(len(check.cases), "number")
+    noisy = sum(case.worst > check.max_regression for case in check.cases if case.outcome is not Outcome.UNDECIDED)
+    doubts = []
+    if check.undecided:
+        doubts.append(f"worse only as measured or only at equal tokens: {len(check.undecided)} of {numbers}")
     if noisy:
-        return f"no regression shown; too noisy to be sure of {share}: {noisy} of {plural(len(check.cases), 'number')}"
-    return f"no regression: {plural(len(check.cases), 'number')} within {share}"
+        doubts.append(f"too noisy to be sure of {share}: {noisy} of {numbers}")
+    return f"no regression shown; {'; '.join(doubts)}" if doubts else f"no regression: {numbers} within {share}"
 
 
 def write_junit(check: Check, path: Path) -> None:
     """Write JUnit XML: a case a number; what keeps it from being judged is an error, a regression a failure.
+
+    A number that unequal work leaves open counts as skipped.
 
     Raises:
         UsageError: the file cannot be written.
@@ -94,7 +118,7 @@ def write_junit(check: Check, path: Path) -> None:
         tests=str(len(check.cases) + len(errors)),
         failures=str(len(check.regressions)),
         errors=str(len(errors)),
-        skipped="0",
+        skipped=str(len(check.undecided)),
     )
     for name, text in errors:
         case = ElementTree.SubElement(suite, "testcase", classname="placebench", name=name)
@@ -104,7 +128,10 @@ def write_junit(check: Check, path: Path) -> None:
         case = ElementTree.SubElement(suite, "testcase", place)
         if found.outcome is Outcome.REGRESSION:
             ElementTree.SubElement(case, "failure", type="regression", message=_xml_text(describe(found)))
-        ElementTree.SubElement(case, "system-out").text = _xml_text(describe(found))
+        if found.outcome is Outcome.UNDECIDED:
+            ElementTree.SubElement(case, "skipped", message=_xml_text(unequal_work(found) or ""))
+        texts = filter(None, (describe(found), unequal_work(found)))
+        ElementTree.SubElement(case, "system-out").text = _xml_text("\n".join(texts))
     suites = ElementTree.Element("testsuites")
     suites.append(suite)
     ElementTree.indent(suites)
@@ -147,6 +174,20 @@ def _content(case: Case) -> dict[str, Any]:
         "high": _number(found.high) if found else None,
         "visible": _number(case.visible),
         "outcome": case.outcome.value,
+        "work": _work(case.work) if case.work else None,
+    }
+
+
+def _work(work: OtherWork) -> dict[str, Any]:
+    """Tokens of a step on both sides, and the number's ratio at equal tokens, null where it is judged as measured."""
+    found = work.found
+    return {
+        "baseline_tokens": _number(work.before),
+        "run_tokens": _number(work.now),
+        "exponent": _number(found.exponent) if found else None,
+        "ratio": _number(found.adjusted.value) if found else None,
+        "low": _number(found.adjusted.low) if found else None,
+        "high": _number(found.adjusted.high) if found else None,
     }
 
 
@@ -166,6 +207,7 @@ def tell_github(check: Check, environment: Mapping[str, str] = os.environ) -> li
         return []
     lines = [("error", text) for _, text in problems(check)]
     lines += [("error", describe(case)) for case in check.regressions]
+    lines += [("warning", text) for case in check.undecided if (text := unequal_work(case))]
     lines += [("notice", describe(case)) for case in check.cases if case.outcome is Outcome.IMPROVED]
     return [f"::{level} title=placebench check::{_command_text(text)}" for level, text in lines]
 
@@ -177,7 +219,7 @@ def markdown(check: Check) -> str:
         lines += [f"| {' | '.join(HEADER)} |", "|" + " --- |" * len(HEADER)]
         lines += [f"| {' | '.join(map(_cell, _cells(case)))} |" for case in check.cases]
         lines.append("")
-    lines += [f"- differs, as allowed: {_cell(text)}" for text in check.allowed]
+    lines += [f"- {_cell(text)}" for text in _warnings(check)]
     return "\n".join(lines) + "\n"
 
 
