@@ -7,10 +7,16 @@ import pytest
 from scipy.stats import false_discovery_control, ttest_1samp
 from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, read_json
 
+from placebench.compare.across import compare_arms
+from placebench.compare.across import headline as across_headline
+from placebench.compare.arms import run_arms
 from placebench.compare.caveats import caveats, load_meaning
 from placebench.compare.comparison import compare_run
+from placebench.compare.reasons import headline
 from placebench.compare.run import load_run
 from placebench.errors import UsageError
+from placebench.report.summary import summarize
+from placebench.report.tables import notes
 from placebench.runfolder import Status
 
 
@@ -191,3 +197,26 @@ def test_headlines_of_several_placements_and_phases_of_one_are_families(tmp_path
         assert step.p_value == pytest.approx(corrected[result.name], rel=1e-3)
         # All phases have the same ratio here; the load, which does not differ, makes their family larger.
         assert alone[result.name] * (1 - 1e-6) <= gen.p_value <= 1.5 * alone[result.name]
+
+
+def test_a_headline_that_only_the_number_of_placements_leaves_undecided_says_so(tmp_path: Path) -> None:
+    # By itself, `near` is slower, with a p value above 0.05 / 4. The others are too noisy to tell.
+    noise = (-0.012, 0.0, 0.012)
+    others = {"standard": 1.0, "c": 1.03, "d": 1.04, "e": 1.05}
+    run = SyntheticRun(
+        layouts=dict.fromkeys(("standard", "near", "c", "d", "e"), STANDARD),
+        pace=lambda round_, name: math.exp(0.08 + noise[round_ - 1]) if name == "near" else others[name] ** round_,
+    )
+    path = run.write(tmp_path / "run")
+    comparison = compare_run(path)
+    near = comparison.results[1]
+    told = headline(comparison, near)
+    assert told.startswith("Undecided whether near or standard is faster: a step takes 1.08 times as long")
+    assert told.endswith("3 launches each; undecided when corrected for 4 comparisons).")
+    pair = compare_arms([*run_arms(path, "standard"), *run_arms(path, "near")])
+    assert across_headline(pair, pair.arms[1]).startswith("near is slower than standard")
+    summary = summarize(comparison)
+    ratio = summary.placements[1].quantities[0].ratio
+    assert ratio is not None
+    assert ratio.corrected_for == 4
+    assert any("step and tokens/s are corrected for the 4 comparisons" in line for line in notes(summary, None))

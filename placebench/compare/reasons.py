@@ -279,6 +279,8 @@ def basis(found: Ratio, *, interleaved: bool = True) -> str:
     before, now = found.launches
     launches = f"{plural(now, 'launch', 'launches')} each" if now == before else f"{now} and {before} launches"
     more = "" if found.needed is None else f"; about {found.needed} each would decide"
+    if found.corrected_for is not None:
+        more = f"; undecided when corrected for {found.corrected_for} comparisons"
     if math.isnan(found.low):
         return f"{launches if now == before else '1 launch of one of them'}, so no interval{more}"
     ends = f"95 % interval {interval(found.low, found.high)}"

@@ -136,6 +136,7 @@ class Ratio:
             interval. Within a family, corrected for its size: see `control_false_discoveries`.
         needed: launches of each side with which its own interval would decide it; None where it does, and where
             even `MOST_LAUNCHES` would not.
+        corrected_for: how many ratios are looked at together, where only that leaves it undecided; else None.
     """
 
     value: float
@@ -146,6 +147,7 @@ class Ratio:
     verdict: Verdict
     p_value: float
     needed: int | None
+    corrected_for: int | None = None
 
 
 def estimate(values: Sequence[float], *, additive: bool = False) -> Estimate:
@@ -220,8 +222,9 @@ def control_false_discoveries(family: Mapping[Key, Ratio | None]) -> dict[Key, R
     held: dict[Key, Ratio | None] = dict(family)
     corrected = _corrected(np.array([ratio.p_value for ratio in tested.values()]))
     for (key, ratio), p_value in zip(tested.items(), corrected.tolist(), strict=True):
-        verdict = ratio.verdict if p_value < 1 - CONFIDENCE else Verdict.UNDECIDED
-        held[key] = replace(ratio, p_value=p_value, verdict=verdict)
+        held[key] = replace(ratio, p_value=p_value)
+        if p_value >= 1 - CONFIDENCE and ratio.verdict is not Verdict.UNDECIDED:
+            held[key] = replace(ratio, p_value=p_value, verdict=Verdict.UNDECIDED, corrected_for=len(tested))
     return held
 
 

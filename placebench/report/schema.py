@@ -39,6 +39,11 @@ class Ratio(_Part):
     needed: int | None = Field(
         default=None, description="launches of each side that would decide it; null where decided or out of reach"
     )
+    corrected_for: int | None = Field(
+        default=None,
+        description="how many ratios are looked at together, where its interval decides and only that leaves it"
+        " undecided",
+    )
     verdict: Verdict
 
 

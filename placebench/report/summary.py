@@ -155,6 +155,7 @@ def _ratio(found: MeasuredRatio | None) -> Ratio | None:
         pairs=found.pairs,
         p_value=found.p_value,
         needed=found.needed,
+        corrected_for=found.corrected_for,
         verdict=found.verdict,
     )
 

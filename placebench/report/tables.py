@@ -271,7 +271,8 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
         *_about_start(summary),
         _about_ratios(summary),
         f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"
-        f" within {effect}, else undecided; of phases and other details, at a false discovery rate of 5 % together.",
+        f" within {effect}, else undecided; of phases and other details, at a false discovery rate of 5 % together"
+        f"{_about_headlines(summary)}.",
         *(f"{found.label}: {found.meaning}." for found in placement_metrics(()) if found.key in measured),
         *_about_scaling(summary),
         "Phase: time of the device that worked longest on it. Phases in different pools overlap and do not add up.",
@@ -294,6 +295,11 @@ def _about_ratios(summary: Summary) -> str:
     return f"Ratio: over {summary.placements[0].name}. Its {method.confidence:.0%} interval: {method.interval}."
 
 
+def _about_headlines(summary: Summary) -> str:
+    others = len(summary.placements) - 1
+    return f"; step and tokens/s are corrected for the {others} comparisons" if others > 1 else ""
+
+
 def _about_scaling(summary: Summary) -> Iterator[str]:
     if summary.scaling:
         yield (
@@ -309,7 +315,7 @@ def _comparison_notes(summary: Summary) -> tuple[str, ...]:
         f"Steps: {summary.method.steps}. Values are means over launches.",
         _about_ratios(summary),
         f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"
-        f" within {effect}, else undecided; undecided, too, with one launch of an arm.",
+        f" within {effect}, else undecided; undecided, too, with one launch of an arm{_about_headlines(summary)}.",
         *(f"{found.label}: {found.meaning}." for found in placement_metrics(()) if found.key in measured),
         "Phases bear placebench's name where they mean the same, else the log's own. Phases that overlap, parts of"
         " phases and times outside the step are never added up.",
