@@ -388,6 +388,7 @@ V1_MODE = "'trainer': {'v1': {'trainer_mode': 'sync'}, "
         (VERL_CONFIG.replace("'name': 'vllm'", ROLLOUT_NODES), 16),
         (VERL_CONFIG.replace("'name': 'vllm'", ROLLOUT_NODES).replace("'trainer': {", V1_MODE), 8),
         (VERL_CONFIG.replace("'name': 'vllm'", "'nnodes': 0, 'n_gpus_per_node': 8, 'name': 'vllm'"), 8),
+        (VERL_CONFIG.replace("'name': 'vllm'", f"'nnodes': {'9' * 400}, 'n_gpus_per_node': 8, 'name': 'vllm'"), 8),
     ],
 )
 def test_the_rollouts_own_devices_count(tmp_path: Path, head: str, devices: int) -> None:

@@ -16,7 +16,7 @@ from typing import Literal
 import log_samples
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from placebench.compare.log_arms import arm_of_logs
@@ -24,6 +24,7 @@ from placebench.errors import UsageError
 from placebench.logs import DIALECTS, FORMATS, Kind, LoggedRun, read_log, read_run, scan_log
 from placebench.logs import source as log_source
 from placebench.logs.facts import logged_facts
+from placebench.logs.trl import steps_per_line
 
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 
@@ -396,6 +397,27 @@ def test_trl_after_a_resume_divides_by_its_own_steps(
     runtime = (steps - first) * 4.0 * overhead
     run = read_run([write(tmp_path, trl_console(rows, steps, runtime=runtime))])
     assert run.logs[0].table.steps_per_number in ({every} if lines >= 2 * every else {every, None})
+
+
+any_number = st.one_of(st.floats(), st.floats(0, 1e3), st.sampled_from([0.0, 5e-324, 1e300, math.inf, math.nan]))
+
+
+def end_of_run(runtime: float, rate: float, epoch: float) -> dict[str, float]:
+    return {"train_runtime": runtime, "train_steps_per_second": rate, "epoch": epoch}
+
+
+@given(
+    epochs=st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=6).map(sorted),
+    seconds=st.lists(any_number, max_size=6),
+    end=st.builds(end_of_run, any_number, any_number, any_number) | st.just({}),
+)
+@example([0.0, 1.0], [1.0], end_of_run(1.0, 5e-324, 1.0))
+@example([0.0, 1.0], [1.0], end_of_run(1e300, 1.0, 1.0))
+def test_trl_steps_per_line_is_a_whole_number_or_none(
+    epochs: list[float], seconds: list[float], end: dict[str, float]
+) -> None:
+    found = steps_per_line(epochs, seconds, end)
+    assert found is None or found >= 1
 
 
 def test_trl_that_does_not_say_how_many_steps_a_line_stands_for(tmp_path: Path) -> None:

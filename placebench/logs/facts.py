@@ -31,8 +31,9 @@ ROLLOUT_DEVICES = "rollout devices"
 
 # Blocks of 1 MiB in which configurations are looked for: they stand before the first steps.
 HEAD_BLOCKS = 4
-# A longer dict is no configuration.
+# A longer dict is no configuration, and larger numbers count no nodes and no devices.
 MAX_CONFIG_CHARS = 1 << 18
+MAX_DEVICES = 1 << 20
 # What another process wrote behind the line.
 GLUED = re.compile(r"\s*\([\w.:-]*\s?pid=[0-9]+(?:, ip=[0-9a-fA-F.:]+)?\).*$")
 CONFIG_BEGINS = "{'actor_rollout_ref'"
@@ -162,7 +163,8 @@ def _config_facts(config: Mapping[str, Any]) -> Facts:
 def _pool(config: Mapping[str, Any], keys: tuple[str, ...]) -> int:
     """The devices of a part of the configuration; 0 where it has none of its own."""
     nodes, each = (_at(config, (*keys, key)) for key in ("nnodes", "n_gpus_per_node"))
-    return nodes * each if isinstance(nodes, int) and isinstance(each, int) and nodes > 0 and each > 0 else 0
+    are_counts = all(isinstance(count, int) and 0 < count < MAX_DEVICES for count in (nodes, each))
+    return nodes * each if are_counts else 0
 
 
 def _rollout_pool(config: Mapping[str, Any]) -> int:

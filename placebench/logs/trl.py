@@ -21,6 +21,7 @@ STEP = re.compile(rf"(?:^|\])\s*\{{(?='(?:{FIRST_KEYS}|train_runtime)': )")
 LAST_LINE = "train_runtime"
 HISTORY = b'"log_history"'
 MAX_STATE_BYTES = 1 << 29
+MAX_STEPS_PER_LINE = 1 << 31
 
 _ASYNC = ("step", "fwd_bwd", "fwd", "optimizer", "rollout_wait", "weight_sync")
 _ASYNC_PARTS = ("weight_sync_pause", "weight_sync_barrier", "weight_sync_transfer")
@@ -102,6 +103,8 @@ def steps_per_line(epochs: Sequence[float], seconds: Sequence[float], end: Mappi
     digit = 0.01 if all(round(epoch, 2) == epoch for epoch in epochs) else 1e-3 * last
     slack = digit / span + digit / last + 0.0005 / rate
     steps = runtime * rate * span / last / (len(epochs) - 1)
+    if not (slack < 1 and steps < MAX_STEPS_PER_LINE):
+        return None
     fits = range(max(1, math.ceil(steps * (1 - slack))), math.floor(steps * (1 + slack)) + 1)
     if len(fits) != 1 or fits[0] * sum(filter(math.isfinite, seconds[1:])) > runtime:
         return None
