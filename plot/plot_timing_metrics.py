@@ -15,7 +15,7 @@ try:
 
     from placebench.commands.shared import let_everything_be_printed
     from placebench.errors import PlacebenchError, UsageError
-    from placebench.logs import FORMATS, Kind, is_timing, launch_names, scan_log
+    from placebench.logs import FORMATS, Kind, Log, is_timing, launch_names, scan_log
     from placebench.logs.follow import GrowingLog
     from placebench.logs.run import run_of_logs
     from placebench.report import figures
@@ -93,8 +93,8 @@ def plot_timing_metrics(
     for path, name in zip(logs, launch_names(logs), strict=True):
         log = scan_log(path, log_format=log_format, keep=is_timing)
         timing = log.timings(name)
-        for flag in log.flags:
-            click.echo(f"{path}: {flag.name}: {flag.text}", err=True)
+        for line in _flag_lines(log):
+            click.echo(line, err=True)
         kept = _without_first(timing, skip_first)
         if kept.empty:
             has = f"which has timings of {timing['step'].nunique()} steps"
@@ -127,6 +127,11 @@ def _draw(timings: list[pd.DataFrame], output_dir: Path, suffix: str, smooth: in
     return [*written, output_dir / CSV_NAME]
 
 
+def _flag_lines(log: Log) -> list[str]:
+    """What to mind of a log."""
+    return [f"{log.path}: {flag.name}: {flag.text}" for flag in log.flags]
+
+
 def _without_first(timing: pd.DataFrame, count: int) -> pd.DataFrame:
     """The timings of a log without its first steps."""
     kept: pd.DataFrame = timing[timing["step"].rank(method="dense") > count]
@@ -136,8 +141,14 @@ def _without_first(timing: pd.DataFrame, count: int) -> pd.DataFrame:
 def _follow(
     logs: tuple[Path, ...], log_format: str | None, skip_first: int, draw: Callable[[list[pd.DataFrame]], list[Path]]
 ) -> None:
-    """Draw growing logs whenever they have new steps, until the user says stop."""
-    lock, drawn = threading.Lock(), 0
+    """Draw growing logs whenever they have new steps, until the user says stop.
+
+    Raises:
+        UsageError: a log cannot be read on, or nothing was drawn; the message says what was waited for.
+    """
+    lock, seen = threading.Lock(), -1
+    told: set[str] = set()
+    waiting, has_drawn = "no step was read yet", False
     with StopSignals() as signals, ExitStack() as stack:
         growing = [stack.enter_context(GrowingLog(path, lock, log_format=log_format, keep=is_timing)) for path in logs]
         while signals.received is None:
@@ -145,15 +156,33 @@ def _follow(
             with lock:
                 steps = sum(log.steps for log in growing)
                 found = [log.log for log in growing]
-                if steps == drawn or not all(found):
+                if steps == seen:
                     continue
-                runs = [
-                    run_of_logs((log,), name=name) for log, name in zip(found, launch_names(logs), strict=True) if log
+                lines = [line for log in found if log for line in _flag_lines(log) if line not in told]
+                timings = [
+                    _drawable(log, name, skip_first) for log, name in zip(found, launch_names(logs), strict=True)
                 ]
-            drawn = steps
-            timings = [_without_first(run.timings, skip_first) for run in runs if run.timings is not None]
-            if len(timings) == len(logs) and not any(timing.empty for timing in timings):
+            seen = steps
+            told.update(lines)
+            for line in lines:
+                click.echo(line, err=True)
+            lacking = [str(path) for path, timing in zip(logs, timings, strict=True) if timing.empty]
+            if not lacking:
                 click.echo(f"{steps} steps: {', '.join(map(str, draw(timings)))}")
+                has_drawn = True
+                continue
+            before, behind = waiting, f" behind the first {skip_first}" if skip_first else ""
+            waiting = f"no step with timings{behind} yet in {', '.join(lacking)}"
+            if waiting != before:
+                click.echo(f"waiting: {waiting}")
+    if not has_drawn:
+        raise UsageError(f"nothing was drawn: {waiting}")
+
+
+def _drawable(log: Log | None, name: str, skip_first: int) -> pd.DataFrame:
+    """The timings of a growing log that are drawn; empty while there are none."""
+    timings = run_of_logs((log,), name=name).timings if log else None
+    return pd.DataFrame() if timings is None else _without_first(timings, skip_first)
 
 
 def main() -> None:

@@ -6,8 +6,11 @@ import runpy
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import log_samples
 import pytest
 from launching import wait_for
 
@@ -111,26 +114,64 @@ def test_a_wrong_call_ends_in_one_line(
 def test_growing_logs_are_drawn_again(folder: Path) -> None:
     lines = LOG.splitlines(keepends=True)
     (folder / "grows.log").write_text("step:0 - val-core/acc:0.5\n" + "".join(lines[:2]))
-    command = [sys.executable, "-u", str(SCRIPT), "grows.log", "demo.log", "--skip-first", "1", "--follow"]
+    with following(folder, "grows.log", "demo.log", "--skip-first", "1") as (script, said):
+        wait_for(lambda: "7 steps: plots/phases_over_steps.png, " in said.read_text())
+        with (folder / "grows.log").open("a") as stream:
+            stream.write(lines[2])
+        wait_for(lambda: "8 steps: plots/phases_over_steps.png, " in said.read_text())
+        script.send_signal(signal.SIGINT)
+        assert script.wait(20) == 0
+    assert said.read_text().count("\n") == 2
+    with (folder / "plots/timing_s.csv").open(newline="") as stream:
+        assert [row["step"] for row in csv.DictReader(stream) if row["phase"] == "step"] == ["2", "3", "2", "3", "4"]
+
+
+@contextmanager
+def following(folder: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
+    """The script with --follow, and the file with what it says."""
+    command = [sys.executable, "-u", str(SCRIPT), *arguments, "--follow"]
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with (folder / "said").open("w") as out:
         script = subprocess.Popen(
             command, cwd=folder, env=os.environ | {"PYTHONPATH": paths}, stdout=out, stderr=subprocess.STDOUT
         )
         try:
-            said = folder / "said"
-            wait_for(lambda: "7 steps: plots/phases_over_steps.png, " in said.read_text())
-            with (folder / "grows.log").open("a") as stream:
-                stream.write(lines[2])
-            wait_for(lambda: "8 steps: plots/phases_over_steps.png, " in said.read_text())
-            script.send_signal(signal.SIGINT)
-            assert script.wait(20) == 0
+            yield script, folder / "said"
         finally:
             script.kill()
             script.wait()
-    assert said.read_text().count("\n") == 2
+
+
+def test_following_says_what_it_waits_for_and_what_to_mind(folder: Path) -> None:
+    (folder / "grows.log").write_text("starting\n")
+    with following(folder, "grows.log", "demo_split.log", "--skip-first", "2") as (script, said):
+        wait_for(lambda: "waiting: no step with timings behind the first 2 yet in grows.log\n" in said.read_text())
+        assert "demo_split.log: restart: line 4: the run was restarted at step 3; " in said.read_text()
+        with (folder / "grows.log").open("a") as stream:
+            stream.write(LOG)
+        wait_for(lambda: "8 steps: plots/phases_over_steps.png, " in said.read_text())
+        script.send_signal(signal.SIGINT)
+        assert script.wait(20) == 0
+    assert said.read_text().count("\n") == 3
+
+
+def test_following_that_drew_nothing_ends_in_an_error(folder: Path) -> None:
+    (folder / "grows.log").write_text("starting\n")
+    with following(folder, "grows.log") as (script, said):
+        wait_for(lambda: "waiting: " in said.read_text())
+        script.send_signal(signal.SIGINT)
+        assert script.wait(20) == 2
+    assert said.read_text().splitlines()[1:] == ["Error: nothing was drawn: no step with timings yet in grows.log"]
+
+
+def test_a_folder_stands_for_its_event_files(folder: Path) -> None:
+    (folder / "board").mkdir()
+    (folder / "board" / "events.out.tfevents.17.host").write_bytes(log_samples.NEMO_EVENTS)
+    done = plot(folder, "board", "demo.log")
+    assert done.returncode == 0, done.stderr
     with (folder / "plots/timing_s.csv").open(newline="") as stream:
-        assert [row["step"] for row in csv.DictReader(stream) if row["phase"] == "step"] == ["2", "3", "2", "3", "4"]
+        rows = [row for row in csv.DictReader(stream) if row["launch"] == "board" and row["phase"] == "step"]
+    assert [row["seconds"] for row in rows] == ["11.0", "12.0", "13.0"]
 
 
 def test_a_log_without_timings_ends_the_real_script(folder: Path) -> None:
