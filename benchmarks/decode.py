@@ -4,9 +4,9 @@
 
 Both sides generate for the same number of prompts of the same length, every response of full length, with random
 weights of the same shape: `rollout` through the job's backend, which keeps the log-probability of every token, `vllm`
-through an engine as vLLM sets it up by itself, with the same request for log-probabilities and without. Each side has
-a process of its own, started in turn `--pairs` times; every kind of request is generated for three times and the median
-of the last two counts. Prints the tokens/s and their ratios.
+through an engine as vLLM sets it up by itself, with the same seeds, and with the same request for
+log-probabilities and without. Each side has a process of its own, started in turn `--pairs` times; every kind of
+request is generated for three times and the median of the last two counts. Prints the tokens/s and their ratios.
 """
 
 import json
@@ -110,10 +110,11 @@ def _rollout(workload: Workload, sequences: int) -> dict:  # type: ignore[type-a
 def _vllm(workload: Workload, sequences: int) -> dict:  # type: ignore[type-arg]
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     begin = time.perf_counter()
+    import torch
     from vllm import LLM, SamplingParams
 
     from placebench.ppo.models import model_config
-    from placebench.ppo.rollout.vllm_build import config_folder
+    from placebench.ppo.rollout.vllm_build import config_folder, draws_by_seed
 
     batch = workload.batch
     engine = LLM(
@@ -127,10 +128,20 @@ def _vllm(workload: Workload, sequences: int) -> dict:  # type: ignore[type-arg]
         enable_prefix_caching=False,
     )
     start = time.perf_counter() - begin
+    seeded = draws_by_seed(engine.llm_engine.vllm_config, is_gpu=torch.cuda.is_available())
     kinds = {"vllm with log-probabilities": {"logprobs": 0}, "vllm": {}}
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     for kind, settings in kinds.items():
-        parameters = SamplingParams(max_tokens=batch.max_response_length, ignore_eos=True, detokenize=False, **settings)
+        parameters = [
+            SamplingParams(
+                max_tokens=batch.max_response_length,
+                ignore_eos=True,
+                detokenize=False,
+                seed=seed if seeded else None,
+                **settings,
+            )
+            for seed in range(sequences)
+        ]
         for _ in range(REPEATS):
             prompts = [{"prompt_token_ids": prompt} for prompt in _prompts(workload, sequences)]
             begin = time.perf_counter()

@@ -1,6 +1,7 @@
 """What vLLM is told, as far as no engine is needed for it."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from placebench.memory import estimate_memory
 from placebench.models import PRESETS
 from placebench.placement import Role
 from placebench.ppo.models import model_config
-from placebench.ppo.rollout.vllm_build import graph_sizes, kv_cache_bytes
+from placebench.ppo.rollout.vllm_build import draws_by_seed, graph_sizes, kv_cache_bytes
 from placebench.workload import build_workload
 
 
@@ -36,3 +37,10 @@ def test_the_cache_of_an_engine_is_the_one_that_was_planned_for(model: str, shar
     heads = max(1, shape.num_key_value_heads // shared_by)
     a_token = 2 * shape.num_hidden_layers * heads * shape.head_width * (2 if job.precision == "bfloat16" else 4)
     assert cache == (sequences * shared_by * -(-length // 128) + 1) * 128 * a_token
+
+
+def test_only_the_first_model_runner_on_gpus_has_a_price_for_seeds() -> None:
+    first, second = (SimpleNamespace(use_v2_model_runner=is_second) for is_second in (False, True))
+    assert draws_by_seed(second, is_gpu=True)
+    assert not draws_by_seed(first, is_gpu=True)
+    assert draws_by_seed(first, is_gpu=False)

@@ -10,6 +10,7 @@ import sys
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -207,6 +208,34 @@ def test_ranks_that_are_more_than_the_heads_of_keys_have_room_for_every_sequence
         seen = json.loads((tmp_path / f"{rank}.json").read_text())
         assert seen["tokens"] >= seen["needed"]
         assert seen["preempted"] == 0
+
+
+@pytest.mark.parametrize("second_runner", [True, False])
+def test_on_gpus_requests_have_their_seeds_where_that_costs_nothing(
+    second_runner: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no GPU here: what an engine on one is asked for is looked at, not what it draws."""
+    from vllm.config import VllmConfig
+
+    from placebench.ppo.rollout.vllm import VllmRollout
+
+    config = VllmConfig()
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(second_runner)))
+    asked: list[int | None] = []
+
+    class Engine:
+        llm_engine = SimpleNamespace(vllm_config=config)
+        apply_model = staticmethod(lambda change: None)
+
+        @staticmethod
+        def generate(prompts: Any, parameters: Any, use_tqdm: bool) -> list[Any]:
+            asked.extend(one.seed for one in parameters)
+            return []
+
+    rollout = object.__new__(VllmRollout)
+    rollout._engine, rollout._group, rollout._is_gpu = Engine(), None, True
+    rollout.generate(PROMPTS, [LENGTH] * len(PROMPTS), SEEDS, SAMPLED[0])
+    assert asked == (SEEDS if second_runner else [None] * len(SEEDS))
 
 
 def _share_one_head(rank: int, folder: Path) -> None:

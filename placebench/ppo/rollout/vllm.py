@@ -18,6 +18,7 @@ from placebench.errors import LaunchError
 from placebench.ppo.rollout.base import Generated, SamplingSettings, WeightUpdates
 from placebench.ppo.rollout.vllm_build import (
     config_folder,
+    draws_by_seed,
     graph_sizes,
     import_engine,
     kv_cache_bytes,
@@ -125,19 +126,20 @@ class VllmRollout:
         """Generate one response per prompt, batched as vLLM schedules them.
 
         vLLM reports log-probabilities either before the temperature or after top-p. Scaled logits and temperature 1
-        give those in between, which the policy computes too. On GPUs the draws follow the engine's seed instead of the
-        prompts': vLLM draws request by request where these have seeds of their own, one kernel each.
+        give those in between, which the policy computes too. Where seeds of prompts would cost time, see
+        `vllm_build.draws_by_seed`, the draws follow the engine's instead.
         """
         from vllm import SamplingParams
 
         self._engine.apply_model(lambda model: setattr(model.logits_processor, "scale", 1 / settings.temperature))
+        seeded = draws_by_seed(self._engine.llm_engine.vllm_config, is_gpu=self._is_gpu)
         cases = self._gather(list(zip(prompts, longest, seeds, strict=True)))
         parameters = [
             SamplingParams(
                 max_tokens=limit,
                 temperature=1.0,
                 top_p=settings.top_p,
-                seed=None if self._is_gpu else seed,
+                seed=seed if seeded else None,
                 # vLLM's own idea of the end of a sequence comes from the model's config; the settings alone count.
                 ignore_eos=True,
                 stop_token_ids=[] if settings.ignore_eos else [settings.eos_token_id],

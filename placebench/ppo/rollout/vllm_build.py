@@ -94,6 +94,15 @@ def kv_cache_bytes(model_config: Any, workload: Workload, sequences: int) -> int
     return int(2 * tokens * model_config.num_hidden_layers * kv_width * getattr(torch, workload.precision).itemsize)
 
 
+def draws_by_seed(vllm_config: Any, *, is_gpu: bool) -> bool:
+    """Whether an engine's requests can have seeds of their own at no cost.
+
+    On GPUs vLLM's first model runner draws request by request where these have seeds, one kernel each. Its second one
+    draws all at once, from the seed of each request, and makes up one for a request that has none.
+    """
+    return not is_gpu or bool(vllm_config.use_v2_model_runner)
+
+
 def graph_sizes(sequences: int) -> list[int]:
     """Numbers of sequences that decoding gets a graph for: in steps that pad little, up to all of them.
 
