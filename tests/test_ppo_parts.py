@@ -58,6 +58,16 @@ def test_ranks_get_everything_once_and_merge_back(lengths: list[tuple[int, int]]
         np.testing.assert_array_equal(merged.per_token["mark"], batch.per_token["mark"])
 
 
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 8))
+def test_no_more_ranks_than_needed_work_on_one_prompt(groups: int, group_size: int, ranks: int) -> None:
+    shares = rank_indices(groups * group_size, ranks)
+    sizes = {len(share) for share in shares}
+    assert max(sizes) - min(sizes) <= 1
+    assert np.concatenate(shares).tolist() == list(range(groups * group_size))
+    # Each border between two ranks cuts one group at most.
+    assert sum(len(set(share // group_size)) for share in shares) <= groups + ranks - 1
+
+
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=8), st.integers(1, 4), st.integers(1, 3))
 def test_ranks_share_every_mini_batch_in_equal_parts(lengths: list[int], ranks: int, parts: int) -> None:
     array = np.asarray(lengths * ranks * parts, np.int32)

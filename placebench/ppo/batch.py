@@ -112,8 +112,11 @@ def _take(values: NDArray[Kind], lengths: NDArray[np.int32], chosen: NDArray[np.
 
 
 def rank_indices(size: int, ranks: int) -> list[NDArray[np.intp]]:
-    """Deal `size` sequences of unknown length to ranks in turn."""
-    return [np.arange(rank, size, ranks) for rank in range(ranks)]
+    """Deal `size` sequences of unknown length to ranks: consecutive ones to each, as equally many as can be.
+
+    Responses to one prompt follow each other, so that as few ranks as can be compute its keys and values.
+    """
+    return np.array_split(np.arange(size, dtype=np.intp), ranks)
 
 
 def balanced_shares(lengths: NDArray[np.int32], mini_batch_size: int, ranks: int) -> list[NDArray[np.intp]]:
