@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from placebench.errors import UsageError
 from placebench.logs import read_log, scan_log
+from placebench.logs import source as log_source
 
 Metrics = Mapping[str, float]
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
@@ -269,6 +270,56 @@ def test_more_layouts_than_are_compiled(tmp_path: Path) -> None:
     metrics = {step: {f"a/{step % 40}": float(step), "a/x": 0.5} for step in range(200)}
     text = "\n".join(step_line(step, values) for step, values in metrics.items())
     assert read(tmp_path, text) == metrics
+
+
+TORN_BY = {
+    "another actor": "(WorkerDict pid=7) INFO something\n",
+    "another actor with colour": "\x1b[36m(WorkerDict pid=7)\x1b[0m INFO something\n\x1b[36m(TaskRunner pid=3)\x1b[0m ",
+    "a line end": "\n",
+    "a line end and more": "\n(WorkerDict pid=7) step by step\n(TaskRunner pid=3) ",
+}
+WHOLE = {"timing_s/gen": 5.25, "timing_s/update_actor": 13.5, "timing_s/step": 110.125, "perf/x": 1.5}
+
+
+@SHARED_FOLDER
+@given(
+    torn=st.integers(1, 5),
+    show=st.sampled_from([print_repr, print_numpy, print_fixed]),
+    by=st.sampled_from(sorted(TORN_BY)),
+    data=st.data(),
+    block=st.sampled_from([16, 300, 1 << 20]),
+)
+def test_a_torn_step_line_is_left_out_and_told(
+    tmp_path: Path, torn: int, show: Callable[[float], str], by: str, data: st.DataObject, block: int
+) -> None:
+    lines = {step: step_line(step, WHOLE, show) for step in range(1, 6)}
+    # In the first metric nothing is left of the step, in the number of the last one nothing tells.
+    first, last = lines[torn].index(" - timing_s/update_actor"), lines[torn].index("perf/x:") + len("perf/x:")
+    place = data.draw(st.integers(first, last))
+    log = "".join(
+        (line[:place] + TORN_BY[by] + line[place:] if step == torn else line) + "\nsome text\n"
+        for step, line in lines.items()
+    )
+    path = tmp_path / "log.txt"
+    path.write_text(log)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_source, "BLOCK_BYTES", block)
+        table = scan_log(path).table
+    frame = table.frame("a")
+    whole = sorted(set(lines) - {torn})
+    assert sorted(set(frame["step"])) == whole
+    assert (table.damages, table.damaged, table.restarts) == (1, [2 * torn - 1], [])
+    assert frame["value"].tolist() == list(WHOLE.values()) * len(whole)
+
+
+def test_step_lines_with_fewer_metrics_are_whole(tmp_path: Path) -> None:
+    """Where nothing behind them is the rest of a line: validation adds to the end of some lines."""
+    more = {step: " - val/acc:0.5" if step % 3 == 0 else "" for step in range(1, 20)}
+    noise = "(WorkerDict pid=7) 'val/acc': 0.5\n"
+    path = tmp_path / "log.txt"
+    path.write_text("".join(f"step:{step} - a/x:1.5 - a/y:2.5{text}\n{noise}" for step, text in more.items()))
+    table = scan_log(path).table
+    assert (table.damages, len(table.frame("a"))) == (0, 19 * 2 + 6)
 
 
 names = st.from_regex(r"[a-z]{1,6}/[a-z_]{1,9}(?:[:@( ][a-z)]{1,6}){0,2}", fullmatch=True)

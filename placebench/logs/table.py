@@ -197,6 +197,14 @@ class StepTable:
         ]
         return any(one != two and not (one != one and two != two) for one, two in pairs)
 
+    def leave_out(self, layout: Layout, step: int, line: int) -> None:
+        """Take back a step line that has turned out to be cut off or torn apart."""
+        row = layout.rows.pop(step, None)
+        if row is not None:
+            # Before every step line: undone.
+            layout.order[row] = -1
+        self.damage(line)
+
     def _begin(self, step: int) -> int:
         """The step line before which everything of a step is undone, counted from the first."""
         place = bisect_right(self._standing, step, key=lambda restart: restart.step)

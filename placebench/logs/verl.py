@@ -34,6 +34,10 @@ METRIC_AND_MORE = re.compile(rb"(?P<key>[^\s:].*?)" + VALUE + rb"(?![.0-9_])(?=.
 # Text of another process at the end of a step line: a colour code, a progress bar, a Ray prefix or Ray's count.
 GLUED = re.compile(rb"\x1b|\r|\([\w.:]+ pid=[0-9]+|\s\[repeated [0-9]+x ")
 
+# Where the rest of a torn line is looked for, and how many lines are kept until they can be told from whole ones.
+REST_BYTES = 1 << 14
+DOUBTS = 64
+
 FAST_LAYOUTS = 16
 # Numbers with more digits than this are turned into floats sooner by Arrow, many at once, than one by one.
 LONG_NUMBER = 10
@@ -63,6 +67,7 @@ def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
         while (found := _next_step(block, position, len(block))) is not None:
             position = reader.take(block, found)
         reader.flush()
+        reader.settle()
 
 
 def _next_step(block: bytes, position: int, end: int) -> re.Match[bytes] | None:
@@ -84,6 +89,43 @@ class _Waiting(NamedTuple):
     numbers: re.Match[bytes]
 
 
+@dataclass
+class _Doubt:
+    """A step line that may be torn apart: another process wrote into it, or it came in two parts.
+
+    Attributes:
+        layout: of its metrics.
+        step: its step.
+        names: its metrics as printed.
+        rest: what stands behind the last of them, without another process's text.
+        behind: the text between it and the next step line.
+        is_open: the text behind it goes on in the next block.
+        place: where it stands in its block.
+        line: its number, once its block is done.
+    """
+
+    layout: Layout
+    step: int
+    names: tuple[bytes, ...]
+    rest: bytes
+    behind: bytes
+    is_open: bool
+    place: int
+    line: int | None = None
+
+    def is_torn(self, layouts: list[tuple[bytes, ...]]) -> bool:
+        """Whether it ends within a line of one of the layouts, and the text that follows says so."""
+        for names in layouts:
+            missing = names[len(self.names) :]
+            if not missing or names[: len(self.names)] != self.names:
+                continue
+            if self.rest and (missing[0] + b":").startswith(self.rest):
+                return True
+            if missing[-1] + b":" in self.behind:
+                return True
+        return False
+
+
 class _Reader:
     """Takes step lines apart; knows the layouts that it has met."""
 
@@ -91,6 +133,8 @@ class _Reader:
         self._table = table
         self._met: set[tuple[tuple[bytes, bytes], ...]] = set()
         self._fast: list[tuple[re.Pattern[bytes], Layout, bool]] = []
+        self._learned: list[tuple[bytes, ...]] = []
+        self._doubts: list[_Doubt] = []
         self._block = b""
         self._lines_before = 0
         self._position = 0
@@ -101,10 +145,18 @@ class _Reader:
         """Begin a block."""
         self._lines_before += self._block.count(b"\n")
         self._block = block
+        if self._doubts and self._doubts[-1].is_open:
+            last = self._doubts[-1]
+            behind, is_open = _text_behind(block, 0)
+            last.behind += behind
+            last.is_open = is_open and len(last.behind) < REST_BYTES
 
     def _line(self) -> int:
         """The number of the line of the step that is being taken."""
-        return self._lines_before + self._block.count(b"\n", 0, self._position) + 1
+        return self._line_at(self._position)
+
+    def _line_at(self, place: int) -> int:
+        return self._lines_before + self._block.count(b"\n", 0, place) + 1
 
     def take(self, block: bytes, found: re.Match[bytes]) -> int:
         """Store the step line that begins at `found`; returns where to look for the next."""
@@ -163,14 +215,36 @@ class _Reader:
         following = _next_step(block, start, end)
         if following is not None:
             end = following.start()
-        metrics, whole = _metrics(block[start:end])
-        if metrics:
-            layout = self._table.layout([metric.key.decode("utf-8", "replace") for metric in metrics])
-            values = [_number(metrics[place].number) for place in layout.kept]
-            self._table.add_row(layout, int(found[1]), values)
-            if whole and following is None:
-                self._learn(metrics, layout)
+        metrics, whole, rest = _metrics(block[start:end])
+        if not metrics:
+            return end
+        layout = self._table.layout([metric.key.decode("utf-8", "replace") for metric in metrics])
+        names = tuple(metric.key for metric in metrics)
+        doubt = _Doubt(layout, int(found[1]), names, rest, *_text_behind(block, end), start)
+        if doubt.is_torn(self._learned):
+            self._table.damage(self._line())
+            return end
+        values = [_number(metrics[place].number) for place in layout.kept]
+        self._table.add_row(layout, doubt.step, values)
+        if len(self._doubts) < DOUBTS:
+            self._doubts.append(doubt)
+        if whole and following is None:
+            self._learn(metrics, layout)
         return end
+
+    def settle(self) -> None:
+        """Leave out the lines of a block that have turned out to be torn; what cannot be told yet waits."""
+        waiting = []
+        for doubt in self._doubts:
+            is_torn = doubt.is_torn(self._learned)
+            if not is_torn and self._learned and not doubt.is_open:
+                continue
+            doubt.line = self._line_at(doubt.place) if doubt.line is None else doubt.line
+            if is_torn:
+                self._table.leave_out(doubt.layout, doubt.step, doubt.line)
+            else:
+                waiting.append(doubt)
+        self._doubts = waiting
 
     def _learn(self, metrics: list[_Metric], layout: Layout) -> None:
         """Compile a layout when it is met for the second time."""
@@ -188,10 +262,18 @@ class _Reader:
                 for place, (key, numpy) in enumerate(shape)
             ]
             self._fast.insert(0, (re.compile(SEPARATOR.join(pieces) + rb"(?=\s*\n)"), layout, together))
+            self._learned.append(tuple(key for key, _ in shape))
 
 
-def _metrics(line: bytes) -> tuple[list[_Metric], bool]:
-    """The metrics of a step line after its `step:N - `, and whether the line is nothing else.
+def _text_behind(block: bytes, start: int) -> tuple[bytes, bool]:
+    """The text from a place to the next step line, as far as it is of use, and whether it goes on in the next block."""
+    end = min(start + REST_BYTES, len(block))
+    found = _next_step(block, start, end)
+    return block[start : found.start() if found else end], found is None and end == len(block)
+
+
+def _metrics(line: bytes) -> tuple[list[_Metric], bool, bytes]:
+    """The metrics of a step line after its `step:N - `, whether the line is nothing else, and what stands behind them.
 
     A piece without a number is passed over. The line ends at the first piece that can only be, or goes over into,
     another process's text. A line that does not begin like a metric is prose: `step:1 - then add:5 apples`.
@@ -199,22 +281,23 @@ def _metrics(line: bytes) -> tuple[list[_Metric], bool]:
     metrics: list[_Metric] = []
     pieces = line.rstrip().split(SEPARATOR)
     all_clean = True
+    rest = b""
     for place, piece in enumerate(pieces):
         metric, clean = _metric(piece, last=place == len(pieces) - 1)
+        rest = _own_text(piece) if metric is None else b""
         if not metrics and not (metric and (b"/" in metric.key or (clean and b" " not in metric.key))):
-            return [], False
+            return [], False, b""
         if metric is not None:
             metrics.append(metric)
         all_clean = all_clean and clean
         if not clean and (metric is not None or b" " in piece):
             break
-    return metrics, all_clean
+    return metrics, all_clean, rest
 
 
 def _metric(piece: bytes, *, last: bool) -> tuple[_Metric | None, bool]:
     """The metric at the start of a piece of a line, and whether the piece is nothing else."""
-    glued = GLUED.search(piece)
-    text = piece[: glued.start()].rstrip() if glued else piece
+    text = _own_text(piece)
     found = METRIC.fullmatch(text)
     if found is None or (last and b" " in found["key"]):
         # `a/min:0.25INFO at 127.0.0.1:80`: the last colon is another process's.
@@ -222,6 +305,12 @@ def _metric(piece: bytes, *, last: bool) -> tuple[_Metric | None, bool]:
     if found is None:
         return None, False
     return _Metric(found["key"], found["numpy"] or b"", found["number"]), found.end() == len(piece)
+
+
+def _own_text(piece: bytes) -> bytes:
+    """A piece of a step line without another process's text at its end."""
+    glued = GLUED.search(piece)
+    return piece[: glued.start()].rstrip() if glued else piece
 
 
 def _number(text: bytes) -> float:
