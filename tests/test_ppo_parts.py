@@ -25,7 +25,9 @@ from placebench.models import PRESETS, ModelShape, model_shape
 from placebench.ppo.attention import cached_attention
 from placebench.ppo.batch import SequenceBatch, balanced_shares, merge_shares, micro_batches, rank_indices
 from placebench.ppo.data import FilePrompts, Prompt, open_prompts
+from placebench.ppo.losses import LossSums
 from placebench.ppo.models import PolicyModel, ValueModel, load_critic_model, load_language_model
+from placebench.ppo.packing import Pack
 from placebench.ppo.rewards import exact_match, last_number, load_reward, prefix_match
 from placebench.ppo.rollout.base import SamplingSettings
 from placebench.ppo.rollout.torch import TorchRollout, unsharded
@@ -321,6 +323,33 @@ def test_weights_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (reason,) = unusable_workload(workload)
     assert reason.startswith(f"--model {tmp_path}: cannot read model.safetensors: ")
     assert reason.endswith("; save the model again")
+
+
+def test_ranks_agree_once_on_the_micro_batches_of_an_update(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ValueModel(load_language_model("tiny"))
+    batch = {"size": 6, "mini_batch_size": 2, "micro_batch_tokens": 8, "max_prompt_length": 4, "max_response_length": 4}
+    workload = build_workload({"sharding": "shard", "batch": batch})
+    model = TrainedModel(module, workload, torch.device("cpu"), 0, 1e-5)
+    agreed: list[list[int]] = []
+
+    def other_rank_has_more(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+        if op == dist.ReduceOp.MAX:
+            tensor[1] += 1
+            agreed.append(tensor.tolist())
+
+    monkeypatch.setattr(dist, "all_reduce", other_rank_has_more)
+    passes: list[int] = []
+
+    def loss(part: torch.nn.Module, pack: Pack) -> LossSums:
+        passes.append(len(pack.targets))
+        values: torch.Tensor = part(pack.inputs, pack.predict_positions)
+        return LossSums(values.sum(), {})
+
+    # Micro-batches by themselves: both sequences in one, both in one, each in one.
+    sequences = SequenceBatch.build([[1, 2]] * 6, [[3, 4], [3, 4], [3], [3], [3, 4, 5, 6], [3, 4]])
+    model.update(sequences, [4, 2, 6], 2, loss)
+    assert agreed == [[1, 2, 2]]
+    assert passes == [4, 1, 1, 4, 2] * 2
 
 
 def test_generation_leaves_the_sharded_root_as_training_has_it(alone: None) -> None:

@@ -125,7 +125,7 @@ class SequenceModel:
         Returns:
             One value per response token, float32 [sum of response lengths], in the batch's order.
         """
-        groups = self._groups(batch)
+        (groups,) = self._groups([batch])
         with torch.no_grad(), self.autocast():
             results = [forward(self.module, self._pack(batch.select(group))) for group in groups]
         if self._is_sharded:
@@ -146,13 +146,16 @@ class SequenceModel:
         values: NDArray[np.float32] = self.per_token(batch, forward)[np.cumsum(batch.response_lengths) - 1]
         return values
 
-    def _groups(self, batch: SequenceBatch) -> list[NDArray[np.intp]]:
-        groups = micro_batches(batch.lengths, self._batch.micro_batch_tokens)
+    def _groups(self, batches: Sequence[SequenceBatch]) -> list[list[NDArray[np.intp]]]:
+        """The micro-batches of each of the batches; the host waits once for what the ranks agree on."""
+        budget = self._batch.micro_batch_tokens
+        groups = [micro_batches(batch.lengths, budget) for batch in batches]
         if self._is_sharded:
             # Every forward pass of a sharded model gathers weights, so that all ranks must do equally many.
-            wanted = torch.tensor(len(groups), device=self._device)
+            wanted = torch.tensor([len(one) for one in groups], device=self._device)
             dist.all_reduce(wanted, dist.ReduceOp.MAX)
-            groups = micro_batches(batch.lengths, self._batch.micro_batch_tokens, at_least=int(wanted))
+            counts = wanted.tolist()
+            groups = [micro_batches(one.lengths, budget, count) for one, count in zip(batches, counts, strict=True)]
         return groups
 
     def _pack(self, batch: SequenceBatch) -> Pack:
@@ -204,23 +207,26 @@ class TrainedModel(SequenceModel):
         """
         totals: dict[str, Tensor] = {}
         norms: list[Tensor] = []
+        shares = [batch.select(part) for part in np.split(np.arange(len(batch)), len(mini_batch_tokens))]
+        groups = self._groups(shares)
         for _ in range(epochs):
-            shares = np.split(np.arange(len(batch)), len(mini_batch_tokens))
-            for share, tokens in zip(shares, mini_batch_tokens, strict=True):
-                self._accumulate(batch.select(share), tokens, loss, totals)
+            for share, parts, tokens in zip(shares, groups, mini_batch_tokens, strict=True):
+                self._accumulate([share.select(part) for part in parts], tokens, loss, totals)
                 norms.append(self._step())
         # Read only now, so that the device never waits for the host in between.
         return {name: float(value) for name, value in totals.items()} | {"grad_norm": float(torch.stack(norms).mean())}
 
-    def _accumulate(self, share: SequenceBatch, tokens: int, loss: ForwardLoss, totals: dict[str, Tensor]) -> None:
+    def _accumulate(
+        self, parts: Sequence[SequenceBatch], tokens: int, loss: ForwardLoss, totals: dict[str, Tensor]
+    ) -> None:
+        """Add up the gradients of a mini-batch's micro-batches."""
         # The wrappers average gradients over ranks; a mean over all ranks' tokens needs the sum.
         scale = dist.get_world_size() / tokens
-        groups = self._groups(share)
-        for number, group in enumerate(groups):
+        for number, part in enumerate(parts):
             if isinstance(self.module, DistributedDataParallel):
-                self.module.require_backward_grad_sync = number == len(groups) - 1
+                self.module.require_backward_grad_sync = number == len(parts) - 1
             with self.autocast():
-                result = loss(self.module, self._pack(share.select(group)))
+                result = loss(self.module, self._pack(part))
             torch.autograd.backward(result.loss * scale)
             for name, value in result.metrics.items():
                 totals[name] = totals[name] + value if name in totals else value
