@@ -52,6 +52,12 @@ def skyrl(step: int) -> str:
     )
 
 
+def skyrl_short(step: int) -> str:
+    """Metrics that fit into one line are printed in one, and may come apart from the times."""
+    stamp = f"2026-08-21 18:02:{step * 15:02d}.107 | INFO     | skyrl.train.utils.tracking:log:189 - Step {step}: "
+    return f"{stamp}\n{{'policy/final_loss': '0.3000', 'reward/avg': '0.5000'}}\n{skyrl(step)}"
+
+
 def areal(step: int) -> str:
     return (
         f"\x1b[32m(AReaL) 20260521-18:37:{step * 15:02d}.250 StatsLogger INFO: Epoch 1/10 Step {step}/467 Train step "
@@ -165,6 +171,13 @@ TRAINER_STATE = json.dumps(
 )
 CSV_TABLE = "Step,timing_s/gen,timing_s/step,note\n" + "".join(f"{step},{step}.5,{step + 4}.0,text\n" for step in STEPS)
 
+SPREADSHEET = "\ufeffstep;timing_s/gen;timing_s/step\r\n" + "".join(
+    f"{step};{step},5;{step + 4},0\r\n" for step in STEPS
+)
+PANEL = '"Step","my run - timing_s/gen","my run - timing_s/gen__MIN"\n' + "".join(
+    f'"{step}","{step}.5","{step}.0"\n' for step in STEPS
+)
+
 
 def varint(number: int) -> bytes:
     out = b""
@@ -222,6 +235,7 @@ SAMPLES: dict[str, tuple[str, bytes]] = {
     "openrlhf, asynchronous": ("openrlhf", "".join(openrlhf(step, synchronous=False) for step in STEPS).encode()),
     "slime": ("slime", "".join(map(slime, STEPS)).encode()),
     "skyrl": ("skyrl", "".join(map(skyrl, STEPS)).encode()),
+    "skyrl, short": ("skyrl", "".join(map(skyrl_short, STEPS)).encode()),
     "areal": ("areal", "".join(map(areal, STEPS)).encode()),
     "nemo-rl": ("nemo-rl", "".join(map(nemo_rl, STEPS)).encode()),
     "trl, quoted": ("trl", "".join(map(trl, STEPS)).encode()),
@@ -233,6 +247,8 @@ SAMPLES: dict[str, tuple[str, bytes]] = {
     "prime-rl, metrics.jsonl": ("jsonl", "".join(map(prime_rl_object, STEPS)).encode()),
     "tensorboard": ("tensorboard", NEMO_EVENTS),
     "csv": ("csv", CSV_TABLE.encode()),
+    "csv, of a spreadsheet": ("csv", SPREADSHEET.encode()),
+    "csv, of a panel": ("csv", PANEL.encode()),
 }
 
 

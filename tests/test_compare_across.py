@@ -65,6 +65,15 @@ def test_steps_behind_a_restart_are_warm_up_again(tmp_path: Path) -> None:
     # Steps 1 and 2, and 4 and 5 behind the restart at 4, are warm-up.
     assert (found.launches[0].steps, found.launches[0].measured) == (8, 4)
     assert any("restart: line 6" in flag for flag in found.flags)
+    # The run went back further: behind the restart at 4 nothing is left.
+    other = verl_log(tmp_path, "other.log", steps=8, step_s=30.0).read_text().splitlines(keepends=True)
+    restarted.write_text(restarted.read_text() + "".join(other[2:]))
+    found = arm(restarted)
+    assert (found.launches[0].steps, found.launches[0].measured) == (8, 4)
+    assert [flag.split("; ")[0] for flag in found.flags if "restart" in flag] == [
+        "restarted: restart: line 6: the run was restarted at step 4",
+        "restarted: restart: line 11: the run was restarted at step 3",
+    ]
 
 
 def test_a_warm_up_longer_than_said_is_found(tmp_path: Path) -> None:

@@ -239,14 +239,9 @@ def test_skyrl_parts_are_not_added_to_the_whole(tmp_path: Path) -> None:
 
 
 def test_skyrl_dicts_that_fit_into_one_line(tmp_path: Path) -> None:
-    text = "".join(
-        f"2026-08-21 18:02:{step * 15:02d}.107 | INFO     | skyrl:log:189 - Step {step}: \n"
-        f"(skyrl_entrypoint pid=7) {{'policy/loss': '0.{step}', 'reward/avg': '0.5'}}\x1b[0m\n"
-        + log_samples.skyrl(step)
-        for step in log_samples.STEPS
-    )
-    run = read_run([write(tmp_path, text)])
-    assert metrics(run, 2) | {"policy/loss": 0.2, "timing/step": 13.0, "log/step_seconds": 15.0} == metrics(run, 2)
+    run = sample(tmp_path, "skyrl, short")
+    found = {"policy/final_loss": 0.3, "timing/step": 13.0, "log/step_seconds": 15.0}
+    assert metrics(run, 2) | found == metrics(run, 2)
     assert (run.logs[0].table.lines, run.logs[0].table.damages) == (6, 0)
 
 

@@ -149,7 +149,7 @@ def _measure(run: LoggedRun, warmup_steps: int) -> tuple[ArmLaunch, dict[str, fl
 
 def _warmup(run: LoggedRun, timings: pd.DataFrame, steps: Steps, warmup_steps: int) -> NDArray[np.bool_]:
     """Which steps are warm-up: the first of the log and the first behind each restart, as `find_warmup` tells."""
-    restarts = (restart.step for log in run.logs for restart in log.table.restarts)
+    restarts = (restart.step for log in run.logs for restart in log.table.standing)
     begins = sorted({0, *(int(np.searchsorted(steps, step)) for step in restarts)})
     whole = _step_seconds(timings)
     work = whole - _upkeep_seconds(timings, _upkeep(run, timings), whole.index)

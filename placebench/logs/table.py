@@ -74,6 +74,7 @@ class StepTable:
         replaced: step lines that repeat an earlier one of the same segment.
         out_of_order: step lines of a new step behind a later one.
         restarts: where the run was restarted, in the order of the file.
+        standing: those of them that no later one at or before their step has undone; their steps rise.
         damaged: line numbers of steps that are cut off or torn apart and were left out; the first few.
         damages: how many there were.
         open_end: whether the last line has no line end, so that its last number may be cut off.
@@ -89,6 +90,7 @@ class StepTable:
         self.replaced = 0
         self.out_of_order = 0
         self.restarts: list[Restart] = []
+        self.standing: list[Restart] = []
         self.damaged: list[int] = []
         self.damages = 0
         self.open_end = False
@@ -101,8 +103,6 @@ class StepTable:
         self._last = -1
         self._behind = 0
         self._rises = 0
-        # The restarts that no later one at or before their step makes needless; their steps rise.
-        self._standing: list[Restart] = []
 
     def layout(self, names: Sequence[str]) -> Layout:
         """The layout of a line with these metrics; a name that stands twice is stored from its last place."""
@@ -207,15 +207,15 @@ class StepTable:
 
     def _begin(self, step: int) -> int:
         """The step line before which everything of a step is undone, counted from the first."""
-        place = bisect_right(self._standing, step, key=lambda restart: restart.step)
-        return self._standing[place - 1].order if place else 0
+        place = bisect_right(self.standing, step, key=lambda restart: restart.step)
+        return self.standing[place - 1].order if place else 0
 
     def _restart(self, step: int) -> None:
         before = self.restarts[-1] if self.restarts else None
         restart = Restart(step, self.where(), self.lines)
         self.restarts.append(restart)
-        del self._standing[bisect_left(self._standing, step, key=lambda earlier: earlier.step) :]
-        self._standing.append(restart)
+        del self.standing[bisect_left(self.standing, step, key=lambda earlier: earlier.step) :]
+        self.standing.append(restart)
         self._last = step
         if before is None or step < before.step or restart.order - before.order > SHORT_SEGMENT_LINES:
             self._rises = 0
@@ -253,8 +253,8 @@ class StepTable:
         order = _joined([np.frombuffer(layout.order, np.int64) for layout in layouts])
         widths = _joined([np.full(len(layout.steps), len(layout.kept)) for layout in layouts])
         # Before the first standing restart nothing is undone.
-        begins = np.array([0, *(restart.order for restart in self._standing)])
-        undone = order < begins[np.searchsorted([restart.step for restart in self._standing], steps, "right")]
+        begins = np.array([0, *(restart.order for restart in self.standing)])
+        undone = order < begins[np.searchsorted([restart.step for restart in self.standing], steps, "right")]
         ranked = np.lexsort((order, steps))
         ranked = ranked[~undone[ranked]]
         ends = np.cumsum(widths[ranked])
