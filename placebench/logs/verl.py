@@ -137,6 +137,7 @@ class _Reader:
         self._doubts: list[_Doubt] = []
         self._block = b""
         self._lines_before = 0
+        self._counted = self._counted_to = 0
         self._position = 0
         self._waiting: list[_Waiting] = []
         table.where = self._line
@@ -144,6 +145,7 @@ class _Reader:
     def enter(self, block: bytes) -> None:
         """Begin a block."""
         self._lines_before += self._block.count(b"\n")
+        self._counted = self._counted_to = 0
         self._block = block
         if self._doubts and self._doubts[-1].is_open:
             last = self._doubts[-1]
@@ -156,7 +158,12 @@ class _Reader:
         return self._line_at(self._position)
 
     def _line_at(self, place: int) -> int:
-        return self._lines_before + self._block.count(b"\n", 0, place) + 1
+        # Places mostly rise: only what is new is counted.
+        if place < self._counted_to:
+            self._counted, self._counted_to = 0, 0
+        self._counted += self._block.count(b"\n", self._counted_to, place)
+        self._counted_to = place
+        return self._lines_before + self._counted + 1
 
     def take(self, block: bytes, found: re.Match[bytes]) -> int:
         """Store the step line that begins at `found`; returns where to look for the next."""
