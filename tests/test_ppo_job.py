@@ -180,7 +180,11 @@ def fail(prompt, response, answer):
 
 @pytest.mark.parametrize(
     ("function", "exit_code", "words"),
-    [("fail", 10, "this reward is broken"), ("die", 10, "ActorDiedError"), ("exhaust", 11, "micro_batch_tokens")],
+    [
+        ("fail", 10, "this reward is broken"),
+        ("die", 10, "ActorDiedError"),
+        ("exhaust", 11, "no more memory\nheld by cpu:1 in reward"),
+    ],
 )
 def test_a_launch_that_fails_says_why(tmp_path: Path, function: str, exit_code: int, words: str) -> None:
     (tmp_path / "broken_rewards.py").write_text(REWARDS)
