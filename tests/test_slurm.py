@@ -123,8 +123,9 @@ def test_a_job_at_its_limit_stops_in_order_and_goes_on_when_queued_again(jobs: J
     jobs.call("scancel", "--batch", "--signal=USR1", job)  # what SLURM sends --grace seconds before the limit
     wait_for(lambda: jobs.state(job) == "PENDING", 60)
     assert "queued again" in jobs.summary(job)["state"]
-    jobs.call("scontrol", "update", f"JobId={job}", "StartTime=now")
-    assert jobs.wait(job) == "COMPLETED"
+    # Sooner than its own two minutes, but not within the second in which the nodes have taken its credential back.
+    jobs.call("scontrol", "update", f"JobId={job}", "StartTime=now+3")
+    assert jobs.wait(job) == "COMPLETED", jobs.call("scontrol", "show", "job", job)
     summary = jobs.summary(job)
     assert summary["job"] == f"{job}, started 2 times"
     assert summary["launches"] == "1 of 1 done (done)"
