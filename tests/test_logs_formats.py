@@ -1,62 +1,27 @@
 """Every format beside verl's: what is read from its sample, what is corrected, what is told."""
 
-import csv
 import gzip
-import io
-import json
 import math
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 import log_samples
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from log_reading import SHARED_FOLDER, flags, metrics, phases, sample, write
 
 from placebench.compare.log_arms import arm_of_logs
 from placebench.errors import UsageError
-from placebench.logs import DIALECTS, FORMATS, Kind, LoggedRun, read_log, read_run, scan_log
+from placebench.logs import DIALECTS, FORMATS, Kind, read_log, read_run, scan_log
 from placebench.logs import source as log_source
-from placebench.logs.facts import logged_facts
-from placebench.logs.trl import steps_per_line
-
-SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 
 SLIME_TIMERS = ("generate", "wake_up", "data_preprocess", "log_probs", "actor_train", "sleep", "update_weights")
-
-
-def write(folder: Path, content: bytes | str, name: str = "train.log") -> Path:
-    path = folder / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
-def sample(folder: Path, name: str) -> LoggedRun:
-    return read_run([write(folder, log_samples.SAMPLES[name][1])])
-
-
-def metrics(run: LoggedRun, step: int) -> dict[str, float]:
-    rows = run.frame[run.frame["step"] == step]
-    return dict(zip(rows["metric"], rows["value"], strict=True))
-
-
-def phases(run: LoggedRun, step: int) -> dict[str, tuple[float, str]]:
-    assert run.timings is not None
-    rows = run.timings[run.timings["step"] == step]
-    return {
-        phase: (round(seconds, 6), kind)
-        for phase, seconds, kind in zip(rows["phase"], rows["seconds"], rows["kind"], strict=True)
-    }
-
-
-def flags(run: LoggedRun) -> set[str]:
-    return {flag.name for flag in run.flags}
 
 
 @pytest.mark.parametrize("name", log_samples.SAMPLES)
@@ -305,146 +270,6 @@ def test_every_trap_is_told_by_some_log(tmp_path: Path) -> None:
     assert {trap.name for dialect in DIALECTS for trap in dialect.traps} <= told
 
 
-@pytest.mark.parametrize("name", ["trl, quoted", "trl, plain", "trl-state"])
-def test_trl_tokens_are_differences_of_a_count(tmp_path: Path, name: str) -> None:
-    run = sample(tmp_path, name)
-    assert phases(run, 2)["step"] == (6.0, Kind.STEP)
-    tokens = run.throughput.set_index("step")
-    assert math.isnan(tokens["tokens"].tolist()[0])
-    assert tokens["tokens_per_s"].tolist()[1] == pytest.approx(116 / 6)
-    assert {"trl-step-time", "trl-cumulative-tokens"} <= flags(run)
-
-
-def test_trl_lines_of_one_generation_are_taken_together(tmp_path: Path) -> None:
-    lines = []
-    for step in range(1, 7):
-        tokens = f"'num_tokens': {step * 100.0}, " if step % 2 else ""
-        lines.append(f"{{'loss': 0.5, {tokens}'step_time': {9.0 if step % 2 else 1.0}, 'epoch': {step / 10}}}\n")
-    lines.append("{'train_runtime': 30.5, 'train_steps_per_second': 0.197, 'epoch': 0.6}\n")
-    throughput = read_run([write(tmp_path, "".join(lines))]).throughput.set_index("step")
-    assert throughput["tokens_per_s"].dropna().to_dict() == pytest.approx({3: 20.0, 5: 20.0})
-
-
-def trl_rows(first: int, last: int, every: int, *, steps: int = 100, tokens: float = 1000.0) -> list[dict[str, float]]:
-    """What TRL logs every so many steps of 4 s; 250 tokens/s unless other tokens are said."""
-    return [
-        {"loss": 0.01, "num_tokens": tokens * step, "step_time": 4.0, "epoch": step / steps}
-        for step in range(first + every, last + 1, every)
-    ]
-
-
-def trl_console(rows: list[dict[str, float]], steps: int = 100, runtime: float | None = 420.0, epoch: float = 1) -> str:
-    """The rows as transformers 5 prints them, with the last line if the run came to its end."""
-    lines = [str({name: f"{value:.4g}" for name, value in row.items()}) + "\n" for row in rows]
-    if runtime is not None:
-        rate = f"'train_steps_per_second': '{steps / runtime:.3f}'"
-        lines.append(f"{{'train_runtime': '{runtime:.4g}', {rate}, 'train_loss': '0.1', 'epoch': '{epoch:.4g}'}}\n")
-    return "".join(lines)
-
-
-def trl_state(rows: list[dict[str, float]], steps: int = 100) -> str:
-    history = [{**row, "step": round(row["epoch"] * steps)} for row in rows]
-    return json.dumps({"best_metric": None, "log_history": history}, indent=1)
-
-
-def trl_csv(rows: list[dict[str, float]], steps: int = 100) -> str:
-    """As W&B exports a history: its own `_step` counts the calls."""
-    lines = ["_step,train/step_time,train/num_tokens,train/global_step"]
-    lines += [
-        f"{at},{row['step_time']},{row['num_tokens']},{round(row['epoch'] * steps)}" for at, row in enumerate(rows)
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def trl_events(rows: list[dict[str, float]], steps: int = 100) -> bytes:
-    return log_samples.FILE_VERSION + b"".join(
-        log_samples.event(round(row["epoch"] * steps), {f"train/{name}": value for name, value in row.items()})
-        for row in rows
-    )
-
-
-@pytest.mark.parametrize("every", [1, 2, 10])
-@pytest.mark.parametrize("written", [trl_console, trl_state, trl_csv, trl_events])
-def test_trl_rows_that_stand_for_several_steps(
-    tmp_path: Path, written: Callable[[list[dict[str, float]]], str | bytes], every: int
-) -> None:
-    run = read_run([write(tmp_path, written(trl_rows(0, 100, every)))])
-    assert run.throughput["tokens_per_s"].dropna().tolist() == pytest.approx([250.0] * (100 // every - 1))
-    assert logged_facts(run)["tokens a step"] == pytest.approx(1000.0)
-    assert "no-tokens" not in flags(run)
-
-
-@SHARED_FOLDER
-@given(
-    every=st.integers(1, 12),
-    lines=st.integers(4, 40),
-    done=st.integers(0, 30),
-    rest=st.integers(0, 11),
-    overhead=st.floats(1.0, 1.9),
-)
-def test_trl_after_a_resume_divides_by_its_own_steps(
-    tmp_path: Path, every: int, lines: int, done: int, rest: int, overhead: float
-) -> None:
-    """The last line divides all steps of the run by the time of those since the resume; no number is taken wrongly."""
-    first, last = done * every, (done + lines) * every
-    steps = last + min(rest, every - 1)
-    rows = trl_rows(first, last, every, steps=steps)
-    runtime = (steps - first) * 4.0 * overhead
-    run = read_run([write(tmp_path, trl_console(rows, steps, runtime=runtime))])
-    assert run.logs[0].table.steps_per_number in ({every} if lines >= 2 * every else {every, None})
-
-
-any_number = st.one_of(st.floats(), st.floats(0, 1e3), st.sampled_from([0.0, 5e-324, 1e300, math.inf, math.nan]))
-
-
-def end_of_run(runtime: float, rate: float, epoch: float) -> dict[str, float]:
-    return {"train_runtime": runtime, "train_steps_per_second": rate, "epoch": epoch}
-
-
-@given(
-    epochs=st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=6).map(sorted),
-    seconds=st.lists(any_number, max_size=6),
-    end=st.builds(end_of_run, any_number, any_number, any_number) | st.just({}),
-)
-@example([0.0, 1.0], [1.0], end_of_run(1.0, 5e-324, 1.0))
-@example([0.0, 1.0], [1.0], end_of_run(1e300, 1.0, 1.0))
-def test_trl_steps_per_line_is_a_whole_number_or_none(
-    epochs: list[float], seconds: list[float], end: dict[str, float]
-) -> None:
-    found = steps_per_line(epochs, seconds, end)
-    assert found is None or found >= 1
-
-
-def test_trl_that_does_not_say_how_many_steps_a_line_stands_for(tmp_path: Path) -> None:
-    rows = trl_rows(0, 100, 10)
-    killed = trl_console(rows, runtime=None)
-    stopped_early = trl_console(trl_rows(0, 50, 1), runtime=210.0, epoch=0.5)
-    calls = trl_csv(rows).replace("train/global_step", "train/other")
-    for text in (killed, stopped_early, calls):
-        run = read_run([write(tmp_path, text)])
-        assert run.throughput["tokens_per_s"].isna().all()
-        (why,) = (flag.text for flag in run.flags if flag.name == "no-tokens")
-        assert why.startswith("no throughput: the log does not say how many steps lie between two of its lines")
-
-
-@pytest.mark.parametrize(("tokens", "steps"), [(12_345.0, 3000), (3000.0, 5000)])
-def test_trl_tokens_in_four_digits_are_those_of_the_whole_span(tmp_path: Path, tokens: float, steps: int) -> None:
-    rows = trl_rows(0, steps, 1, steps=steps, tokens=tokens)
-    run = read_run([write(tmp_path, trl_console(rows, steps, runtime=4.2 * steps))])
-    shown = arm_of_logs([run]).launch_values.loc[1, "tokens_per_s"]
-    assert shown == pytest.approx(tokens / 4, rel=2e-3)
-    assert logged_facts(run)["tokens a step"] == pytest.approx(tokens, rel=2e-3)
-
-
-def test_trl_after_a_restart_goes_on_where_the_epoch_does(tmp_path: Path) -> None:
-    epochs = enumerate([1, 2, 3, 2, 3])
-    text = "".join(f"{{'loss': {at}.0, 'step_time': 1.0, 'epoch': {epoch}}}\n" for at, epoch in epochs)
-    log = scan_log(write(tmp_path, text))
-    frame = log.table.frame("a")
-    assert frame.loc[frame["metric"] == "loss", "value"].tolist() == [0.0, 3.0, 4.0]
-    assert [(restart.step, restart.line) for restart in log.table.restarts] == [(2, 4)]
-
-
 def test_open_instruct_wide_and_wrapped_are_equal(tmp_path: Path) -> None:
     wide, wrapped = (sample(tmp_path, f"open-instruct, {shape}") for shape in ("wide", "wrapped"))
     assert wide.frame.equals(wrapped.frame)
@@ -598,128 +423,3 @@ def test_a_folder_without_steps_is_refused(tmp_path: Path) -> None:
         read_run([tmp_path])
     with pytest.raises(UsageError, match="is a directory"):
         read_run([tmp_path], log_format="verl")
-
-
-CUT: dict[str, Callable[[bytes], bytes]] = {
-    "openrlhf": lambda content: content[: content.rfind(b"'timing/step_total")],
-    "slime": lambda content: content[: content.rfind(b"'perf/step_time")],
-    "skyrl": lambda content: content[: content.rfind(b"'timing/step'")],
-    "areal": lambda content: content[: content.rfind("╘".encode())],
-    "nemo-rl": lambda content: content[: content.rfind("⏱️".encode())],
-    "trl, quoted": lambda content: content[: content.rfind(b"'step_time'") + 14],
-    "open-instruct, wide": lambda content: content[: content.rfind("│  val".encode())],
-    "prime-rl, metrics.jsonl": lambda content: content[:-30],
-    "tensorboard": lambda content: content[:-3],
-    "csv": lambda content: content[: content.rfind(b",text")],
-}
-
-
-@pytest.mark.parametrize("name", CUT)
-def test_a_step_that_is_cut_off_is_left_out_and_told(tmp_path: Path, name: str) -> None:
-    content = log_samples.SAMPLES[name][1]
-    run = read_run([write(tmp_path, CUT[name](content))])
-    whole = read_run([write(tmp_path, content, "whole.log")], name="train").frame
-    assert run.frame.equals(whole[: len(run.frame)]) or name == "slime"
-    assert len(run.frame) < len(whole)
-    assert "cut-off" in flags(run)
-
-
-@pytest.mark.parametrize("name", log_samples.SAMPLES)
-def test_a_last_line_without_an_end_is_told_where_it_matters(tmp_path: Path, name: str) -> None:
-    known, content = log_samples.SAMPLES[name]
-    run = read_run([write(tmp_path, content.rstrip(b"\n"))])
-    assert ("open-end" in flags(run)) == (known in {"nemo-rl", "prime-rl", "csv"})
-    assert "open-end" not in flags(sample(tmp_path, name))
-
-
-def test_what_is_damaged_in_the_middle_is_refused_with_its_place(tmp_path: Path) -> None:
-    events = bytearray(log_samples.NEMO_EVENTS)
-    events[len(log_samples.FILE_VERSION) + 20] ^= 1
-    with pytest.raises(UsageError, match="TensorBoard event file: record 2 is damaged"):
-        read_log(write(tmp_path, bytes(events)))
-    with pytest.raises(UsageError, match="line 3 has another number of cells"):
-        read_log(write(tmp_path, log_samples.CSV_TABLE.replace("2,2.5,", "2,")))
-    with pytest.raises(UsageError, match=r"line 3: the step '2\.5' is no whole number"):
-        read_log(write(tmp_path, log_samples.CSV_TABLE.replace("2,2.5", "2.5,2.5")))
-    with pytest.raises(UsageError, match=r"trainer_state.json of TRL: line \d+: the file is not JSON"):
-        read_log(write(tmp_path, log_samples.TRAINER_STATE[:-40]))
-
-
-every_sample = b"".join(content for _, content in log_samples.SAMPLES.values())
-pieces = st.builds(
-    lambda start, size: every_sample[start : start + size], st.integers(0, len(every_sample)), st.integers(1, 400)
-)
-forced = st.sampled_from([None, *(known.name for known in FORMATS)])
-
-
-@SHARED_FOLDER
-@given(parts=st.lists(pieces | st.binary(max_size=20), max_size=12), log_format=forced)
-def test_torn_logs_are_read_or_refused(tmp_path: Path, parts: list[bytes], log_format: str | None) -> None:
-    try:
-        run = read_run([write(tmp_path, b"".join(parts))], log_format=log_format, devices=2, learner_ranks=2)
-    except UsageError:
-        return
-    assert not run.frame.duplicated(["step", "metric"]).any()
-    assert run.frame["step"].is_monotonic_increasing
-
-
-@SHARED_FOLDER
-@given(data=st.binary(max_size=300), log_format=forced)
-def test_any_bytes_are_read_or_refused(tmp_path: Path, data: bytes, log_format: str | None) -> None:
-    with suppress(UsageError):
-        assert read_run([write(tmp_path, data)], log_format=log_format).logs[0].table.lines > 0
-
-
-numbers = st.floats(width=32, allow_nan=False)
-names = st.from_regex(r"[a-z]{1,6}/[a-z_@]{1,9}", fullmatch=True)
-steps = st.dictionaries(st.integers(0, 10**6), st.dictionaries(names, numbers, min_size=1, max_size=6), min_size=1)
-
-
-@SHARED_FOLDER
-@given(steps=steps)
-def test_printed_dicts_are_read_back(tmp_path: Path, steps: dict[int, dict[str, float]]) -> None:
-    text = "".join(f"Global step {step}: {values}\n" for step, values in steps.items())
-    assert read_back(write(tmp_path, text)) == steps
-
-
-@SHARED_FOLDER
-@given(
-    steps=steps,
-    separator=st.sampled_from(",;\t"),
-    has_mark=st.booleans(),
-    has_decimal_comma=st.booleans(),
-    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
-)
-def test_tables_are_read_back(
-    tmp_path: Path,
-    steps: dict[int, dict[str, float]],
-    separator: str,
-    has_mark: bool,
-    has_decimal_comma: bool,
-    quoting: Literal[0, 1],
-) -> None:
-    columns = sorted({name for values in steps.values() for name in values})
-    text = io.StringIO()
-    rows = csv.writer(text, delimiter=separator, quoting=quoting)
-    rows.writerow(["step", *columns])
-    for step, values in steps.items():
-        cells = [str(values.get(name, "")) for name in columns]
-        rows.writerow(
-            [step, *(cell.replace(".", ",") if has_decimal_comma and separator != "," else cell for cell in cells)]
-        )
-    assert read_back(write(tmp_path, "\ufeff" * has_mark + text.getvalue())) == steps
-
-
-@SHARED_FOLDER
-@given(steps=steps, as_tensor=st.booleans())
-def test_events_are_read_back(tmp_path: Path, steps: dict[int, dict[str, float]], as_tensor: bool) -> None:
-    content = log_samples.FILE_VERSION
-    content += b"".join(log_samples.event(step, values, as_tensor=as_tensor) for step, values in steps.items())
-    assert read_back(write(tmp_path, content)) == steps
-
-
-def read_back(path: Path) -> dict[int, dict[str, float]]:
-    found: dict[int, dict[str, float]] = {}
-    for step, metric, value in read_log(path)[["step", "metric", "value"]].itertuples(index=False):
-        found.setdefault(step, {})[metric] = value
-    return found
