@@ -56,7 +56,10 @@ def test_a_saved_model_trains_and_its_engine_follows(tmp_path: Path) -> None:
     assert [step["prompt_length/mean"] for step in metrics] == [4, 4, 4]
     assert max(step["training/rollout_probs_diff_mean"] for step in metrics) < 0.05
     assert json.loads((trial / "launch.json").read_text())["workload"]["rollout"]["backend"] == "vllm"
-    assert {"sleep", "wake_up", "update_weights"} <= {span["phase"] for span in read_jsonl(trial / "spans.jsonl")}
+    spans = list(read_jsonl(trial / "spans.jsonl"))
+    assert {"sleep", "wake_up", "update_weights"} <= {span["phase"] for span in spans}
+    tensors = {span["phase"]: span["memory_peak_bytes"] for span in spans if "memory_peak_bytes" in span}
+    assert tensors["first_weights"] < tensors["import_engine"] + (1 << 29), "the engine's weights alone take 1 GB"
 
 
 def test_a_replica_trains_under_grpo(tmp_path: Path) -> None:

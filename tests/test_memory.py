@@ -1,9 +1,11 @@
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +15,7 @@ from placebench.placement import Role
 from placebench.ppo import models
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.packing import pack
+from placebench.ppo.training import place
 from placebench.workload import Workload, build_workload
 
 ALL = tuple(Role)
@@ -79,6 +82,29 @@ def test_activations_are_what_autograd_keeps(
     parts = estimate_memory(job, shape, shape, (Role.CRITIC,), 1, "cpu").moments["update_critic"]
     copies = parts["copies"] if casts else 0
     assert parts["activations"] + copies == pytest.approx(measured, rel=0.1)
+
+
+# As above.
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_compiled_blocks_of_a_replica_keep_what_they_keep_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    # torch would cut blocks as large as these where the buckets of their gradients end.
+    shape = replace(PRESETS["tiny"], hidden_size=1024, num_hidden_layers=2, intermediate_size=8192)
+    monkeypatch.setattr(models, "PRESETS", {"shape": shape})
+    batch = {"size": 8, "mini_batch_size": 8, "max_prompt_length": 96, "max_response_length": 32}
+    settings = {"batch": batch, "precision": "bfloat16", "sharding": "replicate", "torch_compile": True}
+    job = build_workload(settings)
+    packed = pack(SequenceBatch.build([[1] * 96] * 8, [[2] * 32] * 8), 128, torch.device("cpu"), torch.bfloat16)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager_decomp_partition"))
+    torch.compiler.reset()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = place(models.ValueModel(models.load_language_model("shape")), job, torch.device("cpu"), 0, trained=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            measured = saved_bytes(model, packed.inputs, packed.predict_positions)
+    finally:
+        dist.destroy_process_group()
+    parts = estimate_memory(job, shape, shape, (Role.CRITIC,), 1, "cpu").moments["update_critic"]
+    assert parts["activations"] + parts["copies"] == pytest.approx(measured, rel=0.02)
 
 
 def test_static_parts_follow_the_parameters() -> None:

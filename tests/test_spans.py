@@ -1,6 +1,8 @@
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from subprocess import run
 
 import pytest
@@ -31,6 +33,7 @@ class Meter:
     def __init__(self) -> None:
         self.queue = [0.03]
         self.peak = 7
+        self.kept = 0
 
     def synchronize(self) -> None:
         while self.queue:
@@ -40,7 +43,12 @@ class Meter:
         self.peak = 0
 
     def peaks(self) -> tuple[int, int]:
-        return self.peak, 2 * self.peak
+        return self.peak - self.kept, 2 * self.peak - self.kept
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        yield
+        self.kept = self.peak
 
 
 def test_both_ends_are_read_after_the_device_has_finished() -> None:
@@ -64,6 +72,18 @@ def test_memory_peaks_are_the_spans_own_and_absent_where_not_counted() -> None:
     (span,), (other,) = counting.drain(), plain.drain()
     assert (span["memory_peak_bytes"], span["memory_reserved_bytes"]) == (5, 10)
     assert not {"memory_peak_bytes", "memory_reserved_bytes"} & set(other)
+
+
+def test_what_an_engine_keeps_is_left_out_of_the_peaks() -> None:
+    meter = Meter()
+    counting, plain = SpanRecorder("gpu", meter=meter), SpanRecorder("cpu:0")
+    for recorder in (counting, plain):
+        with recorder.left_out():
+            meter.peak = 3
+        with recorder.span(1, "values"):
+            meter.peak = 5
+    assert [span["memory_peak_bytes"] for span in counting.drain()] == [2]
+    assert len(plain.drain()) == 1
 
 
 def test_drain_hands_each_span_over_once() -> None:

@@ -5,8 +5,8 @@ device.
 """
 
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from placebench.ppo.own_ray import LOOPBACK
@@ -104,6 +104,9 @@ def tcp_store(address: tuple[str, int], ranks: int | None = None, *, serves: boo
 class _GpuMeter:
     """The process's GPU; its memory as torch's allocator counts it."""
 
+    def __init__(self) -> None:
+        self._left_out = 0
+
     def synchronize(self) -> None:
         import torch
 
@@ -117,4 +120,15 @@ class _GpuMeter:
     def peaks(self) -> tuple[int, int]:
         import torch
 
-        return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        return (
+            torch.cuda.max_memory_allocated() - self._left_out,
+            torch.cuda.max_memory_reserved() - self._left_out,
+        )
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        import torch
+
+        before = torch.cuda.memory_allocated()
+        yield
+        self._left_out = torch.cuda.memory_allocated() - before

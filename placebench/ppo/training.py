@@ -30,6 +30,10 @@ def place(module: DecoderModel, workload: Workload, device: torch.device, seed: 
     Weights that are trained are float32, others have the precision of the computing.
     """
     precision: torch.dtype = getattr(torch, workload.precision)
+    if workload.torch_compile:
+        # Inside DDP torch would compile the parts of a block between buckets of gradients apart, to send each as soon
+        # as it is there: blocks are small enough, and parts keep more activations.
+        torch._dynamo.config.optimize_ddp = False
     torch.manual_seed(seed)
     for part in (*module.layers, module):
         module.materialize(part, device, torch.float32 if trained else precision)

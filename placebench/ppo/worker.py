@@ -169,15 +169,17 @@ class Worker(Rank):
         with self._spans.span(0, "import_engine"):
             import_engine(device.type)
         times = [self._spans.now()]
-        rollout = VllmRollout(
-            model_config(self._workload.model),
-            device.type,
-            self._workload,
-            self._ranks,
-            lambda: times.append(self._spans.now()),
-            alone=alone,
-            keeps_prefixes=keeps_prefixes,
-        )
+        # An engine that sleeps holds nothing on the device, which torch's allocator does not know.
+        with self._spans.left_out():
+            rollout = VllmRollout(
+                model_config(self._workload.model),
+                device.type,
+                self._workload,
+                self._ranks,
+                lambda: times.append(self._spans.now()),
+                alone=alone,
+                keeps_prefixes=keeps_prefixes,
+            )
         times.append(self._spans.now())
         for phase, (start, end) in zip(("start_engine", "warm_up_engine"), pairwise(times), strict=False):
             self._spans.add(0, phase, start, end)

@@ -7,7 +7,7 @@ has the same length on both clocks even when the wall clock is set in between.
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -49,7 +49,8 @@ class Span:
         end_wall: end, seconds since the epoch.
         start_mono: start on the node's monotonic clock.
         end_mono: end on the node's monotonic clock.
-        memory_peak_bytes: most device memory that tensors took at a time in it; None where that is not counted.
+        memory_peak_bytes: most device memory that tensors took at a time in it, those of an engine aside; None where
+            that is not counted.
         memory_reserved_bytes: likewise, with what their allocator kept in reserve.
     """
 
@@ -91,6 +92,9 @@ class DeviceMeter(Protocol):
     def peaks(self) -> tuple[int, int]:
         """Most bytes that tensors took since `reset_peaks`, and most that their allocator reserved."""
 
+    def left_out(self) -> AbstractContextManager[None]:
+        """Leave out of both what the body allocates and keeps."""
+
 
 class SpanRecorder:
     """Collects the spans of one process.
@@ -122,6 +126,10 @@ class SpanRecorder:
         if self._meter is not None:
             self._meter.synchronize()
         return self.clock.mono()
+
+    def left_out(self) -> AbstractContextManager[None]:
+        """Leave out of the memory of every span to come what the body allocates and keeps."""
+        return nullcontext() if self._meter is None else self._meter.left_out()
 
     @contextmanager
     def span(self, step: int, phase: str, role: str | None = None, pool: str | None = None) -> Iterator[None]:
