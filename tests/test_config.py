@@ -36,8 +36,10 @@ def test_merging_keeps_every_value_of_the_upper_layer(base: dict[str, Any], over
 def test_merging_is_associative_where_sections_agree(
     first: dict[str, Any], second: dict[str, Any], third: dict[str, Any]
 ) -> None:
-    def sections(tree: dict[str, Any]) -> set[tuple[str, ...]]:
-        return {path[:end] for path in leaves(tree) for end in range(1, len(path))}
+    def sections(tree: Any, path: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+        if not isinstance(tree, dict):
+            return set()
+        return {path}.union(*(sections(below, (*path, name)) for name, below in tree.items()))
 
     trees = (first, second, third)
     ends = {path for tree in trees for path in leaves(tree)}
