@@ -12,7 +12,7 @@ from typing import Any
 
 from placebench import __version__
 from placebench.devices import device_to_dict, host_record
-from placebench.plan import Plan, PlannedLaunch
+from placebench.plan import BoundPlacement, Plan, PlannedLaunch
 from placebench.runfolder import SCHEMA_VERSION, Status, Trial, write_json
 from placebench.walltime import LaunchWall
 
@@ -96,7 +96,7 @@ def _describe(plan: Plan, command: Sequence[str]) -> dict[str, Any]:
         "checkpoint_every": plan.checkpoint_every,
         "resumed_from": {"checkpoint": str(plan.start.path), "step": plan.start.step} if plan.start else None,
         "workload": plan.workload.model_dump(mode="json"),
-        "placements": [placement.to_dict() for placement in plan.placements],
+        "placements": [placement.to_dict() | _estimates(plan, placement) for placement in plan.placements],
         "devices": [device_to_dict(device) for device in plan.devices],
         "host": host_record(),
         "cluster": plan.cluster.to_dict() if plan.cluster else None,
@@ -106,6 +106,12 @@ def _describe(plan: Plan, command: Sequence[str]) -> dict[str, Any]:
         "launches": [],
         "wall": {"total_s": 0.0, "launches_s": 0.0, "outside_launches_s": 0.0},
     }
+
+
+def _estimates(plan: Plan, bound: BoundPlacement) -> dict[str, Any]:
+    """The most memory that a device of each pool is expected to use; of no pool when a model's shape is not known."""
+    found = {pool: estimate.peak for (name, pool), estimate in plan.memory.items() if name == bound.name}
+    return {"memory_estimate_bytes": found}
 
 
 def _versions() -> dict[str, str | None]:

@@ -306,10 +306,32 @@ def note_on_ratios(path: Path) -> str:
     return note
 
 
+def test_the_memory_that_was_expected_stands_beside_the_peak(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    content = json.loads((path / "run.json").read_text())
+    content["placements"][1]["memory_estimate_bytes"] = {"critic_pool": 3 << 30}
+    (path / "run.json").write_text(json.dumps(content))
+    build_report(path)
+    found = [
+        (device.pool, device.estimated_memory_bytes)
+        for placement in read_summary(path).placements
+        for device in placement.devices
+    ]
+    assert found == [("global_pool", None), ("global_pool", None), ("actor_pool", None), ("critic_pool", 3 << 30)]
+    markdown = (path / "report.md").read_text()
+    assert "| placement | device | pool | load | peak memory | estimated | idle |" in markdown
+    assert " 3.00 GiB | " in next(line for line in markdown.splitlines() if line.startswith("| split | cpu:1 |"))
+    assert "estimated" not in printed(path)
+
+
 def test_the_note_on_ratios_says_which_are_of_steps_of_launches_and_of_no_pairs(tmp_path: Path) -> None:
     plain = note_on_ratios(SyntheticRun().write(tmp_path / "plain"))
     by_step = plain.removeprefix("Ratio: over standard. Its 95% interval: ").removesuffix(".")
     assert by_step.startswith("the t interval over the log ratios of launches of the same round, each the median over")
+    by_step_shown = (
+        "median of the measured steps of a launch; ratio: of its steps paired one by one, not of the medians; "
+    )
+    assert summarize(compare_run(tmp_path / "plain")).method.steps.startswith(by_step_shown)
     layouts = {"standard": STANDARD, "copy": STANDARD, "more": STANDARD, "late": STANDARD}
     lost = {(round_, name): Status.FAILED for name in layouts for round_ in ((1, 2) if name == "late" else (3, 4))}
     kept = SyntheticRun(layouts, rounds=4, tokens={"more": 1500}, statuses=lost).write(tmp_path / "lost")
@@ -317,6 +339,8 @@ def test_the_note_on_ratios_says_which_are_of_steps_of_launches_and_of_no_pairs(
     assert f": of copy {by_step}; of more " in unlike
     assert "; of more the t interval over the log ratios of launches of the same round, each of medians, " in unlike
     assert "; of late Welch's t interval over launches, as those of different runs or rounds are no pairs." in unlike
+    alone = SyntheticRun({"standard": STANDARD}).write(tmp_path / "alone")
+    assert summarize(compare_run(alone)).method.steps.startswith("median of the measured steps of a launch; hidden, ")
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:

@@ -53,12 +53,12 @@ def test_one_command_trains_records_compares_and_leaves_nothing(tmp_path: Path, 
         assert name == "summary.json" or name in done.stdout
     for word in ("standard", "split", "update_actor", "tokens/s/device", "Critical path: split against standard"):
         assert word in done.stdout
-    check_critical_paths(folder)
+    check_summary(folder)
     assert_nothing_left(temp)
 
 
-def check_critical_paths(folder: Path) -> None:
-    """The paths of the one measured step, against what its spans say."""
+def check_summary(folder: Path) -> None:
+    """The paths of the one measured step, against what its spans say; the memory, against what the plan said."""
     summary = Summary.model_validate_json((folder / "summary.json").read_text())
     standard, split = (
         {part.phase: part for part in placement.critical_path if part.kind == "phase"}
@@ -66,6 +66,9 @@ def check_critical_paths(folder: Path) -> None:
     )
     for placement in summary.placements:
         assert sum(part.on_path_s for part in placement.critical_path) == pytest.approx(placement.quantities[0].value)
+        for device in placement.devices:
+            (peak,) = (found.value for found in device.quantities if found.label == "peak memory")
+            assert device.estimated_memory_bytes == pytest.approx(peak, rel=0.25)
     # All in one pool: everything is on the path.
     assert sum(part.off_path_s for part in standard.values()) == pytest.approx(0, abs=1e-6)
     assert min(part.on_path_s for part in standard.values()) > 0

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ class RunPlacement:
         staleness: how many updates the weights that generate may lag behind; 0 is synchronous.
         scaling: of replicas, `strong` (the batch of a step stays) or `weak` (that of a device stays); else None.
         tensor_parallel: devices that share one engine, in place of the workload's; None for the workload's.
+        memory_estimates: the most memory that a device of each pool was expected to use, bytes; of those known.
     """
 
     name: str
@@ -64,6 +65,7 @@ class RunPlacement:
     staleness: int = 0
     scaling: str | None = None
     tensor_parallel: int | None = None
+    memory_estimates: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -267,6 +269,7 @@ def load_run(path: Path) -> Run:
                 int(entry.get("staleness", 0)),
                 entry.get("scaling"),
                 entry.get("tensor_parallel"),
+                dict(entry.get("memory_estimate_bytes", {})),
             )
             for entry in manifest["placements"]
         )

@@ -18,7 +18,7 @@ from placebench.logs.timing import Kind
 from placebench.report import ReportPaths
 from placebench.report.figures import phases_over_steps
 from placebench.report.files import write_pages
-from placebench.report.method import interval_of_ratios
+from placebench.report.method import interval_of_ratios, values_of_steps
 from placebench.report.plots import Plot, phases, ratios
 from placebench.report.schema import Fact, LaunchSummary, Method, PlacementSummary, Source, Summary
 from placebench.report.summary import critical_path, quantities, times
@@ -54,7 +54,7 @@ def summarize_arms(comparison: ArmComparison, warmup_steps: int, command: tuple[
             warmup_steps=warmup_steps,
             load=NO_LOAD,
             efficiency=(),
-            steps=f"median of the measured steps of a launch; {_left_out(comparison, warmup_steps)}",
+            steps=f"{values_of_steps(others)}; {_left_out(comparison, warmup_steps)}",
             interval=interval_of_ratios(others),
         ),
         workload={},

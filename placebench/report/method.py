@@ -1,4 +1,4 @@
-"""What the intervals of ratios are, in words."""
+"""What values, ratios and their intervals are, in words."""
 
 from collections.abc import Sequence
 
@@ -15,18 +15,36 @@ BY_LAUNCH = (
 NO_PAIRS = "Welch's t interval over launches, as those of different runs or rounds are no pairs"
 
 
+def values_of_steps(others: Sequence[PlacementResult | Arm]) -> str:
+    """What a value says of a launch's steps, and where a ratio is not one value over the other.
+
+    Args:
+        others: all sides but the first.
+    """
+    value = "median of the measured steps of a launch"
+    if BY_STEP in _ways(others):
+        return f"{value}; ratio: of its steps paired one by one, not of the medians"
+    return value
+
+
 def interval_of_ratios(others: Sequence[PlacementResult | Arm]) -> str:
     """How the intervals of ratios to the first side came about, each side named where it is not the same for all.
 
     Args:
         others: all sides but the first.
     """
+    ways = _ways(others)
+    if len(ways) < 2:
+        return next(iter(ways), BY_STEP)
+    return "; ".join(f"of {listing(names)} {way}" for way, names in ways.items())
+
+
+def _ways(others: Sequence[PlacementResult | Arm]) -> dict[str, list[str]]:
+    """The ways that the ratios came about, each with the names of the sides compared by it."""
     ways: dict[str, list[str]] = {}
     for other in others:
         found = [ratio.pairs for ratio in other.ratios.values() if ratio]
         if found:
             way = (BY_LAUNCH if other.work else BY_STEP) if max(found) else NO_PAIRS
             ways.setdefault(way, []).append(other.name)
-    if len(ways) < 2:
-        return next(iter(ways), BY_STEP)
-    return "; ".join(f"of {listing(names)} {way}" for way, names in ways.items())
+    return ways

@@ -69,6 +69,7 @@ class DeviceSummary(_Part):
     id: str
     label: str
     pool: str
+    estimated_memory_bytes: Number = Field(description="the plan's estimate of the highest sample, null where unknown")
     quantities: tuple[Quantity, ...]
 
 
@@ -261,7 +262,7 @@ class Method(_Part):
     load: str = Field(description="what device load means here")
     efficiency: tuple[str, ...] = Field(description="constants behind MFU and MBU, or why there are none")
     noise: str | None = Field(None, description="what a calibration of this host and workload has found")
-    steps: str = "median of the measured steps of a launch; hidden, idle and waiting time: their share of it"
+    steps: str = Field(description="what a value says of the steps of a launch")
     interval: str = Field(description="how the intervals of ratios came about, by placement where they differ")
 
 

@@ -23,7 +23,7 @@ from placebench.compare.statistics import CONFIDENCE
 from placebench.compare.statistics import Ratio as MeasuredRatio
 from placebench.compare.suggestion import suggest
 from placebench.report.calibration import noise_on_record, summarize_calibration
-from placebench.report.method import interval_of_ratios
+from placebench.report.method import interval_of_ratios, values_of_steps
 from placebench.report.schema import (
     DeviceSummary,
     Difference,
@@ -66,6 +66,7 @@ def summarize(comparison: Comparison) -> Summary:
             load=load_meaning(comparison),
             efficiency=basis(run),
             noise=noise_on_record(comparison),
+            steps=f"{values_of_steps(comparison.results[1:])}; hidden, idle and waiting time: their share of the step",
             interval=interval_of_ratios(comparison.results[1:]),
         ),
         workload=manifest.get("workload", {}),
@@ -220,10 +221,12 @@ def _difference(part: PartChange) -> Difference:
 
 
 def _device(comparison: Comparison, result: PlacementResult, device: str) -> DeviceSummary:
+    pool = str(result.placement.pool_of(device))
     return DeviceSummary(
         id=device,
         label=comparison.run.devices[device].label,
-        pool=str(result.placement.pool_of(device)),
+        pool=pool,
+        estimated_memory_bytes=result.placement.memory_estimates.get(pool),
         quantities=tuple(quantity for quantity in quantities(result, device_metrics(device)) if quantity.n),
     )
 

@@ -131,20 +131,32 @@ def _effect(share: float) -> str:
     return f"{share:.1%}" if share < 1 else "> 100%"
 
 
-def device_grid(summary: Summary) -> Grid:
-    """Load, peak memory, idle time and energy of every device in every placement."""
-    keys = ("load", "peak_memory", "idle", "energy")
-    cells: list[tuple[str, str, str, dict[str, Quantity]]] = []
+_ESTIMATED = "estimated"
+
+
+def device_grid(summary: Summary, *, whole: bool = False) -> Grid:
+    """Load, peak memory, idle time and energy of every device in every placement.
+
+    Args:
+        summary: of the run.
+        whole: whether the memory that the plan expected stands beside the peak.
+    """
+    keys = ("load", "peak_memory", _ESTIMATED, "idle", "energy") if whole else ("load", "peak_memory", "idle", "energy")
+    cells: list[tuple[str, str, str, dict[str, str]]] = []
+    labels: dict[str, str] = {_ESTIMATED: _ESTIMATED}
     for placement in summary.placements:
-        if placement.launches:
-            for device in placement.devices:
-                found = {found.key.partition("/")[0]: found for found in device.quantities}
-                cells.append((placement.name, device.label, device.pool, found))
-    shown = [key for key in keys if any(key in found for *_, found in cells)]
-    labels = {key: found[key].label for key in shown for *_, found in cells if key in found}
+        for device in placement.devices if placement.launches else ():
+            texts: dict[str, str] = {}
+            for found in device.quantities:
+                key = found.key.partition("/")[0]
+                texts[key], labels[key] = _text(found), found.label
+            if device.estimated_memory_bytes is not None:
+                texts[_ESTIMATED] = quantity(device.estimated_memory_bytes, "B")
+            cells.append((placement.name, device.label, device.pool, texts))
+    shown = [key for key in keys if any(key in texts for *_, texts in cells)]
     rows = tuple(
-        (placement, device, pool, *(_text(found[key]) if key in found else MISSING for key in shown))
-        for placement, device, pool, found in cells
+        (placement, device, pool, *(texts.get(key, MISSING) for key in shown))
+        for placement, device, pool, texts in cells
     )
     return Grid("Devices", ("placement", "device", "pool", *(labels[key] for key in shown)), rows)
 
