@@ -17,6 +17,8 @@ from typing import Any
 
 import click
 
+from placebench.compare.text import plural
+
 KEPT = ("summary.json", "report.md", "trace.json.gz")
 
 
@@ -53,7 +55,7 @@ def _describe(content: dict[str, Any], into: Path) -> list[str]:
         + (f", driver {driver}" if driver else "")
         + f", {content['host']['cpu_model']}, {memory / 2**30:.0f} GiB of memory",
         "- " + ", ".join(f"{name} {version}" for name, version in content["versions"].items() if version),
-        f"- started {content['started']}; {content['rounds']} launches of each placement were asked for",
+        f"- started {content['started']}; {plural(content['rounds'], 'launch', 'launches')} of each placement",
     ]
 
 

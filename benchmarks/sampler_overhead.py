@@ -6,7 +6,12 @@
 `share` samples processes that wait and prints the sampler's share of one core. `steps` starts the real job in pairs
 of launches, one with the sampler and one without, in an order that alternates from pair to pair, and prints the ratio
 of their step times with its 95 % interval. A launch counts once, with the geometric mean of its steps after warm-up:
-the same seed makes step i of both launches the same work.
+the same seed makes step i of both launches the same work. With `--file` the pairs are kept and those there count too:
+it goes on after an interruption, and on a host with several GPUs one of these can run on each at the same time.
+
+    for gpu in 0 1 2 3; do
+        CUDA_VISIBLE_DEVICES=$gpu python benchmarks/sampler_overhead.py steps --pairs 5 --devices gpu:1 --file p.jsonl &
+    done; wait
 """
 
 import json
@@ -21,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 import click
 import psutil
@@ -81,8 +87,11 @@ def share(processes: int, seconds: float, hz: float, devices: str | None) -> Non
 @click.option("--placement", default="standard", show_default=True, help="Placement to launch.")
 @click.option("--devices", help="cpu:N or gpu:N, as of placebench run.  [default: what is there]")
 @click.option("--hz", type=float, default=5.0, show_default=True, help="Samples a second.")
+@click.option("--file", "kept", type=click.File("a"), help="Add the pairs to this file.")
 @click.option("--set", "settings", multiple=True, help="Workload setting, as of placebench run; repeatable.")
-def steps(pairs: int, placement: str, devices: str | None, hz: float, settings: tuple[str, ...]) -> None:
+def steps(
+    pairs: int, placement: str, devices: str | None, hz: float, kept: TextIO | None, settings: tuple[str, ...]
+) -> None:
     """Print the ratio of step times with the sampler to those without."""
     with tempfile.TemporaryDirectory(prefix="pb-overhead-") as folder:
         request = RunRequest(
@@ -90,10 +99,15 @@ def steps(pairs: int, placement: str, devices: str | None, hz: float, settings: 
         )
         try:
             plan = make_plan(request)
-            times = _paired_step_times(plan, hz)
+            with kept or Path(folder, "pairs.jsonl").open("a") as file:
+                for pair in _paired_step_times(plan, hz):
+                    file.write(json.dumps(pair) + "\n")
+                    file.flush()
+            times = list(read_jsonl(Path(file.name)))
         except PlacebenchError as error:
             raise click.ClickException(str(error)) from None
-    ratio = compare(times[False], times[True], Better.LESS)
+    without, sampled = ({pair: row[side] for pair, row in enumerate(times)} for side in ("without", "with"))
+    ratio = compare(without, sampled, Better.LESS)
     assert ratio is not None
     click.echo(
         f"step time with the sampler at {hz:g} Hz / without, {plan.placements[0].name} on {len(plan.devices)}"
@@ -102,17 +116,15 @@ def steps(pairs: int, placement: str, devices: str | None, hz: float, settings: 
     click.echo(f"{ratio.value:.4f}, 95 % interval {ratio.low:.4f} to {ratio.high:.4f}, {ratio.pairs} pairs of launches")
 
 
-def _paired_step_times(plan: Plan, hz: float) -> dict[bool, dict[int, float]]:
-    """Step time of each launch, seconds, by whether the sampler ran and by pair."""
-    times: dict[bool, dict[int, float]] = {False: {}, True: {}}
+def _paired_step_times(plan: Plan, hz: float) -> Iterator[dict[str, float]]:
+    """Step time of the two launches of each pair, seconds, by `with` and `without`, as soon as both are there."""
+    pair: dict[str, float] = {}
     for launch in plan.launches:
-        for sampled in (True, False) if launch.round % 2 else (False, True):
-            trial = Trial(plan.folder.path / f"{launch.round:02d}-{'with' if sampled else 'without'}")
-            seconds = _launch(plan, launch, trial, hz if sampled else None)
-            times[sampled][launch.round] = seconds
-            word = "with   " if sampled else "without"
-            click.echo(f"pair {launch.round:2d}  {word}  {seconds:.4f} s a step")
-    return times
+        for side in ("with", "without") if launch.round % 2 else ("without", "with"):
+            trial = Trial(plan.folder.path / f"{launch.round:02d}-{side}")
+            pair[side] = _launch(plan, launch, trial, hz if side == "with" else None)
+            click.echo(f"pair {launch.round:2d}  {side:7}  {pair[side]:.4f} s a step")
+        yield pair
 
 
 def _launch(plan: Plan, launch: PlannedLaunch, trial: Trial, hz: float | None) -> float:
