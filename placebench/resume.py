@@ -188,7 +188,8 @@ def _agree(
     if request.placements is not None:
         has_critic = workload.algorithm.has_critic
         given = parse_placements(request.placements, devices_per_node(devices), has_critic=has_critic)
-        if [bind(placement, devices).to_dict() for placement in given] != content["placements"]:
+        stored = [_placement(entry, devices).to_dict() for entry in content["placements"]]
+        if [bind(placement, devices).to_dict() for placement in given] != stored:
             names = ",".join(str(entry["name"]) for entry in content["placements"])
             differs("--placements", request.placements, names)
     reasons.raise_any()

@@ -311,7 +311,8 @@ def interrupted(tmp_path: Path) -> RunResult:
 def test_a_resumed_run_keeps_what_is_done(tmp_path: Path, temp: Path) -> None:
     first = interrupted(tmp_path)
     kept = RunFolder(first.folder).trial(1, "standard").steps.stat().st_mtime_ns
-    result, said = run(resume_plan(first.folder, RunRequest(rounds=2)), "steps()")
+    request = RunRequest(rounds=2, placements="standard,split")
+    result, said = run(resume_plan(first.folder, request), "steps()")
     assert (result.done, result.total) == (4, 4)
     assert RunFolder(first.folder).trial(1, "standard").steps.stat().st_mtime_ns == kept
     assert set(statuses(first.folder).values()) == {"done"}
