@@ -59,7 +59,8 @@ def test_a_saved_model_trains_and_its_engine_follows(tmp_path: Path) -> None:
     spans = list(read_jsonl(trial / "spans.jsonl"))
     assert {"sleep", "wake_up", "update_weights"} <= {span["phase"] for span in spans}
     tensors = {span["phase"]: span["memory_peak_bytes"] for span in spans if "memory_peak_bytes" in span}
-    assert tensors["first_weights"] < tensors["import_engine"] + (1 << 29), "the engine's weights alone take 1 GB"
+    # An update holds the largest weight once more, 0.54 GB; the engine's own weights would be another 0.99 GB.
+    assert tensors["first_weights"] < tensors["import_engine"] + 0.7e9
 
 
 def test_a_replica_trains_under_grpo(tmp_path: Path) -> None:
