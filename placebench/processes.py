@@ -141,12 +141,14 @@ def kill_processes(find: Callable[[], list[psutil.Process]], patience_s: float =
         What is left, as a rule nothing.
     """
     deadline = time.monotonic() + patience_s
-    while left := find():
+    left: set[psutil.Process] = set()
+    # One that is ending gives back a GPU's memory last, when nothing but its pid is to be seen of it any more.
+    while left := {process for process in left if _is_live(process)}.union(find()):
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 process.kill()
         if time.monotonic() > deadline:
-            return left
+            return list(left)
         time.sleep(_POLL_S)
     return []
 
@@ -212,7 +214,10 @@ def _has_open(pid: int, folder: Path) -> bool:
 
 
 def _is_live(process: psutil.Process) -> bool:
+    """Whether any thread of a process is there still: its first one may end, a zombie then, before the others."""
     try:
-        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return process.is_running() and (
+            process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) or process.num_threads() > 1
+        )
     except psutil.NoSuchProcess:
         return False

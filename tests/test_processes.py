@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 from launching import wait_for
 
 from placebench import child
@@ -56,11 +57,28 @@ def test_a_process_is_known_by_pid_and_start_time() -> None:
 
 
 def test_killing_gives_up_on_what_does_not_die() -> None:
-    import psutil
-
     class Stubborn(psutil.Process):
         def kill(self) -> None:
             """The kernel waits for a disk."""
 
     process = Stubborn(os.getpid())
     assert kill_processes(lambda: [process], patience_s=0.1) == [process]
+
+
+def test_killing_waits_for_what_is_ending_though_nothing_tells_whose_it_is_any_more() -> None:
+    class Slow(psutil.Process):
+        def kill(self) -> None:
+            """It takes its time: what it holds of a GPU is given back by its last thread."""
+
+    # A zombie as soon as its first thread has ended, with neither arguments nor environment.
+    program = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(1.5,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program])
+    wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+    assert process.poll() is None
+    found: list[list[psutil.Process]] = [[Slow(process.pid)]]
+    assert kill_processes(lambda: found.pop() if found else []) == []
+    assert process.poll() == 0
