@@ -8,10 +8,10 @@ precision.
 
     weights      4·N for actor and critic, b·N for the reference and a reward model; / n when sharded
     optimizer    8·N of what is trained (Adam's two moments; Kingma and Ba 2015, arXiv:1412.6980); / n when sharded
-    gradients    of the model in training. Replicated: 8·N, the buckets that are averaged among them. Sharded: 4·N/n,
-                 reduced after every micro-batch, so that the first one's activations are there before them; while the
-                 blocks run backward, on top b·V·h of the head and twice (4 + b)·B (one block's own and the float32
-                 that is reduced, while the next one computes); at the end of the pass (4 + b)·E
+    gradients    of the model in training. Replicated: 4·N, and always as much for the buckets that are averaged.
+                 Sharded: 4·N/n, reduced after every micro-batch, so that the first one's activations are there before
+                 them; while the blocks run backward, on top b·V·h of the head and twice (4 + b)·B (one block's own and
+                 the float32 that is reduced, while the next one computes); at the end of the pass (4 + b)·E
     copies       weights as they are computed with: b·N of a replicated model in bfloat16, b·(E + 2·B) of a
                  sharded one in training, b·N of a sharded one that generates by itself, b·(E or B) while
                  weights go to an engine
@@ -62,12 +62,15 @@ RUNTIME_BYTES: Mapping[str, int] = {"cpu": 480 << 20, "gpu": 1_200 << 20}
 # CUDA graphs and workspaces of a vLLM engine, which stay while it sleeps.
 ENGINE_BYTES: Mapping[str, int] = {"cpu": 0, "gpu": 360 << 20}
 # Of what lasts from step to step (`_STATE`), and of the rest: by whether the pool trains two models, whose blocks
-# differ, and whether they are sharded over several ranks. Measured on H200s, from 0.5 to 7 billion parameters.
-ALLOCATOR_SHARES: Mapping[tuple[bool, bool], tuple[float, float]] = {
-    (False, False): (0.01, 0.01),
-    (False, True): (0.08, 0.08),
-    (True, False): (0.09, 0.09),
-    (True, True): (0.44, 0.04),
+# differ, and whether they are on one rank, sharded over several, or replicated on any number. Measured on H200s, from
+# 0.5 to 7 billion parameters; two replicated models are taken to be like two on one rank.
+ALLOCATOR_SHARES: Mapping[tuple[bool, Literal["one", "shard", "replicate"]], tuple[float, float]] = {
+    (False, "one"): (0.01, 0.01),
+    (False, "shard"): (0.08, 0.08),
+    (False, "replicate"): (0.07, 0.07),
+    (True, "one"): (0.09, 0.09),
+    (True, "shard"): (0.44, 0.04),
+    (True, "replicate"): (0.09, 0.09),
 }
 _STATE = ("weights", "optimizer", "gradients", "copies")
 
@@ -131,7 +134,8 @@ def estimate_memory(
         kind: of these devices.
         reward: shape of the reward model's decoder; None where the reward is a function.
     """
-    value, shards = COMPUTED_BYTES[workload.precision], ranks if workload.sharding == "shard" else 1
+    value, is_sharded = COMPUTED_BYTES[workload.precision], workload.sharding == "shard"
+    shards = ranks if is_sharded else 1
     models = {
         role: _Model(workload, shape, parameters, role in (Role.ACTOR, Role.REF), ranks, kind)
         for role, shape, parameters in (
@@ -148,6 +152,7 @@ def estimate_memory(
         "runtime": RUNTIME_BYTES[kind],
         "weights": sum(weights.values()),
         "optimizer": 8 * sum(model.parameters for model in trained.values()) // shards,
+        "gradients": 0 if is_sharded else 4 * sum(model.parameters for model in trained.values()),
     }
     has_engine = Role.ROLLOUT in roles and workload.rollout.backend == "vllm"
     engine: Parts = {}
@@ -162,8 +167,8 @@ def estimate_memory(
     moments: dict[str, Parts] = {"idle": {**always, **resting}}
     if models:
         largest_root = max(model.root for model in models.values())
-        building = 4 * largest_root if workload.sharding == "shard" else 0
-        moments["build_models"] = {"runtime": always["runtime"], "weights": always["weights"], "building": building}
+        building = {"building": 4 * largest_root if is_sharded else 0}
+        moments["build_models"] = {name: always[name] for name in ("runtime", "weights", "gradients")} | building
     # Of a sharded model, what is whole at a time while its weights are written or sent.
     gathered = max(_Model(workload, actor, actor.parameters, True, ranks, kind).units) if shards > 1 else 0
     # No more is on the way to another pool at a time than a bucket, or the embedding where that is more.
@@ -182,9 +187,13 @@ def estimate_memory(
         phase = f"update_{role}" if role in trained else str(role)
         passes = model.update() if role in trained else model.scoring()
         for number, one in enumerate(passes):
-            moments[f"{phase} {number}" if number else phase] = {**always, **resting, **one}
+            gradients = {"gradients": always["gradients"] + one.get("gradients", 0)}
+            moments[f"{phase} {number}" if number else phase] = {**always, **resting, **one, **gradients}
     if kind == "gpu" and trained:
-        shares = ALLOCATOR_SHARES[len(trained) > 1, shards > 1]
+        spread: Literal["one", "shard", "replicate"] = "replicate"
+        if is_sharded:
+            spread = "shard" if ranks > 1 else "one"
+        shares = ALLOCATOR_SHARES[len(trained) > 1, spread]
         moments = {name: {**parts, "allocator": _wasted(parts, *shares)} for name, parts in moments.items()}
     return MemoryEstimate(moments)
 
@@ -267,7 +276,7 @@ class _Model:
         batches = _micro_batches(self.workload, self.ranks, self.workload.batch.mini_batch_size)
         activations = batches.tokens * self._activation_bytes()
         root, block = self.units
-        own = 4 * self.parameters // self.ranks if self.is_sharded else 8 * self.parameters
+        own = 4 * self.parameters // (self.ranks if self.is_sharded else 1)
         before = 0 if self.is_sharded and batches.number == 1 else own
         summed, whole = (4 + self.value, 1) if self.is_sharded else (0, 0)
         yield {
