@@ -5,9 +5,10 @@
 
 `share` samples processes that wait and prints the sampler's share of one core. `steps` starts the real job in pairs
 of launches, one with the sampler and one without, in an order that alternates from pair to pair, and prints the ratio
-of their step times with its 95 % interval. A launch counts once, with the geometric mean of its steps after warm-up:
-the same seed makes step i of both launches the same work. With `--file` the pairs are kept and those there count too:
-it goes on after an interruption, and on a host with several GPUs one of these can run on each at the same time.
+of their step times, and of each phase, with its 95 % interval. It is the ratio that reports give: of steps paired one
+by one, which the same seed makes the same work, a pair of launches counting once. With `--file` the pairs are kept and
+those there count too: it goes on after an interruption, and on a host with several GPUs one of these can run on each
+at the same time.
 
     for gpu in 0 1 2 3; do
         CUDA_VISIBLE_DEVICES=$gpu python benchmarks/sampler_overhead.py steps --pairs 5 --devices gpu:1 --file p.jsonl &
@@ -15,7 +16,6 @@ it goes on after an interruption, and on a host with several GPUs one of these c
 """
 
 import json
-import math
 import signal
 import statistics
 import subprocess
@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TextIO
 
 import click
+import pandas as pd
 import psutil
 
 from placebench.compare.statistics import Better, compare
@@ -100,35 +101,38 @@ def steps(
         try:
             plan = make_plan(request)
             with kept or Path(folder, "pairs.jsonl").open("a") as file:
-                for pair in _paired_step_times(plan, hz):
+                for pair in _measured_pairs(plan, hz):
                     file.write(json.dumps(pair) + "\n")
                     file.flush()
-            times = list(read_jsonl(Path(file.name)))
+            measured = list(read_jsonl(Path(file.name)))
         except PlacebenchError as error:
             raise click.ClickException(str(error)) from None
-    without, sampled = ({pair: row[side] for pair, row in enumerate(times)} for side in ("without", "with"))
-    ratio = compare(without, sampled, Better.LESS)
-    assert ratio is not None
     click.echo(
-        f"step time with the sampler at {hz:g} Hz / without, {plan.placements[0].name} on {len(plan.devices)}"
-        f" {plan.devices[0].kind} devices:"
+        f"time with the sampler at {hz:g} Hz / without, {plan.placements[0].name} on {len(plan.devices)}"
+        f" {plan.devices[0].kind} devices, {len(measured)} pairs of launches:"
     )
-    click.echo(f"{ratio.value:.4f}, 95 % interval {ratio.low:.4f} to {ratio.high:.4f}, {ratio.pairs} pairs of launches")
+    for phase in measured[0]["with"]:
+        without, sampled = (
+            {pair: pd.Series(row[side][phase]) for pair, row in enumerate(measured)} for side in ("without", "with")
+        )
+        ratio = compare(without, sampled, Better.LESS)
+        assert ratio is not None
+        click.echo(f"{phase:15} {ratio.value:.4f}, 95 % interval {ratio.low:.4f} to {ratio.high:.4f}")
 
 
-def _paired_step_times(plan: Plan, hz: float) -> Iterator[dict[str, float]]:
-    """Step time of the two launches of each pair, seconds, by `with` and `without`, as soon as both are there."""
-    pair: dict[str, float] = {}
+def _measured_pairs(plan: Plan, hz: float) -> Iterator[dict[str, dict[str, list[float]]]]:
+    """What the two launches of each pair took, by `with` and `without`, as soon as both are there."""
+    pair: dict[str, dict[str, list[float]]] = {}
     for launch in plan.launches:
         for side in ("with", "without") if launch.round % 2 else ("without", "with"):
             trial = Trial(plan.folder.path / f"{launch.round:02d}-{side}")
             pair[side] = _launch(plan, launch, trial, hz if side == "with" else None)
-            click.echo(f"pair {launch.round:2d}  {side:7}  {pair[side]:.4f} s a step")
+            click.echo(f"pair {launch.round:2d}  {side:7}  {statistics.median(pair[side]['step']):.4f} s a step")
         yield pair
 
 
-def _launch(plan: Plan, launch: PlannedLaunch, trial: Trial, hz: float | None) -> float:
-    """Run one launch; `hz` None leaves the sampler out. Returns the geometric mean of its measured steps, seconds.
+def _launch(plan: Plan, launch: PlannedLaunch, trial: Trial, hz: float | None) -> dict[str, list[float]]:
+    """Run one launch; `hz` None leaves the sampler out. Returns seconds of the step and its phases, a number a step.
 
     Raises:
         LaunchError: the job failed.
@@ -139,8 +143,9 @@ def _launch(plan: Plan, launch: PlannedLaunch, trial: Trial, hz: float | None) -
         result = launcher.run(launch, trial, lambda state: None)
     if result.status is not Status.DONE:
         raise LaunchError(f"a launch ended as {result.status}: {result.reason}")
-    measured = [row for row in read_jsonl(trial.steps) if row["step"] > plan.workload.warmup_steps]
-    return math.exp(statistics.mean(math.log(row["metrics"]["timing_s/step"]) for row in measured))
+    steps = [row["metrics"] for row in read_jsonl(trial.steps) if row["step"] > plan.workload.warmup_steps]
+    phases = sorted((key for key in steps[0] if key.startswith("timing_s/")), key=lambda key: key != "timing_s/step")
+    return {phase.removeprefix("timing_s/"): [step[phase] for step in steps] for phase in phases}
 
 
 @contextmanager
