@@ -5,7 +5,7 @@ NVML's index order is PCI order. A GPU is known by its UUID everywhere else, bec
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,7 @@ class Gpu:
         name: product name.
         memory_bytes: memory of the board.
         pci: PCI bus id.
+        is_divided: whether it is in MIG mode: a process then has an instance, whose memory and peaks are smaller.
     """
 
     index: int
@@ -43,6 +44,7 @@ class Gpu:
     name: str
     memory_bytes: int
     pci: str
+    is_divided: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def _list_gpus() -> GpuInventory:
                 pynvml.nvmlDeviceGetName(handle),
                 pynvml.nvmlDeviceGetMemoryInfo(handle).total,
                 pynvml.nvmlDeviceGetPciInfo(handle).busId,
+                _is_divided(handle),
             )
         except pynvml.NVMLError as error:
             unreadable[index] = str(error)
@@ -101,6 +104,16 @@ def _list_gpus() -> GpuInventory:
         for a in range(len(gpus))
     )
     return GpuInventory(pynvml.nvmlSystemGetDriverVersion(), tuple(gpus), unreadable, links)
+
+
+def _is_divided(handle: Any) -> bool:
+    try:
+        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError as error:
+        if error.value in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
+            return False
+        raise
+    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def _link(first: tuple[Gpu, Any], second: tuple[Gpu, Any]) -> str | None:
@@ -144,7 +157,7 @@ def visible_gpus(inventory: GpuInventory, visible: str | None = None) -> tuple[G
 
     Raises:
         UsageError: the value names something that is not there, twice the same, or a MIG instance; or a GPU
-            that is wanted does not answer.
+            that is wanted does not answer, or is in MIG mode.
     """
     if visible is None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -154,7 +167,7 @@ def visible_gpus(inventory: GpuInventory, visible: str | None = None) -> tuple[G
             raise UsageError(
                 f"GPU {index} does not answer ({reason}): reset it, or leave it out with CUDA_VISIBLE_DEVICES"
             )
-        return inventory.gpus
+        return _undivided(inventory.gpus)
     words = [word.strip() for word in visible.split(",")]
     if words[0] in ("", "-1"):
         return ()
@@ -162,7 +175,18 @@ def visible_gpus(inventory: GpuInventory, visible: str | None = None) -> tuple[G
     for gpu in chosen:
         if chosen.count(gpu) > 1:
             raise UsageError(f"CUDA_VISIBLE_DEVICES={visible}: GPU {gpu.index} is named twice")
-    return tuple(sorted(chosen, key=lambda gpu: gpu.index))
+    return _undivided(sorted(chosen, key=lambda gpu: gpu.index))
+
+
+def _undivided(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+    chosen = tuple(gpus)
+    for gpu in chosen:
+        if gpu.is_divided:
+            raise UsageError(
+                f"GPU {gpu.index} is in MIG mode, and instances cannot be devices: end the mode"
+                f" (nvidia-smi -i {gpu.index} -mig 0), or leave the GPU out with CUDA_VISIBLE_DEVICES"
+            )
+    return chosen
 
 
 def _named_gpu(inventory: GpuInventory, word: str, visible: str) -> Gpu:

@@ -26,6 +26,7 @@ class FakeGpu:
     gpm: dict[int, float] = field(default_factory=dict)
     gpm_codes: dict[int, int] = field(default_factory=dict)
     gpm_supported: bool = True
+    mig_mode: int | None = None
     nvlinks: int = 0
     processes: list[int] = field(default_factory=list)
     errors: dict[str, int] = field(default_factory=dict)
@@ -115,6 +116,12 @@ class FakeLibrary:
 
     def _nvmlDeviceGetPciInfo_v3(self, gpu: FakeGpu, info: Any) -> None:
         info._obj.busId = gpu.pci.encode()
+
+    def _nvmlDeviceGetMigMode(self, gpu: FakeGpu, current: Any, pending: Any) -> int:
+        if gpu.mig_mode is None:
+            return int(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        current._obj.value = pending._obj.value = gpu.mig_mode
+        return 0
 
     def _nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu, memory: Any) -> None:
         memory._obj.total = self._value(gpu, "memory_total")

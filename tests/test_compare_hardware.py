@@ -7,6 +7,7 @@ from synthetic_run import GIB, GPU_SAMPLES, STANDARD, SyntheticRun, gpu_run
 
 from placebench.compare.caveats import caveats
 from placebench.compare.comparison import compare_run
+from placebench.compare.run import load_run
 from placebench.runfolder import append_jsonl, read_jsonl
 
 
@@ -129,17 +130,18 @@ def test_processes_of_others_are_told_by_memory_and_by_count(tmp_path: Path) -> 
     ]
 
 
-def test_a_process_that_comes_during_the_measured_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("comes", [0.0, 1010.5], ids=["while the job starts", "during the measured steps"])
+def test_a_process_that_comes_after_the_sampler_and_stays(tmp_path: Path, comes: float) -> None:
     path = gpu_run(layouts={"standard": STANDARD}, rounds=1).write(tmp_path / "run")
     (file,) = path.glob("trials/*/devices.jsonl")
     lines = list(read_jsonl(file))
     with file.open("w") as stream:
         for line in lines:
             if line["kind"] == "sample" and line["device"] == "cpu:0":
-                line["compute_processes"] = 2 if line["mono"] > 1010.5 else None if line["mono"] > 1010 else 1
+                line["compute_processes"] = 2 if line["mono"] > comes else None if line["mono"] > 1010 else 1
             append_jsonl(stream, line)
     assert list(caveats(compare_run(path))) == [
-        "round 1 standard: gpu:0 got 1 process more during the measured steps: another job"
+        "round 1 standard: gpu:0 had 1 process beside the job's own in the measured steps: another job"
     ]
 
 
@@ -150,6 +152,21 @@ def test_devices_without_gpm_are_named_once_with_the_reason(tmp_path: Path) -> N
         "Device load is NVML's: a device that spins in a waiting kernel reads 100 %.",
         "No GPM on gpu:1 (the device does not support it): its activity of SMs, tensor cores and memory is not known.",
     ]
+
+
+def test_samplers_of_several_nodes_are_read_together(tmp_path: Path) -> None:
+    path = gpu_run(layouts={"standard": STANDARD}, rounds=1, missed=40).write(tmp_path / "run")
+    (file,) = path.glob("trials/*/devices.jsonl")
+    lines = list(read_jsonl(file))
+    second = {**lines[0], "node": "other", "gpm": False, "gpm_absent": {"cpu:1": "it has none"}}
+    footer = lines[-1]
+    for last, found in (({**footer, "missed": 0}, (2 * footer["ticks"], 40)), (None, (None, None))):
+        with file.open("w") as stream:
+            for line in (second, *lines, *([last] if last else [])):
+                append_jsonl(stream, line)
+        sampling = load_run(path).launches[0].sampling
+        assert (sampling.source, sampling.gpm, sampling.gpm_absent) == ("nvml", False, {"cpu:1": "it has none"})
+        assert (sampling.ticks, sampling.missed) == found
 
 
 def test_phases_of_a_pool_sum_joules_and_take_the_highest_peak(tmp_path: Path) -> None:

@@ -219,6 +219,14 @@ def test_a_wrong_cuda_visible_devices_is_refused(monkeypatch: pytest.MonkeyPatch
         discover()
 
 
+def test_a_gpu_in_mig_mode_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, [FakeGpu("GPU-whole", mig_mode=0), FakeGpu("GPU-parts", mig_mode=1)])
+    with pytest.raises(UsageError, match=r"^GPU 1 is in MIG mode, .* leave the GPU out with CUDA_VISIBLE_DEVICES$"):
+        discover()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert [device.id for device in discover()] == ["GPU-whole"]
+
+
 def test_more_gpus_than_there_are_are_refused_with_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, four_gpus())
     with pytest.raises(UsageError, match=r"--devices gpu:8: found 4 GPUs \(NVIDIA H200\); use --devices gpu:4"):

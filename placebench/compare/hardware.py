@@ -148,8 +148,8 @@ def _foreign(comparison: Comparison, result: PlacementResult, launch: Launch, me
 
     The sampler starts before the job, so what uses a device at its first reading is another process. Memory tells it
     even inside a container, where NVML may show no processes. Process ids are compared with NVML's own alone, for they
-    may be those of another namespace: one that was there before and still is, or more processes than at first in the
-    measured steps, when the job starts none.
+    may be those of another namespace: one that was there before and still is, or others, for the job has one process
+    on a device.
     """
     if launch.sampling.source != "nvml":
         return
@@ -162,9 +162,8 @@ def _foreign(comparison: Comparison, result: PlacementResult, launch: Launch, me
         if "compute_processes" not in measured:
             continue
         mine = measured[measured["device"] == device]
-        counts = mine["compute_processes"].dropna()
         if (earlier := mine["earlier_processes"].max()) > 0:
             yield f"{where} was shared with {plural(int(earlier), 'process', 'processes')} from before the launch"
-        if len(counts) and counts.max() > counts.iloc[0]:
-            more = plural(int(counts.max() - counts.iloc[0]), "process", "processes")
-            yield f"{where} got {more} more during the measured steps: another job"
+        if (more := (mine["compute_processes"] - mine["earlier_processes"]).max() - 1) > 0:
+            others = plural(int(more), "process", "processes")
+            yield f"{where} had {others} beside the job's own in the measured steps: another job"

@@ -85,14 +85,14 @@ class RunPlacement:
 
 @dataclass(frozen=True)
 class Sampling:
-    """What the sampler said of itself.
+    """What the samplers said of themselves, one on every node.
 
     Attributes:
         source: `nvml` or `cpu`; None when no sampler wrote.
         gpm: whether SM, tensor and memory activity were read on every device.
         gpm_absent: why not, by device.
-        ticks: samples taken, those due less the missed ones; None when the sampler did not end in order.
-        missed: how many of them it missed; None as above.
+        ticks: samples taken, those due less the missed ones; None when a sampler did not end in order.
+        missed: how many of them were missed; None as above.
         errors: what it reported of devices.
     """
 
@@ -195,15 +195,16 @@ class Launch:
     @cached_property
     def sampling(self) -> Sampling:
         """How the device samples came about."""
-        lines = {row["kind"]: row for row in self._device_lines if row["kind"] in ("header", "footer")}
-        header, footer = lines.get("header", {}), lines.get("footer", {})
-        errors = [row for row in self._device_lines if row["kind"] == "device_error"]
+        headers, footers, errors = (
+            [row for row in self._device_lines if row["kind"] == kind] for kind in ("header", "footer", "device_error")
+        )
+        in_order = 0 < len(headers) <= len(footers)
         return Sampling(
-            header.get("source"),
-            bool(header.get("gpm")),
-            dict(header.get("gpm_absent") or {}),
-            footer.get("ticks"),
-            footer.get("missed"),
+            headers[0].get("source") if headers else None,
+            bool(headers) and all(header.get("gpm") for header in headers),
+            {device: reason for header in headers for device, reason in (header.get("gpm_absent") or {}).items()},
+            sum(footer["ticks"] for footer in footers) if in_order else None,
+            sum(footer["missed"] for footer in footers) if in_order else None,
             tuple(f"{row.get('device')}: {row.get('message')}" for row in errors),
         )
 
