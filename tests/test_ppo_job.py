@@ -173,6 +173,9 @@ def die(prompt, response, answer):
 def exhaust(prompt, response, answer):
     raise MemoryError("no more memory")
 
+def starve(prompt, response, answer):
+    raise RuntimeError("CUDA Error: out of memory at cumem_allocator.cpp:126")  # the words of vLLM's own allocator
+
 def fail(prompt, response, answer):
     raise ValueError("this reward is broken")
 """
@@ -184,6 +187,7 @@ def fail(prompt, response, answer):
         ("fail", 10, "this reward is broken"),
         ("die", 10, "ActorDiedError"),
         ("exhaust", 11, "no more memory\nheld by cpu:1 in reward"),
+        ("starve", 11, "out of memory at cumem_allocator.cpp:126\nheld by cpu:1 in reward"),
     ],
 )
 def test_a_launch_that_fails_says_why(tmp_path: Path, function: str, exit_code: int, words: str) -> None:

@@ -5,7 +5,7 @@ Only the standard library and numpy are imported with this module, torch where i
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -80,12 +80,13 @@ class Worker(Rank):
         """Join the pool's process group and build the roles' models; returns the start-up's spans."""
         import torch
 
-        with self._spans.span(0, "build_models"):
-            self._join(address)
-            self._precision: torch.dtype = getattr(torch, self._workload.precision)
-            self._build_roles()
-        if Role.ROLLOUT in self._roles:
-            self._rollout = self._build_rollout(self._torch_device)
+        with self._holdings_told("start-up"):
+            with self._spans.span(0, "build_models"):
+                self._join(address)
+                self._precision: torch.dtype = getattr(torch, self._workload.precision)
+                self._build_roles()
+            if Role.ROLLOUT in self._roles:
+                self._rollout = self._build_rollout(self._torch_device)
         return self._spans.drain()
 
     def _build_roles(self) -> None:
@@ -225,14 +226,20 @@ class Worker(Rank):
             "update_weights": self._update_weights,
         }
         kernels = self._kernels if step == self._traced_step else None
-        with self._spans.span(step, phase, role), kernels.phase(step, phase) if kernels else nullcontext():
-            try:
-                result = phases[phase](**arguments)
-            except (RuntimeError, MemoryError) as error:
-                if is_out_of_memory(error):
-                    error.add_note(f"{HELD}{self._device_record['id']} in {phase}: {self._holdings()}")
-                raise
+        traced = kernels.phase(step, phase) if kernels else nullcontext()
+        with self._spans.span(step, phase, role), traced, self._holdings_told(phase):
+            result = phases[phase](**arguments)
         return PhaseResult(result, self._spans.drain(), kernels.drain() if kernels else [])
+
+    @contextmanager
+    def _holdings_told(self, doing: str) -> Iterator[None]:
+        """Where memory runs out inside, the exception tells what this rank held."""
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):
+                error.add_note(f"{HELD}{self._device_record['id']} in {doing}: {self._holdings()}")
+            raise
 
     def _holdings(self) -> str:
         """Bytes of each model of this rank by what they are."""
@@ -350,7 +357,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory has run out, on a GPU or on the host."""
     import torch
 
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    # The host's allocator; CUDA as vLLM's own allocator and NCCL pass it on.
+    return any(words in str(error) for words in ("can't allocate memory", "out of memory"))
 
 
 def _log_probs(module: Any, pack: Any) -> Any:
