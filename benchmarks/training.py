@@ -3,9 +3,8 @@
     python benchmarks/training.py --model qwen2.5-1.5b --sequences 64 [--set key=value …]
 
 Runs the job's own models and losses over sequences of full length, each phase `--repeats` times after two passes of
-warm-up, and prints the median seconds and the model FLOP utilisation (MFU) of each phase. FLOPs a token: forward
-2·N + 4·layers·hidden·T, training 6·N + 12·layers·hidden·T, for N parameters and sequences of T tokens; attention is
-counted as if it were not causal, and what checkpointing computes anew is not counted.
+warm-up, and prints the median seconds and the model FLOP utilisation (MFU) of each phase, by the formulas of reports
+(`placebench.compare.efficiency`).
 """
 
 import statistics
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from placebench.compare.efficiency import FORWARD, TRAINING, Work
 from placebench.config import parse_settings
 from placebench.models import model_shape
 from placebench.ppo.batch import SequenceBatch
@@ -43,11 +43,11 @@ def main(model: str, sequences: int, repeats: int, peak: float, settings: tuple[
     assert shape is not None, "a preset or a folder has a shape"
     batch = _batch(workload, sequences, shape.vocab_size)
     tokens, length = int(batch.lengths.sum()), int(batch.lengths[0])
-    forward = tokens * (2 * shape.parameters + 4 * shape.num_hidden_layers * shape.hidden_size * length)
+    work = Work(shape, shape, epochs=1, shared_by=1, value_bytes=2)
     for name, run in _phases(workload, batch, device).items():
         seconds = _time(run, repeats, device)
-        flops = forward * (3 if name.startswith("update") else 1)
-        mfu = flops / seconds / (peak * 1e12)
+        a_token = work.training_flops if name in TRAINING else work.forward_flops
+        mfu = tokens * a_token({**TRAINING, **FORWARD}[name], length) / seconds / (peak * 1e12)
         print(f"{name:14} {seconds:8.3f} s   {tokens / seconds:10,.0f} tokens/s   MFU {100 * mfu:5.1f} %", flush=True)
     if device.type == "cuda":
         print(f"peak memory    {torch.cuda.max_memory_allocated() / 1e9:8.1f} GB allocated")

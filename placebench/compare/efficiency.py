@@ -32,8 +32,9 @@ _COUNTS = tuple(
 )
 FORMULAS = (
     "MFU: FLOPs / (time · devices · dense bfloat16 peak); a token takes 6·N + 12·layers·width·length in training and"
-    " 2·N + 4·layers·width·length in a forward pass, width that of all heads, attention not counted as causal, nothing"
-    " recomputed. MBU: bytes of weights, keys and values that decoding reads / (time · devices · peak of the memory)."
+    " 2·N + 4·layers·width·length in a forward pass, width that of all heads, attention not counted as causal, the"
+    " output head counted for every token, nothing recomputed. MBU: bytes of weights, keys and values that decoding"
+    " reads / (time · devices · peak of the memory)."
 )
 TRAINING = {"update_actor": "actor", "update_critic": "critic"}
 FORWARD = {"old_log_prob": "actor", "ref": "ref", "values": "critic"}

@@ -70,14 +70,15 @@ LAG = Metric("flow/lag", "lag", "updates", "updates by which the weights that ge
 DROPPED = Metric("flow/dropped", "dropped", "sequences", "sequences of a step that were too old")
 ENGINES = (TRAINER_WAIT, ENGINE_WAIT, TRAINER_TOKENS, ENGINE_TOKENS, QUEUE, LAG, DROPPED)
 _FLOPS = {
-    True: "(6·N + 12·layers·width·length) · tokens · epochs, attention not counted as causal",
-    False: "(2·N + 4·layers·width·length) · tokens, attention not counted as causal",
+    True: "(6·N + 12·layers·width·length) · tokens · epochs",
+    False: "(2·N + 4·layers·width·length) · tokens",
 }
 
 
 def mfu_metric(phase: str, trains: bool) -> Metric:
     """How much of its pool's peak a phase uses."""
-    meaning = f"{_FLOPS[trains]} / time of {phase} / the pool's bfloat16 peak"
+    counted = "attention not counted as causal, the output head for every token"
+    meaning = f"{_FLOPS[trains]} / time of {phase} / the pool's bfloat16 peak, {counted}"
     return Metric(f"mfu/{phase}", f"MFU {phase}", "1", meaning)
 
 
