@@ -1,9 +1,10 @@
 """Keep what a finished run shows: its summary, report, plots and trace, small enough for a repository.
 
-    python benchmarks/reference.py RUN --into runs/reference/HOST/NAME
+    python benchmarks/reference.py RUN --into runs/reference/HOST/NAME [--note TEXT]
 
-Rebuilds the run's report from its files, copies it, and writes `commands.md`: the exact commands, the host's devices
-and the versions that made the figures. The commands of the reference results stand in benchmarks/README.md.
+Rebuilds the run's report from its files, copies it, and writes `commands.md`: the exact commands, the host's devices,
+the versions that made the figures, and what is to be known of them. The commands of the reference results stand in
+benchmarks/README.md.
 """
 
 import json
@@ -25,7 +26,8 @@ KEPT = ("summary.json", "report.md", "trace.json.gz")
 @click.command()
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--into", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to make.")
-def main(run: Path, into: Path) -> None:
+@click.option("--note", "notes", multiple=True, help="A sentence on the figures for commands.md; repeatable.")
+def main(run: Path, into: Path, notes: tuple[str, ...]) -> None:
     """Copy the report of RUN into a folder."""
     subprocess.run([sys.executable, "-m", "placebench", "report", str(run)], check=True)
     content = json.loads((run / "run.json").read_text(encoding="utf-8"))
@@ -35,7 +37,8 @@ def main(run: Path, into: Path) -> None:
         shutil.copy(run / name, into / name)
     for plot in sorted((run / "plots").glob("*.svg")):
         shutil.copy(plot, into / "plots" / plot.name)
-    (into / "commands.md").write_text("\n".join(_describe(content, into)) + "\n", encoding="utf-8")
+    lines = [*_describe(content, into), *(f"- {note}" for note in notes)]
+    (into / "commands.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     size = sum(file.stat().st_size for file in into.rglob("*") if file.is_file())
     print(f"{into}: {size / 1e6:.1f} MB")
 
@@ -54,7 +57,9 @@ def _describe(content: dict[str, Any], into: Path) -> list[str]:
         f"- {', '.join(f'{count} × {name}' for name, count in devices.items())}"
         + (f", driver {driver}" if driver else "")
         + f", {content['host']['cpu_model']}, {memory / 2**30:.0f} GiB of memory",
-        "- " + ", ".join(f"{name} {version}" for name, version in content["versions"].items() if version),
+        "- "
+        + ", ".join(f"{name} {version}" for name, version in content["versions"].items() if version)
+        + (f"; commit {content['git']['commit'][:7]}" if content["git"] else ""),
         f"- started {content['started']}; {plural(content['rounds'], 'launch', 'launches')} of each placement",
     ]
 
