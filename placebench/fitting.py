@@ -174,9 +174,12 @@ def _alternatives(workload: Workload, shapes: JobShapes, bound: "BoundPlacement"
 
 
 def usable_engine_sizes(bound: "BoundPlacement", actor: ModelShape) -> tuple[int, ...]:
-    """Devices that may share an engine: they divide the rollout's pool and the model's heads."""
+    """Devices that may share an engine: they divide the rollout's pool and the model's heads.
+
+    None where the placement says how many: it overrules the workload, whose setting would change nothing.
+    """
     if bound.placement.tensor_parallel is not None:
-        return (bound.placement.tensor_parallel,)
+        return ()
     counts = bound.placement.pool_of(Role.ROLLOUT).counts
     return tuple(
         size
