@@ -63,6 +63,15 @@ def unusable_folder(folder: Path) -> Iterator[str]:
         yield from full_disks(parent)
 
 
+def no_checkpoints(every: int, steps: int) -> Iterator[str]:
+    """Checkpoints that lie further apart than a launch is long."""
+    if every > steps:
+        yield (
+            f"--checkpoint-every {every}: a launch ends with step {steps} and would save nothing; give {steps} at the"
+            " most, or leave it out"
+        )
+
+
 def no_room_for_checkpoints(folder: Path, each: int, launches: int, at_once: int) -> Iterator[str]:
     """A disk that cannot hold the checkpoints of a run.
 

@@ -1,24 +1,34 @@
 """Reasons why placements cannot run with a workload, each one line with what to do."""
 
+import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil, lcm
+from math import ceil, inf, lcm
 from typing import get_args
 
 from placebench.errors import UsageError
 from placebench.models import ModelShape, model_shape
 from placebench.placed import placed_workload
 from placebench.placement import Overlap, Placement, Pool, Role, Scaling
+from placebench.placement_presets import LEARNERS
 from placebench.runfolder import slug
 from placebench.workload import Batch, EngineSize, Workload
 
 
-def impossible_placements(placements: Sequence[Placement], workload: Workload) -> Iterator[str]:
-    """Everything in the way of a run of these placements, before their devices' memory is looked at."""
+def impossible_placements(placements: Sequence[Placement], workload: Workload, steps_before: int = 0) -> Iterator[str]:
+    """Everything in the way of a run of these placements, before their devices' memory is looked at.
+
+    Args:
+        placements: of the run.
+        workload: the job.
+        steps_before: those that are in the checkpoint from which every launch goes on.
+    """
     yield from _shared_folders(placements)
     for placement in placements:
         for reason in (
             *_separated_rollout(placement),
+            *_unreached_staleness(placement, workload.steps - steps_before),
             *_idle_pools(placement, workload),
             *_unusable_engines(placement, workload),
         ):
@@ -43,27 +53,32 @@ def _separated_rollout(placement: Placement) -> Iterator[str]:
         return
     if others := [role.value for role in placement.roles_in(pool) if role is not Role.ROLLOUT]:
         yield f"engines in {pool} do nothing but generate; let {' and '.join(others)} live in another pool"
-    if staleness and placement.overlap is Overlap.NONE:
-        yield f"staleness {staleness} saves no time with overlap=none; use overlap=all, or leave it out"
+    if staleness and placement.overlap is not Overlap.ALL:
+        yield (
+            f"staleness {staleness} lets engines generate beside everything else, and overlap={placement.overlap}"
+            " forbids that; use overlap=all, or staleness=0"
+        )
     if placement.inflight_updates and not staleness:
         yield "inflight_updates changes nothing at staleness 0, where engines wait for new weights; use staleness=1"
 
 
+def _unreached_staleness(placement: Placement, steps: int) -> Iterator[str]:
+    """Weights that would be older than the launch is long; a launch without steps is refused for that."""
+    if 0 < steps <= placement.staleness:
+        yield (
+            f"staleness {placement.staleness} is never reached in a launch of {steps} step{'s' * (steps > 1)}, and"
+            f" would have it generate for more steps than it has; use at most {steps - 1}, or raise --steps"
+        )
+
+
 def _idle_pools(placement: Placement, workload: Workload) -> Iterator[str]:
-    """Pools whose devices would do nothing: for a critic that the algorithm lacks, or for a reward function."""
-    idle = {Role.CRITIC: not workload.algorithm.has_critic, Role.REWARD: workload.reward_model is None}
-    for pool in placement.pools:
-        roles = placement.roles_in(pool.name)
-        if not all(idle.get(role, False) for role in roles):
-            continue
-        reasons = []
-        if Role.CRITIC in roles:
-            reasons.append(f"{workload.algorithm.name} trains no critic")
-        if Role.REWARD in roles:
-            reasons.append(f"the reward {workload.data.reward} is a function and needs no device")
-        advice = "let them live" if len(roles) > 1 else "let it live"
-        model = ", or set reward_model" if Role.REWARD in roles else ""
-        yield (f"{pool.name} would be idle: {' and '.join(reasons)}; {advice} in another pool{model}")
+    """A pool for a reward function alone, whose devices would do nothing."""
+    pool = placement.roles[Role.REWARD]
+    if workload.reward_model is None and placement.roles_in(pool) == (Role.REWARD,):
+        yield (
+            f"{pool} would be idle: the reward {workload.data.reward} is a function and needs no device; let it live in"
+            " another pool, or set reward_model"
+        )
 
 
 def _unusable_engines(placement: Placement, workload: Workload) -> Iterator[str]:
@@ -73,7 +88,7 @@ def _unusable_engines(placement: Placement, workload: Workload) -> Iterator[str]
     if shared_by not in get_args(EngineSize):
         yield f"an engine of {shared_by} devices cannot be: {', '.join(map(str, get_args(EngineSize)))} can share one"
         return
-    where = "lower xtp" if placement.tensor_parallel else "lower rollout.tensor_parallel_size"
+    where = f"lower {_engine_size_key(placement)}"
     if rollout.backend == "torch":
         if (placement.tensor_parallel or 1) > 1:
             yield f"an engine of {shared_by} devices needs rollout.backend vllm; torch generates on single devices"
@@ -86,6 +101,13 @@ def _unusable_engines(placement: Placement, workload: Workload) -> Iterator[str]
     shape = _shape(workload.model)
     if shape is not None:
         yield from (f"{reason}; {where}" for reason in undivided_heads(shape, workload.model, shared_by))
+
+
+def _engine_size_key(placement: Placement) -> str:
+    """Where the user has said how many devices share an engine: in the workload, the word or the file."""
+    if placement.tensor_parallel is None:
+        return "rollout.tensor_parallel_size"
+    return "xtp" if re.fullmatch(LEARNERS.pattern, placement.name.split("/")[0]) else "tensor_parallel"
 
 
 def _on_nodes(pool: Pool) -> str:
@@ -153,12 +175,40 @@ def _undivided_batches(placements: Sequence[Placement], workload: Workload) -> I
         if placement.scaling is not Scaling.WEAK
         for share in _shares(placement, workload)
     ]
+    refused = [(placement, wrong) for placement, share in shares for wrong in share.undivided(batch)]
+    if not refused:
+        return
     ranks = lcm(*(share.pool.size for _, share in shares if not share.engines))
-    mini_batch = ceil(batch.mini_batch_size / ranks) * ranks
     engines = [
         one for _, share in shares if share.engines for one in (share.pool.size, share.engines * batch.group_size)
     ]
-    whole = lcm(mini_batch, batch.group_size, *engines)
-    advice = f"try --batch-size {ceil(batch.size / whole) * whole} --mini-batch-size {mini_batch}"
-    for placement, share in shares:
-        yield from (f"placement {placement.name!r}: {wrong}; {advice}" for wrong in share.undivided(batch))
+    size, mini_batch = _nearest_sizes(batch, lcm(batch.group_size, *engines), ranks)
+    for placement, wrong in refused:
+        yield f"placement {placement.name!r}: {wrong}; try --batch-size {size} --mini-batch-size {mini_batch}"
+
+
+def _nearest_sizes(batch: Batch, whole: int, ranks: int) -> tuple[int, int]:
+    """The sizes of batch and mini-batch nearest to those asked for, by the factors between them.
+
+    Args:
+        batch: as asked for.
+        whole: divides the batch.
+        ranks: divide the mini-batch, which divides the batch.
+    """
+    nearest, least = (0, 0), inf
+    above = ceil(batch.mini_batch_size / ranks) * ranks
+    for mini_batches in (itertools.count(above, ranks), range(above - ranks, 0, -ranks)):
+        for mini_batch in mini_batches:
+            factor = _factor(mini_batch, batch.mini_batch_size)
+            if factor >= least:
+                break  # those to come are further away
+            step = lcm(whole, mini_batch)
+            below = batch.size // step * step
+            for size in (below + step, below):
+                if size and factor * _factor(size, batch.size) < least:
+                    nearest, least = (size, mini_batch), factor * _factor(size, batch.size)
+    return nearest
+
+
+def _factor(one: int, other: int) -> float:
+    return max(one, other) / min(one, other)

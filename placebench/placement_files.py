@@ -4,7 +4,7 @@ All keys:
 
 name: critic-apart            # default: the file's name
 pools: {main: [3], apart: [1]}
-roles: {actor: main, rollout: main, ref: main, critic: apart}   # reward: with the critic
+roles: {actor: main, rollout: main, ref: main, critic: apart}   # reward: with the critic; under GRPO, with the ref
 overlap: all                  # or none, updates
 staleness: 0
 inflight_updates: false
@@ -25,13 +25,18 @@ from placebench.placement import Overlap, Placement, Pool, Role, Scaling
 KEYS = ("name", "pools", "roles", "overlap", "staleness", "inflight_updates", "tensor_parallel", "scaling")
 
 
-def load_placement(path: Path, nodes: Sequence[int]) -> Placement:
-    """Read a placement file for a host of `nodes` (devices per node).
+def load_placement(path: Path, nodes: Sequence[int], *, has_critic: bool = True) -> Placement:
+    """Read a placement file.
+
+    Args:
+        path: of the file.
+        nodes: devices of each node.
+        has_critic: whether the algorithm trains a critic; without one, the file names none.
 
     Raises:
         UsageError: one line for every reason why it is none, or cannot be on these nodes.
     """
-    return _File(path, load_yaml(path), Reasons()).placement(nodes)
+    return _File(path, load_yaml(path), has_critic, Reasons()).placement(nodes)
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class _File:
 
     path: Path
     content: Mapping[str, Any]
+    has_critic: bool
     reasons: Reasons
 
     def placement(self, nodes: Sequence[int]) -> Placement:
@@ -71,12 +77,16 @@ class _File:
 
     def _name(self) -> str:
         name = self.content.get("name", self.path.stem)
-        if not isinstance(name, str) or not re.fullmatch(r"[\w+=.,:@/ -]{1,60}", name):
-            self._wrong(f"name: {name!r} must be a short text of letters, digits, spaces and + = . , : @ / -")
+        if not _is_name(name):
+            self._wrong(f"name: {name!r} {_NO_NAME}")
         return str(name)
 
     def _pools(self, nodes: Sequence[int]) -> tuple[Pool, ...]:
-        counts = {str(name): self._counts(str(name), value, nodes) for name, value in self._mapping("pools").items()}
+        given = self._mapping("pools")
+        for name in given:
+            if not _is_name(name):
+                self._wrong(f"pools: {name!r} {_NO_NAME}")
+        counts = {name: self._counts(name, value, nodes) for name, value in given.items() if _is_name(name)}
         pools = tuple(Pool(name, given) for name, given in counts.items() if given)
         for node, have in enumerate(nodes):
             users = {pool.name: pool.counts[node] for pool in pools if pool.counts[node]}
@@ -95,7 +105,10 @@ class _File:
         return tuple(counts)
 
     def _roles(self) -> dict[Role, str]:
-        """The pool of each role; the reward's is the critic's unless said otherwise."""
+        """The pool of each role; the reward's is the critic's unless said otherwise.
+
+        Without a critic the reference's stands for the critic's, as in the words: nothing is done for it there.
+        """
         given, pools = self._mapping("roles"), self._mapping("pools")
         known = {key: str(pool) for key, pool in given.items() if key in tuple(Role)}
         for role in given.keys() - known.keys():
@@ -103,14 +116,18 @@ class _File:
         for role, pool in known.items():
             if pool not in [str(name) for name in pools]:
                 self._wrong(f"roles.{role}: there is no pool {pool!r} under pools")
-        if Role.CRITIC in known:
-            known.setdefault(Role.REWARD, known[Role.CRITIC])
-        missing = [role for role in Role if role not in known]
+        if Role.CRITIC in known and not self.has_critic:
+            self._wrong("roles.critic: the algorithm trains no critic; leave it out")
+        judge = Role.CRITIC if self.has_critic else Role.REF
+        if judge in known:
+            for role in (Role.CRITIC, Role.REWARD):
+                known.setdefault(role, known[judge])
+        missing = [role for role in Role if role not in known and (self.has_critic or role is not Role.CRITIC)]
         if missing and given and given.keys() <= known.keys():
             self._wrong(f"roles: {', '.join(missing)} has no pool")
         elif not missing and set(known.values()) <= {str(name) for name in pools}:
-            for name in pools:
-                if str(name) not in known.values():
+            for name in filter(_is_name, pools):
+                if name not in known.values():
                     self._wrong(f"pools.{name}: no role lives there; give it one or leave it out")
         return {role: known[role] for role in Role if role in known}
 
@@ -122,7 +139,12 @@ class _File:
         return value
 
 
+_NO_NAME = "must be a short text of letters, digits, spaces and + = . , : @ / -"
 _EXAMPLES = {"pools": "pools: {actor_pool: [2], critic_pool: [2]}", "roles": "roles: {actor: actor_pool, …}"}
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[\w+=.,:@/ -]{1,60}", value) is not None
 
 
 def _whole(value: Any, least: int) -> int:

@@ -78,6 +78,7 @@ def parse_placement(word: str, nodes: Nodes, *, has_critic: bool = True) -> Plac
     if match := _FILE.fullmatch(word):
         head, settings = match["path"], match["settings"].split("/")[1:]
     else:
+        _preset(word)  # first of all: behind a slash of what is no placement there need not be settings
         head, *settings = word.split("/")
     reasons = Reasons()
     changes = reasons.attempt(lambda: _settings(word, settings))
@@ -92,7 +93,7 @@ def parse_placement(word: str, nodes: Nodes, *, has_critic: bool = True) -> Plac
 
 def _without_settings(word: str, head: str, nodes: Nodes, has_critic: bool) -> Placement:
     if names_file(head):
-        return load_placement(Path(head), nodes)
+        return load_placement(Path(head), nodes, has_critic=has_critic)
     preset, match = _find_preset(word, head)
     placement = replace(preset.resolve(word, match, nodes), name=head)
     return placement if has_critic or preset not in (SPLIT, SPLIT_NODES) else without_critic(placement)
@@ -112,10 +113,15 @@ def preset_of(word: str) -> Preset | None:
     return next((preset for preset in PRESETS if re.fullmatch(preset.pattern, head)), named[0] if named else None)
 
 
+def _preset(word: str) -> Preset:
+    if preset := preset_of(word):
+        return preset
+    forms = ", ".join(one.form for one in PRESETS)
+    raise UsageError(f"unknown placement {word!r}: use {forms}, or a file whose name ends in .yaml")
+
+
 def _find_preset(word: str, head: str) -> tuple[Preset, re.Match[str]]:
-    preset = preset_of(word)
-    if preset is None:
-        raise UsageError(f"unknown placement {word!r}: use {_or([one.form for one in PRESETS])}, or a .yaml file")
+    preset = _preset(word)
     if match := re.fullmatch(preset.pattern, head):
         return preset, match
     raise UsageError(
@@ -183,7 +189,3 @@ SETTINGS: Mapping[str, Setting] = {
         _choice(Scaling),
     ),
 }
-
-
-def _or(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}"

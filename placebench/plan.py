@@ -20,7 +20,7 @@ from placebench.placement_words import readable_placements
 from placebench.ppo.checkpoints import Checkpoint, changes, checkpoint_bytes, differences, read_checkpoint
 from placebench.rounds import AutoRounds, auto_rounds, planned_rounds
 from placebench.runfolder import RunFolder, slug
-from placebench.workload import Workload, build_workload
+from placebench.workload import Workload, asks_for_critic, build_workload
 
 DEFAULT_PLACEMENTS = "standard,split"
 DEFAULT_STEP_TIMEOUT_S = 600.0
@@ -249,18 +249,20 @@ def make_plan(request: RunRequest) -> Plan:
     cluster, devices = found or (None, None)
     if devices:
         reasons.add(_not_here(request))
-    placements = _bind_readable(words, devices, workload, reasons) if devices else ()
-    if workload and devices:
-        reasons.add(impossible_placements([bound.placement for bound in placements], workload))
-        reasons.attempt(lambda: reasons.add(too_large(workload, placements, devices)))
+    placements = _bind_readable(words, devices, request, reasons) if devices else ()
     path = request.resume_from
     start = reasons.attempt(lambda: read_checkpoint(path)) if path is not None else None
+    every, before = request.checkpoint_every, start.step if start else 0
+    if workload and devices:
+        reasons.add(impossible_placements([bound.placement for bound in placements], workload, before))
+        reasons.attempt(lambda: reasons.add(too_large(workload, placements, devices)))
     if workload and start:
         reasons.add(differences(start, workload))
+    if workload and every:
+        reasons.add(checks.no_checkpoints(every, workload.steps))
     auto = reasons.attempt(lambda: auto_rounds(request))
     if workload and devices and not unusable and not (request.devices and parse_devices(request.devices).is_described):
         launches = planned_rounds(request, auto) * len(placements)
-        every, before = request.checkpoint_every, start.step if start else 0
         reasons.attempt(lambda: reasons.add(no_room_for_checkpoints(workload, folder.path, every, before, launches)))
     reasons.raise_any()
     assert workload is not None
@@ -285,10 +287,10 @@ def make_plan(request: RunRequest) -> Plan:
 
 
 def _bind_readable(
-    words: str, devices: Sequence[Device], workload: Workload | None, reasons: Reasons
+    words: str, devices: Sequence[Device], request: RunRequest, reasons: Reasons
 ) -> tuple[BoundPlacement, ...]:
     """The placements that can be read, with their devices; what is wrong with the others goes to `reasons`."""
-    has_critic = workload is None or workload.algorithm.has_critic
+    has_critic = asks_for_critic(request.workload)
     readable = readable_placements(words, devices_per_node(devices), reasons, has_critic=has_critic)
     return tuple(bind(placement, devices) for placement in readable)
 

@@ -235,8 +235,7 @@ def build_workload(content: Mapping[str, Any], origin: str | Callable[[str], str
     model = content.get("model", SMALL_MODEL)
     if model != SMALL_MODEL:
         content = merge(merge(REAL_MODEL, RANDOM_WEIGHTS if model in PRESETS else {}), content)
-    algorithm = content.get("algorithm")
-    if isinstance(algorithm, Mapping) and algorithm.get("name") == "grpo":
+    if not asks_for_critic(content):
         content = merge(GRPO, content)
     data = content.get("data")
     if isinstance(data, Mapping) and data.get("source") == "code":
@@ -253,6 +252,12 @@ def build_workload(content: Mapping[str, Any], origin: str | Callable[[str], str
         found = f" (got {value!r})" if value is not None else ""
         message = first["msg"].removeprefix("Value error, ")
         raise UsageError(f"{origin}: {key}: {message[0].lower() + message[1:]}{found}") from None
+
+
+def asks_for_critic(content: Mapping[str, Any]) -> bool:
+    """Whether a workload's content, right or wrong, is of an algorithm that trains a critic."""
+    algorithm = content.get("algorithm")
+    return not (isinstance(algorithm, Mapping) and algorithm.get("name") == "grpo")
 
 
 def workload_keys() -> tuple[str, ...]:

@@ -129,8 +129,29 @@ def test_checkpoints_that_the_disk_cannot_hold_are_refused(tmp_path: Path) -> No
     assert f" in {tmp_path}, where " in line
     # Fewer, none, or on other devices' disk, which nobody knows.
     make_plan(replace(request, rounds=3))
-    make_plan(replace(request, checkpoint_every=11))
+    make_plan(replace(request, checkpoint_every=None))
     make_plan(replace(request, devices="cpu:2@64GiB", dry_run=True))
+
+
+def test_checkpoints_further_apart_than_the_steps_are_refused(tmp_path: Path) -> None:
+    request = RunRequest("standard", {"steps": 10}, "cpu:2", out=tmp_path, checkpoint_every=10)
+    assert make_plan(request).checkpoint_every == 10
+    with pytest.raises(UsageError) as refused:
+        make_plan(replace(request, checkpoint_every=11))
+    assert str(refused.value) == (
+        "--checkpoint-every 11: a launch ends with step 10 and would save nothing; give 10 at the most, or leave it out"
+    )
+    # The rest of a job whose checkpoints lay before it saves none either, and has one.
+    path = write(tmp_path / "checkpoints", 6)
+    make_plan(replace(request, checkpoint_every=6, resume_from=path))
+
+
+def test_staleness_counts_the_steps_after_the_checkpoint(tmp_path: Path) -> None:
+    path = write(tmp_path / "checkpoints", 6)
+    request = RunRequest("standard/staleness=3", devices="cpu:2", out=tmp_path, resume_from=path)
+    assert make_plan(request).steps_before == 6
+    with pytest.raises(UsageError, match=r"staleness 4 is never reached in a launch of 4 steps, .*; use at most 3"):
+        make_plan(replace(request, placements="standard/staleness=4"))
 
 
 def change_state(path: Path, **content: Any) -> None:

@@ -130,7 +130,7 @@ words = st.one_of(
 )
 
 
-@given(words, nodes, st.sampled_from(Overlap), st.integers(0, 9), st.booleans())
+@given(words, nodes, st.sampled_from(Overlap), st.integers(0, 9), st.booleans(), st.booleans())
 def test_a_word_a_file_and_a_record_say_the_same(
     tmp_path_factory: pytest.TempPathFactory,
     word: str,
@@ -138,10 +138,11 @@ def test_a_word_a_file_and_a_record_say_the_same(
     overlap: Overlap,
     staleness: int,
     inflight: bool,
+    has_critic: bool,
 ) -> None:
     settings = f"/overlap={overlap}/staleness={staleness}/inflight_updates={str(inflight).lower()}"
     reasons = Reasons()
-    placement = reasons.attempt(lambda: parse_placement(word + settings, nodes))
+    placement = reasons.attempt(lambda: parse_placement(word + settings, nodes, has_critic=has_critic))
     if placement is None:
         with pytest.raises(UsageError, match=re.escape(repr(word + settings))):
             reasons.raise_any()
@@ -149,9 +150,11 @@ def test_a_word_a_file_and_a_record_say_the_same(
     assert placement_from_record(placement.record(), placement.pools) == placement
     set_values = {key: value for key, value in placement.record().items() if value is not None}
     content: dict[str, Any] = {**set_values, "pools": {name: list(each) for name, each in pools(placement).items()}}
+    if not has_critic:
+        content["roles"] = {role: pool for role, pool in content["roles"].items() if role != Role.CRITIC}
     path = tmp_path_factory.getbasetemp() / "same.yaml"
     path.write_text(yaml.safe_dump({**content, "name": "same"}, sort_keys=False))
-    read = parse_placement(str(path), nodes)
+    read = parse_placement(str(path), nodes, has_critic=has_critic)
     assert read.record() == placement.record() | {"name": "same"}
     assert read.pools == placement.pools
 
@@ -232,6 +235,7 @@ def test_any_text_is_a_list_of_placements_or_a_line_about_each_word(text: str, n
         ("split/scaling=weak", "scaling is a setting of ddp:N"),
         ("split/overlap=all/overlap=none", "overlap is set twice; give it once"),
         ("nowhere.yaml", "nowhere.yaml: cannot read it: No such file"),
+        ("mine.yaml.old", "ddp:N, or a file whose name ends in .yaml"),
     ],
 )
 def test_a_wrong_word_says_what_would_be_right(text: str, reason: str) -> None:
@@ -267,6 +271,14 @@ def test_what_is_wrong_in_one_word_is_said_at_once() -> None:
         ["'stale=1'"],
         ["needs 6"],
     ]
+
+
+@pytest.mark.parametrize("word", ["/etc/x", "runs/mine.json", "./spilt/overlap=much"])
+def test_the_folders_of_a_path_are_not_taken_for_settings(word: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_placement(word, [4])
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"unknown placement {word!r}: ")
 
 
 def test_scaling_is_for_replicas_alone(tmp_path: Path) -> None:
@@ -329,6 +341,11 @@ def test_a_file_gives_any_pools(tmp_path: Path) -> None:
         ("[2, 2]", "[true, 1]", "pools.actor_pool: [True, 1] must be"),
         ("[2, 2]", "[-1, 3]", "pools.actor_pool: [-1, 3] must be"),
         ("pools: {actor_pool: [2, 2], ref_pool: [1, 0], critic_pool: [0, 1]}", "pools: []", "pools: must be a mapping"),
+        ("{actor_pool: [2, 2]", "{'': [2, 2]", "pools: '' must be a short text"),
+        ("{actor_pool: [2, 2]", "{null: [2, 2]", "pools: None must be a short text"),
+        ("{actor_pool: [2, 2]", "{0: [2, 2]", "pools: 0 must be a short text"),
+        ("{actor_pool: [2, 2]", '{"a\\nb": [2, 2]', r"pools: 'a\nb' must be a short text"),
+        ("{actor_pool: [2, 2]", '{"a\\nb": x, actor_pool: [2, 2]', r"pools: 'a\nb' must be a short text"),
         ("overlap: updates", "overlap: [", "line 6, column 1: "),
     ],
 )
@@ -340,6 +357,20 @@ def test_a_wrong_file_says_where(tmp_path: Path, old: str, new: str, reason: str
         parse_placement(str(path), [4, 4])
     assert reason in str(caught.value)
     assert all(str(path) in line for line in str(caught.value).splitlines())
+
+
+def test_without_a_critic_a_file_names_none(tmp_path: Path) -> None:
+    path = tmp_path / "judges.yaml"
+    path.write_text("pools: {a: [2], b: [1], c: [1]}\nroles: {actor: a, rollout: a, ref: b, reward: c}\n")
+    assert parse_placement(str(path), [4], has_critic=False).roles_in("c") == (Role.REWARD,)
+    path.write_text("pools: {a: [2], b: [2]}\nroles: {actor: a, rollout: a, ref: b}\n")
+    assert parse_placement(str(path), [4], has_critic=False).roles_in("b") == (Role.REF, Role.CRITIC, Role.REWARD)
+    with pytest.raises(UsageError, match="roles: critic, reward has no pool"):
+        parse_placement(str(path), [4])
+    path.write_text("pools: {a: [2], b: [2]}\nroles: {actor: a, rollout: a, ref: a, critic: b}\n")
+    with pytest.raises(UsageError) as caught:
+        parse_placement(str(path), [4], has_critic=False)
+    assert str(caught.value) == f"{path}: roles.critic: the algorithm trains no critic; leave it out"
 
 
 def test_a_file_tells_all_that_is_wrong_at_once(tmp_path: Path) -> None:

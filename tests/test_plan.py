@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -217,8 +218,17 @@ def test_engines_that_share_their_pool_are_refused(tmp_path: Path) -> None:
     )
     assert reasons(request(tmp_path, placements=str(path))) == [
         "placement 'apart': engines in b do nothing but generate; let reward live in another pool",
-        "placement 'apart': staleness 1 saves no time with overlap=none; use overlap=all, or leave it out",
+        "placement 'apart': staleness 1 lets engines generate beside everything else, and overlap=none forbids that;"
+        " use overlap=all, or staleness=0",
     ]
+
+
+def test_a_file_without_a_critic_is_right_under_grpo_even_where_the_workload_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "judges.yaml"
+    path.write_text("pools: {a: [2]}\nroles: {actor: a, rollout: a, ref: a}\n", encoding="utf-8")
+    wrong = {"algorithm": {"name": "grpo"}, "steps": 0}
+    (found,) = reasons(request(tmp_path, placements=str(path), workload=wrong))
+    assert found.startswith("workload: steps: ")
 
 
 def test_engines_split_no_group_of_responses(tmp_path: Path) -> None:
@@ -416,6 +426,33 @@ def test_the_sizes_proposed_for_a_batch_work(
     for line in refusals(minis * mini_batch * group, mini_batch):
         words = line.split()
         assert refusals(int(words[words.index("--batch-size") + 1]), int(words[-1])) == []
+
+
+@given(*(st.integers(1, most) for most in (8, 30, 6, 3)), st.sampled_from([1, 2, 6]))
+def test_no_sizes_that_work_are_nearer_than_those_proposed(
+    minis: int, mini_batch: int, learners: int, engines: int, group: int
+) -> None:
+    placement = parse_placement(f"learners:{learners}+engines:{engines}", [9])
+
+    def refusals(size: int, mini_batch_size: int) -> list[str]:
+        batch = {"size": size, "mini_batch_size": mini_batch_size, "group_size": group}
+        return list(impossible_placements([placement], build_workload({"batch": batch})))
+
+    def distance(size: int, mini_batch_size: int) -> float:
+        return abs(math.log(size / asked[0])) + abs(math.log(mini_batch_size / asked[1]))
+
+    asked = (minis * mini_batch * group, mini_batch)
+    for line in refusals(*asked):
+        words = line.split()
+        proposed = distance(int(words[words.index("--batch-size") + 1]), int(words[-1]))
+        reach = math.exp(proposed)
+        nearer = (
+            (size, each)
+            for each in range(1, math.ceil(asked[1] * reach))
+            for size in range(each, math.ceil(asked[0] * reach), each)
+            if size % group == 0 and distance(size, each) < proposed - 1e-9
+        )
+        assert all(refusals(*sizes) for sizes in nearer)
 
 
 @given(st.text(max_size=80))
