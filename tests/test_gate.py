@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -89,6 +90,21 @@ def test_the_smallest_change_that_would_be_seen_is_told() -> None:
     slower = outcome(measured(1.0, 1.02, 0.98), measured(*(seen * 1.001 * step for step in (1.0, 1.02, 0.98))))
     faster = outcome(measured(1.0, 1.02, 0.98), measured(*(seen * 0.999 * step for step in (1.0, 1.02, 0.98))))
     assert (slower.cases[0].outcome, faster.cases[0].outcome) == (Outcome.REGRESSION, Outcome.PASSED)
+
+
+def test_a_long_name_costs_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layouts = {"learners:1+engines:1/staleness=1/overlap=updates": STANDARD}
+    options = ["--metric", "step", "--metric", "tokens/s/device", "--metric", "peak memory"]
+    before, now = (run(tmp_path / name, layouts=layouts) for name in ("before", "now"))
+    assert invoke("baseline", "save", before, tmp_path / "baseline.json").exit_code == 0
+    words = ["check", now, "--baseline", tmp_path / "baseline.json", *options]
+    narrow = invoke(*words).stdout
+    monkeypatch.setenv("COLUMNS", "200")
+    rows = [line.split(None, 1)[1] for line in invoke(*words).stdout.splitlines() if line.startswith("learners")]
+    assert len(rows) == 3
+    for row in rows:
+        cells = re.split(r"\s{2,}", row.strip())
+        assert any(all(cell in line for cell in cells) for line in narrow.splitlines()), row
 
 
 @pytest.mark.parametrize("metric", ["step", "tokens/s"])

@@ -17,6 +17,7 @@ from placebench.compare.text import MISSING, interval, plural, quantity, ratio, 
 from placebench.errors import UsageError
 from placebench.gate.checking import Case, Check, Outcome, describe, unequal_work
 from placebench.gate.work import OtherWork
+from placebench.report.columns import Holds, add_columns, broken
 from placebench.runfolder import write_atomically
 
 STYLES = {
@@ -26,6 +27,7 @@ STYLES = {
     Outcome.IMPROVED: "green",
 }
 HEADER = ("placement", "number", "baseline", "run", "ratio", "95 % interval", "would see", "result")
+HOLDS = (Holds.NAMES, Holds.LABELS, *[Holds.NUMBERS] * 5, Holds.LABELS)
 
 
 def print_check(check: Check, console: Console) -> None:
@@ -34,13 +36,11 @@ def print_check(check: Check, console: Console) -> None:
         table = Table(
             title=title(check), title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1)
         )
-        for name in HEADER:
-            is_text = name in ("placement", "number", "result")
-            may_wrap = name in ("placement", "number")
-            table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=not may_wrap)
-        for case in check.cases:
-            *cells, outcome = _cells(case)
-            table.add_row(*map(Text, cells), Text(outcome, STYLES.get(case.outcome, "")))
+        rows = [_cells(case) for case in check.cases]
+        widths = add_columns(table, HEADER, HOLDS, rows, console.width)
+        for case, (placement, *cells, outcome) in zip(check.cases, rows, strict=True):
+            name = Text(broken(placement, widths[0]))
+            table.add_row(name, *map(Text, cells), Text(outcome, STYLES.get(case.outcome, "")))
         console.print(table)
         console.print(
             "A regression is worse by more than the threshold with its whole interval; 'would see': the smallest"

@@ -1,7 +1,6 @@
 """The report on the terminal: verdict, reason, tables. Readable in 80 columns and without colours."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from rich.console import Console
 from rich.padding import Padding
@@ -10,6 +9,7 @@ from rich.text import Text
 
 from placebench.compare.statistics import Verdict
 from placebench.compare.text import plural
+from placebench.report.columns import Holds, add_columns, broken
 from placebench.report.schema import PlacementSummary, Summary
 from placebench.report.tables import (
     Grid,
@@ -25,10 +25,7 @@ from placebench.report.tables import (
 )
 from placebench.report.time_tables import path_grid, short_path_grid, single_path_grid
 
-CELL_GAP = 2
 PHASE_INDENT = 2
-# The name of an arm is broken into no narrower lines.
-NAME_COLUMNS = 9
 STYLES = {Verdict.FASTER: "bold green", Verdict.SLOWER: "bold red", Verdict.UNDECIDED: "yellow"}
 
 
@@ -104,51 +101,34 @@ def _warmup(summary: Summary) -> str:
 
 
 def _against(title: str, first: PlacementSummary, other: PlacementSummary, rows: Sequence[Row], width: int) -> Table:
-    """The table of one placement against the first. Where it is too wide, names and labels are broken, no number."""
+    """The table of one placement against the first."""
     table = _table(title)
-    told = {
-        "ratio": [row.ratio for row in rows],
-        "95 % interval": [row.interval for row in rows],
-        "verdict": [row.verdict for row in rows],
-    }
-    taken = sum(max(map(len, (head, *cells))) + CELL_GAP for head, cells in told.items())
-    labels = max((len(row.label) + PHASE_INDENT * row.is_phase for row in rows), default=0)
-    room = (width - labels - taken) // 2 - CELL_GAP
-    table.add_column("", overflow="fold")
-    for name, values in ((first.name, [row.first for row in rows]), (other.name, [row.other for row in rows])):
-        least = max(map(len, values), default=0)
-        most = max(least, room, NAME_COLUMNS)
-        table.add_column(Text(name), justify="right", overflow="fold", min_width=least, max_width=most)
-    for head in told:
-        table.add_column(head, justify="left" if head == "verdict" else "right", no_wrap=True)
-    for row in rows:
+    headings = ("", first.name, other.name, "ratio", "95 % interval", "verdict")
+    holds = (Holds.LABELS, *[Holds.NUMBERS] * 4, Holds.LABELS)
+    indents = [PHASE_INDENT * row.is_phase for row in rows]
+    cells = [
+        (" " * indent + row.label, row.first, row.other, row.ratio, row.interval, row.verdict)
+        for row, indent in zip(rows, indents, strict=True)
+    ]
+    add_columns(table, headings, holds, cells, width)
+    for row, indent in zip(rows, indents, strict=True):
         verdict = Text(row.verdict, STYLES.get(Verdict(row.verdict), "") if row.verdict else "")
-        label = Padding(Text(row.label), (0, 0, 0, PHASE_INDENT if row.is_phase else 0))
+        label = Padding(Text(row.label), (0, 0, 0, indent))
         table.add_row(label, row.first, row.other, row.ratio, row.interval, verdict)
     return table
 
 
 def grid_table(grid: Grid, texts: int, width: int) -> Table:
-    """A table whose first `texts` columns are text, the others numbers, which are never broken.
-
-    Where `width` is too small, headings stand word under word, and texts are broken.
-    """
+    """A table whose first `texts` columns are text, names where they have a heading, the others numbers."""
     table = _table(grid.title)
-    widths = [max(len(row[index]) for row in (grid.header, *grid.rows)) for index in range(len(grid.header))]
-    is_narrow = sum(widths) + 2 * (len(widths) - 1) > width
-    for index, name in enumerate(grid.header):
-        is_text = index < texts
-        heading = _stacked(name) if is_narrow and not is_text else name
-        justify: Literal["left", "right"] = "left" if is_text else "right"
-        table.add_column(Text(heading), justify=justify, overflow="fold", no_wrap=not (is_narrow and is_text))
+    holds = [
+        Holds.NUMBERS if index >= texts else Holds.NAMES if heading else Holds.LABELS
+        for index, heading in enumerate(grid.header)
+    ]
+    widths = add_columns(table, grid.header, holds, grid.rows, width)
     for row in grid.rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(broken(cell, columns)) for cell, columns in zip(row, widths, strict=True)))
     return table
-
-
-def _stacked(heading: str) -> str:
-    """Its words one under the other; a percent sign stays with its number."""
-    return heading.replace(" %", "\N{NO-BREAK SPACE}%").replace(" ", "\n").replace("/s/", "/s/\n")
 
 
 def _table(title: str) -> Table:
