@@ -1,6 +1,7 @@
 import io
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,20 @@ def test_one_size_of_pools_is_said_to_tell_nothing(tmp_path: Path) -> None:
     assert found.text == (
         "What to try next cannot be computed: every phase was measured on one number of devices only. A placement with"
         " pools of other sizes, such as split, shows how phases scale."
+    )
+
+
+@pytest.mark.parametrize(("word", "other"), [("standard", "split"), ("split", "standard")])
+def test_replicas_are_said_to_be_left_aside(tmp_path: Path, word: str, other: str) -> None:
+    layouts = {word: layout(word)} | {
+        name: replace(layout(name), scaling="strong") for name in ("ddp:1", "ddp:2", "ddp:4")
+    }
+    found = suggest(compare_run(SyntheticRun(layouts, rounds=2).write(tmp_path / "run")))
+    assert found is not None
+    assert found.text == (
+        "What to try next cannot be computed: replicas, whose devices hold whole models, left aside, every phase was"
+        f" measured on one number of devices only. A placement with pools of other sizes, such as {other}, shows how"
+        " phases scale."
     )
 
 

@@ -105,17 +105,19 @@ def suggest(comparison: Comparison) -> Suggestion | None:
 
 
 def _add_another(comparison: Comparison, measured: Sequence[PlacementResult]) -> str:
-    """With one size of each pool nothing is known of how phases scale."""
-    sizes = {len(devices) for result in measured for devices in result.placement.pools.values()}
+    """With one size of each pool nothing is known of how phases scale; replicas, whose phases are others, tell none."""
+    known = [result for result in measured if not result.placement.scaling]
+    sizes = {len(devices) for result in known for devices in result.placement.pools.values()}
     words = "split" if max(sizes) == len(comparison.run.devices) else "standard"
     more = (
         f", such as {words},"
         if words not in {result.name for result in measured} and len(comparison.run.devices) > 1
         else ""
     )
+    aside = "" if len(known) == len(measured) else "replicas, whose devices hold whole models, left aside, "
     return (
-        "What to try next cannot be computed: every phase was measured on one number of devices only. A placement with"
-        f" pools of other sizes{more} shows how phases scale."
+        f"What to try next cannot be computed: {aside}every phase was measured on one number of devices only. A"
+        f" placement with pools of other sizes{more} shows how phases scale."
     )
 
 
