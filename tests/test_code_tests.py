@@ -59,6 +59,17 @@ def test_a_response_scores_the_share_of_tests_it_passes(response: str, score: fl
     assert code_tests("", response, ADD) == score
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    "info", ["", "py", "python", " python ", "python3", "Python", "python title=x", "{.python .numberLines}", "`"]
+)
+def test_a_fenced_block_is_found_whatever_its_first_line_says(info: str, end: str) -> None:
+    block = (f"```{info}", "def add(a, b):", "    return a + b")
+    assert code_tests("", end.join(block), ADD) == 1.0
+    answer = ("Use ```add``` so:", *block, "```", "or so:", "```", "add = 0", "```")
+    assert code_tests("", end.join(answer), ADD) == 1.0
+
+
 @pytest.mark.parametrize("answer", ["7", "", "[]", "[1]", '{"add(1)": 1}'])
 def test_an_answer_that_is_no_tests_is_one_line(answer: str) -> None:
     with pytest.raises(UsageError, match="no JSON list of tests"):

@@ -16,8 +16,9 @@ from typing import Any
 from placebench.errors import UsageError
 from placebench.ppo.sandbox import Failure, Limits, evaluate
 
-# A fenced block of code in an answer written for people.
-_FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+# A fenced block of code in an answer written for people, whatever its first line says of the language. Code within a
+# line comes first, so that the marks behind it begin no block.
+_FENCED = re.compile(r"```[^\n`]+```|```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,17 @@ def code_tests(prompt: str, response: str, answer: str) -> float:
 def run_tests(response: str, answer: str, limits: Limits | None = None) -> float:
     """`code_tests` with other limits."""
     tests = _read_tests(answer)
-    found = _FENCED.search(response)
-    outcome = evaluate(found[1] if found else response, [call for call, _ in tests], limits)
+    outcome = evaluate(_code(response), [call for call, _ in tests], limits)
     passed = sum(
         not isinstance(value, Failure) and _canonical(value) == _canonical(expected)
         for value, (_, expected) in zip(outcome.values, tests, strict=False)
     )
     return passed / len(tests)
+
+
+def _code(response: str) -> str:
+    """The first fenced block of a response, or all of it."""
+    return next((found[1] for found in _FENCED.finditer(response) if found[1] is not None), response)
 
 
 def judge_all(cases: Sequence[tuple[str, str, str]], workers: int) -> list[float]:
