@@ -13,6 +13,7 @@ from placebench.models import model_shape
 from placebench.placed import placed_workload
 from placebench.placement import Placement, Role
 from placebench.plan import BoundPlacement, Plan
+from placebench.ppo.checkpoints import placed_changes
 from placebench.progress import format_bytes, format_seconds
 from placebench.workload import Workload
 
@@ -31,7 +32,8 @@ def show_plan(plan: Plan, console: Console) -> None:
             roles = ", ".join(working_roles(bound.placement, pool, plan.workload))
             line("", f"{pool}: {roles} on {', '.join(device.id for device in devices)}")
             line("", f"  memory a device: {_describe_memory(plan, bound, pool)}")
-    for note in plan.notes:
+    placements = [bound.placement for bound in plan.placements]
+    for note in (*plan.notes, *placed_changes(plan.start, plan.workload, placements)):
         line("note", note)
     line("workload", "")
     text = yaml.safe_dump(plan.workload.model_dump(mode="json"), sort_keys=False)

@@ -1,5 +1,6 @@
 """Checkpoints: whole or not there, refused in one line when they do not fit, and a job that goes on from one."""
 
+import io
 import json
 import shutil
 import subprocess
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from jobs import Job, run_job
+from rich.console import Console
 
 from placebench.errors import UsageError
 from placebench.models import PRESETS, JobShapes
 from placebench.plan import RunRequest, make_plan
+from placebench.plan_view import show_plan
 from placebench.ppo.checkpoints import checkpoint_bytes, new_checkpoint, read_checkpoint
 from placebench.workload import Workload, build_workload
 
@@ -205,6 +208,32 @@ def test_what_else_has_changed_is_said(tmp_path: Path) -> None:
     assert any(
         note.endswith("with another optimizer.actor_lr than it was written with") for note in make_plan(other).notes
     )
+
+
+BATCH = {"batch": {"size": 128, "mini_batch_size": 32}}
+LARGER = {"batch": {"size": 256, "mini_batch_size": 64}}
+
+
+@pytest.mark.parametrize(
+    ("placements", "written", "changed"),
+    [
+        ("ddp:2/scaling=weak", LARGER, ()),
+        ("ddp:2/scaling=weak", BATCH, ("ddp:2/scaling=weak",)),
+        ("standard,ddp:2,ddp:2/scaling=weak", BATCH, ("ddp:2/scaling=weak",)),
+        ("standard,split,ddp:2/scaling=weak", LARGER, ("standard", "split")),
+    ],
+)
+def test_a_checkpoint_is_compared_with_the_batch_that_a_placement_makes(
+    tmp_path: Path, placements: str, written: dict[str, Any], changed: tuple[str, ...]
+) -> None:
+    path = write(tmp_path / "checkpoints", 2, build_workload(written))
+    plan = make_plan(RunRequest(placements, BATCH, "cpu:2", out=tmp_path, resume_from=path))
+    console = Console(file=io.StringIO(), width=200)
+    show_plan(plan, console)
+    assert isinstance(console.file, io.StringIO)
+    notes = [line for line in console.file.getvalue().splitlines() if "goes on from" in line]
+    what = f"goes on from {path} with another batch.size, batch.mini_batch_size than it was written with"
+    assert notes == [f"note      {name} {what}" for name in changed]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ from typing import Any
 from placebench.config import flatten
 from placebench.errors import UsageError
 from placebench.models import JobShapes
+from placebench.placed import placed_workload
+from placebench.placement import Placement
 from placebench.runfolder import write_json
 from placebench.workload import Workload
 
@@ -36,6 +38,8 @@ _NAME = re.compile(r"step-(\d{6,})")
 _SAME_KEYS = ("model", "critic_model", "reward_model", "seed", "algorithm.name")
 # What says how far or where a job goes, and changes nothing of what it computes.
 _FREE_KEYS = ("steps", "warmup_steps", "sharding", "activation_checkpointing", "torch_compile", "trace_kernels")
+# What `placed_workload` sets beside those.
+_PLACED_KEYS = ("batch.size", "batch.mini_batch_size", "rollout.tensor_parallel_size")
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Checkpoint:
         path: its folder.
         step: the last step that is in it.
         kl_coef: the KL coefficient after that step.
-        workload: of the job that wrote it, as in its `launch.json`.
+        workload: of the job that wrote it, as its placement ran it and as in its `launch.json`.
     """
 
     path: Path
@@ -185,8 +189,27 @@ def differences(checkpoint: Checkpoint, workload: Workload) -> Iterator[str]:
 
 
 def changes(checkpoint: Checkpoint, workload: Workload) -> Iterator[str]:
-    """What makes the steps after the checkpoint other ones than the job that wrote it would have done: one line."""
-    now, then = flatten(workload.model_dump(mode="json")), flatten(checkpoint.workload)
-    changed = [key for key in now if key not in _FREE_KEYS and now[key] != then.get(key)]
-    if changed:
+    """What makes the steps after the checkpoint other ones than the job that wrote it would have done: one line.
+
+    What placements decide is left to `placed_changes`.
+    """
+    if changed := [key for key in _changed(checkpoint, workload) if key not in _PLACED_KEYS]:
         yield f"goes on from {checkpoint.path} with another {', '.join(changed)} than it was written with"
+
+
+def placed_changes(checkpoint: Checkpoint | None, workload: Workload, placements: Iterable[Placement]) -> Iterator[str]:
+    """The same for what placements decide, one line each: a checkpoint has the workload as its placement ran it."""
+    if checkpoint is None:
+        return
+    for placement in placements:
+        placed = placed_workload(workload, placement)
+        if changed := [key for key in _changed(checkpoint, placed) if key in _PLACED_KEYS]:
+            yield (
+                f"{placement.name} goes on from {checkpoint.path} with another {', '.join(changed)} than it was"
+                " written with"
+            )
+
+
+def _changed(checkpoint: Checkpoint, workload: Workload) -> list[str]:
+    now, then = flatten(workload.model_dump(mode="json")), flatten(checkpoint.workload)
+    return [key for key in now if key not in _FREE_KEYS and now[key] != then.get(key)]
