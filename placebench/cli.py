@@ -205,7 +205,7 @@ def run(dry_run: bool, resume: str | None, settings: tuple[str, ...], config: Pa
     from placebench.plan import make_plan
     from placebench.resume import resume_plan
 
-    request = replace(_request(given, settings, config), dry_run=dry_run)
+    request = replace(read_request(given, settings, config), dry_run=dry_run)
     _start(make_plan(request) if resume is None else resume_plan(find_run(resume), request), dry_run=dry_run)
 
 
@@ -229,7 +229,7 @@ def calibrate(
     """
     from placebench.plan import default_name, make_plan
 
-    request = _request(given, settings, config)
+    request = read_request(given, settings, config)
     name = default_name(f"calibrate-{placement}") if request.name is None else request.name
     request = replace(request, placements=placement, rounds=2 * pairs, name=name, calibrates=True, dry_run=dry_run)
     plan = make_plan(request)
@@ -259,8 +259,12 @@ def _start(plan: "Plan", *, dry_run: bool) -> None:
     result.raise_unless_done()
 
 
-def _request(given: Mapping[str, Any], settings: Sequence[str], config: Path | None) -> "RunRequest":
-    """The options that were given, over `--config`."""
+def read_request(given: Mapping[str, Any], settings: Sequence[str], config: Path | None) -> "RunRequest":
+    """The options of `run` that were given, over `--config`.
+
+    Raises:
+        UsageError: the file or a setting cannot be read.
+    """
     from placebench.request import WorkloadOption, build_request
 
     present = {name: value for name, value in given.items() if value is not None}

@@ -35,7 +35,8 @@ def slurm() -> None:
 @slurm.command(
     cls=_WithCommand,
     epilog=_EXAMPLES,
-    context_settings={"ignore_unknown_options": True},
+    # No -h: it would be found within short options of sbatch, such as -phopper.
+    context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
     options_metavar="[OPTIONS] [SBATCH OPTIONS] -- run [RUN OPTIONS]",
 )
 @click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Nodes of the job.")
@@ -66,18 +67,27 @@ def submit(ctx: click.Context, /, only_print: bool, **given: Any) -> None:
 
     job = Submission(run=ctx.meta["placebench.after"], folder=Path.cwd(), **given)
     script = batch_script(job)
-    _check_run(job.run[1:])
+    _check_run(job.run[1:], job.nodes, job.gpus_per_node)
     if only_print:
         click.echo(script, nl=False)
     else:
         click.echo(_sbatch(script, job.logs))
 
 
-def _check_run(words: tuple[str, ...]) -> None:
-    """Let the options of the run be wrong now, and not when the job has waited for its nodes."""
-    from placebench.cli import main
+def _check_run(words: tuple[str, ...], nodes: int, gpus_per_node: int) -> None:
+    """Let the run be wrong now, and not when the job has waited for its nodes.
 
-    main.commands["run"].make_context("placebench run", list(words))
+    Raises:
+        UsageError: it cannot be, one line for every reason.
+    """
+    from placebench.cli import main, read_request
+    from placebench.slurm.checks import refuse_impossible
+
+    given = dict(main.commands["run"].make_context("placebench run", list(words)).params)
+    settings, config = given.pop("settings"), given.pop("config")
+    for name in ("dry_run", "resume"):
+        del given[name]  # how a run starts, not what it is
+    refuse_impossible(read_request(given, settings, config), nodes, gpus_per_node)
 
 
 def _sbatch(script: str, logs: Path) -> str:

@@ -15,8 +15,11 @@ _DEBUG = {"NCCL_DEBUG": "INFO", "TORCH_DISTRIBUTED_DEBUG": "INFO"}
 # Options of sbatch that say what the script itself decides, and what to use instead.
 _DECIDED = {
     "--array": "submit several jobs",
+    "--chdir": "the job runs in the folder that it is submitted from",
     "--error": "all output is in the job's folder, see --logs",
     "--gpus": "give --gpus-per-node",
+    "--gpus-per-socket": "give --gpus-per-node",
+    "--gpus-per-task": "give --gpus-per-node",
     "--gres": "give --gpus-per-node",
     "--no-requeue": "leave --requeue out",
     "--nodes": "write --nodes in full",
@@ -27,8 +30,18 @@ _DECIDED = {
     "--signal": "give --grace",
     "--wrap": "write the command after --",
 }
-_SHORT = {"-a": "--array", "-e": "--error", "-G": "--gpus", "-n": "--ntasks", "-o": "--output", "-N": "--nodes"}
-_WHOLE_NODES = ("--exclusive", "--oversubscribe", "-s", "--cpus-per-task", "-c", "--cpus-per-gpu")
+_WHOLE_NODES = ("--exclusive", "--oversubscribe", "--cpus-per-task", "--cpus-per-gpu")
+_SHORT = {
+    "-D": "--chdir",
+    "-G": "--gpus",
+    "-N": "--nodes",
+    "-a": "--array",
+    "-c": "--cpus-per-task",
+    "-e": "--error",
+    "-n": "--ntasks",
+    "-o": "--output",
+    "-s": "--oversubscribe",
+}
 # Options of `placebench run` that the job decides.
 _JOB_OPTIONS = ("--out", "--ray-address", "--resume")
 
@@ -73,8 +86,8 @@ def batch_script(job: Submission) -> str:
         "--ntasks-per-node=1",
         *([f"--gpus-per-node={job.gpus_per_node}"] if job.gpus_per_node else []),
         # Others on the same node would be measured too.
-        *([] if any(_name(word) in _WHOLE_NODES for word in job.sbatch) else ["--exclusive"]),
-        f"--output={job.logs}/placebench_%j.slurm",
+        *([] if any(_sbatch_name(word) in _WHOLE_NODES for word in job.sbatch) else ["--exclusive"]),
+        _quoted(f"--output={job.logs}/placebench_%j.slurm"),
         "--open-mode=append",
         "--no-kill",  # the run says itself which node it has lost
         f"--signal=B:USR1@{job.grace_s}",
@@ -121,8 +134,7 @@ def refuse_wrong(job: Submission) -> None:
         if _name(word) in _JOB_OPTIONS:
             reasons.append(f"{_name(word)} after --: the job sets it itself; leave it out")
     for word in job.sbatch:
-        name = _SHORT.get(word[:2], _name(word)) if not word.startswith("--") else _name(word)
-        if name in _DECIDED:
+        if (name := _sbatch_name(word)) in _DECIDED:
             reasons.append(f"{name}: the script sets it itself; {_DECIDED[name]}")
     if job.sbatch and not job.sbatch[0].startswith("-"):
         reasons.append(f"{job.sbatch[0]!r} is neither an option of sbatch nor after --")
@@ -134,6 +146,11 @@ def refuse_wrong(job: Submission) -> None:
 
 def _name(word: str) -> str:
     return word.partition("=")[0]
+
+
+def _sbatch_name(word: str) -> str:
+    """The option of sbatch that a word begins with, in full: of -c4, -c and --cpus-per-task=4 the same."""
+    return _name(word) if word.startswith("--") else _SHORT.get(word[:2], word)
 
 
 def _lines(words: Sequence[str]) -> list[str]:

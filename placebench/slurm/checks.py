@@ -1,0 +1,75 @@
+"""What of a run cannot be, seen before its job is queued: nothing here asks SLURM, or what only the nodes know."""
+
+from functools import partial
+
+from placebench import checks
+from placebench.devices import DeviceSpec, parse_devices
+from placebench.errors import Reasons, UsageError
+from placebench.placement_checks import impossible_placements
+from placebench.placement_words import readable_placements
+from placebench.plan import DEFAULT_PLACEMENTS, RunRequest, job_shapes
+from placebench.ppo.checkpoints import differences, read_checkpoint
+from placebench.ppo.data import open_prompts
+from placebench.rounds import auto_rounds
+from placebench.workload import Workload, asks_for_critic, build_workload
+
+# What a node with cores enough gives where nobody says how many.
+USUAL_CPU_DEVICES = 8
+
+
+def refuse_impossible(request: RunRequest, nodes: int, gpus_per_node: int) -> None:
+    """Check a run that a job is to start on its nodes.
+
+    Memory is left out, since the card is not known, and so is what belongs to one host: its packages, disks, sandbox.
+
+    Raises:
+        UsageError: one line for every reason why it cannot be.
+    """
+    reasons = Reasons()
+    workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
+    if workload:
+        reasons.attempt(partial(_find_models_and_data, workload))
+    path = request.resume_from
+    start = reasons.attempt(lambda: read_checkpoint(path)) if path is not None else None
+    if workload and start:
+        reasons.add(differences(start, workload))
+    if workload and request.checkpoint_every:
+        reasons.add(checks.no_checkpoints(request.checkpoint_every, workload.steps))
+    if request.name is not None:
+        reasons.add(checks.wrong_name(request.name))
+    reasons.attempt(lambda: auto_rounds(request))
+    spec = reasons.attempt(lambda: _devices_of_each_node(request, gpus_per_node))
+    if spec:
+        words = DEFAULT_PLACEMENTS if request.placements is None else request.placements
+        each = [spec.count or USUAL_CPU_DEVICES] * nodes
+        placements = readable_placements(words, each, reasons, has_critic=asks_for_critic(request.workload))
+        # With fewer devices than usual another batch or layout may be what divides.
+        if workload and spec.count is not None:
+            reasons.add(impossible_placements(placements, workload, start.step if start else 0))
+    reasons.raise_any()
+
+
+def _find_models_and_data(workload: Workload) -> None:
+    job_shapes(workload)
+    open_prompts(workload.data, workload.seed, workload.batch.max_prompt_length)
+
+
+def _devices_of_each_node(request: RunRequest, gpus: int) -> DeviceSpec:
+    """What every node is to give; without a number where that depends on its cores.
+
+    Raises:
+        UsageError: it cannot be read, or the job has not as many GPUs.
+    """
+    if request.devices is None:
+        return DeviceSpec("gpu", gpus) if gpus else DeviceSpec("cpu")
+    spec = parse_devices(request.devices)
+    if spec.is_described:
+        raise UsageError(
+            f"--devices {spec} describes devices, and the job takes those of its nodes: write {spec.kind}:{spec.count}"
+            " for so many of each, or leave it out"
+        )
+    if spec.kind == "gpu" and (spec.count or 1) > gpus:
+        raise UsageError(
+            f"--devices {spec}: the job has {gpus} GPUs on each node; give --gpus-per-node {spec.count or 1} before --"
+        )
+    return DeviceSpec("gpu", gpus) if spec == DeviceSpec("gpu") else spec
