@@ -218,7 +218,9 @@ class Plan:
     def notes(self) -> tuple[str, ...]:
         """What the user should know before the start, one line each."""
         shared = sharing_note(self.devices)
-        return (*((shared,) if shared else ()), *(changes(self.start, self.workload) if self.start else ()))
+        placements = [bound.placement for bound in self.placements]
+        changed = changes(self.start, self.workload, placements) if self.start else ()
+        return (*((shared,) if shared else ()), *changed)
 
     @property
     def _rounds(self) -> range:

@@ -13,7 +13,6 @@ from placebench.models import model_shape
 from placebench.placed import placed_workload
 from placebench.placement import Placement, Role
 from placebench.plan import BoundPlacement, Plan
-from placebench.ppo.checkpoints import placed_changes
 from placebench.progress import format_bytes, format_seconds
 from placebench.workload import Workload
 
@@ -32,8 +31,7 @@ def show_plan(plan: Plan, console: Console) -> None:
             roles = ", ".join(working_roles(bound.placement, pool, plan.workload))
             line("", f"{pool}: {roles} on {', '.join(device.id for device in devices)}")
             line("", f"  memory a device: {_describe_memory(plan, bound, pool)}")
-    placements = [bound.placement for bound in plan.placements]
-    for note in (*plan.notes, *placed_changes(plan.start, plan.workload, placements)):
+    for note in plan.notes:
         line("note", note)
     line("workload", "")
     text = yaml.safe_dump(plan.workload.model_dump(mode="json"), sort_keys=False)

@@ -15,7 +15,6 @@ from placebench.launches import JOB, Launcher, LaunchResult, fresh_trial
 from placebench.manifest import Manifest
 from placebench.ownership import live_runs, own_run
 from placebench.plan import Plan, PlannedLaunch
-from placebench.ppo.checkpoints import placed_changes
 from placebench.progress import LaunchPosition, time_left
 from placebench.runfolder import Status
 from placebench.signals import StopSignals
@@ -83,8 +82,7 @@ def execute(plan: Plan, command: Sequence[str], display: Display, job: Sequence[
         with own_run(path) as record:
             for other in others:
                 display.note(f"another run goes on here ({other}): each slows the other down")
-            placements = [bound.placement for bound in plan.placements]
-            for note in (*plan.notes, *placed_changes(plan.start, plan.workload, placements)):
+            for note in plan.notes:
                 display.note(note)
             stop = _StopReason(signals, plan.time_limit_s)
             run = _Run(plan, Manifest(plan, command), Launcher(plan, record, job, stop), display)

@@ -188,19 +188,14 @@ def differences(checkpoint: Checkpoint, workload: Workload) -> Iterator[str]:
         )
 
 
-def changes(checkpoint: Checkpoint, workload: Workload) -> Iterator[str]:
-    """What makes the steps after the checkpoint other ones than the job that wrote it would have done: one line.
+def changes(checkpoint: Checkpoint, workload: Workload, placements: Iterable[Placement]) -> Iterator[str]:
+    """What makes the steps after the checkpoint other ones than the job that wrote it would have done.
 
-    What placements decide is left to `placed_changes`.
+    A checkpoint has the workload as its placement ran it, so what placements decide is told for each: one line.
     """
     if changed := [key for key in _changed(checkpoint, workload) if key not in _PLACED_KEYS]:
         yield f"goes on from {checkpoint.path} with another {', '.join(changed)} than it was written with"
 
-
-def placed_changes(checkpoint: Checkpoint | None, workload: Workload, placements: Iterable[Placement]) -> Iterator[str]:
-    """The same for what placements decide, one line each: a checkpoint has the workload as its placement ran it."""
-    if checkpoint is None:
-        return
     for placement in placements:
         placed = placed_workload(workload, placement)
         if changed := [key for key in _changed(checkpoint, placed) if key in _PLACED_KEYS]:
