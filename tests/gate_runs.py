@@ -1,0 +1,16 @@
+"""Runs for tests of the gate: launches of one placement with the same small noise, at any pace."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from synthetic_run import SyntheticRun
+
+NOISE = (0.99, 1.0, 1.02)
+
+
+def pace(factor: float) -> Callable[[int, str], float]:
+    return lambda round_, _: factor * NOISE[round_ % 3]
+
+
+def run(folder: Path, factor: float = 1.0, **changes: object) -> Path:
+    return SyntheticRun(pace=pace(factor), **changes).write(folder)  # type: ignore[arg-type]
