@@ -2,11 +2,12 @@
 
     python benchmarks/reference.py RUN --into runs/reference/HOST/NAME [--note TEXT]
 
-Rebuilds the run's report from its files, copies it, and writes `commands.md`: the exact commands, the host's devices,
-the versions that made the figures, and what is to be known of them. The commands of the reference results stand in
-benchmarks/README.md.
+Rebuilds the run's report from its files and copies it, of the trace the first launch of each placement, and writes
+`commands.md`: the exact commands, the host's devices, the versions that made the figures, and what is to be known of
+them. The commands of the reference results stand in benchmarks/README.md.
 """
 
+import gzip
 import json
 import shlex
 import shutil
@@ -20,7 +21,8 @@ import click
 
 from placebench.compare.text import plural
 
-KEPT = ("summary.json", "report.md", "trace.json.gz")
+KEPT = ("summary.json", "report.md")
+TRACE = "trace.json.gz"
 
 
 @click.command()
@@ -35,12 +37,23 @@ def main(run: Path, into: Path, notes: tuple[str, ...]) -> None:
     (into / "plots").mkdir(parents=True)
     for name in KEPT:
         shutil.copy(run / name, into / name)
+    _keep_first_launches(run / TRACE, into / TRACE)
     for plot in sorted((run / "plots").glob("*.svg")):
         shutil.copy(plot, into / "plots" / plot.name)
     lines = [*_describe(content, into), *(f"- {note}" for note in notes)]
     (into / "commands.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     size = sum(file.stat().st_size for file in into.rglob("*") if file.is_file())
     print(f"{into}: {size / 1e6:.1f} MB")
+
+
+def _keep_first_launches(trace: Path, into: Path) -> None:
+    with gzip.open(trace, "rt", encoding="utf-8") as stream:
+        content = json.load(stream)
+    events = content["traceEvents"]
+    launches = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    content["traceEvents"] = [event for event in events if launches[event["pid"]].startswith("round 1 ")]
+    packed = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
+    into.write_bytes(packed)
 
 
 def _describe(content: dict[str, Any], into: Path) -> list[str]:
