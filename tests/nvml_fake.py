@@ -17,7 +17,10 @@ import pytest
 
 @dataclass
 class FakeGpu:
-    """What one GPU answers; `errors` maps the name of a C function to the code it returns."""
+    """What one GPU answers; `errors` maps the name of a C function to the code it returns.
+
+    `power_buffer` holds a reading's time in microseconds since the epoch, and milliwatts.
+    """
 
     uuid: str
     name: str = "NVIDIA H200"
@@ -30,6 +33,7 @@ class FakeGpu:
     nvlinks: int = 0
     processes: list[int] = field(default_factory=list)
     errors: dict[str, int] = field(default_factory=dict)
+    power_buffer: list[tuple[int, int]] = field(default_factory=list)
 
 
 DEFAULTS = {
@@ -38,7 +42,6 @@ DEFAULTS = {
     "memory_used": 40 * 2**30,
     "memory_reserved": 645 * 2**20,
     "power_mw": 412_345,
-    "power_instant_mw": 455_000,
     "temperature": 61,
     "clock_1": 1365,
     "clock_2": 3201,
@@ -141,11 +144,18 @@ class FakeLibrary:
     def _nvmlDeviceGetPowerUsage(self, gpu: FakeGpu, power: Any) -> None:
         power._obj.value = self._value(gpu, "power_mw")
 
-    def _nvmlDeviceGetFieldValues(self, gpu: FakeGpu, count: Any, values: Any) -> None:
-        for entry in values._obj:
-            assert entry.fieldId == pynvml.NVML_FI_DEV_POWER_INSTANT
-            entry.nvmlReturn = gpu.errors.get("power_instant", 0)
-            entry.value.uiVal = self._value(gpu, "power_instant_mw")
+    def _nvmlDeviceGetSamples(
+        self, gpu: FakeGpu, kind: Any, stamp: Any, value_type: Any, count: Any, samples: Any
+    ) -> int:
+        """Like the driver: without room for samples it tells their number."""
+        assert kind.value == pynvml.NVML_TOTAL_POWER_SAMPLES
+        new = [reading for reading in gpu.power_buffer if reading[0] > stamp.value]
+        if not new:
+            return int(pynvml.NVML_ERROR_NOT_FOUND)
+        count._obj.value = len(new)
+        for entry, (micros, milliwatts) in zip(samples or (), new, strict=False):
+            entry.timeStamp, entry.sampleValue.uiVal = micros, milliwatts
+        return 0
 
     def _nvmlDeviceGetTemperatureV(self, gpu: FakeGpu, reading: Any) -> None:
         reading._obj.temperature = self._value(gpu, "temperature")

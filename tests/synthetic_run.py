@@ -263,19 +263,29 @@ class SyntheticRun:
                         "util": busy / PERIOD_S if tick else None,
                         "memory_bytes": int((0.5 + 0.25 * int(device[-1])) * GIB),
                         "power_w": None,
-                        "energy_j": None,
                         **self.samples,
-                        **self._energy(now),
                         **self.device_samples.get(device, {}),
                     }
                 )
+            lines += self._power_lines(device, start, end)
         lines.append({"kind": "footer", "ticks": ticks, "missed": self.missed, "achieved_hz": 5.0, "cpu_s": 0.1})
         return lines
 
-    def _energy(self, now: float) -> dict[str, float]:
-        """The counter that constant power gives."""
+    def _power_lines(self, device: str, start: float, end: float) -> list[dict[str, Any]]:
+        """What constant power gives: the counter at the ends, and the buffer of a GPU once a second."""
         power = self.samples.get("power_w")
-        return {} if power is None or "energy_j" in self.samples else {"energy_j": power * now}
+        if power is None:
+            return []
+        lines: list[dict[str, Any]] = [
+            {"kind": "energy", "wall": now, "mono": now, "device": device, "energy_j": power * now}
+            for now in (start, end)
+        ]
+        ago = [0.98 - 0.02 * reading for reading in range(50)]
+        seconds = range(1, int(end - start) + 2) if self.source == "nvml" else ()
+        for now in (start + second for second in seconds):
+            content = {"wall": now, "mono": now, "device": device, "ago_s": ago, "power_w": [power] * len(ago)}
+            lines.append({"kind": "power", **content})
+        return lines
 
 
 def step_spans(

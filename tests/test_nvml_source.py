@@ -48,8 +48,6 @@ def test_every_quantity_is_read_in_the_units_of_the_schema(monkeypatch: pytest.M
             "memory_bytes": DEFAULTS["memory_used"],
             "memory_reserved_bytes": DEFAULTS["memory_reserved"],
             "power_w": 412.345,
-            "power_instant_w": 455.0,
-            "energy_j": 1_234_567.89,
             "temperature_c": 61,
             "clock_sm_mhz": 1365,
             "clock_memory_mhz": 3201,
@@ -72,10 +70,10 @@ def test_every_quantity_is_read_in_the_units_of_the_schema(monkeypatch: pytest.M
 def test_gpm_waits_for_its_gap_and_never_passes_on_what_comes_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, two_gpus())
     source = NvmlSource([FIRST], SpanClock())
-    assert [line["sm_activity"] for line in source.read()] == [None]
+    assert [line["sm_activity"] for line in lines(source, "sample")] == [None]
     time.sleep(gpm.MIN_GAP_S)
-    assert [line["sm_activity"] for line in source.read()] == [0.965]
-    assert [line["sm_activity"] for line in source.read()] == [None]
+    assert [line["sm_activity"] for line in lines(source, "sample")] == [0.965]
+    assert [line["sm_activity"] for line in lines(source, "sample")] == [None]
     source.close()
 
 
@@ -84,7 +82,7 @@ def test_a_gpm_metric_the_device_lacks_is_null_and_the_others_stay(monkeypatch: 
     install(monkeypatch, gpus)
     source = NvmlSource([FIRST], SpanClock())
     time.sleep(gpm.MIN_GAP_S)
-    (sample,) = source.read()
+    (sample,) = lines(source, "sample")
     assert sample["nvlink_rx_bytes_s"] is None
     assert sample["nvlink_tx_bytes_s"] == 2000 * 2**20
     source.close()
@@ -116,20 +114,70 @@ def test_the_header_states_where_gpm_is_absent_and_why(
     source.close()
 
 
-def test_energy_is_read_once_a_second_and_the_devices_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_energy_is_read_at_the_ends_and_every_half_minute_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     library = install(monkeypatch, [FakeGpu(FIRST, gpm_supported=False), FakeGpu(SECOND, gpm_supported=False)])
     clock = SpanClock()
     mono = [100.0]
     monkeypatch.setattr(clock, "mono", lambda: mono[0])
     source = NvmlSource([FIRST, SECOND], clock)
     read_at: dict[str, list[float]] = {FIRST: [], SECOND: []}
-    for tick in range(16):
+    for tick in range(5 * 65):
         mono[0] = 100 + tick * 0.2
-        for line in source.read():
-            if line["energy_j"] is not None:
-                read_at[line["device"]].append(round(mono[0] - 100, 3))
-    assert read_at == {FIRST: [0, 1, 2, 3], SECOND: [0, 0.6, 1.6, 2.6]}
+        for line in lines(source, "energy"):
+            read_at[line["device"]].append(round(line["mono"] - 100, 3))
+    assert read_at == {FIRST: [0, 30, 60], SECOND: [0, 15, 45]}
+    last = [line for line in source.finish() if line["kind"] == "energy"]
+    assert [(line["device"], line["energy_j"]) for line in last] == [(FIRST, 1_234_567.89), (SECOND, 1_234_567.89)]
     assert sum(name == "nvmlDeviceGetTotalEnergyConsumption" for name, _ in library.calls) == 8
+    source.close()
+
+
+def test_the_power_buffer_is_emptied_once_a_second_and_its_times_are_the_samplers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpus = [FakeGpu(FIRST, gpm_supported=False)]
+    install(monkeypatch, gpus)
+    clock = SpanClock()
+    start, epoch = clock.mono(), time.time()
+    shift = [0.0]
+    monkeypatch.setattr(clock, "mono", lambda: start + shift[0])
+    # The wall clock has been set forward by an hour since the sampler's start.
+    monkeypatch.setattr(time, "time", lambda: epoch + 3600 + shift[0])
+    source = NvmlSource([FIRST], clock)
+    assert lines(source, "power") == []
+    for tick in range(1, 6):
+        shift[0] = tick * 0.2
+        gpus[0].power_buffer += [
+            (round((epoch + 3600 + shift[0] - ago) * 1e6), milliwatts)
+            for ago, milliwatts in ((0.11, 128_000), (0.01, 715_500))
+        ]
+        found = lines(source, "power")
+        assert bool(found) == (tick == 5)
+    (line,) = found
+    assert line["mono"] == pytest.approx(start + 0.99, abs=1e-4)
+    assert line["ago_s"] == pytest.approx([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0], abs=1e-4)
+    assert line["power_w"] == [128.0, 715.5] * 5
+    assert [left["kind"] for left in source.finish()] == ["energy"]
+    gpus[0].power_buffer.append((round((epoch + 3601) * 1e6), 300_000))
+    assert [left["kind"] for left in source.finish()] == ["power", "energy"]
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "kinds"),
+    [
+        (pynvml.NVML_ERROR_NOT_SUPPORTED, ["sample", "energy"]),
+        (pynvml.NVML_ERROR_NO_PERMISSION, ["sample", "energy", "reading_error"]),
+        (pynvml.NVML_ERROR_GPU_IS_LOST, ["sample", "device_error"]),
+    ],
+)
+def test_a_gpu_without_a_power_buffer_is_sampled_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, code: int, kinds: list[str]
+) -> None:
+    install(monkeypatch, [FakeGpu(FIRST, gpm_supported=False, errors={"nvmlDeviceGetSamples": code})])
+    source = NvmlSource([FIRST], SpanClock())
+    assert [line["kind"] for line in source.read()] == kinds
+    source.close()
 
 
 def test_processes_that_were_there_before_the_job_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +190,7 @@ def test_processes_that_were_there_before_the_job_are_told_apart(monkeypatch: py
     counted = []
     for now, processes in ((100.0, [7, 8]), (100.5, [7, 8, 9]), (101.0, [7, 9, 10]), (102.0, [9, 10]), (103.0, [7, 9])):
         mono[0], gpus[0].processes = now, processes
-        (sample,) = source.read()
+        (sample,) = lines(source, "sample")
         counted.append((sample["compute_processes"], sample["earlier_processes"]))
     assert counted == [(2, 2), (None, None), (3, 1), (2, 0), (2, 1)]
     source.close()
@@ -150,21 +198,20 @@ def test_processes_that_were_there_before_the_job_are_told_apart(monkeypatch: py
 
 def test_what_a_device_does_not_support_is_null_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = dict.fromkeys(
-        ["nvmlDeviceGetUtilizationRates", "power_instant", "nvmlDeviceGetTotalEnergyConsumption"],
+        ["nvmlDeviceGetUtilizationRates", "nvmlDeviceGetSamples", "nvmlDeviceGetTotalEnergyConsumption"],
         pynvml.NVML_ERROR_NOT_SUPPORTED,
     )
     install(monkeypatch, two_gpus(errors=errors))
     source = NvmlSource([FIRST], SpanClock())
     (sample,) = source.read()
-    assert (sample["util"], sample["power_instant_w"], sample["energy_j"]) == (None, None, None)
-    assert sample["power_w"] == 412.345
+    assert (sample["util"], sample["power_w"]) == (None, 412.345)
     source.close()
 
 
 def test_another_error_is_null_and_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, two_gpus(errors={"nvmlDeviceGetPowerUsage": pynvml.NVML_ERROR_NO_PERMISSION}))
     source = NvmlSource([FIRST], SpanClock())
-    sample, error = source.read()
+    sample, _, error = source.read()
     assert sample["power_w"] is None
     assert (error["kind"], error["device"], error["quantity"], error["code"]) == ("reading_error", FIRST, "power_w", 4)
     assert [line["kind"] for line in source.read()] == ["sample"]
@@ -174,7 +221,7 @@ def test_another_error_is_null_and_reported_once(monkeypatch: pytest.MonkeyPatch
 def test_an_older_driver_gives_the_temperature_by_the_older_call(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, two_gpus(errors={"nvmlDeviceGetTemperatureV": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}))
     source = NvmlSource([FIRST], SpanClock())
-    assert [line["temperature_c"] for line in source.read()] == [61]
+    assert [line["temperature_c"] for line in lines(source, "sample")] == [61]
     source.close()
 
 
@@ -197,7 +244,9 @@ def test_a_device_that_is_gone_before_the_start_is_reported_too(monkeypatch: pyt
     gpus = two_gpus(errors={"handle": pynvml.NVML_ERROR_GPU_IS_LOST})
     install(monkeypatch, gpus)
     source = NvmlSource([FIRST, SECOND], SpanClock())
-    assert [(line["kind"], line["device"]) for line in source.read()] == [("device_error", FIRST), ("sample", SECOND)]
+    assert [(line["kind"], line["device"]) for line in source.read()] == [
+        ("device_error", FIRST), ("sample", SECOND), ("energy", SECOND),
+    ]  # fmt: skip
     assert [line["device"] for line in source.read()] == [SECOND]
     source.close()
 
@@ -225,7 +274,7 @@ def test_the_schema_names_each_key_once_with_unit_and_meaning() -> None:
     assert len(keys) == len(set(keys))
     assert all(quantity.unit and quantity.meaning and quantity.sources for quantity in QUANTITIES)
     assert {key for key, _, _ in gpm.METRICS} <= set(keys_of("nvml"))
-    assert keys_of("cpu")[:4] == keys_of("nvml")[:4] == ("util", "memory_bytes", "power_w", "energy_j")
+    assert keys_of("cpu")[:3] == keys_of("nvml")[:3] == ("util", "memory_bytes", "power_w")
 
 
 @pytest.mark.gpu
@@ -234,18 +283,26 @@ def test_real_gpus_answer_within_their_limits() -> None:
     if not inventory.gpus:
         pytest.skip(f"no GPU: {inventory.fault or 'no NVIDIA driver on this host'}")
     uuids = [gpu.uuid for gpu in inventory.gpus]
-    source = NvmlSource(uuids, SpanClock())
+    clock = SpanClock()
+    source = NvmlSource(uuids, clock)
     time.sleep(0.2)
     samples = lines(source, "sample")
     header = source.header()
+    time.sleep(0.2)
+    first, last = ({line["kind"]: line for line in source.finish() if line["device"] == uuids[0]} for _ in range(2))
+    now = clock.mono()
     source.close()
+    assert 0 < first["energy"]["energy_j"] <= last["energy"]["energy_j"]
+    power = first["power"]
+    assert 0 <= now - power["mono"] < 1
+    assert all(10 < watts < 2000 for watts in power["power_w"])
+    assert power["ago_s"] == sorted(power["ago_s"], reverse=True)
     assert [sample["device"] for sample in samples] == uuids
     for gpu, sample in zip(inventory.gpus, samples, strict=True):
         assert 0 <= sample["util"] <= 1
         assert 0 <= sample["memory_bytes"] <= gpu.memory_bytes
         assert 10 < sample["power_w"] < 2000
         assert 0 < sample["temperature_c"] < 110
-        assert sample["energy_j"] > 0
         if gpu.uuid not in header["gpm_absent"]:
             for key in ("sm_activity", "tensor_activity", "dram_activity"):
                 assert 0 <= sample[key] <= 1

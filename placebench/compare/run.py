@@ -21,7 +21,9 @@ SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end", "allo
 # What the controller does within a step that is no part of training it; it is taken out of the step's time.
 APART = ("testing", "save_checkpoint")
 KERNEL_TIMES = ("kernel_s", "collective_s", "copy_s", "no_kernel_s", "span_s")
-SAMPLE_COLUMNS = ("mono", "device", "util", "memory_bytes", "power_w", "energy_j")
+SAMPLE_COLUMNS = ("mono", "device", "util", "memory_bytes", "power_w")
+POWER_COLUMNS = ("mono", "device", "power_w")
+ENERGY_COLUMNS = ("mono", "device", "energy_j")
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,23 @@ class Launch:
         numbers = frame.columns.difference(["kind", "device"])
         frame[numbers] = frame[numbers].apply(pd.to_numeric, errors="coerce").astype(float)
         return frame.sort_values("mono", kind="stable", ignore_index=True)
+
+    @cached_property
+    def power(self) -> pd.DataFrame:
+        """Readings of power from the devices' buffers in order of time, columns `POWER_COLUMNS`, W; none on CPUs."""
+        rows = [
+            (row["mono"] - ago, row["device"], watts)
+            for row in self._device_lines
+            if row["kind"] == "power"
+            for ago, watts in zip(row["ago_s"], row["power_w"], strict=True)
+        ]
+        return pd.DataFrame(rows, columns=list(POWER_COLUMNS)).sort_values("mono", kind="stable", ignore_index=True)
+
+    @cached_property
+    def energy(self) -> pd.DataFrame:
+        """Readings of the devices' energy counters in order of time, columns `ENERGY_COLUMNS`, J; none on CPUs."""
+        rows = [[row[key] for key in ENERGY_COLUMNS] for row in self._device_lines if row["kind"] == "energy"]
+        return pd.DataFrame(rows, columns=list(ENERGY_COLUMNS)).sort_values("mono", kind="stable", ignore_index=True)
 
     @cached_property
     def sampling(self) -> Sampling:

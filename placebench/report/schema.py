@@ -83,10 +83,10 @@ class Sampled(_Part):
     dram_activity: Number = Field(description="share of the memory's peak rate (GPM), likewise")
     peak_memory_bytes: Number = Field(description="highest sample")
     allocated_bytes: Number = Field(description="most that tensors of the job took at a time, without the engine's")
-    power_w: Number = Field(description="of one device, mean of the readings in the phase")
-    clock_sm_mhz: Number = Field(description="clock of the SMs, likewise")
+    power_w: Number = Field(description="of one device, mean over the phase")
+    clock_sm_mhz: Number = Field(description="clock of the SMs, mean of the readings in the phase")
     energy_j: Number = Field(
-        description="per step; of a pool, all its devices together: the counter's, shared by power times time"
+        description="per step; of a pool, all its devices together: the counter's, spread over time as power was"
     )
     seconds: float = Field(description="time of the phase that samples cover, all launches and devices")
 

@@ -13,10 +13,13 @@ from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from placebench.compare.comparison import Comparison
 from placebench.compare.critical_path import SpanGraph
+from placebench.compare.energy import power_curve
 from placebench.compare.run import Launch, Run, RunPlacement
 from placebench.compare.steps import STEP_PHASE
 from placebench.telemetry.spans import CONTROLLER
@@ -135,23 +138,34 @@ def _counters(
     comparison: Comparison, launch: Launch, placement: RunPlacement, process: int, zero: float
 ) -> Iterator[Event]:
     """A counter track for each device and quantity that has readings."""
-    quantities = (
+    # Means over the time since the sample before, and readings of a moment.
+    rates = (
         (comparison.load_signal, "load", "%", 100.0),
-        ("memory_bytes", "memory", "GiB", 1 / GIB),
-        ("power_w", "power", "W", 1.0),
         ("tensor_activity", "tensor cores", "%", 100.0),
         ("dram_activity", "memory traffic", "%", 100.0),
-        ("clock_sm_mhz", "SM clock", "MHz", 1.0),
     )
+    readings = (("memory_bytes", "memory", "GiB", 1 / GIB), ("clock_sm_mhz", "SM clock", "MHz", 1.0))
     for device in placement.devices:
         samples = launch.samples[launch.samples["device"] == device]
         label = comparison.run.devices[device].label
-        for column, name, unit, factor in quantities:
-            if column not in samples:
-                continue
-            for mono, value in zip(samples["mono"], samples[column], strict=True):
+        ticks = samples["mono"].to_numpy(dtype=np.float64)
+        # Perfetto draws a value from its time on, so a mean stands where its stretch begins.
+        series: list[tuple[str, str, NDArray[np.float64]]] = [
+            (name, unit, factor * samples[column].to_numpy(dtype=np.float64)[first:])
+            for columns, first in ((readings, 0), (rates, 1))
+            for column, name, unit, factor in columns
+            if column in samples
+        ]
+        series.append(("power", "W", _power(launch, device, ticks)))
+        for name, unit, values in series:
+            for mono, value in zip(ticks, values, strict=False):
                 if mono >= zero and not math.isnan(value):
-                    yield _counter(process, f"{label} {name}", unit, _micros(mono, zero), value * factor)
+                    yield _counter(process, f"{label} {name}", unit, _micros(mono, zero), value)
+
+
+def _power(launch: Launch, device: str, ticks: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean power from each of a device's samples to the next, W: readings of the buffer would be ten times as many."""
+    return power_curve(launch, device, np.column_stack([ticks[:1], ticks[-1:]])).between(ticks)
 
 
 def _queue(launch: Launch, process: int, zero: float) -> Iterator[Event]:

@@ -57,6 +57,10 @@ class CpuSource:
         for series in self._series.values():
             yield series.sample(self._clock)
 
+    def finish(self) -> Iterator[dict[str, Any]]:
+        """Nothing is left to tell."""
+        yield from ()
+
     def close(self) -> None:
         """Nothing is held."""
 

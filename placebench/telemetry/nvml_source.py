@@ -1,6 +1,7 @@
 """Samples of GPUs by NVML and, where the device has it, GPM."""
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +21,10 @@ LOST_CODES = (
 """Errors after which a device's readings mean nothing any more."""
 
 _SLOW_EVERY_S = 1.0
-"""How often a device is asked for what takes long, or changes rarely: its energy counter and its processes."""
+"""How often a device's processes are looked up and its power buffer is emptied: the driver keeps at least 2 s of it."""
+
+_ENERGY_EVERY_S = 30.0
+"""How often the energy counter is read: that takes milliseconds, and power says how the joules between lie in time."""
 
 
 def _utilization(handle: Any) -> dict[str, float]:
@@ -35,13 +39,6 @@ def _memory(handle: Any) -> dict[str, float]:
 
 def _power(handle: Any) -> dict[str, float]:
     return {"power_w": pynvml.nvmlDeviceGetPowerUsage(handle) / 1000}
-
-
-def _instant_power(handle: Any) -> dict[str, float]:
-    (field,) = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_POWER_INSTANT])
-    if field.nvmlReturn != pynvml.NVML_SUCCESS:
-        raise pynvml.NVMLError(field.nvmlReturn)
-    return {"power_instant_w": field.value.uiVal / 1000}
 
 
 def _temperature(handle: Any) -> dict[str, float]:
@@ -79,7 +76,6 @@ _EVERY_TICK: tuple[tuple[str, _Reading], ...] = (
     ("util", _utilization),
     ("memory_bytes", _memory),
     ("power_w", _power),
-    ("power_instant_w", _instant_power),
     ("temperature_c", _temperature),
     ("clock_sm_mhz", _sm_clock),
     ("clock_memory_mhz", _memory_clock),
@@ -122,7 +118,8 @@ class NvmlSource:
         notes = [
             "util: share of the driver's sampling period in which any kernel ran, also one that only waits",
             "memory_bytes: allocated by all processes, without memory_reserved_bytes",
-            f"energy_j and the processes are read every {_SLOW_EVERY_S:g} s, just before the sample's clock",
+            f"power: the driver's buffer, emptied every {_SLOW_EVERY_S:g} s; power_w of samples: an average over 1 s",
+            f"energy_j: read at the start, every {_ENERGY_EVERY_S:g} s and at the end, just before the line's clock",
             "earlier_processes: by NVML's process ids, which a container may not see, and then it is 0 or null",
         ]
         if self._gpm_absent:
@@ -135,12 +132,19 @@ class NvmlSource:
         }
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """A sample of every device that still answers, and a line for each error met for the first time."""
+        """A sample of every device that still answers, what else is due, and a line for each error not met before."""
         yield from self._early
         self._early = []
+        yield from self._ask(lambda series: series.read())
+
+    def finish(self) -> Iterator[dict[str, Any]]:
+        """What power and energy still have to tell after the last sample."""
+        yield from self._ask(lambda series: series.finish())
+
+    def _ask(self, lines: Callable[["_Series"], Iterator[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
         for series in list(self._series):
             try:
-                yield series.sample()
+                yield from lines(series)
             except DeviceLostError as lost:
                 self._series.remove(series)
                 yield lost.line
@@ -162,37 +166,93 @@ class DeviceLostError(Exception):
         self.line = line
 
 
+class _Every:
+    """Due at the first asking, then once in every period.
+
+    Args:
+        period: seconds.
+        offset: part of the period (0 to 1) by which the later times are shifted.
+        clock: monotonic clock.
+    """
+
+    def __init__(self, period: float, offset: float, clock: SpanClock) -> None:
+        self._period = period
+        self._clock = clock
+        self._due = clock.mono()
+        self._next = self._due + offset * period
+
+    def is_due(self) -> bool:
+        """Whether it is due now; it is not again until its next time."""
+        now = self._clock.mono()
+        if now < self._due:
+            return False
+        while self._next <= now:
+            self._next += self._period
+        self._due = self._next
+        return True
+
+
 class _Series:
-    """One GPU. `offset` (0 to 1) spreads the slow readings of several GPUs over the second."""
+    """One GPU. `offset` (0 to 1) spreads the rarer readings of several GPUs over their period."""
 
     def __init__(self, device: str, handle: Any, reader: gpm.GpmReader | None, clock: SpanClock, offset: float) -> None:
         self.device = device
         self._handle = handle
         self._clock = clock
         self._gpm = reader
-        self._slow_due = clock.mono()
-        self._slow_next = self._slow_due + offset * _SLOW_EVERY_S
+        self._slow = _Every(_SLOW_EVERY_S, offset, clock)
+        self._energy = _Every(_ENERGY_EVERY_S, offset, clock)
+        self._power_stamp = 0
         self._earlier: frozenset[int] | None = None
         self._seen: set[tuple[str, int]] = set()
         self._errors: list[dict[str, Any]] = []
 
-    def sample(self) -> dict[str, Any]:
-        """Read everything that is due; a quantity that cannot be read is None.
+    def read(self) -> Iterator[dict[str, Any]]:
+        """A sample, in which a quantity that cannot be read is None, and lines of power and energy when they are due.
 
         Raises:
             DeviceLostError: the device is lost.
         """
         values: dict[str, float | None] = dict.fromkeys(keys_of("nvml"))
-        if self._slow_is_due():  # first: energy takes milliseconds, and the sample's clock is read after
-            self._try("energy_j", _energy, values)
+        slow = self._slow.is_due()
+        if slow:
             self._try("compute_processes", self._processes, values)
         for key, reading in _EVERY_TICK:
             self._try(key, reading, values)
         if self._gpm is not None:
             reader = self._gpm
             self._try("gpm", lambda _: reader.read(), values)
-        mono = self._clock.mono()
-        return {"kind": Line.SAMPLE, "wall": self._clock.wall(mono), "mono": mono, "device": self.device, **values}
+        yield self._line(Line.SAMPLE, values)
+        if slow:
+            yield from self._power_lines()
+        if self._energy.is_due():
+            yield from self._energy_lines()
+
+    def finish(self) -> Iterator[dict[str, Any]]:
+        """The last lines of power and energy.
+
+        Raises:
+            DeviceLostError: the device is lost.
+        """
+        yield from self._power_lines()
+        yield from self._energy_lines()
+
+    def _power_lines(self) -> Iterator[dict[str, Any]]:
+        values: dict[str, Any] = {}
+        self._try("power", self._drained_power, values)
+        if values:
+            yield self._line(Line.POWER, values)
+
+    def _energy_lines(self) -> Iterator[dict[str, Any]]:
+        values: dict[str, Any] = {}
+        self._try("energy_j", _energy, values)
+        if values:
+            yield self._line(Line.ENERGY, values)
+
+    def _line(self, kind: Line, values: Mapping[str, Any]) -> dict[str, Any]:
+        """A line of now, unless the values say of when."""
+        mono = values.get("mono", self._clock.mono())
+        return {"kind": kind, "wall": self._clock.wall(mono), "mono": mono, "device": self.device, **values}
 
     def drain_errors(self) -> list[dict[str, Any]]:
         """Lines of the errors met for the first time since the last call."""
@@ -206,16 +266,27 @@ class _Series:
             self._earlier = found
         return {"compute_processes": len(found), "earlier_processes": len(found & self._earlier)}
 
-    def _slow_is_due(self) -> bool:
-        now = self._clock.mono()
-        if now < self._slow_due:
-            return False
-        while self._slow_next <= now:
-            self._slow_next += _SLOW_EVERY_S
-        self._slow_due = self._slow_next
-        return True
+    def _drained_power(self, handle: Any) -> dict[str, Any]:
+        """Readings of the driver's buffer since the last call; nothing when there are none."""
+        try:
+            _, readings = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_TOTAL_POWER_SAMPLES, self._power_stamp)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_FOUND:
+                return {}
+            raise
+        new = [reading for reading in readings if reading.timeStamp > self._power_stamp]
+        if not new:
+            return {}
+        self._power_stamp = new[-1].timeStamp
+        # The driver stamps by the wall clock, in microseconds, which may have been set since the sampler's start.
+        mono = self._clock.mono() - (time.time() - self._power_stamp * 1e-6)
+        return {
+            "mono": mono,
+            "ago_s": [round((self._power_stamp - reading.timeStamp) * 1e-6, 6) for reading in new],
+            "power_w": [reading.sampleValue.uiVal / 1000 for reading in new],
+        }
 
-    def _try(self, key: str, reading: Callable[[Any], Any], values: dict[str, float | None]) -> None:
+    def _try(self, key: str, reading: Callable[[Any], Any], values: dict[str, Any]) -> None:
         try:
             values.update(reading(self._handle))
         except pynvml.NVMLError as error:

@@ -37,6 +37,9 @@ class Source(Protocol):
     def read(self) -> Iterator[dict[str, Any]]:
         """The lines of one tick."""
 
+    def finish(self) -> Iterator[dict[str, Any]]:
+        """The lines after the last tick."""
+
     def close(self) -> None:
         """Give back what it holds."""
 
@@ -142,6 +145,9 @@ def sample_devices(
                 for line in source.read():
                     write(line)
             stop.wait(ticker.wait_s())
+        for source in sources:
+            for line in source.finish():
+                write(line)
         write(_footer(ticker))
     finally:
         for source in sources:

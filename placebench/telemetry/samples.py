@@ -8,6 +8,9 @@ one file, each node's in order with its own header and footer, and all times are
   for NVML `driver`, `gpm` (true when every device has it) and `gpm_absent` (device → why not); for both `notes`.
 - `sample`: `wall` (seconds since the epoch), `mono` (seconds of the node's monotonic clock), `device` (an id, or
   `controller`, sampled by the CPU source everywhere) and every quantity of its source, null where it is missing.
+- `power`: readings of a GPU's power sensor since the line before, from the driver's buffer (every 20 ms on an H200):
+  `power_w`, a list in W, and `ago_s`, how many seconds before `mono`, the time of the last one, each was made.
+- `energy`: `energy_j`, the GPU's counter of joules since the driver was loaded, at `mono`.
 - `reading_error`: a quantity of a device could not be read, with `code` and `message`; once per device, quantity
   and code. The quantity is null in the samples concerned.
 - `device_error`: the device is lost, with `code` and `message`; its series ends here.
@@ -27,6 +30,8 @@ class Line(StrEnum):
 
     HEADER = "header"
     SAMPLE = "sample"
+    POWER = "power"
+    ENERGY = "energy"
     READING_ERROR = "reading_error"
     DEVICE_ERROR = "device_error"
     FOOTER = "footer"
@@ -66,10 +71,8 @@ QUANTITIES: tuple[Quantity, ...] = (
         " GPU: allocated by all processes, without what the driver reserves",
     ),
     Quantity("power_w", "W", _BOTH, "board power; averaged over 1 s on Ampere and newer; null on CPU devices"),
-    Quantity("energy_j", "J", _BOTH, "counter since the driver was loaded, read once a second; null on CPU devices"),
     Quantity("processes", "1", _CPU, "processes counted: the worker and its children, the controller alone"),
     Quantity("memory_reserved_bytes", "B", _NVML, "reserved by the driver, at the sample"),
-    Quantity("power_instant_w", "W", _NVML, "board power at the sensor's latest reading"),
     Quantity("temperature_c", "°C", _NVML, "of the GPU, at the sample"),
     Quantity("clock_sm_mhz", "MHz", _NVML, "of the SMs, at the sample"),
     Quantity("clock_memory_mhz", "MHz", _NVML, "of the memory, at the sample"),
