@@ -6,9 +6,9 @@
 `share` samples processes that wait and prints the sampler's share of one core. `steps` starts the real job in pairs
 of launches, one with the sampler and one without, in an order that alternates from pair to pair, and prints the ratio
 of their step times, and of each phase, with its 95 % interval. It is the ratio that reports give: of steps paired one
-by one, which the same seed makes the same work, a pair of launches counting once. With `--file` the pairs are kept and
-those there count too: it goes on after an interruption, and on a host with several GPUs one of these can run on each
-at the same time.
+by one, which the same seed makes the same work, a pair of launches counting once. A launch before them fills caches and
+does not count. With `--file` the pairs are kept and those there count too: it goes on after an interruption, and on a
+host with several GPUs one of these can run on each at the same time.
 
     for gpu in 0 1 2 3; do
         CUDA_VISIBLE_DEVICES=$gpu python benchmarks/sampler_overhead.py steps --pairs 5 --devices gpu:1 --file p.jsonl &
@@ -123,6 +123,7 @@ def steps(
 def _measured_pairs(plan: Plan, hz: float) -> Iterator[dict[str, dict[str, list[float]]]]:
     """What the two launches of each pair took, by `with` and `without`, as soon as both are there."""
     pair: dict[str, dict[str, list[float]]] = {}
+    _launch(plan, plan.launches[0], Trial(plan.folder.path / "uncounted"), hz=None)
     for launch in plan.launches:
         for side in ("with", "without") if launch.round % 2 else ("without", "with"):
             trial = Trial(plan.folder.path / f"{launch.round:02d}-{side}")
