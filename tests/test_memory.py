@@ -255,6 +255,8 @@ GRPO = {"algorithm": {"name": "grpo"}, "sharding": "replicate", "batch": {"group
         ("qwen2.5-1.5b", TRAINS_CRITIC, 1, 240, {}, 57.5),
         ("qwen2.5-1.5b", LEARNS, 2, 240, {}, 68.2),
         ("qwen2.5-1.5b", (Role.ROLLOUT,), 2, 240, {}, 9.3),
+        ("qwen2.5-1.5b", LEARNS, 1, 128, {}, 88.4),
+        ("qwen2.5-1.5b", (Role.ROLLOUT,), 1, 128, {}, 9.83),
         ("qwen2.5-1.5b", TRAINS_ACTOR, 1, 128, GRPO, 79.1),
         ("qwen2.5-1.5b", TRAINS_ACTOR, 2, 128, GRPO, 76.0),
     ],
