@@ -1,13 +1,14 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_run import GIB, SyntheticRun
+from synthetic_run import GIB, SyntheticRun, edit_spans
 
 from placebench.compare.attribution import IDLE, attribute, attribute_samples, peak_memory
 from placebench.compare.comparison import compare_run
@@ -100,6 +101,21 @@ def test_a_launch_is_joined_by_device_and_clock(tmp_path: Path) -> None:
     assert loads["cpu:1", "idle"] < 0.2
     assert split.value("load/cpu:1") == pytest.approx(0.61 / 1.83, abs=0.005)
     assert split.value("load") == pytest.approx((1.79 + 0.61) / 1.83 / 2, abs=0.005)
+
+
+def test_work_for_the_last_step_of_the_warm_up_counts_in_the_step_in_whose_time_it_is_done(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1, pace=lambda *_: 1.0).write(tmp_path / "run")
+
+    def outlast(span: dict[str, Any]) -> None:
+        if span["phase"] == "update_weights" and span["step"] == 2 and span["device"] != "controller":
+            span["end_mono"] += 0.048
+
+    edit_spans(path, "split", outlast)
+    split = compare_run(path).results[1]
+    frame = attribute(split.launches[0], split.placement, "util").set_index(["device", "phase"])["span_s"]
+    # Each of 4 measured steps has 10 ms of its own; the step before ends 40 ms after its phase would have.
+    assert frame["cpu:0", "update_weights"] == pytest.approx(4 * 0.01 + 0.008)
+    assert frame["cpu:0"].drop("step").sum() == pytest.approx(frame["cpu:0", "step"])
 
 
 def test_gpm_is_the_load_where_a_gpu_has_it(tmp_path: Path) -> None:

@@ -86,6 +86,19 @@ def test_an_engine_that_waits_is_not_said_to_wait_for_other_engines() -> None:
     assert waits == pytest.approx({"wait/engines/update_actor": (0.1 + 0.7) / 2})
 
 
+def test_a_learner_is_not_said_to_wait_for_work_that_is_for_a_later_step() -> None:
+    roles = dict.fromkeys(("actor", "ref", "critic", "reward"), "learners") | {"rollout": "engines"}
+    layout = Layout({"learners": ("cpu:0",), "engines": ("cpu:1",)}, roles, {}, 1.0)
+    spans = [
+        span("gen", "cpu:1", 0.0, 0.2),
+        span("ref", "cpu:0", 0.2, 0.5),
+        span("gen", "cpu:1", 0.2, 0.9, step=2),
+        span("update_actor", "cpu:0", 0.6, 1.0),
+    ]
+    waits = {key: value for key, value in measure(layout, spans).items() if key.startswith("wait/learners/")}
+    assert waits == pytest.approx({"wait/learners/gen": 0.2, "wait/learners/no phase": 0.1})
+
+
 def test_a_step_has_the_work_done_in_its_time_for_other_steps_too(tmp_path: Path) -> None:
     path = SyntheticRun(rounds=1, steps=4, pace=lambda *_: 1.0).write(tmp_path / "run")
 

@@ -52,10 +52,13 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
         over the measured steps, of which the phases and `IDLE` add up to `STEP_PHASE`; `allocated_bytes` is the most
         that tensors took, where the job counts it. What the source does not have is NaN.
     """
-    spans = launch.spans[launch.spans["step"] > launch.last_warmup_step]
+    spans = launch.spans
+    is_step = (spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE)
+    steps = spans.loc[is_step & (spans["step"] > launch.last_warmup_step), ["start", "end"]]
+    whole = union(steps.to_numpy(dtype=np.float64))
+    spans = spans[~is_step & (covered(spans[["start", "end"]].to_numpy(dtype=np.float64), whole) > 0)]
     phase_of, device_of = spans["phase"].to_numpy(dtype=object), spans["device"].to_numpy(dtype=object)
     times = spans[["start", "end"]].to_numpy(dtype=np.float64)
-    whole = union(times[(device_of == CONTROLLER) & (phase_of == STEP_PHASE)])
     whole = subtract(whole, union(times[np.isin(phase_of, APART)]))
     rows = []
     for device in placement.devices:

@@ -191,4 +191,5 @@ def _over_launches(first: Mapping[int, float], other: Mapping[int, float]) -> Es
 
 def _sums(result: PlacementResult, keys: list[str]) -> Mapping[int, float]:
     found = [result.by_round(key) for key in keys]
-    return {round_: sum(by.get(round_, 0.0) for by in found) for round_ in result.measured_rounds}
+    rounds = result.measured_rounds
+    return {round_: result.scale_of_parts * sum(by.get(round_, 0.0) for by in found) for round_ in rounds}

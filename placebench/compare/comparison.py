@@ -250,12 +250,12 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementRe
 
 
 def _steps_values(measured: pd.DataFrame) -> dict[str, float]:
-    """Medians of the steps; of parts, whose medians would not add up, their share of all steps of the median step."""
+    """Medians of the steps; of parts, whose medians would not add up, their mean share of a step of the median one."""
     if measured.empty:
         return {}
     additive = measured.columns.str.startswith(ADDITIVE)
     step = measured[STEP_TIME.key]
-    parts = measured.loc[:, additive].mean() * (step.median() / step.mean())
+    parts = measured.loc[:, additive].div(step, axis="index").mean() * step.median()
     means = measured.columns.str.startswith(MEANS)
     return {**measured.loc[:, ~additive & ~means].median(), **parts, **measured.loc[:, means].mean()}
 

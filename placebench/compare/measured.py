@@ -40,11 +40,11 @@ class Measured(ABC):
         found = estimate(self.launch_values[key].tolist(), additive=key.startswith((*ADDITIVE, *MEANS)))
         if not key.startswith(ADDITIVE) or STEP_TIME.key not in self.launch_values:
             return found
-        scale = self._scale_of_parts
+        scale = self.scale_of_parts
         return Estimate(scale * found.value, scale * found.low, scale * found.high, found.n)
 
     @cached_property
-    def _scale_of_parts(self) -> float:
+    def scale_of_parts(self) -> float:
         """What brings parts to the step time that they are parts of, whose mean is another."""
         steps = self.launch_values[STEP_TIME.key].dropna()
         return estimate(steps.tolist()).value / float(steps.mean())

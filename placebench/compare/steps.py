@@ -40,6 +40,7 @@ class Step:
         end: of the step.
         phase: phase of each span, shape (spans,).
         device: device of each span, `CONTROLLER` for the controller's view.
+        is_ahead: whether a span is work for a later step.
         ends: end of each span.
         seconds: length of each segment, shape (segments,).
         apart_s: time within the step that is left out.
@@ -51,6 +52,7 @@ class Step:
     end: float
     phase: NDArray[np.object_]
     device: NDArray[np.object_]
+    is_ahead: Flags
     ends: NDArray[np.float64]
     seconds: NDArray[np.float64]
     apart_s: float
@@ -98,6 +100,7 @@ def cut_step(number: int, spans: pd.DataFrame) -> Step | None:
         float(end),
         phase[kept],
         device[kept],
+        spans["step"].to_numpy()[~whole][kept] > number,
         ends[kept],
         np.where(left_out, 0.0, seconds),
         float(seconds[left_out].sum()),
@@ -202,10 +205,10 @@ def _waits(step: Step, pool: tuple[str, ...], idle: Flags) -> dict[str, float]:
     It is `OWN_POOL` while another device of the pool works, for its ranks go on together: these seconds are the
     imbalance of the ranks. (An engine apart from the trainer is no such rank, its pool here is itself.) Else the cause
     is the phase that other pools or the controller worked on; where several did, the one that ended last, for the wait
-    could not end before it. It is `NO_PHASE` where nothing worked.
+    could not end before it. Work for a later step is not waited for. It is `NO_PHASE` where nothing worked.
     """
     own = np.isin(step.device, pool)
-    elsewhere = step.works & ~own
+    elsewhere = step.works & ~own & ~step.is_ahead
     causes = np.full(len(idle), NO_PHASE, dtype=object)
     for span in np.flatnonzero(elsewhere)[np.argsort(step.ends[elsewhere], kind="stable")]:
         causes[step.active[span]] = step.phase[span]
