@@ -96,6 +96,8 @@ def test_both_clocks_of_a_row_are_shifted_and_lengths_stay() -> None:
             "end_wall": 6.5 + clock.offset,
         }
     ]
+    power = {"kind": "power", "mono": 4.0, "wall": 10.0, "ago_s": [0.5, 0.0], "power_w": [1.0, 2.0]}
+    assert list(table.shift("b", [power])) == [power | {"mono": 6.5, "wall": 6.5 + clock.offset}]
     assert list(table.shift("b", [{"kind": "footer", "ticks": 3}])) == [{"kind": "footer", "ticks": 3}]
 
 

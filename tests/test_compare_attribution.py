@@ -136,7 +136,7 @@ def test_phases_share_the_energy_of_the_steps_by_their_power(tmp_path: Path, sou
     for file in path.glob("trials/*-standard/devices.jsonl"):
         _record_power(file, period)
         if source != "the buffer":
-            _move_power_to_samples(file, keep=2.0 if source == "a buffer that ends early" else 0.0)
+            _move_power_to_samples(file, keep=12.0 if source == "a buffer that ends early" else 0.0)
     standard = compare_run(path).first
     frame = attribute(standard.launches[0], standard.placement, "util").set_index(["device", "phase"])
     for device in standard.placement.devices:

@@ -1,11 +1,12 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import false_discovery_control, ttest_1samp
-from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, read_json
+from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans, read_json
 
 from placebench.compare.across import compare_arms
 from placebench.compare.across import headline as across_headline
@@ -17,7 +18,7 @@ from placebench.compare.run import load_run
 from placebench.errors import UsageError
 from placebench.report.summary import summarize
 from placebench.report.tables import notes
-from placebench.runfolder import Status
+from placebench.runfolder import Status, append_jsonl, read_jsonl
 
 
 def test_a_half_finished_run_names_what_is_missing(tmp_path: Path) -> None:
@@ -93,6 +94,50 @@ def test_a_damaged_line_is_named(tmp_path: Path, name: str, line: str, message: 
     file.write_text(file.read_text() + line)
     with pytest.raises(UsageError, match=f"{name}, line {count + 1}: {message}"):
         compare_run(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"kind": "sample", "device": "cpu:0"}, "a line of kind sample lacks one of mono, device"),
+        (
+            {"kind": "power", "mono": 1.0, "device": "cpu:0", "power_w": [1]},
+            "a line of kind power lacks one of .*ago_s",
+        ),
+        (
+            {"kind": "power", "mono": 1.0, "device": "cpu:0", "power_w": [1], "ago_s": []},
+            "ago_s and power_w of a line must be of one length",
+        ),
+        ({"kind": "energy", "mono": 1.0, "device": "cpu:0"}, "a line of kind energy lacks one of .*energy_j"),
+    ],
+)
+def test_a_line_of_the_sampler_that_lacks_something_is_named(tmp_path: Path, line: Any, message: str) -> None:
+    path = SyntheticRun().write(tmp_path / "run")
+    with (path / "trials" / "01-split" / "devices.jsonl").open("a") as stream:
+        append_jsonl(stream, line)
+    with pytest.raises(UsageError, match=f"01-split/devices.jsonl: {message}"):
+        compare_run(path)
+
+
+def test_power_and_energy_of_early_versions_are_read_from_the_samples(tmp_path: Path) -> None:
+    samples = {"power_w": 100.0, "power_instant_w": 250.0, "energy_j": 5.0}
+    launch = load_run(SyntheticRun(source="nvml", samples=samples).write(tmp_path / "run")).launches[0]
+    file = launch.trial.device_samples
+    lines = [line for line in read_jsonl(file) if line["kind"] not in ("power", "energy")]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ticks = len(launch.samples)
+    assert launch.power["power_w"].tolist() == [250.0] * ticks
+    assert launch.energy["energy_j"].tolist() == [5.0] * ticks
+
+
+def test_power_is_read_by_the_monotonic_clock(tmp_path: Path) -> None:
+    launch = load_run(SyntheticRun().write(tmp_path / "run")).launches[0]
+    line = {"kind": "power", "wall": 9e9, "mono": 50.0, "device": "cpu:0", "ago_s": [0.5, 0.0], "power_w": [1.0, 2.0]}
+    with launch.trial.device_samples.open("a") as stream:
+        append_jsonl(stream, line)
+        append_jsonl(stream, {"kind": "energy", "wall": 9e9, "mono": 51.0, "device": "cpu:0", "energy_j": 7.0})
+    assert launch.power.to_dict("list") == {"mono": [49.5, 50.0], "device": ["cpu:0"] * 2, "power_w": [1.0, 2.0]}
+    assert launch.energy.to_dict("list") == {"mono": [51.0], "device": ["cpu:0"], "energy_j": [7.0]}
 
 
 def test_a_launch_with_an_unknown_status_is_refused(tmp_path: Path) -> None:
@@ -220,3 +265,28 @@ def test_a_headline_that_only_the_number_of_placements_leaves_undecided_says_so(
     assert ratio is not None
     assert ratio.corrected_for == 4
     assert any("step and tokens/s are corrected for the 4 comparisons" in line for line in notes(summary, None))
+
+
+def test_a_rate_and_a_time_fit_where_two_steps_differ(tmp_path: Path) -> None:
+    pace = {3: 1.0, 4: 2.0}
+    run = SyntheticRun(rounds=1, steps=4, pace=lambda *_: 1.0, step_pace=lambda *of: pace.get(of[2], 1.0))
+    standard = compare_run(run.write(tmp_path / "run")).first
+    assert standard.value("step_time") == pytest.approx(1.30 * math.sqrt(2))
+    assert standard.value("step_time") * standard.value("tokens_per_s") == pytest.approx(1300)
+    assert standard.value("path/gen") == pytest.approx(0.5 / 1.3 * standard.value("step_time"))
+
+
+def test_what_ran_side_by_side_has_one_length_whatever_steps_take(tmp_path: Path) -> None:
+    pace = {3: 1.0, 4: 2.0, 5: 1.3}
+    # A gap of constant length makes the shares of the phases differ from step to step.
+    run = SyntheticRun(rounds=1, steps=5, step_pace=lambda *of: pace.get(of[2], 1.0))
+    path = run.write(tmp_path / "run")
+
+    def lag(span: dict[str, Any]) -> None:
+        if span["phase"] == "values" and span["step"] == 4:
+            span["end_mono"] -= 0.1
+
+    edit_spans(path, "split", lag)
+    split = compare_run(path).results[1]
+    assert split.value("overlap/ref+values") == pytest.approx(split.value("beside/values+ref"), abs=1e-6)
+    assert split.value("overlap/old_log_prob+values") == pytest.approx(split.value("beside/values+old_log_prob"))

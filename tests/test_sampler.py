@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pynvml
@@ -272,6 +272,32 @@ def test_gpus_of_a_launch_are_sampled_beside_the_controller(trial: Trial, monkey
     ]  # fmt: skip
     assert footer["ticks"] == 3
     assert library.samples_held == 0
+
+
+def test_the_power_buffer_is_emptied_between_rare_ticks(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu("GPU-a", gpm_supported=False)
+    install(monkeypatch, [gpu])
+    trial.launch_file.write_text(json.dumps({"devices": [device_to_dict(device) for device in discover()]}))
+
+    class StopAfterFourWaits(threading.Event):
+        """Ends the sampling; power is read once in each wait, at 0.1 Hz."""
+
+        waits: ClassVar[list[float | None]] = []
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waits.append(timeout)
+            time.sleep(1.0)
+            gpu.power_buffer.append((round(time.time() * 1e6), 100_000 * len(self.waits)))
+            if len(self.waits) == 4:
+                self.set()
+            return self.is_set()
+
+    stop = StopAfterFourWaits()
+    sampler.sample_launch(trial, 0.1, stop, os.getppid())
+    content = list(read_jsonl(trial.device_samples))
+    assert stop.waits == [1.0] * 4
+    assert [line["power_w"] for line in content if line["kind"] == "power"] == [[100], [200], [300], [400]]
+    assert len([line for line in content if line["kind"] == "sample" and line["device"] == "GPU-a"]) == 1
 
 
 @settings(max_examples=50)

@@ -161,6 +161,34 @@ def test_counters_have_units_and_no_missing_values(events: list[Event]) -> None:
     assert len(loads) == len([event for event in counters if event["name"] == "cpu:0 memory"]) - 1
 
 
+def test_a_mean_begins_where_its_stretch_does_and_a_reading_stands_at_its_moment(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1, source="nvml", pace=lambda *_: 1.0, header={"gpm": True}).write(tmp_path / "run")
+    for file in path.glob("trials/*/devices.jsonl"):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        start = min(line["mono"] for line in lines if line["kind"] == "sample")
+        for line in lines:
+            if line["kind"] == "sample":
+                tick = round((line["mono"] - start) / 0.2)
+                # GPM answers at every third tick, with the number of its stretch; power is that of the tick's stretch.
+                activity = tick / 1000 if tick % 3 == 0 else None
+                line |= {"sm_activity": activity, "clock_sm_mhz": tick, "power_w": float(tick)}
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    comparison = compare_run(path)
+    assert comparison.load_signal == "sm_activity"
+    assert write_trace(comparison, tmp_path / "trace.json.gz")
+    events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
+    ticks = {
+        name: {round(event["ts"] / 0.2e6): next(iter(event["args"].values())) for event in events if event["ph"] == "C"
+               and event["pid"] == 1 and event["name"] == f"gpu:0 {name}"}
+        for name in ("load", "SM clock", "power")
+    }  # fmt: skip
+    assert len(ticks["SM clock"]) > 50
+    assert {tick: clock for tick, clock in ticks["SM clock"].items() if tick != clock} == {}
+    assert {tick: power for tick, power in ticks["power"].items() if power != tick + 1} == {}
+    assert set(ticks["load"]) == set(range(0, max(ticks["load"]) + 1, 3))
+    assert {tick: load for tick, load in ticks["load"].items() if load != pytest.approx((tick + 3) / 10)} == {}
+
+
 @pytest.mark.parametrize("run", [SyntheticRun(rounds=2, missed=3), gpu_run(rounds=1)])
 def test_every_event_is_one_of_the_format(tmp_path: Path, run: SyntheticRun) -> None:
     assert write_trace(compare_run(run.write(tmp_path / "run")), tmp_path / "trace.json.gz")

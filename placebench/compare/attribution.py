@@ -19,8 +19,8 @@ from placebench.intervals import Intervals, contains, covered, length, subtract,
 from placebench.telemetry.spans import CONTROLLER
 
 IDLE = "idle"
-_GPM_RATES = ("sm_activity", "tensor_activity", "dram_activity")
-_LOADS = ("util", *_GPM_RATES)
+GPM_RATES = ("sm_activity", "tensor_activity", "dram_activity")
+_LOADS = ("util", *GPM_RATES)
 RATES = (*_LOADS, "power_w", "clock_sm_mhz")
 COLUMNS = (
     "phase",
@@ -73,7 +73,7 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
         phases[IDLE] = subtract(whole, union(np.concatenate([np.empty((0, 2)), *phases.values()])))
         phases[STEP_PHASE] = whole
         allocated = spans[mine].groupby("phase")["allocated_bytes"].max()
-        curve = power_curve(launch, device, whole)
+        curve = power_curve(launch, device)
         joules = _share_energy(launch.energy[launch.energy["device"] == device], phases, curve)
         rows += [
             {
@@ -90,13 +90,16 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
 
 
 def attribute_samples(samples: pd.DataFrame, times: Intervals, load_signal: str) -> dict[str, float]:
-    """What one device's samples, in order of time, say of the disjoint `times`; keys as in `attribute`, no power."""
+    """What one device's samples, in order of time, say of the disjoint `times`; keys as in `attribute`.
+
+    Without what others tell: power and energy, and `allocated_bytes`.
+    """
     mono = samples["mono"].to_numpy()
     numbers: dict[str, float] = {"span_s": length(times)}
     for rate in _LOADS:
         values = _column(samples, rate)
         # GPM is not asked at every tick where ticks are many: a reading covers the time since the one before.
-        asked = ~np.isnan(values) if rate in _GPM_RATES else np.full(len(values), True)
+        asked = ~np.isnan(values) if rate in GPM_RATES else np.full(len(values), True)
         values, until = values[asked], mono[asked]
         since = np.column_stack([np.append(np.nan, until[:-1])[: len(until)], until])
         weights = np.nan_to_num(covered(since, times))
@@ -124,16 +127,12 @@ def _column(samples: pd.DataFrame, name: str) -> NDArray[np.float64]:
 
 
 def _share_energy(readings: pd.DataFrame, phases: Mapping[str, Intervals], curve: PowerCurve) -> dict[str, float]:
-    """Joules of each phase of a device: the counter's over the steps, by what the phases drew or else by their time.
+    """Joules of each phase of a device: the counter's over the steps, by what the phases drew.
 
     Phases may overlap on an engine that takes weights while it generates; together they still have what was counted.
     """
     mono, counter = (readings[column].to_numpy(dtype=np.float64) for column in ("mono", "energy_j"))
     whole = curve.counted(phases[STEP_PHASE], mono, counter)
-    known = curve.covers(phases[STEP_PHASE])
-    drawn = {phase: curve.drawn(active) if known else length(active) for phase, active in phases.items()}
-    together = sum(drawn[phase] for phase in phases if phase != STEP_PHASE)
-    return {
-        phase: whole if phase == STEP_PHASE else whole * joules / (together or np.nan)
-        for phase, joules in drawn.items()
-    }
+    drawn = {phase: curve.drawn(active) for phase, active in phases.items() if phase != STEP_PHASE}
+    together = sum(drawn.values()) or np.nan
+    return {phase: whole * joules / together for phase, joules in drawn.items()} | {STEP_PHASE: whole}

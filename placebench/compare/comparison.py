@@ -255,9 +255,20 @@ def _steps_values(measured: pd.DataFrame) -> dict[str, float]:
         return {}
     additive = measured.columns.str.startswith(ADDITIVE)
     step = measured[STEP_TIME.key]
-    parts = measured.loc[:, additive].div(step, axis="index").mean() * step.median()
+    median = float(_medians(step.to_frame()).iloc[0])
+    parts = measured.loc[:, additive].div(step, axis="index").mean() * median
     means = measured.columns.str.startswith(MEANS)
-    return {**measured.loc[:, ~additive & ~means].median(), **parts, **measured.loc[:, means].mean()}
+    return {**_medians(measured.loc[:, ~additive & ~means]), **parts, **measured.loc[:, means].mean()}
+
+
+def _medians(measured: pd.DataFrame) -> "pd.Series[float]":
+    """The median of each column; of an even number of positive values the geometric mean of the middle two.
+
+    As of ratios: the median of a rate and that of the time in which it is reached are then of one step, or two.
+    """
+    is_positive = (measured.isna() | (measured > 0)).all()
+    geometric = measured.where(measured > 0).apply(np.log).median().apply(np.exp)
+    return geometric.where(is_positive, measured.median())
 
 
 def _device_values(launch: Launch, placement: RunPlacement, attributed: pd.DataFrame, steps: int) -> dict[str, float]:
@@ -317,10 +328,14 @@ def launches_compared(
 
 
 def _pooled(samples: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Groups in order of appearance: rates as means over the seconds sampled, the seconds summed, the highest peaks."""
+    """Groups in order of appearance: rates as means over the seconds sampled, the seconds summed, the highest peaks.
+
+    Power does not come from the samples that have the load, so it counts for all time of the phase.
+    """
     rates = samples[["load", *RATES]]
     known = rates.notna().mul(samples["seconds"], axis=0)
+    known["power_w"] = rates["power_w"].notna() * samples["span_s"]
     by = [samples[key] for key in keys]
     means = (rates * known).groupby(by, sort=False).sum() / known.groupby(by, sort=False).sum()
     groups = samples.groupby(keys, sort=False)
-    return means.join(groups["seconds"].sum()).join(groups[["peak_memory_bytes", "allocated_bytes"]].max())
+    return means.join(groups[["seconds", "span_s"]].sum()).join(groups[["peak_memory_bytes", "allocated_bytes"]].max())

@@ -1,7 +1,7 @@
 """Reading a run folder, finished or not, into frames."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -188,7 +188,7 @@ class Launch:
     @cached_property
     def samples(self) -> pd.DataFrame:
         """Device samples in order of time, columns `SAMPLE_COLUMNS` and what else the source has; missing is NaN."""
-        rows = [row for row in self._device_lines if row["kind"] == "sample"]
+        rows = [*self._lines("sample", "mono", "device")]
         frame = pd.DataFrame(rows, columns=None if rows else list(SAMPLE_COLUMNS))
         numbers = frame.columns.difference(["kind", "device"])
         frame[numbers] = frame[numbers].apply(pd.to_numeric, errors="coerce").astype(float)
@@ -197,19 +197,38 @@ class Launch:
     @cached_property
     def power(self) -> pd.DataFrame:
         """Readings of power from the devices' buffers in order of time, columns `POWER_COLUMNS`, W; none on CPUs."""
-        rows = [
-            (row["mono"] - ago, row["device"], watts)
-            for row in self._device_lines
-            if row["kind"] == "power"
-            for ago, watts in zip(row["ago_s"], row["power_w"], strict=True)
+        rows = []
+        for line in self._lines("power", "mono", "device", "ago_s", "power_w"):
+            if len(line["ago_s"]) != len(line["power_w"]):
+                raise UsageError(f"{self.trial.device_samples}: ago_s and power_w of a line must be of one length")
+            rows += [
+                (line["mono"] - ago, line["device"], watts)
+                for ago, watts in zip(line["ago_s"], line["power_w"], strict=True)
+            ]
+        # Early versions had a reading of the sensor in every sample in place of the buffer's.
+        rows += [
+            (line["mono"], line["device"], line["power_instant_w"])
+            for line in self._lines("sample", "mono", "device")
+            if line.get("power_instant_w") is not None
         ]
-        return pd.DataFrame(rows, columns=list(POWER_COLUMNS)).sort_values("mono", kind="stable", ignore_index=True)
+        return _in_order(rows, POWER_COLUMNS)
 
     @cached_property
     def energy(self) -> pd.DataFrame:
         """Readings of the devices' energy counters in order of time, columns `ENERGY_COLUMNS`, J; none on CPUs."""
-        rows = [[row[key] for key in ENERGY_COLUMNS] for row in self._device_lines if row["kind"] == "energy"]
-        return pd.DataFrame(rows, columns=list(ENERGY_COLUMNS)).sort_values("mono", kind="stable", ignore_index=True)
+        lines = [*self._lines("energy", *ENERGY_COLUMNS)]
+        # Early versions had the counter in a sample every second.
+        lines += [line for line in self._lines("sample", "mono", "device") if line.get("energy_j") is not None]
+        return _in_order([[line[key] for key in ENERGY_COLUMNS] for line in lines], ENERGY_COLUMNS)
+
+    def _lines(self, kind: str, *keys: str) -> Iterator[dict[str, Any]]:
+        for line in self._device_lines:
+            if line["kind"] == kind:
+                if not line.keys() >= set(keys):
+                    raise UsageError(
+                        f"{self.trial.device_samples}: a line of kind {kind} lacks one of {', '.join(keys)}"
+                    )
+                yield line
 
     @cached_property
     def sampling(self) -> Sampling:
@@ -334,6 +353,12 @@ def _read_manifest(folder: RunFolder) -> dict[str, Any]:
             " upgrade placebench"
         )
     return dict(content)
+
+
+def _in_order(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> pd.DataFrame:
+    """Readings by `mono`; the last column holds numbers."""
+    frame = pd.DataFrame(rows, columns=list(columns)).astype({"mono": float, columns[-1]: float})
+    return frame.sort_values("mono", kind="stable", ignore_index=True)
 
 
 def _status(trial: Trial) -> Status:

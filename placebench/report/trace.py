@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from placebench.compare.attribution import GPM_RATES
 from placebench.compare.comparison import Comparison
 from placebench.compare.critical_path import SpanGraph
 from placebench.compare.energy import power_curve
@@ -148,24 +149,22 @@ def _counters(
     for device in placement.devices:
         samples = launch.samples[launch.samples["device"] == device]
         label = comparison.run.devices[device].label
-        ticks = samples["mono"].to_numpy(dtype=np.float64)
         # Perfetto draws a value from its time on, so a mean stands where its stretch begins.
-        series: list[tuple[str, str, NDArray[np.float64]]] = [
-            (name, unit, factor * samples[column].to_numpy(dtype=np.float64)[first:])
-            for columns, first in ((readings, 0), (rates, 1))
-            for column, name, unit, factor in columns
-            if column in samples
-        ]
-        series.append(("power", "W", _power(launch, device, ticks)))
-        for name, unit, values in series:
-            for mono, value in zip(ticks, values, strict=False):
+        series: list[tuple[str, str, float, NDArray[np.float64], NDArray[np.float64]]] = []
+        for columns, first in ((readings, 0), (rates, 1)):
+            for column, name, unit, factor in columns:
+                if column in samples:
+                    # GPM is not asked at every tick where ticks are many: a reading covers the time since the last.
+                    known = samples[samples[column].notna()] if column in GPM_RATES else samples
+                    times, values = (known[key].to_numpy(dtype=np.float64) for key in ("mono", column))
+                    series.append((name, unit, factor, times, values[first:]))
+        ticks = samples["mono"].to_numpy(dtype=np.float64)
+        # Readings of the buffer would be ten times as many.
+        series.append(("power", "W", 1.0, ticks, power_curve(launch, device).between(ticks)))
+        for name, unit, factor, times, values in series:
+            for mono, value in zip(times, values, strict=False):
                 if mono >= zero and not math.isnan(value):
-                    yield _counter(process, f"{label} {name}", unit, _micros(mono, zero), value)
-
-
-def _power(launch: Launch, device: str, ticks: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean power from each of a device's samples to the next, W: readings of the buffer would be ten times as many."""
-    return power_curve(launch, device, np.column_stack([ticks[:1], ticks[-1:]])).between(ticks)
+                    yield _counter(process, f"{label} {name}", unit, _micros(mono, zero), factor * value)
 
 
 def _queue(launch: Launch, process: int, zero: float) -> Iterator[Event]:

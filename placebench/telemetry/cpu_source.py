@@ -57,6 +57,10 @@ class CpuSource:
         for series in self._series.values():
             yield series.sample(self._clock)
 
+    def keep_up(self) -> Iterator[dict[str, Any]]:
+        """Nothing is kept that could be lost."""
+        yield from ()
+
     def finish(self) -> Iterator[dict[str, Any]]:
         """Nothing is left to tell."""
         yield from ()

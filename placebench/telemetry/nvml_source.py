@@ -21,7 +21,10 @@ LOST_CODES = (
 """Errors after which a device's readings mean nothing any more."""
 
 _SLOW_EVERY_S = 1.0
-"""How often a device's processes are looked up and its power buffer is emptied: the driver keeps at least 2 s of it."""
+"""How often a device's processes are looked up and its power buffer is emptied: the driver keeps 2.4 s of it."""
+
+_OLDEST_S = 5.0
+"""Readings of the buffer that seem older have been made before the wall clock, by which they are stamped, was set."""
 
 _ENERGY_EVERY_S = 30.0
 """How often the energy counter is read: that takes milliseconds, and power says how the joules between lie in time."""
@@ -137,6 +140,10 @@ class NvmlSource:
         self._early = []
         yield from self._ask(lambda series: series.read())
 
+    def keep_up(self) -> Iterator[dict[str, Any]]:
+        """Lines of power when they are due, for a time without samples that is longer than the driver keeps them."""
+        yield from self._ask(lambda series: series.keep_up())
+
     def finish(self) -> Iterator[dict[str, Any]]:
         """What power and energy still have to tell after the last sample."""
         yield from self._ask(lambda series: series.finish())
@@ -200,7 +207,7 @@ class _Series:
         self._handle = handle
         self._clock = clock
         self._gpm = reader
-        self._slow = _Every(_SLOW_EVERY_S, offset, clock)
+        self._slow, self._power = (_Every(_SLOW_EVERY_S, offset, clock) for _ in range(2))
         self._energy = _Every(_ENERGY_EVERY_S, offset, clock)
         self._power_stamp = 0
         self._earlier: frozenset[int] | None = None
@@ -214,8 +221,7 @@ class _Series:
             DeviceLostError: the device is lost.
         """
         values: dict[str, float | None] = dict.fromkeys(keys_of("nvml"))
-        slow = self._slow.is_due()
-        if slow:
+        if self._slow.is_due():
             self._try("compute_processes", self._processes, values)
         for key, reading in _EVERY_TICK:
             self._try(key, reading, values)
@@ -223,10 +229,14 @@ class _Series:
             reader = self._gpm
             self._try("gpm", lambda _: reader.read(), values)
         yield self._line(Line.SAMPLE, values)
-        if slow:
-            yield from self._power_lines()
+        yield from self.keep_up()
         if self._energy.is_due():
             yield from self._energy_lines()
+
+    def keep_up(self) -> Iterator[dict[str, Any]]:
+        """A line of power when it is due."""
+        if self._power.is_due():
+            yield from self._power_lines()
 
     def finish(self) -> Iterator[dict[str, Any]]:
         """The last lines of power and energy.
@@ -268,17 +278,21 @@ class _Series:
 
     def _drained_power(self, handle: Any) -> dict[str, Any]:
         """Readings of the driver's buffer since the last call; nothing when there are none."""
+        now = int(time.time() * 1e6)
+        if self._power_stamp > now + 1e6:  # the wall clock, by which the driver stamps, was set back
+            self._power_stamp = int(now - _SLOW_EVERY_S * 1e6)
         try:
             _, readings = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_TOTAL_POWER_SAMPLES, self._power_stamp)
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_NOT_FOUND:
                 return {}
             raise
-        new = [reading for reading in readings if reading.timeStamp > self._power_stamp]
+        oldest = max(self._power_stamp, now - _OLDEST_S * 1e6)
+        new = [reading for reading in readings if oldest < reading.timeStamp <= now + 1e6]
         if not new:
             return {}
         self._power_stamp = new[-1].timeStamp
-        # The driver stamps by the wall clock, in microseconds, which may have been set since the sampler's start.
+        # The wall clock may have been set since the sampler's start, so its time is taken anew.
         mono = self._clock.mono() - (time.time() - self._power_stamp * 1e-6)
         return {
             "mono": mono,
@@ -290,8 +304,9 @@ class _Series:
         try:
             values.update(reading(self._handle))
         except pynvml.NVMLError as error:
-            # `==` between an NVMLError and a number raises, so codes are compared.
-            if error.value in LOST_CODES:
+            # `==` between an NVMLError and a number raises, so codes are compared. A lost device fails in the other
+            # readings too, and what the buffer alone fails in ends nothing else.
+            if error.value in LOST_CODES and key != "power":
                 raise DeviceLostError(_error_line(self._clock, Line.DEVICE_ERROR, self.device, error)) from None
             known = error.value == pynvml.NVML_ERROR_NOT_SUPPORTED or (key, error.value) in self._seen
             if not known:

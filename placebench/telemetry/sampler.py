@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from placebench.telemetry.spans import SpanClock
 
 DEFAULT_HZ = 5.0
 MAX_HZ = 50.0
+_KEEP_UP_S = 1.0
 
 
 class Source(Protocol):
@@ -36,6 +37,9 @@ class Source(Protocol):
 
     def read(self) -> Iterator[dict[str, Any]]:
         """The lines of one tick."""
+
+    def keep_up(self) -> Iterator[dict[str, Any]]:
+        """Lines that would be lost before the next tick, asked for once a second where ticks are rarer."""
 
     def finish(self) -> Iterator[dict[str, Any]]:
         """The lines after the last tick."""
@@ -141,17 +145,22 @@ def sample_devices(
         ticker = Ticker(hz, clock)
         while not stop.is_set() and is_wanted():
             ticker.begin()
-            for source in sources:
-                for line in source.read():
-                    write(line)
-            stop.wait(ticker.wait_s())
-        for source in sources:
-            for line in source.finish():
-                write(line)
+            _write_all(write, (source.read() for source in sources))
+            wait = ticker.wait_s()
+            while not stop.wait(min(wait, _KEEP_UP_S)) and is_wanted() and wait > _KEEP_UP_S:
+                _write_all(write, (source.keep_up() for source in sources))
+                wait -= _KEEP_UP_S
+        _write_all(write, (source.finish() for source in sources))
         write(_footer(ticker))
     finally:
         for source in sources:
             source.close()
+
+
+def _write_all(write: Callable[[dict[str, Any]], None], parts: Iterable[Iterator[dict[str, Any]]]) -> None:
+    for lines in parts:
+        for line in lines:
+            write(line)
 
 
 def _footer(ticker: Ticker) -> dict[str, Any]:

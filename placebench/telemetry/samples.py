@@ -8,8 +8,9 @@ one file, each node's in order with its own header and footer, and all times are
   for NVML `driver`, `gpm` (true when every device has it) and `gpm_absent` (device → why not); for both `notes`.
 - `sample`: `wall` (seconds since the epoch), `mono` (seconds of the node's monotonic clock), `device` (an id, or
   `controller`, sampled by the CPU source everywhere) and every quantity of its source, null where it is missing.
-- `power`: readings of a GPU's power sensor since the line before, from the driver's buffer (every 20 ms on an H200):
-  `power_w`, a list in W, and `ago_s`, how many seconds before `mono`, the time of the last one, each was made.
+- `power`: readings of a GPU's power sensor since the line before (in the first, also earlier ones), from the driver's
+  buffer (every 20 ms on an H200): `power_w`, a list in W, and `ago_s`, how many seconds before `mono`, the time of the
+  last one, each was made.
 - `energy`: `energy_j`, the GPU's counter of joules since the driver was loaded, at `mono`.
 - `reading_error`: a quantity of a device could not be read, with `code` and `message`; once per device, quantity
   and code. The quantity is null in the samples concerned.
