@@ -46,8 +46,43 @@ def test_slower_for_having_fewer_devices_in_spite_of_overlap(tmp_path: Path) -> 
         "split hides 0.61 s beside its critical path (update_critic beside update_actor 0.40 s and values beside"
         " old_log_prob 0.19 s), but on 1 device instead of 2, phases take 1.14 s longer (gen 0.40 s, update_actor"
         " 0.24 s, update_critic 0.20 s and 3 more): 0.53 s longer in all.",
-        "In split, cpu:1 (critic_pool) waits 1.22 s of the 1.83 s step (67 %): 0.90 s for gen, 0.19 s for ref and"
-        " 0.080 s for update_actor.",
+        "In split, cpu:1 (critic_pool) waits 1.22 s of the 1.83 s step (67 %): 0.90 s for gen, 0.19 s for ref, 0.080 s"
+        " for update_actor, 0.030 s while no phase runs and 0.020 s in other waits.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("reward_s", "last"),
+    [
+        (0.01, "values beside ref 0.10 s and update_critic beside update_weights 0.080 s"),
+        (0.08, "values beside ref 0.17 s, values beside old_log_prob 0.12 s and 2 more"),
+    ],
+)
+def test_what_is_hidden_beyond_the_longest_is_counted(tmp_path: Path, reward_s: float, last: str) -> None:
+    times = SPLIT.times | {
+        "reward": (0.91, 0.91 + reward_s),
+        "values": (0.91 + reward_s, 1.20 + reward_s),
+        "update_critic": (1.32, 1.68),
+        "update_actor": (1.32, 1.60),
+        "update_weights": (1.60, 1.81),
+    }
+    _, why, _ = texts(build(tmp_path, {"standard": STANDARD, "split": replace(SPLIT, times=times)}))
+    named = why.partition("beside its critical path (")[2].partition("), but")[0]
+    assert named.startswith("update_critic beside update_actor 0.28 s, values beside ")
+    assert named.endswith(last)
+
+
+def test_what_is_waited_for_beyond_the_longest_is_summed(tmp_path: Path) -> None:
+    times = SPLIT.times | {
+        "values": (0.92, 1.00),
+        "update_critic": (1.32, 1.48),
+        "update_actor": (1.32, 1.60),
+        "update_weights": (1.60, 1.81),
+    }
+    _, _, waits = texts(build(tmp_path, {"standard": STANDARD, "split": replace(SPLIT, times=times)}))
+    assert waits == (
+        "In split, cpu:1 (critic_pool) waits 1.58 s of the 1.83 s step (86 %): 0.90 s for gen, 0.21 s for"
+        " update_weights, 0.20 s for ref and 0.27 s in other waits."
     )
 
 

@@ -94,11 +94,14 @@ def waiting(run: Run, result: PlacementResult) -> str | None:
     pool = max(result.placement.pools, key=lambda name: _pool_idle(result, name))
     idle = _pool_idle(result, pool)
     causes = {cause: result.value(f"wait/{pool}/{cause}") for cause in result.keys(f"wait/{pool}/")}
-    longest = [cause for cause, seconds in _by_size(causes) if seconds >= NOTABLE * step][:MOST_NAMED]
-    parts = listing(f"{_seconds(causes[cause])} {_cause(cause)}" for cause in longest)
+    longest = _most([(cause, seconds) for cause, seconds in _by_size(causes) if seconds >= NOTABLE * step])
+    parts = [f"{_seconds(seconds)} {_cause(cause)}" for cause, seconds in longest]
+    rest = idle - sum(seconds for _, seconds in longest)
+    if _is_notable(rest, result):
+        parts.append(f"{_seconds(rest)} in other waits")
     share = quantity(idle / step, "1")
     waits = f"{_who(run, result, pool)} {_seconds(idle)} of the {_seconds(step)} step ({share})"
-    return f"In {result.name}, {waits}: {parts}."
+    return f"In {result.name}, {waits}: {listing(parts)}."
 
 
 def _who(run: Run, result: PlacementResult, pool: str) -> str:
@@ -158,10 +161,10 @@ def _hidden_clauses(change: StepChange, first: PlacementResult, other: Placement
     if not _is_notable(abs(more), first) or not _has_a_sign(change.hidden):
         return
     most, least = (other, first) if more > 0 else (first, other)
-    named = [f"{pair} {_seconds(seconds)}" for pair, seconds in _by_size(_beside(most)) if _is_notable(seconds, most)]
+    beside = [(pair, seconds) for pair, seconds in _by_size(_beside(most)) if _is_notable(seconds, most)]
     text = f"{most.name} hides {_seconds(max(hidden))} beside its critical path"
-    if named:  # what lies beside a gap is beside no phase
-        text += f" ({listing(named[:MOST_NAMED])})"
+    if beside:  # what lies beside a gap is beside no phase
+        text += f" ({_name(beside)})"
     if _is_notable(min(hidden), least):
         text += f", {least.name} {_seconds(min(hidden))}"
     yield _Clause(text, -more)
@@ -198,15 +201,12 @@ def _phase_clauses(change: StepChange, first: PlacementResult, other: PlacementR
 
 
 def _tell(parts: Sequence[PartChange], word: str, first: PlacementResult) -> str:
-    seconds = dict(_by_size({part.first.phase: abs(part.longer) for part in parts}))
-    if len(parts) == 1:
-        ((phase, one),) = seconds.items()
+    phases = _by_size({part.first.phase: abs(part.longer) for part in parts})
+    if len(phases) == 1:
+        ((phase, one),) = phases
         told = f"{phase} takes {_seconds(one)} {word}"
     else:
-        named = [f"{phase} {_seconds(more)}" for phase, more in list(seconds.items())[:MOST_NAMED]]
-        if len(seconds) > MOST_NAMED:
-            named.append(f"{len(seconds) - MOST_NAMED} more")
-        told = f"phases take {_seconds(sum(seconds.values()))} {word} ({listing(named)})"
+        told = f"phases take {_seconds(sum(seconds for _, seconds in phases))} {word} ({_name(phases)})"
     uneven = sum(part.other.imbalance - part.first.imbalance for part in parts)
     if word == "longer" and _is_notable(uneven, first):
         told += f", {_seconds(uneven)} of it for the slowest device"
@@ -267,6 +267,19 @@ def _is_notable(seconds: float, result: PlacementResult) -> bool:
 
 def _by_size(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(seconds.items(), key=lambda entry: -entry[1])
+
+
+def _most(found: Sequence[tuple[str, float]]) -> Sequence[tuple[str, float]]:
+    """The first of a list: all but those too many to name; one more is named, as that takes no more room."""
+    return found if len(found) <= MOST_NAMED + 1 else found[:MOST_NAMED]
+
+
+def _name(found: Sequence[tuple[str, float]]) -> str:
+    """Names with their seconds, and how many more there are."""
+    named = [f"{name} {_seconds(seconds)}" for name, seconds in _most(found)]
+    if more := len(found) - len(named):
+        named.append(f"{more} more")
+    return listing(named)
 
 
 def basis(found: Ratio, *, interleaved: bool = True) -> str:
