@@ -13,7 +13,7 @@ from typing import TypeAlias
 from placebench.compare.breakdown import PartChange, PathPart, StepChange, step_change
 from placebench.compare.comparison import Comparison, PlacementResult, launches_compared
 from placebench.compare.critical_path import BESIDE
-from placebench.compare.metrics import STEP_TIME, phase_metric
+from placebench.compare.metrics import STEP_TIME
 from placebench.compare.run import Run
 from placebench.compare.statistics import Estimate, Ratio, Verdict
 from placebench.compare.steps import NO_PHASE, OWN_POOL
@@ -26,7 +26,6 @@ MOST_NAMED = 3
 
 Side: TypeAlias = tuple[Run, PlacementResult]
 
-DECIDED = (Verdict.FASTER, Verdict.SLOWER)
 NOTHING = "no part of the critical path differs by a decided amount"
 
 
@@ -127,8 +126,10 @@ def _weigh(verdict: Verdict, first: PlacementResult, other: PlacementResult, *, 
     clauses = [*_hidden_clauses(change, first, other), *_phase_clauses(change, first, other)]
     clauses += _gap_clauses(change, first)
     gains, costs = ([one.text for one in clauses if (one.seconds < 0) is gain] for gain in (True, False))
+    total = _sum(change, clauses, first)
     if verdict is Verdict.UNDECIDED:
-        return f"The reason is as undecided as the step time; measured: {'; '.join([*gains, *costs]) or NOTHING}."
+        measured = "; ".join([*gains, *costs]) or NOTHING
+        return f"The reason is as undecided as the step time; measured: {measured}{total}."
     if verdict is Verdict.FASTER:
         sides, joint = (costs, gains), ", but "
     else:
@@ -138,16 +139,17 @@ def _weigh(verdict: Verdict, first: PlacementResult, other: PlacementResult, *, 
         return f"{NOTHING.capitalize()}."
     if told.startswith(("on ", "in ", "done in ")):  # others begin with a placement's name
         told = told[0].upper() + told[1:]
-    return f"{told}{_sum(change, clauses, first)}."
+    return f"{told}{total}."
 
 
 def _sum(change: StepChange, clauses: Sequence[_Clause], first: PlacementResult) -> str:
     """How the causes add up to the difference of the step times, where it is worth a word."""
     rest = change.difference - sum(clause.seconds for clause in clauses)
-    if not _is_notable(abs(change.difference), first):
+    if not clauses:
         return ""
     more = f"; the rest {_longer(rest)}" if _is_notable(abs(rest), first) else ""
-    return f"{more}: {_longer(change.difference)} in all" if more or len(clauses) > 1 else ""
+    is_summed = _is_notable(abs(change.difference), first) and (more or len(clauses) > 1)
+    return f"{more}: {_longer(change.difference)} in all" if is_summed else more
 
 
 def _longer(seconds: float) -> str:
@@ -188,10 +190,7 @@ def _phase_clauses(change: StepChange, first: PlacementResult, other: PlacementR
     """Phases that take decidedly more, and decidedly less, time; those on the same change of devices in one clause."""
     groups: dict[tuple[bool, str], list[PartChange]] = {}
     for part in change.phases:
-        found = other.ratios.get(phase_metric(part.first.phase).key)
-        # Without an interval nothing is decided, neither of phases nor of what is hidden: all is told as measured.
-        decided = found is None or math.isnan(found.low) or found.verdict in DECIDED
-        if decided and other.launches and _is_notable(abs(part.longer), first) and _has_a_sign(part.whole_rounds):
+        if _is_notable(abs(part.longer), first) and _has_a_sign(part.whole_rounds):
             devices = _change_of_devices(part.first.phase, first, other)
             groups.setdefault((part.longer < 0, devices), []).append(part)
     for (shorter, devices), parts in sorted(groups.items(), key=lambda group: group[0][0], reverse=True):
