@@ -12,8 +12,8 @@ BY_STEP = (
 )
 # As `by_step` of a placement decides.
 BY_VALUE = (
-    "launch by launch for hidden, idle and waiting time, load, memory, energy, rates and queues of engines and learners,"
-    " and what is 0 in a step"
+    "launch by launch for hidden, idle and waiting time, load, memory, energy, rates and queues of engines and"
+    " learners, and what is 0 in a step"
 )
 BY_LAUNCH = (
     "the t interval over the log ratios of launches of the same round, each of medians, as their steps had unequal work"
