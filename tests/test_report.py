@@ -279,6 +279,21 @@ def test_the_numbers_that_are_said_to_be_compared_launch_by_launch_are(tmp_path:
     assert by_launch == {"hidden by overlap", "device load", "peak memory", "idle", "energy per step", "tokens/J"}
 
 
+def test_the_links_of_each_gpu_are_a_row_that_names_the_others(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    content = json.loads((path / "run.json").read_text())
+    # GPU 1 does not answer, so that it has no place among the links.
+    content["host"]["gpus"] = [{"index": index, "name": "NVIDIA H200"} for index in (0, 2, 3)]
+    content["host"]["gpu_links"] = [[None, "NV18", "SYS"], ["NV18", None, "NV12"], ["SYS", "NV12", None]]
+    (path / "run.json").write_text(json.dumps(content))
+    build_report(path)
+    markdown = (path / "report.md").read_text()
+    assert "| links of gpu:0 | gpu:2 NV18, gpu:3 SYS |" in markdown
+    assert "| links of gpu:2 | gpu:0 NV18, gpu:3 NV12 |" in markdown
+    assert "| links of gpu:3 | gpu:0 SYS, gpu:2 NV12 |" in markdown
+    assert "gpu_links" not in markdown
+
+
 def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no run\.json in it"):
         build_report(tmp_path)
