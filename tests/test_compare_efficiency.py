@@ -37,6 +37,14 @@ def test_mfu_and_mbu_are_what_a_hand_computes(tmp_path: Path) -> None:
     assert split.value("mbu/gen") == pytest.approx((500 * 2 * N + 1e6 * 28_672) / (0.9 * 4.8e12))
 
 
+def test_the_share_of_logits_that_training_does_not_need_is_as_the_guide_says() -> None:
+    work = work_of({"model": "qwen2.5-1.5b", "precision": "bfloat16"})
+    assert work is not None
+    of_prompts = 512 * 2 * 151_936 * 1536 / (1024 * work.forward_flops("actor", 1024))
+    guide = Path(__file__).parent.parent / "docs" / "gpus.md"
+    assert f"{100 * of_prompts:.1f} % of the actor's FLOPs" in guide.read_text(encoding="utf-8")
+
+
 def test_tokens_per_joule_and_the_rate_of_weights(tmp_path: Path) -> None:
     standard, split = compared(tmp_path).results
     assert standard.value("tokens_per_j") == pytest.approx(1300 / (2 * 400 * 1.30))

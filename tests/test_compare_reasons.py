@@ -1,3 +1,5 @@
+import itertools
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +14,7 @@ from placebench.compare.arms import run_arms
 from placebench.compare.breakdown import path_parts
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.compare.reasons import alone, headline, reasons, waiting
-from placebench.compare.statistics import launches_needed
+from placebench.compare.statistics import Verdict, launches_needed
 from placebench.report.summary import summarize
 from placebench.report.tables import notes
 from placebench.runfolder import Status
@@ -46,8 +48,45 @@ def test_slower_for_having_fewer_devices_in_spite_of_overlap(tmp_path: Path) -> 
         "split hides 0.61 s beside its critical path (update_critic beside update_actor 0.40 s and values beside"
         " old_log_prob 0.19 s), but on 1 device instead of 2, phases take 1.14 s longer (gen 0.40 s, update_actor"
         " 0.24 s, update_critic 0.20 s and 3 more): 0.53 s longer in all.",
-        "In split, cpu:1 (critic_pool) waits 1.22 s of the 1.83 s step (67 %): 0.90 s for gen, 0.19 s for ref and"
-        " 0.080 s for update_actor.",
+        "In split, cpu:1 (critic_pool) waits 1.22 s of the 1.83 s step (67 %): 0.90 s for gen, 0.19 s for ref, 0.080 s"
+        " for update_actor, 0.030 s while no phase runs and 0.020 s in other waits.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("reward_s", "last"),
+    [
+        (0.01, "values beside ref 0.10 s and update_critic beside update_weights 0.080 s"),
+        (0.08, "values beside ref 0.17 s, values beside old_log_prob 0.12 s and 2 more"),
+    ],
+)
+def test_what_is_hidden_beyond_the_longest_is_counted(tmp_path: Path, reward_s: float, last: str) -> None:
+    times = {
+        **SPLIT.times,
+        "reward": (0.91, 0.91 + reward_s),
+        "values": (0.91 + reward_s, 1.20 + reward_s),
+        "update_critic": (1.32, 1.68),
+        "update_actor": (1.32, 1.60),
+        "update_weights": (1.60, 1.81),
+    }
+    _, why, _ = texts(build(tmp_path, {"standard": STANDARD, "split": replace(SPLIT, times=times)}))
+    named = why.partition("beside its critical path (")[2].partition("), but")[0]
+    assert named.startswith("update_critic beside update_actor 0.28 s, values beside ")
+    assert named.endswith(last)
+
+
+def test_what_is_waited_for_beyond_the_longest_is_summed(tmp_path: Path) -> None:
+    times = {
+        **SPLIT.times,
+        "values": (0.92, 1.00),
+        "update_critic": (1.32, 1.48),
+        "update_actor": (1.32, 1.60),
+        "update_weights": (1.60, 1.81),
+    }
+    _, _, waits = texts(build(tmp_path, {"standard": STANDARD, "split": replace(SPLIT, times=times)}))
+    assert waits == (
+        "In split, cpu:1 (critic_pool) waits 1.58 s of the 1.83 s step (86 %): 0.90 s for gen, 0.21 s for"
+        " update_weights, 0.20 s for ref and 0.27 s in other waits."
     )
 
 
@@ -121,6 +160,45 @@ def test_undecided_claims_no_difference_of_phases(tmp_path: Path) -> None:
     )
 
 
+def vary_gen(path: Path, seconds: tuple[float, ...]) -> None:
+    """Lengthen gen of every measured step of split, and with it all that follows, by so many seconds in each round."""
+    for round_, more in enumerate(seconds, start=1):
+        (file,) = path.glob(f"trials/{round_:02d}-split/spans.jsonl")
+        spans = [json.loads(line) for line in file.read_text().splitlines()]
+        for span in spans:
+            before = max(0, span["step"] - 1) * more
+            for edge, clock in itertools.product(("start", "end"), ("wall", "mono")):
+                is_later = span["step"] > 0 and (edge == "end" or span["phase"] not in ("gen", "step"))
+                span[f"{edge}_{clock}"] += before + (more if is_later else 0.0)
+        file.write_text("".join(json.dumps(span) + "\n" for span in spans))
+
+
+def test_an_undecided_reason_adds_up_to_the_difference(tmp_path: Path) -> None:
+    path = SyntheticRun({"standard": STANDARD, "split": SPLIT}, pace=evenly).write(tmp_path / "run")
+    vary_gen(path, (-0.3, 0.0, 0.3))
+    verdict, why, _ = texts(compare_run(path))
+    assert verdict.startswith("Undecided")
+    # The rest is gen, on which the rounds do not agree.
+    assert why == (
+        "The reason is as undecided as the step time; measured: split hides 0.60 s beside its critical path"
+        " (update_critic beside update_actor 0.40 s and values beside old_log_prob 0.19 s); on 1 device instead of 2,"
+        " phases take 0.73 s longer (update_actor 0.24 s, update_critic 0.20 s, old_log_prob 0.098 s and 2 more); the"
+        " rest 0.39 s longer: 0.51 s longer in all."
+    )
+
+
+def test_a_phase_is_named_where_the_rounds_agree_on_its_sign(tmp_path: Path) -> None:
+    path = SyntheticRun({"standard": STANDARD, "split": SPLIT}, pace=evenly).write(tmp_path / "run")
+    vary_gen(path, (-0.275, -0.2, -0.125))
+    comparison = compare_run(path, 0.1)
+    gen = comparison.results[1].ratios["phase/gen"]
+    assert gen is not None
+    assert gen.verdict is Verdict.UNDECIDED
+    why = texts(comparison)[1]
+    assert "gen 0.20 s" in why
+    assert "the rest" not in why
+
+
 def test_one_launch_states_measurements_and_no_verdict(tmp_path: Path) -> None:
     verdict, why, _ = texts(build(tmp_path, {"standard": STANDARD, "split": SPLIT}, rounds=1))
     assert verdict == (
@@ -130,7 +208,8 @@ def test_one_launch_states_measurements_and_no_verdict(tmp_path: Path) -> None:
     assert why == (
         "The reason is as undecided as the step time; measured: split hides 0.61 s beside its critical path"
         " (update_critic beside update_actor 0.40 s and values beside old_log_prob 0.19 s); on 1 device instead of 2,"
-        " phases take 1.14 s longer (gen 0.40 s, update_actor 0.24 s, update_critic 0.20 s and 3 more)."
+        " phases take 1.14 s longer (gen 0.40 s, update_actor 0.24 s, update_critic 0.20 s and 3 more): 0.53 s longer"
+        " in all."
     )
 
 

@@ -163,7 +163,7 @@ def test_caveats_name_launches_work_and_samples(tmp_path: Path) -> None:
     assert found[:6] == (
         "round 2 lone: out of memory: worker on cpu:1 ended: oom",
         "round 3 lone: not started",
-        "With 1 launch of a placement there is no interval and no verdict: use --rounds 3 or more.",
+        "With 1 launch of a placement there is no interval and no verdict: --resume runs what is missing.",
         "lone against standard: ratios, critical paths and reason are over the 1 round with both, all other values over"
         " all launches of each.",
         "Unequal work: lone had 1,100 tokens a step, standard 1,000 (+10.0 %). Step time: 1.00 as measured, 0.91 per"
@@ -171,6 +171,14 @@ def test_caveats_name_launches_work_and_samples(tmp_path: Path) -> None:
         "lone uses 1 device, standard 2: compare tokens/s/device.",
     )
     assert any(line.startswith("round 1 standard: the sampler missed 30 of ") for line in found)
+
+
+@pytest.mark.parametrize(("rounds", "advice"), [(1, "use --rounds 3 or more."), (3, "--resume runs what is missing.")])
+def test_a_single_launch_is_told_what_gives_an_interval(tmp_path: Path, rounds: int, advice: str) -> None:
+    lost = {(round_, name): Status.PLANNED for round_ in (2, 3) for name in ("standard", "split")}
+    found = caveats(compare_run(SyntheticRun(rounds=rounds, statuses=lost).write(tmp_path / "run")))
+    few = f"With 1 launch of a placement there is no interval and no verdict: {advice}"
+    assert found == (*(f"round {round_} {name}: not started" for round_, name in lost if round_ <= rounds), few)
 
 
 def test_lost_rounds_that_leave_one_order_are_told(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from placebench.placement import Overlap
 from placebench.placement_words import parse_placement
 from placebench.report import build_report, show
 from placebench.report.schema import Summary
+from placebench.runfolder import Status
 from placebench.stepgraph import graph_among
 
 # Seconds of each phase on n devices: fixed + divided / n.
@@ -154,6 +155,18 @@ def test_replicas_are_said_to_be_left_aside(tmp_path: Path, word: str, other: st
         f" measured on one number of devices only. A placement with pools of other sizes, such as {other}, shows how"
         " phases scale."
     )
+
+
+def test_replicas_alone_are_said_to_tell_nothing(tmp_path: Path) -> None:
+    layouts = {name: replace(layout(name), scaling="strong") for name in ("ddp:1", "ddp:2")}
+    path = SyntheticRun(layouts, rounds=2).write(tmp_path / "run")
+    assert suggest(compare_run(path)) == Suggestion(
+        None,
+        "What to try next cannot be computed: replicas alone were measured, whose devices hold whole models, so that"
+        " their phases tell nothing of other placements.",
+    )
+    failed = dict.fromkeys([(round_, name) for round_ in (1, 2) for name in layouts], Status.FAILED)
+    assert suggest(compare_run(SyntheticRun(layouts, rounds=2, statuses=failed).write(tmp_path / "none"))) is None
 
 
 def test_a_workload_of_another_version_is_said_to_be_unknown(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from rich.console import Console
 from showing import printed
@@ -255,7 +256,9 @@ def test_the_note_on_ratios_says_which_are_of_steps_of_launches_and_of_no_pairs(
     by_step = plain.removeprefix("Ratio: over standard. Its 95% interval: ").removesuffix(".")
     assert by_step.startswith("the t interval over the log ratios of launches of the same round, each the median over")
     by_step_shown = (
-        "median of the measured steps of a launch; ratio: of its steps paired one by one, not of the medians; "
+        "median of the measured steps of a launch; ratio: of its steps paired one by one, not of the medians, but"
+        " launch by launch for hidden, idle and waiting time, load, memory, energy, rates and queues of engines and"
+        " learners, and what is 0 in a step; "
     )
     assert summarize(compare_run(tmp_path / "plain")).method.steps.startswith(by_step_shown)
     layouts = {"standard": STANDARD, "copy": STANDARD, "more": STANDARD, "late": STANDARD}
@@ -267,6 +270,28 @@ def test_the_note_on_ratios_says_which_are_of_steps_of_launches_and_of_no_pairs(
     assert "; of late Welch's t interval over launches, as those of different runs or rounds are no pairs." in unlike
     alone = SyntheticRun({"standard": STANDARD}).write(tmp_path / "alone")
     assert summarize(compare_run(alone)).method.steps.startswith("median of the measured steps of a launch; hidden, ")
+
+
+def test_the_numbers_that_are_said_to_be_compared_launch_by_launch_are(tmp_path: Path) -> None:
+    comparison = compare_run(gpu_run(rounds=2).write(tmp_path / "run"))
+    values = {metric.label: comparison.first.by_step(metric.key).values() for metric in comparison.metrics}
+    by_launch = {label for label, found in values.items() if not all(isinstance(one, pd.Series) for one in found)}
+    assert by_launch == {"hidden by overlap", "device load", "peak memory", "idle", "energy per step", "tokens/J"}
+
+
+def test_the_links_of_each_gpu_are_a_row_that_names_the_others(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    content = json.loads((path / "run.json").read_text())
+    # GPU 1 does not answer, so that it has no place among the links.
+    content["host"]["gpus"] = [{"index": index, "name": "NVIDIA H200"} for index in (0, 2, 3)]
+    content["host"]["gpu_links"] = [[None, "NV18", "SYS"], ["NV18", None, "NV12"], ["SYS", "NV12", None]]
+    (path / "run.json").write_text(json.dumps(content))
+    build_report(path)
+    markdown = (path / "report.md").read_text()
+    assert "| links of gpu:0 | gpu:2 NV18, gpu:3 SYS |" in markdown
+    assert "| links of gpu:2 | gpu:0 NV18, gpu:3 NV12 |" in markdown
+    assert "| links of gpu:3 | gpu:0 SYS, gpu:2 NV12 |" in markdown
+    assert "gpu_links" not in markdown
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:

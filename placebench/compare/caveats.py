@@ -1,6 +1,7 @@
 """What a reader must know before trusting the numbers: launches that are missing, unequal work, gaps in the samples."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
 import pandas as pd
@@ -56,7 +57,9 @@ def _missing(launch: Launch) -> str:
 def _few_launches(comparison: Comparison) -> Iterator[str]:
     launches = [len(result.launches) for result in comparison.results]
     if len(launches) > 1 and min(launches) == 1:
-        yield "With 1 launch of a placement there is no interval and no verdict: use --rounds 3 or more."
+        planned = Counter(launch.placement for launch in comparison.run.launches)
+        advice = "use --rounds 3 or more." if min(planned.values()) == 1 else "--resume runs what is missing."
+        yield f"With 1 launch of a placement there is no interval and no verdict: {advice}"
 
 
 def _pairing(comparison: Comparison) -> Iterator[str]:

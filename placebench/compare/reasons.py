@@ -13,7 +13,7 @@ from typing import TypeAlias
 from placebench.compare.breakdown import PartChange, PathPart, StepChange, step_change
 from placebench.compare.comparison import Comparison, PlacementResult, launches_compared
 from placebench.compare.critical_path import BESIDE
-from placebench.compare.metrics import STEP_TIME, phase_metric
+from placebench.compare.metrics import STEP_TIME
 from placebench.compare.run import Run
 from placebench.compare.statistics import Estimate, Ratio, Verdict
 from placebench.compare.steps import NO_PHASE, OWN_POOL
@@ -26,7 +26,6 @@ MOST_NAMED = 3
 
 Side: TypeAlias = tuple[Run, PlacementResult]
 
-DECIDED = (Verdict.FASTER, Verdict.SLOWER)
 NOTHING = "no part of the critical path differs by a decided amount"
 
 
@@ -94,11 +93,14 @@ def waiting(run: Run, result: PlacementResult) -> str | None:
     pool = max(result.placement.pools, key=lambda name: _pool_idle(result, name))
     idle = _pool_idle(result, pool)
     causes = {cause: result.value(f"wait/{pool}/{cause}") for cause in result.keys(f"wait/{pool}/")}
-    longest = [cause for cause, seconds in _by_size(causes) if seconds >= NOTABLE * step][:MOST_NAMED]
-    parts = listing(f"{_seconds(causes[cause])} {_cause(cause)}" for cause in longest)
+    longest = _most([(cause, seconds) for cause, seconds in _by_size(causes) if seconds >= NOTABLE * step])
+    parts = [f"{_seconds(seconds)} {_cause(cause)}" for cause, seconds in longest]
+    rest = idle - sum(seconds for _, seconds in longest)
+    if _is_notable(rest, result):
+        parts.append(f"{_seconds(rest)} in other waits")
     share = quantity(idle / step, "1")
     waits = f"{_who(run, result, pool)} {_seconds(idle)} of the {_seconds(step)} step ({share})"
-    return f"In {result.name}, {waits}: {parts}."
+    return f"In {result.name}, {waits}: {listing(parts)}."
 
 
 def _who(run: Run, result: PlacementResult, pool: str) -> str:
@@ -124,8 +126,10 @@ def _weigh(verdict: Verdict, first: PlacementResult, other: PlacementResult, *, 
     clauses = [*_hidden_clauses(change, first, other), *_phase_clauses(change, first, other)]
     clauses += _gap_clauses(change, first)
     gains, costs = ([one.text for one in clauses if (one.seconds < 0) is gain] for gain in (True, False))
+    total = _sum(change, clauses, first)
     if verdict is Verdict.UNDECIDED:
-        return f"The reason is as undecided as the step time; measured: {'; '.join([*gains, *costs]) or NOTHING}."
+        measured = "; ".join([*gains, *costs]) or NOTHING
+        return f"The reason is as undecided as the step time; measured: {measured}{total}."
     if verdict is Verdict.FASTER:
         sides, joint = (costs, gains), ", but "
     else:
@@ -135,16 +139,17 @@ def _weigh(verdict: Verdict, first: PlacementResult, other: PlacementResult, *, 
         return f"{NOTHING.capitalize()}."
     if told.startswith(("on ", "in ", "done in ")):  # others begin with a placement's name
         told = told[0].upper() + told[1:]
-    return f"{told}{_sum(change, clauses, first)}."
+    return f"{told}{total}."
 
 
 def _sum(change: StepChange, clauses: Sequence[_Clause], first: PlacementResult) -> str:
     """How the causes add up to the difference of the step times, where it is worth a word."""
     rest = change.difference - sum(clause.seconds for clause in clauses)
-    if not _is_notable(abs(change.difference), first):
+    if not clauses:
         return ""
     more = f"; the rest {_longer(rest)}" if _is_notable(abs(rest), first) else ""
-    return f"{more}: {_longer(change.difference)} in all" if more or len(clauses) > 1 else ""
+    is_summed = _is_notable(abs(change.difference), first) and (more or len(clauses) > 1)
+    return f"{more}: {_longer(change.difference)} in all" if is_summed else more
 
 
 def _longer(seconds: float) -> str:
@@ -158,10 +163,10 @@ def _hidden_clauses(change: StepChange, first: PlacementResult, other: Placement
     if not _is_notable(abs(more), first) or not _has_a_sign(change.hidden):
         return
     most, least = (other, first) if more > 0 else (first, other)
-    named = [f"{pair} {_seconds(seconds)}" for pair, seconds in _by_size(_beside(most)) if _is_notable(seconds, most)]
+    beside = [(pair, seconds) for pair, seconds in _by_size(_beside(most)) if _is_notable(seconds, most)]
     text = f"{most.name} hides {_seconds(max(hidden))} beside its critical path"
-    if named:  # what lies beside a gap is beside no phase
-        text += f" ({listing(named[:MOST_NAMED])})"
+    if beside:  # what lies beside a gap is beside no phase
+        text += f" ({_name(beside)})"
     if _is_notable(min(hidden), least):
         text += f", {least.name} {_seconds(min(hidden))}"
     yield _Clause(text, -more)
@@ -185,10 +190,7 @@ def _phase_clauses(change: StepChange, first: PlacementResult, other: PlacementR
     """Phases that take decidedly more, and decidedly less, time; those on the same change of devices in one clause."""
     groups: dict[tuple[bool, str], list[PartChange]] = {}
     for part in change.phases:
-        found = other.ratios.get(phase_metric(part.first.phase).key)
-        # Without an interval nothing is decided, neither of phases nor of what is hidden: all is told as measured.
-        decided = found is None or math.isnan(found.low) or found.verdict in DECIDED
-        if decided and other.launches and _is_notable(abs(part.longer), first) and _has_a_sign(part.whole_rounds):
+        if _is_notable(abs(part.longer), first) and _has_a_sign(part.whole_rounds):
             devices = _change_of_devices(part.first.phase, first, other)
             groups.setdefault((part.longer < 0, devices), []).append(part)
     for (shorter, devices), parts in sorted(groups.items(), key=lambda group: group[0][0], reverse=True):
@@ -198,15 +200,12 @@ def _phase_clauses(change: StepChange, first: PlacementResult, other: PlacementR
 
 
 def _tell(parts: Sequence[PartChange], word: str, first: PlacementResult) -> str:
-    seconds = dict(_by_size({part.first.phase: abs(part.longer) for part in parts}))
-    if len(parts) == 1:
-        ((phase, one),) = seconds.items()
+    phases = _by_size({part.first.phase: abs(part.longer) for part in parts})
+    if len(phases) == 1:
+        ((phase, one),) = phases
         told = f"{phase} takes {_seconds(one)} {word}"
     else:
-        named = [f"{phase} {_seconds(more)}" for phase, more in list(seconds.items())[:MOST_NAMED]]
-        if len(seconds) > MOST_NAMED:
-            named.append(f"{len(seconds) - MOST_NAMED} more")
-        told = f"phases take {_seconds(sum(seconds.values()))} {word} ({listing(named)})"
+        told = f"phases take {_seconds(sum(seconds for _, seconds in phases))} {word} ({_name(phases)})"
     uneven = sum(part.other.imbalance - part.first.imbalance for part in parts)
     if word == "longer" and _is_notable(uneven, first):
         told += f", {_seconds(uneven)} of it for the slowest device"
@@ -267,6 +266,19 @@ def _is_notable(seconds: float, result: PlacementResult) -> bool:
 
 def _by_size(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(seconds.items(), key=lambda entry: -entry[1])
+
+
+def _most(found: Sequence[tuple[str, float]]) -> Sequence[tuple[str, float]]:
+    """The first of a list: all but those too many to name; one more is named, as that takes no more room."""
+    return found if len(found) <= MOST_NAMED + 1 else found[:MOST_NAMED]
+
+
+def _name(found: Sequence[tuple[str, float]]) -> str:
+    """Names with their seconds, and how many more there are."""
+    named = [f"{name} {_seconds(seconds)}" for name, seconds in _most(found)]
+    if more := len(found) - len(named):
+        named.append(f"{more} more")
+    return listing(named)
 
 
 def basis(found: Ratio, *, interleaved: bool = True) -> str:

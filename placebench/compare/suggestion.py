@@ -31,6 +31,11 @@ NOTHING_LEFT = (
     " into memory."
 )
 
+REPLICAS_ALONE = (
+    "What to try next cannot be computed: replicas alone were measured, whose devices hold whole models, so that their"
+    " phases tell nothing of other placements."
+)
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -67,7 +72,7 @@ def suggest(comparison: Comparison) -> Suggestion | None:
     measured = [result for result in comparison.results if result.estimate(STEP_TIME.key).n]
     known = forecaster(measured)
     if known is None:
-        return None
+        return Suggestion(None, REPLICAS_ALONE) if measured else None
     if not known.has_sizes:
         return Suggestion(None, _add_another(comparison, measured))
     try:

@@ -7,7 +7,13 @@ from placebench.compare.comparison import PlacementResult
 from placebench.compare.text import listing
 
 BY_STEP = (
-    "the t interval over the log ratios of launches of the same round, each the median over steps paired one by one"
+    "the t interval over the log ratios of launches of the same round, each the median over steps paired one by one,"
+    " or that of the launches' values where the ratio is launch by launch"
+)
+# As `by_step` of a placement decides.
+BY_VALUE = (
+    "launch by launch for hidden, idle and waiting time, load, memory, energy, rates and queues of engines and"
+    " learners, and what is 0 in a step"
 )
 BY_LAUNCH = (
     "the t interval over the log ratios of launches of the same round, each of medians, as their steps had unequal work"
@@ -23,7 +29,7 @@ def values_of_steps(others: Sequence[PlacementResult | Arm]) -> str:
     """
     value = "median of the measured steps of a launch"
     if BY_STEP in _ways(others):
-        return f"{value}; ratio: of its steps paired one by one, not of the medians"
+        return f"{value}; ratio: of its steps paired one by one, not of the medians, but {BY_VALUE}"
     return value
 
 

@@ -113,7 +113,7 @@ def _draw_path(axes: Axes, typical: TypicalStep, devices: list[str]) -> None:
         among = [devices.index(device) for device in _last_devices(typical.step, segment) if device in devices]
         if among:
             times += [segment.start - typical.step.start, segment.end - typical.step.start]
-            rows += [rows[-1] if rows and rows[-1] in among else among[0]] * 2
+            rows += [rows[-1] if rows and rows[-1] in among else among[-1]] * 2
     axes.plot(times, [row + BAR / 2 for row in rows], color="black", linewidth=PATH_WIDTH, zorder=3)
 
 
