@@ -38,6 +38,9 @@ _OF_THE_HOST = frozenset(
     (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP)
 )
 
+# What writing to an open stream meets; such an error names no file.
+_OF_A_STREAM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
+
 
 class PlacebenchGroup(click.Group):
     """Turns every error into one line on stderr and its exit code, wherever in a command it comes from."""
@@ -64,8 +67,7 @@ class PlacebenchGroup(click.Group):
             _drop_stdout()
             code = 0
         except OSError as error:
-            is_the_hosts = error.errno in _OF_THE_HOST and error.filename is not None
-            code = _fail(f"{error.filename}: {error.strerror}", _USAGE) if is_the_hosts else _fail_unexpectedly(error)
+            code = _fail_at_the_host(error)
         except Exception as error:  # noqa: BLE001 - the last resort: one line, and the traceback in a file
             code = _fail_unexpectedly(error)
         sys.exit(code if isinstance(code, int) else 0)
@@ -95,8 +97,17 @@ def _fail_unexpectedly(error: Exception) -> int:
     )
 
 
+def _fail_at_the_host(error: OSError) -> int:
+    if error.filename is not None and error.errno in _OF_THE_HOST:
+        return _fail(f"{error.filename}: {error.strerror}", _USAGE)
+    if error.filename is None and error.errno in _OF_A_STREAM:
+        _drop_stdout()
+        return _fail(f"cannot write to standard output or a file: {error.strerror}", _USAGE)
+    return _fail_unexpectedly(error)
+
+
 def _drop_stdout() -> None:
-    """Let nothing more reach a pipe that its reader has closed, the interpreter's last flush included."""
+    """Let nothing more be written where it cannot be, the interpreter's last flush included."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -291,8 +302,15 @@ def _report(folder: Path) -> None:
     build_report(folder)
     try:
         show_run(folder, open_console())
+        sys.stdout.flush()
     except BrokenPipeError:
         _drop_stdout()
+    except OSError as error:
+        if error.filename is not None or error.errno not in _OF_A_STREAM:
+            raise
+        # The run keeps its exit code: it is done, and its report is in its folder.
+        _drop_stdout()
+        _fail(f"cannot write to standard output: {error.strerror}; the report is in {folder}", _USAGE)
 
 
 for _command in (

@@ -64,6 +64,10 @@ class RunRecord:
             }
         write_json(self._folder / "owner.json", content)
 
+    def leave(self) -> None:
+        """Leave the record to the next sweep: the run ends, and its files could not be written to say so."""
+        self._lock.close()
+
     def close(self) -> None:
         """Remove the record: nothing of the run is left."""
         with _locked():
@@ -86,8 +90,24 @@ def own_run(run: Path) -> Iterator[RunRecord]:
         record = RunRecord(folder, run.resolve(), lock)
     try:
         yield record
-    finally:
+    except OSError:
+        if _says_running(run):
+            record.leave()
+        else:
+            record.close()
+        raise
+    except BaseException:
         record.close()
+        raise
+    record.close()
+
+
+def _says_running(run: Path) -> bool:
+    """Whether a run's file says that it goes on."""
+    try:
+        return bool(json.loads(RunFolder(run).run_file.read_text(encoding="utf-8"))["status"] == Status.RUNNING)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def live_runs() -> list[Path]:
@@ -180,12 +200,22 @@ def _records(state: Path) -> list[Path]:
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
-    """The content of a record; None when its run was killed before it could write one."""
+    """The content of a record; None when its run was killed before it could write one, or it is damaged."""
     try:
-        content: dict[str, Any] = json.loads((folder / "owner.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        content = json.loads((folder / "owner.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
         return None
-    return content
+    return content if _is_record(content) else None
+
+
+def _is_record(content: object) -> bool:
+    """Whether a sweep can go by it."""
+    match content:
+        case {"run": str(), "launch": None}:
+            return True
+        case {"run": str(), "launch": {"token": str(), "ray_temp_dir": str(), "processes": list(processes)}}:
+            return all(isinstance(process, list) and len(process) == 2 for process in processes)
+    return False
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -242,6 +243,31 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", ["--help", "run --dry-run --devices cpu:2"])
+def test_a_full_disk_under_stdout_is_one_line(arguments: str, unbuffered: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{PYTHON} -m placebench {arguments} > /dev/full"],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    message = "placebench: cannot write to standard output or a file: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, message)
+
+
+def test_a_finished_run_keeps_its_exit_code_when_its_report_cannot_be_printed(tmp_path: Path) -> None:
+    run = SyntheticRun(rounds=2).write(tmp_path / "run")
+    program = f"from pathlib import Path; from placebench.cli import _report; _report(Path({str(run)!r}))"
+    done = subprocess.run(
+        ["bash", "-c", f"{PYTHON} -c {shlex.quote(program)} > /dev/full"], capture_output=True, text=True, check=False
+    )
+    message = f"placebench: cannot write to standard output: No space left on device; the report is in {run}\n"
+    assert (done.returncode, done.stderr) == (0, message)
+    assert (run / "report.md").is_file()
+
+
 def test_what_nobody_expected_is_one_line_with_the_traceback_in_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -277,3 +303,8 @@ def test_latest_is_the_newest_run_here() -> None:
     Path("runs/20260303T100000Z-none").mkdir()
     assert find_run("latest") == Path("runs/20260302T100000Z-b")
     assert find_run("some/where") == Path("some/where")
+    # A copy keeps its start, whatever it is called, and so does a run of a host whose clock has been set since.
+    Path("runs/mine").mkdir()
+    Path("runs/mine/run.json").write_text('{"started": "2026-03-01T10:00:00Z"}')
+    Path("runs/20260302T100000Z-b/run.json").write_text('{"started": "2026-03-02T10:00:00Z"}')
+    assert find_run("latest") == Path("runs/20260302T100000Z-b")

@@ -17,7 +17,7 @@ from placebench.errors import InterruptedRunError, LaunchError, PlacebenchError,
 from placebench.ownership import live_runs, own_run, sweep
 from placebench.plan import RunRequest
 from placebench.resume import resume_plan
-from placebench.runfolder import RunFolder, Status
+from placebench.runfolder import RunFolder, Status, write_json
 from placebench.runner import RunResult
 
 
@@ -266,6 +266,34 @@ def test_a_recorded_pid_that_another_process_has_now_is_left_alone(tmp_path: Pat
         (state / "owner.json").write_text(json.dumps(content))
         assert sweep() == [tmp_path / "gone"]
         assert other.poll() is None
+    assert_nothing_left(temp)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['{"x', "3", '"x"', '{"run": 3, "launch": null}', '{"run": "/x", "launch": {"token": 1}}', '{"run": "/x"}'],
+)
+def test_a_damaged_record_is_removed_and_stops_nothing(temp: Path, content: str) -> None:
+    state = temp / f"placebench-{os.getuid()}" / "some-run-1"
+    state.mkdir(parents=True)
+    (state / "owner.json").write_text(content)
+    assert live_runs() == []
+    assert sweep() == []
+    assert_nothing_left(temp)
+
+
+def test_a_run_whose_end_could_not_be_written_is_marked_by_the_next_command(tmp_path: Path, temp: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    trial = folder.trial(1, "standard")
+    trial.path.mkdir(parents=True)
+    trial.set_status(Status.RUNNING)
+    write_json(folder.run_file, {"status": "running"})
+    with pytest.raises(OSError, match="full"), own_run(folder.path):
+        raise OSError(errno.ENOSPC, "full")
+    assert live_runs() == []
+    assert sweep() == [folder.path]
+    assert trial.status is Status.INTERRUPTED
+    assert json.loads(folder.run_file.read_text())["status"] == "interrupted"
     assert_nothing_left(temp)
 
 

@@ -1,5 +1,6 @@
 """What several commands need."""
 
+import json
 import math
 import os
 import re
@@ -51,10 +52,18 @@ def find_run(text: str) -> Path:
     path = Path(text)
     if text != "latest" or path.exists():
         return path
-    runs = sorted(Path("runs").glob("*/run.json"))
+    runs = list(Path("runs").glob("*/run.json"))
     if not runs:
         raise UsageError("latest: there is no run under runs/ yet; start one with placebench run")
-    return runs[-1].parent
+    return max(runs, key=lambda run: (_started(run), run)).parent
+
+
+def _started(run_file: Path) -> str:
+    """When a run was started, by its file, for a folder may have been renamed; empty where that cannot be read."""
+    try:
+        return str(json.loads(run_file.read_text(encoding="utf-8"))["started"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def with_latest(text: str) -> str:
