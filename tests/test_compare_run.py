@@ -127,6 +127,7 @@ def test_power_and_energy_of_early_versions_are_read_from_the_samples(tmp_path: 
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     ticks = len(launch.samples)
     assert launch.power["power_w"].tolist() == [250.0] * ticks
+    assert (launch.power["mono"] - launch.samples["mono"]).tolist() == pytest.approx([0.1] * ticks)
     assert launch.energy["energy_j"].tolist() == [5.0] * ticks
 
 

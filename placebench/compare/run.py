@@ -205,9 +205,11 @@ class Launch:
                 (line["mono"] - ago, line["device"], watts)
                 for ago, watts in zip(line["ago_s"], line["power_w"], strict=True)
             ]
-        # Early versions had a reading of the sensor in every sample in place of the buffer's.
+        # Early versions had one reading of the sensor in every sample. As these lie far apart, each speaks for the time
+        # that is nearest to it, not for that since the one before.
+        half = 0.5 / next((float(line["hz"]) for line in self._lines("header", "hz")), 5.0)
         rows += [
-            (line["mono"], line["device"], line["power_instant_w"])
+            (line["mono"] + half, line["device"], line["power_instant_w"])
             for line in self._lines("sample", "mono", "device")
             if line.get("power_instant_w") is not None
         ]
