@@ -21,7 +21,7 @@ LOST_CODES = (
 """Errors after which a device's readings mean nothing any more."""
 
 _SLOW_EVERY_S = 1.0
-"""How often a device's processes are looked up and its power buffer is emptied: the driver keeps 2.4 s of it."""
+"""How often what changes slowly is read and the power buffer is emptied, of which the driver keeps 2.4 s."""
 
 _OLDEST_S = 5.0
 """Readings of the buffer that seem older have been made before the wall clock, by which they are stamped, was set."""
@@ -79,10 +79,13 @@ _EVERY_TICK: tuple[tuple[str, _Reading], ...] = (
     ("util", _utilization),
     ("memory_bytes", _memory),
     ("power_w", _power),
-    ("temperature_c", _temperature),
     ("clock_sm_mhz", _sm_clock),
-    ("clock_memory_mhz", _memory_clock),
     ("event_reasons", _event_reasons),
+)
+# What changes slowly: each question to the driver may hold up one that the job has.
+_ONCE_A_SECOND: tuple[tuple[str, _Reading], ...] = (
+    ("temperature_c", _temperature),
+    ("clock_memory_mhz", _memory_clock),
 )
 
 
@@ -223,6 +226,8 @@ class _Series:
         values: dict[str, float | None] = dict.fromkeys(keys_of("nvml"))
         if self._slow.is_due():
             self._try("compute_processes", self._processes, values)
+            for key, reading in _ONCE_A_SECOND:
+                self._try(key, reading, values)
         for key, reading in _EVERY_TICK:
             self._try(key, reading, values)
         if self._gpm is not None:

@@ -74,9 +74,9 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("power_w", "W", _BOTH, "board power; averaged over 1 s on Ampere and newer; null on CPU devices"),
     Quantity("processes", "1", _CPU, "processes counted: the worker and its children, the controller alone"),
     Quantity("memory_reserved_bytes", "B", _NVML, "reserved by the driver, at the sample"),
-    Quantity("temperature_c", "°C", _NVML, "of the GPU, at the sample"),
+    Quantity("temperature_c", "°C", _NVML, "of the GPU, once a second"),
     Quantity("clock_sm_mhz", "MHz", _NVML, "of the SMs, at the sample"),
-    Quantity("clock_memory_mhz", "MHz", _NVML, "of the memory, at the sample"),
+    Quantity("clock_memory_mhz", "MHz", _NVML, "of the memory, once a second"),
     Quantity("event_reasons", "bits", _NVML, "why the clocks are not higher, at the sample; see EVENT_REASONS"),
     Quantity("compute_processes", "1", _NVML, "processes that compute on the GPU, whoever started them; once a second"),
     Quantity(
