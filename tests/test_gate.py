@@ -234,6 +234,47 @@ def test_every_output_tells_that_there_is_no_baseline(
     assert [reason in text for text in content["incomparable"]] == [True]
 
 
+def test_a_link_leads_to_the_file_that_is_written(tmp_path: Path) -> None:
+    before = run(tmp_path / "before")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "old.json").write_text("stale")
+    links = {name: tmp_path / name for name in ("old.json", "new.json")}
+    for name, link in links.items():
+        link.symlink_to(tmp_path / "kept" / name)
+    assert invoke("baseline", "save", before, links["old.json"]).exit_code == 0
+    assert invoke("check", before, "--baseline", links["old.json"], "--json", links["new.json"]).exit_code == 0
+    for link in links.values():
+        assert link.is_symlink()
+        assert json.loads(link.read_text())["schema_version"] == 1
+
+
+def test_a_fifo_is_written_into(tmp_path: Path) -> None:
+    before, fifo = run(tmp_path / "before"), tmp_path / "fifo"
+    os.mkfifo(fifo)
+    # Open for reading too, so that nobody waits for the other end.
+    end = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        for arguments in (["check", before, "--baseline", before, "--json"], ["baseline", "save", before]):
+            assert invoke(*arguments, fifo).exit_code == 0
+            assert json.loads(os.read(end, 1 << 20))["schema_version"] == 1
+            assert fifo.is_fifo()
+    finally:
+        os.close(end)
+
+
+@pytest.mark.parametrize("name", ["printed", "/dev/stdout"])
+def test_what_goes_to_stdout_comes_behind_what_was_printed(tmp_path: Path, name: str) -> None:
+    before, printed = run(tmp_path / "before"), tmp_path / "printed"
+    words = [sys.executable, "-m", "placebench", "check", str(before), "--baseline", str(before), "--json", name]
+    with printed.open("w") as stream:
+        subprocess.run(words, stdout=stream, check=True, timeout=60, cwd=tmp_path)
+    table, brace, rest = printed.read_text().partition("{\n")
+    assert "would see" in table
+    content, end, last = (brace + rest).partition("\n}\n")
+    assert json.loads(content + end)["exit_code"] == 0
+    assert last == "no regression: 2 numbers within 5 %\n"
+
+
 def test_ctrl_c_is_exit_code_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from placebench.compare.metrics import STEP_TIME
 from placebench.compare.run import Run
 from placebench.errors import BaselineError, LaunchError, UsageError
 from placebench.manifest import utc_now
-from placebench.runfolder import RunFolder, write_atomically
+from placebench.runfolder import RunFolder, write_output
 
 # Fewer launches have no interval.
 MIN_LAUNCHES = 2
@@ -135,7 +135,7 @@ def save_baseline(run: Path, path: Path, placement: str | None = None) -> Baseli
             )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, baseline.model_dump_json(indent=1) + "\n")
+        write_output(path, baseline.model_dump_json(indent=1) + "\n")
     except OSError as error:
         raise UsageError(f"{path}: cannot write it: {error.strerror}") from None
     return baseline
