@@ -151,6 +151,15 @@ def test_the_command_passes_and_fails(tmp_path: Path) -> None:
         (["baseline", "save", "failed", "new.json"], 3, "no baseline from a run with launches that are not done"),
         (["baseline", "save", "single", "new.json"], 3, "standard has 1 finished launch: a baseline needs 2 or more"),
         (["baseline", "save", "run", "run"], 2, "run: cannot write it: Is a directory"),
+        (["baseline", "save", "run", ""], 2, "Invalid value for 'FILE': it is empty: name a file"),
+        (["check", "run", "--baseline", "base.json", "--json", ""], 2, "Invalid value for '--json': it is empty"),
+        (["check", "run", "--baseline", "base.json", "--junit", ""], 2, "Invalid value for '--junit': it is empty"),
+        (["check", "run", "--baseline", "base.json", "--json", "/"], 2, "'--json': /: cannot write it: Is a directory"),
+        (
+            ["check", "run", "--baseline", "base.json", "--junit", "new.json", "--json", "empty/../new.json"],
+            2,
+            "--junit and --json both name empty/../new.json: give each a file of its own",
+        ),
     ],
 )
 def test_other_ends_have_their_exit_code(
@@ -254,17 +263,22 @@ def test_a_fifo_is_written_into(tmp_path: Path) -> None:
     # Open for reading too, so that nobody waits for the other end.
     end = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
     try:
-        for arguments in (["check", before, "--baseline", before, "--json"], ["baseline", "save", before]):
-            assert invoke(*arguments, fifo).exit_code == 0
-            assert json.loads(os.read(end, 1 << 20))["schema_version"] == 1
-            assert fifo.is_fifo()
+        assert invoke("baseline", "save", before, fifo).exit_code == 0
+        assert json.loads(os.read(end, 1 << 20))["schema_version"] == 1
+        # Unlike a file, it takes several outputs.
+        assert invoke("check", before, "--baseline", before, "--junit", fifo, "--json", fifo).exit_code == 0
+        junit, brace, content = os.read(end, 1 << 20).decode().partition("{")
+        assert ElementTree.fromstring(junit).tag == "testsuites"
+        assert json.loads(brace + content)["exit_code"] == 0
+        assert fifo.is_fifo()
     finally:
         os.close(end)
 
 
-@pytest.mark.parametrize("name", ["printed", "/dev/stdout"])
+@pytest.mark.parametrize("name", ["printed", "link"])
 def test_what_goes_to_stdout_comes_behind_what_was_printed(tmp_path: Path, name: str) -> None:
     before, printed = run(tmp_path / "before"), tmp_path / "printed"
+    (tmp_path / "link").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
     words = [sys.executable, "-m", "placebench", "check", str(before), "--baseline", str(before), "--json", name]
     with printed.open("w") as stream:
         subprocess.run(words, stdout=stream, check=True, timeout=60, cwd=tmp_path)

@@ -144,6 +144,8 @@ def test_an_h_within_a_short_option_asks_for_no_help() -> None:
         (["--", "run", "--resume-from", "nowhere"], "--resume-from nowhere"),
         (["--", "run", "--checkpoint-every", "11"], "--checkpoint-every 11"),
         (["--nodes", "0", "--", "run"], "--nodes"),
+        (["--logs", "", "--", "run"], "Invalid value for '--logs': it is empty: name a folder"),
+        (["--", "run", "--model", ""], "unknown model ''"),
         (["--grace", "5", "--", "run"], "--grace"),
     ],
 )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from placebench.commands.outputs import OutputPath, refuse_same
 from placebench.commands.shared import open_console, parse_share, with_latest
 from placebench.errors import BaselineError, UsageError
 
@@ -40,8 +41,8 @@ KINDS = ("host", "devices", "versions", "workload")
     "--allow", multiple=True, type=click.Choice(KINDS), help="Compare although these differ, and list them; repeatable."
 )
 @click.option("--paired", is_flag=True, help="The launches of both were interleaved: compare them pair by pair.")
-@click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every number.")
+@click.option("--junit", type=OutputPath(), help="Write JUnit XML.")
+@click.option("--json", "json_path", type=OutputPath(), help="Write every number.")
 def check(
     runs: str,
     baseline: str,
@@ -64,6 +65,7 @@ def check(
     from placebench.gate.checking import Check, Kind, check, join
     from placebench.gate.output import print_check, tell_github, verdict, write_json, write_junit
 
+    refuse_same({"--junit": junit, "--json": json_path})
     share = parse_share("--max-regression", max_regression)
     sources = [(part, parse_source(with_latest(part))) for part in split_paths(runs)]
     measured = [measured_run(source.run or Path(part), source.placement) for part, source in sources]
@@ -101,7 +103,7 @@ def baseline() -> None:
 
 @baseline.command()
 @click.argument("run", metavar="RUN")
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="FILE", type=OutputPath())
 def save(run: str, path: Path) -> None:
     """Write a run's numbers, host, versions and workload to FILE.
 

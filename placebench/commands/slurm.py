@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from placebench.commands.outputs import OutputPath
 from placebench.errors import PlacebenchError, UsageError
 
 _EXAMPLES = """Options that are not listed are sbatch's own and go into the script.
@@ -44,7 +45,7 @@ def slurm() -> None:
     "--gpus-per-node", type=click.IntRange(min=0), default=0, help="GPUs of each; 0: CPU devices.  [default: 0]"
 )
 @click.option(
-    "--logs", type=click.Path(path_type=Path), default="logs", show_default=True, help="Folder of the jobs' folders."
+    "--logs", type=OutputPath(is_folder=True), default="logs", show_default=True, help="Folder of the jobs' folders."
 )
 @click.option(
     "--grace",
