@@ -141,16 +141,30 @@ def save_baseline(run: Path, path: Path, placement: str | None = None) -> Baseli
     return baseline
 
 
-def load_baseline(path: Path) -> Baseline:
+def load_baseline(path: Path, placement: str | None = None) -> Baseline:
     """Read a baseline file, or a run folder as one.
+
+    Args:
+        path: of the file or folder.
+        placement: the only one to take; None takes all.
 
     Raises:
         BaselineError: there is none, or it cannot be read.
+        UsageError: it has no such placement.
     """
     if path.is_dir():
         if not RunFolder(path).run_file.is_file():
             raise BaselineError(f"{path}: no baseline: there is no run.json in this folder")
-        return measured_run(path)
+        return measured_run(path, placement)
+    baseline = _read_baseline(path)
+    if placement is None:
+        return baseline
+    if placement not in baseline.placements:
+        raise UsageError(f"{path} has no placement {placement!r}: it has {', '.join(baseline.placements)}")
+    return baseline.only(placement)
+
+
+def _read_baseline(path: Path) -> Baseline:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
