@@ -25,7 +25,7 @@ class _WithCommand(click.Command):
         """Put the words after -- aside, and parse the others."""
         before, after = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
         ctx.meta["placebench.after"] = tuple(after)
-        return super().parse_args(ctx, before)
+        return super().parse_args(ctx, ["--help" if word == "-h" else word for word in before])
 
 
 @click.group()
@@ -36,7 +36,7 @@ def slurm() -> None:
 @slurm.command(
     cls=_WithCommand,
     epilog=_EXAMPLES,
-    # No -h: it would be found within short options of sbatch, such as -phopper.
+    # No -h here: it would be found within short options of sbatch, such as -phopper. A word -h is read above.
     context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
     options_metavar="[OPTIONS] [SBATCH OPTIONS] -- run [RUN OPTIONS]",
 )
@@ -111,5 +111,12 @@ def _sbatch(script: str, logs: Path) -> str:
             "sbatch is not installed here: submit from a login node of the cluster, or see the script with --print"
         ) from None
     if done.returncode:
-        raise UsageError(f"sbatch refuses the job: {done.stderr.strip().splitlines()[0].removeprefix('sbatch: ')}")
+        raise UsageError(f"sbatch refuses the job: {_reason(done.stderr) or f'exit code {done.returncode}'}")
     return done.stdout.strip()
+
+
+def _reason(said: str) -> str:
+    """What sbatch says of a job that it refuses: its errors, else its last line; empty where it says nothing."""
+    lines = [line.strip().removeprefix("sbatch: ") for line in said.splitlines() if line.strip()]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return "; ".join(errors or lines[-1:])
