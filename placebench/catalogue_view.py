@@ -1,6 +1,7 @@
 """The catalogue of placements for people: each word's reading, its devices, or why it cannot be."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 from rich.console import Console
@@ -10,7 +11,7 @@ from placebench.catalogue import Entry, look_up, usual_words
 from placebench.devices import Device
 from placebench.errors import Reasons
 from placebench.placement_presets import PRESETS
-from placebench.placement_words import SETTINGS, names_file, split_words
+from placebench.placement_words import SETTINGS, names_file, refuse_wrong_word, split_words
 from placebench.plan import BoundPlacement, RunRequest, devices_per_node, find_devices
 from placebench.plan_view import describe_devices, working_roles
 from placebench.workload import Workload, build_workload
@@ -21,14 +22,17 @@ def show_catalogue(request: RunRequest, words: Sequence[str], console: Console) 
 
     Args:
         request: devices, workload, and the placements of its file; all else is left aside.
-        words: those to look up; none for the request's, and without these for the usual ones, with the settings.
+        words: those to look up, or lists of them; none for the request's, and without these for the usual ones, with
+            the settings.
         console: where to.
 
     Raises:
-        UsageError: devices or workload cannot be, one line for every reason.
+        UsageError: devices or workload cannot be, or, once all are shown, words are no placements; one line for every
+            reason.
     """
     if request.placements and not words:
-        words = split_words(request.placements)
+        words = [request.placements]
+    words = [word for text in words for word in split_words(text)]
     reasons = Reasons()
     found = reasons.attempt(lambda: find_devices(request))
     workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
@@ -48,6 +52,10 @@ def show_catalogue(request: RunRequest, words: Sequence[str], console: Console) 
         console.print(Text("Settings, behind a word or a file's name", "bold"), soft_wrap=True)
         for name, setting in SETTINGS.items():
             console.print(f"  /{name}={setting.form}  {setting.reading}", markup=False, soft_wrap=True)
+    has_critic = workload.algorithm.has_critic
+    for word in words:
+        reasons.attempt(partial(refuse_wrong_word, word, has_critic=has_critic))
+    reasons.raise_any()
 
 
 def _by_preset(entries: Sequence[Entry]) -> Iterator[tuple[str, str, list[Entry]]]:

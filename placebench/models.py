@@ -128,7 +128,7 @@ def model_shape(model: str) -> ModelShape | None:
     if model in PRESETS:
         return PRESETS[model]
     path = Path(model)
-    if path.is_dir():
+    if model and path.is_dir():  # an empty path is the current folder
         return _read_shape(path / "config.json")
     owner, slash, name = model.partition("/")
     if slash and owner not in ("", ".", "..", "~") and name and "/" not in name and not path.exists():

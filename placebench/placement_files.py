@@ -25,12 +25,12 @@ from placebench.placement import Overlap, Placement, Pool, Role, Scaling
 KEYS = ("name", "pools", "roles", "overlap", "staleness", "inflight_updates", "tensor_parallel", "scaling")
 
 
-def load_placement(path: Path, nodes: Sequence[int], *, has_critic: bool = True) -> Placement:
+def load_placement(path: Path, nodes: Sequence[int] | None, *, has_critic: bool = True) -> Placement:
     """Read a placement file.
 
     Args:
         path: of the file.
-        nodes: devices of each node.
+        nodes: devices of each node; None sees to the file alone, whatever the nodes.
         has_critic: whether the algorithm trains a critic; without one, the file names none.
 
     Raises:
@@ -48,7 +48,7 @@ class _File:
     has_critic: bool
     reasons: Reasons
 
-    def placement(self, nodes: Sequence[int]) -> Placement:
+    def placement(self, nodes: Sequence[int] | None) -> Placement:
         for key in sorted(set(self.content) - set(KEYS), key=str):
             self._wrong(f"unknown key {key!r}; a placement has {', '.join(KEYS)}")
         pools = self._pools(nodes)
@@ -81,26 +81,26 @@ class _File:
             self._wrong(f"name: {name!r} {_NO_NAME}")
         return str(name)
 
-    def _pools(self, nodes: Sequence[int]) -> tuple[Pool, ...]:
+    def _pools(self, nodes: Sequence[int] | None) -> tuple[Pool, ...]:
         given = self._mapping("pools")
         for name in given:
             if not _is_name(name):
                 self._wrong(f"pools: {name!r} {_NO_NAME}")
         counts = {name: self._counts(name, value, nodes) for name, value in given.items() if _is_name(name)}
         pools = tuple(Pool(name, given) for name, given in counts.items() if given)
-        for node, have in enumerate(nodes):
+        for node, have in enumerate(nodes or ()):
             users = {pool.name: pool.counts[node] for pool in pools if pool.counts[node]}
             if sum(users.values()) > have:
                 by = ", ".join(f"{name} {count}" for name, count in users.items())
                 self._wrong(f"the pools need {sum(users.values())} devices on node {node} ({by}), there are {have}")
         return pools
 
-    def _counts(self, name: str, value: Any, nodes: Sequence[int]) -> tuple[int, ...]:
+    def _counts(self, name: str, value: Any, nodes: Sequence[int] | None) -> tuple[int, ...]:
         counts = [value] if isinstance(value, int) else value
         is_list = isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts)
-        if not is_list or len(counts) != len(nodes) or not sum(counts):
-            here = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
-            self._wrong(f"pools.{name}: {value!r} must be a list with one device count per node, and here is {here}")
+        if not is_list or not sum(counts) or (nodes is not None and len(counts) != len(nodes)):
+            here = "" if nodes is None else f", and here is {_plural_nodes(len(nodes))}"
+            self._wrong(f"pools.{name}: {value!r} must be a list with one device count per node{here}")
             return ()
         return tuple(counts)
 
@@ -141,6 +141,10 @@ class _File:
 
 _NO_NAME = "must be a short text of letters, digits, spaces and + = . , : @ / -"
 _EXAMPLES = {"pools": "pools: {actor_pool: [2], critic_pool: [2]}", "roles": "roles: {actor: actor_pool, …}"}
+
+
+def _plural_nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _is_name(value: Any) -> bool:

@@ -24,11 +24,13 @@ from typing import Any
 from placebench.errors import Reasons, UsageError
 from placebench.placement import Overlap, Placement, Scaling
 from placebench.placement_files import load_placement
-from placebench.placement_presets import PRESETS, SPLIT, SPLIT_NODES, Nodes, Preset, without_critic
+from placebench.placement_presets import DDP, PRESETS, SPLIT, SPLIT_NODES, Nodes, Preset, without_critic
 
 # A comma separates words unless a bare count follows, which is the next node's of the same word.
 _SEPARATOR = re.compile(r",(?!\s*[0-9]+\s*(?:[,+/]|$))")
 _FILE = re.compile(r"(?P<path>.*?\.ya?ml)(?P<settings>(?:/\w+=[^/]*)*)")
+
+_NO_SCALING = "placement {!r}: scaling is a setting of ddp:N; leave it out"
 
 
 def split_words(text: str) -> tuple[str, ...]:
@@ -75,11 +77,7 @@ def parse_placement(word: str, nodes: Nodes, *, has_critic: bool = True) -> Plac
     Raises:
         UsageError: with what is wrong in the word and what would be right.
     """
-    if match := _FILE.fullmatch(word):
-        head, settings = match["path"], match["settings"].split("/")[1:]
-    else:
-        _preset(word)  # first of all: behind a slash of what is no placement there need not be settings
-        head, *settings = word.split("/")
+    head, settings = _parts(word)
     reasons = Reasons()
     changes = reasons.attempt(lambda: _settings(word, settings))
     placement = reasons.attempt(lambda: _without_settings(word, head, nodes, has_critic))
@@ -87,8 +85,37 @@ def parse_placement(word: str, nodes: Nodes, *, has_critic: bool = True) -> Plac
     assert placement is not None
     assert changes is not None
     if "scaling" in changes and placement.scaling is None:
-        raise UsageError(f"placement {word!r}: scaling is a setting of ddp:N; leave it out")
+        raise UsageError(_NO_SCALING.format(word))
     return replace(placement, name="/".join((placement.name, *settings)), **changes)
+
+
+def refuse_wrong_word(word: str, *, has_critic: bool = True) -> None:
+    """See that a word is a placement that some nodes could have.
+
+    Raises:
+        UsageError: it is none, or its file cannot be read as one.
+    """
+    head, settings = _parts(word)
+    reasons = Reasons()
+    changes = reasons.attempt(lambda: _settings(word, settings))
+    if names_file(head):
+        placement = reasons.attempt(lambda: load_placement(Path(head), None, has_critic=has_critic))
+        scales = placement is None or placement.scaling is not None
+    else:
+        found = reasons.attempt(lambda: _find_preset(word, head))
+        scales = found is None or found[0] is DDP
+    if changes and "scaling" in changes and not scales:
+        reasons.add([_NO_SCALING.format(word)])
+    reasons.raise_any()
+
+
+def _parts(word: str) -> tuple[str, list[str]]:
+    """A word without its settings, and these."""
+    if match := _FILE.fullmatch(word):
+        return match["path"], match["settings"].split("/")[1:]
+    _preset(word)  # first of all: behind a slash of what is no placement there need not be settings
+    head, *settings = word.split("/")
+    return head, settings
 
 
 def _without_settings(word: str, head: str, nodes: Nodes, has_critic: bool) -> Placement:

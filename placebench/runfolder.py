@@ -7,6 +7,8 @@ writer was killed drops the unfinished last line.
 
 import json
 import os
+import stat
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -154,6 +156,35 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write a file that a user has named, which may be any the system has.
+
+    What a link leads to is replaced, not the link, and what is no regular file (a device, a FIFO, /dev/stdout) is
+    written into: replaced, it would be one no more.
+    """
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        write_atomically(path.resolve(), text)
+        return
+    if _is_stdout(there):
+        # Whatever it is, others print to it too, and the text belongs behind what they have printed.
+        sys.stdout.flush()
+        with open(os.dup(1), "w", encoding="utf-8") as stream:
+            stream.write(text)
+    elif stat.S_ISREG(there.st_mode):
+        write_atomically(path.resolve(), text)
+    else:
+        path.write_text(text, encoding="utf-8")
+
+
+def _is_stdout(there: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(there, os.fstat(1))
+    except OSError:  # it is closed
+        return False
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -124,6 +124,58 @@ def test_what_cannot_be_read_is_refused(arguments: list[str], reason: str) -> No
     assert reason in result.stderr
 
 
+def test_a_list_is_read_as_run_reads_it() -> None:
+    output = placements("standard,split", "learners:2,2+engines:2xtp2, ddp:4", "--devices", "gpu:4x2").output
+    for word in ("standard", "split", "learners:2,2+engines:2xtp2", "ddp:4"):
+        assert entry(output, word)
+    assert "unknown" not in output
+
+
+READABLE = "pools: {a: [3], b: [1]}\nroles: {actor: a, rollout: a, ref: a, critic: b}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "reasons"),
+    [
+        (["foo", "standard"], ["unknown placement 'foo': use standard"]),
+        (["standard,spilt"], ["unknown placement 'spilt'"]),
+        (["split:x", "split"], ["placement 'split:x': 'split:x' is not of the form"]),
+        (["standard/staleness=no", "foo"], ["unknown setting 'staleness=no'", "unknown placement 'foo'"]),
+        (["split:1+1/scaling=weak"], ["scaling is a setting of ddp:N"]),
+        (["file.yaml/scaling=weak"], ["scaling is a setting of ddp:N"]),
+        (["nowhere.yaml"], ["nowhere.yaml: cannot read it: No such file or directory"]),
+        (["no.yaml"], ["no.yaml, line "]),
+        (["wrong.yaml/overlap=none"], ["wrong.yaml: roles.critic: there is no pool 'c' under pools"]),
+        (["--config", "bench.yaml"], ["unknown placement 'foo'"]),
+    ],
+)
+def test_what_is_no_placement_is_wrong_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], reasons: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("no.yaml").write_text("pools: [")
+    Path("file.yaml").write_text(READABLE.replace("[3]", "[3, 0]").replace("[1]", "[1, 0]"))
+    Path("wrong.yaml").write_text(READABLE.replace("critic: b", "critic: c"))
+    Path("bench.yaml").write_text("placements: [standard, foo]\n")
+    result = placements(*words, "--devices", "gpu:8x2")
+    assert result.exit_code == 2
+    lines = result.stderr.splitlines()
+    assert len(lines) == len(reasons)
+    assert all(reason in line for reason, line in zip(reasons, lines, strict=True))
+    assert "cannot be" in result.stdout  # all are shown
+
+
+@pytest.mark.parametrize(
+    "word", ["split:9+9", "learners:4,4,4+engines:2", "split@nodes", "file.yaml", "ddp:3/scaling=weak"]
+)
+def test_what_just_cannot_be_here_is_no_wrong_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file.yaml").write_text(READABLE)
+    result = placements(word, "--devices", "gpu:2@80GiB")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert f"{word}  cannot be" in result.output
+
+
 def test_described_devices_are_for_plans_alone(tmp_path: Path) -> None:
     run = ["run", "--devices", "gpu:4x2", "--out", str(tmp_path / "runs"), "--placements", "standard,split@nodes"]
     planned = CliRunner().invoke(main, [*run, "--dry-run"])

@@ -35,6 +35,16 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
+def test_files_are_not_scattered_into_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = verl_log(tmp_path, "a.log")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    result = invoke(log, "--out", "")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("placebench: Invalid value for '--out': it is empty: name a folder")
+    assert not list(Path().iterdir())
+
+
 def test_what_differs_stands_beside_the_verdict(tmp_path: Path) -> None:
     a = verl_log(tmp_path, "a.log", head=VERL_CONFIG)
     other = VERL_CONFIG.replace("'train_batch_size': 256", "'train_batch_size': 512").replace("0.5B-Instruct", "0.5B")

@@ -104,6 +104,87 @@ def test_several_runs_of_the_same_count_as_one(tmp_path: Path) -> None:
     assert "demo and demo cannot be taken together: workload model: tiny → big" in refused.stderr
 
 
+@pytest.mark.parametrize("again", ["{0},{0}", "{0},other/../{0}", "{0},link", "{0},{0}:standard", "{0}:standard,{0}"])
+def test_a_run_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("run"), rounds=1, layouts={"standard": STANDARD})
+    run(Path("other"), layouts={"standard": STANDARD})
+    Path("link").symlink_to("run")
+    again = again.format("run")
+    for words in (["check", again, "--baseline", "other"], ["check", "other", "--baseline", again]):
+        refused = invoke(*words, "--paired", "--min-launches", 2)
+        assert refused.exit_code == 2, refused.output
+        assert refused.stderr == f"placebench: {again.split(',')[1]} is given twice: name it once\n"
+    assert invoke("check", "run", "--baseline", "other", "--min-launches", 2).exit_code == 3
+    saved = invoke("baseline", "save", "other", "base.json")
+    assert saved.exit_code == 0
+    assert "is given twice" in invoke("check", "other", "--baseline", "base.json,base.json").stderr
+
+
+@pytest.mark.parametrize("name", ["a=b,c:d+e@f", "learners:2,1+engines:5", "split, twice"])
+def test_a_placement_may_have_commas_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("1", "2"):
+        run(Path(folder), layouts=dict.fromkeys((name, "standard"), STANDARD))
+    assert invoke("baseline", "save", f"1:{name}", "base.json").output.startswith(f"base.json: 3 of {name} launches")
+    both = f"1:{name},2:{name}"
+    for word, baseline in ((f"1:{name}", "1,2"), (both, f"base.json:{name}"), (both, both)):
+        result = invoke("check", word, "--baseline", baseline)
+        assert result.exit_code == 0, result.output
+        assert result.stdout.endswith("no regression: 1 number within 5 %\n")
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("run:learners:2,1+engines:6,run", "run has no placement 'learners:2,1+engines:6': it has "),
+        ("run:splt,run", "run has no placement 'splt': it has standard, split"),
+        ("nowhere,run", "nowhere: there is no such folder"),
+        ("run,,run", "there is an empty entry"),
+    ],
+)
+def test_an_entry_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("run"))
+    result = invoke("check", word, "--baseline", "run")
+    assert result.exit_code == 2
+    assert reason in result.stderr
+
+
+def test_a_placement_of_a_run_is_a_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("runs/1"))
+    run(Path("runs/2"), 1.3)
+    for words in (["runs/1:split", "runs/1:split"], ["runs/1:split", "runs/1"], ["latest:split", "latest"]):
+        same = invoke("check", words[0], "--baseline", words[1])
+        assert same.exit_code == 0, same.output
+        assert [line.split()[0] for line in same.stdout.splitlines() if line.endswith("passed")] == ["split"]
+    assert invoke("check", "latest:split", "--baseline", "runs/1:split").exit_code == 1
+    # The split is slower than the standard placement, of the same run as of another.
+    faster = invoke("check", "runs/1:standard", "--baseline", "runs/1:split", "--paired", "--json", "gate.json")
+    assert faster.exit_code == 0, faster.output
+    content = json.loads(Path("gate.json").read_text())
+    assert (content["run"], content["baseline"]) == ("demo:standard", "demo:split")
+    assert [(case["placement"], case["outcome"]) for case in content["cases"]] == [("standard", "improved")]
+    assert faster.stdout.startswith("demo:standard against demo:split of ")
+    assert invoke("check", "latest:split", "--baseline", "runs/1:standard").exit_code == 1
+    # What is measured is not left unchecked in silence.
+    assert "the baseline has no split" in invoke("check", "latest", "--baseline", "latest:standard").stderr
+    unknown = invoke("check", "latest:split", "--baseline", "runs/1:spilt")
+    assert (unknown.exit_code, "runs/1 has no placement 'spilt': it has standard, split" in unknown.stderr) == (2, True)
+
+
+def test_a_newest_run_that_is_not_there_is_no_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("run"))
+    result = invoke("check", "run", "--baseline", "latest", "--json", "gate.json")
+    assert result.exit_code == 4
+    assert "latest: there is no run under runs/ yet" in result.stderr
+    assert json.loads(Path("gate.json").read_text())["exit_code"] == 4
+
+
 def test_the_command_passes_and_fails(tmp_path: Path) -> None:
     before, slower = run(tmp_path / "before"), run(tmp_path / "slower", 1.3)
     baseline = tmp_path / "baseline.json"
@@ -151,6 +232,15 @@ def test_the_command_passes_and_fails(tmp_path: Path) -> None:
         (["baseline", "save", "failed", "new.json"], 3, "no baseline from a run with launches that are not done"),
         (["baseline", "save", "single", "new.json"], 3, "standard has 1 finished launch: a baseline needs 2 or more"),
         (["baseline", "save", "run", "run"], 2, "run: cannot write it: Is a directory"),
+        (["baseline", "save", "run", ""], 2, "Invalid value for 'FILE': it is empty: name a file"),
+        (["check", "run", "--baseline", "base.json", "--json", ""], 2, "Invalid value for '--json': it is empty"),
+        (["check", "run", "--baseline", "base.json", "--junit", ""], 2, "Invalid value for '--junit': it is empty"),
+        (["check", "run", "--baseline", "base.json", "--json", "/"], 2, "'--json': /: cannot write it: Is a directory"),
+        (
+            ["check", "run", "--baseline", "base.json", "--junit", "new.json", "--json", "empty/../new.json"],
+            2,
+            "--junit and --json both name empty/../new.json: give each a file of its own",
+        ),
     ],
 )
 def test_other_ends_have_their_exit_code(
@@ -232,6 +322,52 @@ def test_every_output_tells_that_there_is_no_baseline(
     content = json.loads(Path("gate.json").read_text())
     assert (content["exit_code"], content["cases"], content["baseline"]) == (4, [], baseline)
     assert [reason in text for text in content["incomparable"]] == [True]
+
+
+def test_a_link_leads_to_the_file_that_is_written(tmp_path: Path) -> None:
+    before = run(tmp_path / "before")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "old.json").write_text("stale")
+    links = {name: tmp_path / name for name in ("old.json", "new.json")}
+    for name, link in links.items():
+        link.symlink_to(tmp_path / "kept" / name)
+    assert invoke("baseline", "save", before, links["old.json"]).exit_code == 0
+    assert invoke("check", before, "--baseline", links["old.json"], "--json", links["new.json"]).exit_code == 0
+    for link in links.values():
+        assert link.is_symlink()
+        assert json.loads(link.read_text())["schema_version"] == 1
+
+
+def test_a_fifo_is_written_into(tmp_path: Path) -> None:
+    before, fifo = run(tmp_path / "before"), tmp_path / "fifo"
+    os.mkfifo(fifo)
+    # Open for reading too, so that nobody waits for the other end.
+    end = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        assert invoke("baseline", "save", before, fifo).exit_code == 0
+        assert json.loads(os.read(end, 1 << 20))["schema_version"] == 1
+        # Unlike a file, it takes several outputs.
+        assert invoke("check", before, "--baseline", before, "--junit", fifo, "--json", fifo).exit_code == 0
+        junit, brace, content = os.read(end, 1 << 20).decode().partition("{")
+        assert ElementTree.fromstring(junit).tag == "testsuites"
+        assert json.loads(brace + content)["exit_code"] == 0
+        assert fifo.is_fifo()
+    finally:
+        os.close(end)
+
+
+@pytest.mark.parametrize("name", ["printed", "link"])
+def test_what_goes_to_stdout_comes_behind_what_was_printed(tmp_path: Path, name: str) -> None:
+    before, printed = run(tmp_path / "before"), tmp_path / "printed"
+    (tmp_path / "link").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
+    words = [sys.executable, "-m", "placebench", "check", str(before), "--baseline", str(before), "--json", name]
+    with printed.open("w") as stream:
+        subprocess.run(words, stdout=stream, check=True, timeout=60, cwd=tmp_path)
+    table, brace, rest = printed.read_text().partition("{\n")
+    assert "would see" in table
+    content, end, last = (brace + rest).partition("\n}\n")
+    assert json.loads(content + end)["exit_code"] == 0
+    assert last == "no regression: 2 numbers within 5 %\n"
 
 
 def test_ctrl_c_is_exit_code_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

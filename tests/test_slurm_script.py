@@ -22,7 +22,7 @@ from placebench.errors import PlacebenchError, UsageError
 from placebench.slurm.checks import USUAL_CPU_DEVICES
 from placebench.slurm.job import Allocation, job_folder, read_allocation, run_command, unfinished_run
 from placebench.slurm.node import ray_command
-from placebench.slurm.script import Submission, batch_script
+from placebench.slurm.script import Submission, _seconds, batch_script
 from placebench.slurm.summary import JobFacts, job_summary
 
 GOLDEN = """#!/usr/bin/env bash
@@ -96,7 +96,10 @@ def test_an_h_within_a_short_option_asks_for_no_help() -> None:
     result = CliRunner().invoke(main, ["slurm", "submit", "--print", "-phopper", "--", "run"])
     assert result.exit_code == 0
     assert "#SBATCH -phopper\n" in result.stdout
-    assert "Usage: " in CliRunner().invoke(main, ["slurm", "submit", "--help"]).stdout
+    for words in (["--help"], ["-h"], ["--nodes", "2", "-h"]):
+        helped = CliRunner().invoke(main, ["slurm", "submit", *words])
+        assert helped.exit_code == 0
+        assert helped.stdout.startswith("Usage: ")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,15 @@ def test_an_h_within_a_short_option_asks_for_no_help() -> None:
         (["--", "run", "--resume-from", "nowhere"], "--resume-from nowhere"),
         (["--", "run", "--checkpoint-every", "11"], "--checkpoint-every 11"),
         (["--nodes", "0", "--", "run"], "--nodes"),
+        (["--logs", "", "--", "run"], "Invalid value for '--logs': it is empty: name a folder"),
+        (["--", "run", "--model", ""], "unknown model ''"),
         (["--grace", "5", "--", "run"], "--grace"),
+        (["--time", "1:00", "--", "run"], "--time 1:00: the run is stopped 120 s (--grace) before its limit"),
+        (["-t2", "--", "run"], "--time 2: the run is stopped 120 s"),
+        (["--time=0-1", "--grace", "3600", "--", "run"], "--time 0-1: the run is stopped 3600 s"),
+        (["--requeue", "--time", "--", "run"], "--time: there is no time limit behind it"),
+        (["-t", "--partition=gpu", "--", "run"], "-t: there is no time limit behind it"),
+        (["--time=", "--", "run"], "--time=: there is no time limit behind it"),
     ],
 )
 def test_what_cannot_be_is_refused_before_it_is_submitted(words: list[str], said: str) -> None:
@@ -164,11 +175,34 @@ def test_what_cannot_be_is_refused_before_it_is_submitted(words: list[str], said
         # How many devices share the batch is known on the nodes alone.
         ["--nodes", "3", "--", "run", "--batch-size", "64"],
         ["--", "run", "--model", "somebody/model", "--rounds", "auto"],
+        ["--time", "2:01", "--", "run"],
+        ["-t", "0", "--", "run"],  # no limit
+        ["--time=UNLIMITED", "--", "run"],
     ],
 )
 def test_what_can_be_on_the_jobs_nodes_is_submitted(words: list[str]) -> None:
     result = CliRunner().invoke(main, ["slurm", "submit", "--print", *words])
     assert (result.exit_code, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [
+        ("30", 1800),
+        ("1:00", 60),
+        ("1:01", 120),
+        ("4:00:00", 14400),
+        ("1-2", 93600),
+        ("1-2:30", 95400),
+        ("1-2:30:30", 95460),
+        ("0:00", 0),
+        ("infinite", None),
+        ("1:2:3:4", None),
+        ("1-", None),
+    ],
+)
+def test_time_limits_are_read_as_slurm_does(limit: str, seconds: int | None) -> None:
+    assert _seconds(limit) == seconds
 
 
 def test_a_node_has_as_many_cpu_devices_as_is_usual() -> None:
@@ -197,6 +231,29 @@ def test_a_host_without_slurm_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_pa
     result = CliRunner().invoke(main, ["slurm", "submit", "--", "run"])
     assert result.exit_code == 3
     assert "sbatch is not installed here" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("exit 1", "exit code 1"),
+        ("echo 'sbatch: warning: foo' >&2; echo 'sbatch: error: real reason' >&2; exit 1", "real reason"),
+        (
+            "echo 'sbatch: error: no such partition' >&2; echo 'sbatch: error: it failed' >&2; exit 1",
+            "no such partition; it failed",
+        ),
+        ("echo one >&2; echo two >&2; echo >&2; exit 1", "two"),
+    ],
+)
+def test_why_sbatch_refuses_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str, said: str
+) -> None:
+    (tmp_path / "sbatch").write_text(f"#!/bin/sh\n{body}\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    result = CliRunner().invoke(main, ["slurm", "submit", "--", "run"])
+    assert (result.exit_code, result.stderr) == (2, f"placebench: sbatch refuses the job: {said}\n")
 
 
 def test_the_first_node_of_the_step_is_rays_head(monkeypatch: pytest.MonkeyPatch) -> None:

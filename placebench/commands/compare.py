@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from placebench.commands.outputs import OutputPath
 from placebench.commands.shared import open_console, read_share, with_latest
 from placebench.errors import UsageError
 
@@ -28,7 +29,7 @@ Examples:
 @click.option(
     "--min-effect", metavar="SHARE", callback=read_share, help="Smallest effect of interest: 2% or 0.02.  [default: 2%]"
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the report's files.  [default: none written]")
+@click.option("--out", type=OutputPath(is_folder=True), help="Folder for the report's files.  [default: none written]")
 @click.option("--force", is_flag=True, help="Compare even what cannot mean anything, and say so.")
 @click.option("--follow", is_flag=True, help="Logs that still grow: redraw until Ctrl-C.")
 def compare(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from placebench.commands.outputs import OutputPath, refuse_same
 from placebench.commands.shared import open_console, parse_share, with_latest
 from placebench.errors import BaselineError, UsageError
 
@@ -12,6 +13,7 @@ Examples:
   placebench baseline save latest baseline.json
   placebench check latest --baseline baseline.json --max-regression 5%
   placebench check latest:split --baseline runs/<run> --metric step --metric gen --junit gate.xml
+  placebench check latest:split --baseline latest:standard --paired
 
 \b
 Exit codes: 0 fine, 1 regression, 2 wrong input, 3 launches failed or too few, 4 no baseline that compares,
@@ -22,7 +24,7 @@ KINDS = ("host", "devices", "versions", "workload")
 
 @click.command(epilog=_CHECK_EXAMPLES)
 @click.argument("runs", metavar="RUN[,RUN...]")
-@click.option("--baseline", required=True, metavar="FILE|RUN[,...]", help="A baseline file, or a run's folder.")
+@click.option("--baseline", required=True, metavar="FILE|RUN[,...]", help="A baseline file, or a run as above.")
 @click.option(
     "--max-regression",
     default="5%",
@@ -40,8 +42,8 @@ KINDS = ("host", "devices", "versions", "workload")
     "--allow", multiple=True, type=click.Choice(KINDS), help="Compare although these differ, and list them; repeatable."
 )
 @click.option("--paired", is_flag=True, help="The launches of both were interleaved: compare them pair by pair.")
-@click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write every number.")
+@click.option("--junit", type=OutputPath(), help="Write JUnit XML.")
+@click.option("--json", "json_path", type=OutputPath(), help="Write every number.")
 def check(
     runs: str,
     baseline: str,
@@ -56,23 +58,30 @@ def check(
     """Say whether a run is worse than a baseline, with the exit code.
 
     RUN is the run's folder, latest, or one placement of it, RUN:PLACEMENT; several runs of the same, set apart by
-    commas, count as one. A regression is worse by more than --max-regression with its whole 95 % interval; where steps
-    had other tokens, at equal tokens as well. On GitHub the step's summary and annotations are written, too.
+    commas, count as one. A placement is compared with the baseline's of that name, or with the one that is chosen of
+    it. A regression is worse by more than --max-regression with its whole 95 % interval; where steps had other tokens,
+    at equal tokens as well. On GitHub the step's summary and annotations are written, too.
     """
-    from placebench.compare.sources import parse_source
     from placebench.gate.baseline import load_baseline, measured_run
-    from placebench.gate.checking import Check, Kind, check, join
+    from placebench.gate.checking import Check, Kind, as_chosen, check, join
     from placebench.gate.output import print_check, tell_github, verdict, write_json, write_junit
+    from placebench.gate.sources import read_sources, refuse_twice
 
+    refuse_same({"--junit": junit, "--json": json_path})
     share = parse_share("--max-regression", max_regression)
-    sources = [(part, parse_source(with_latest(part))) for part in split_paths(runs)]
-    measured = [measured_run(source.run or Path(part), source.placement) for part, source in sources]
-    chosen = sources[0][1].placement
+    sources = read_sources(runs, with_latest)
+    measured = [measured_run(source.path, source.placement) for source in sources]
+    refuse_twice(sources, measured)
     try:
-        before = join([load_baseline(Path(part)) for part in split_paths(baseline)])
+        sources_before = read_sources(baseline, _baseline_with_latest)
+        measured_before = [load_baseline(source.path, source.placement) for source in sources_before]
+        refuse_twice(sources_before, measured_before)
+        now, before = as_chosen(
+            join(measured), sources[0].placement, join(measured_before), sources_before[0].placement
+        )
         found = check(
-            join(measured),
-            before if chosen is None else before.only(chosen),
+            now,
+            before,
             max_regression=share,
             metrics=metrics,
             min_launches=min_launches,
@@ -94,6 +103,13 @@ def check(
     click.echo(verdict(found))
 
 
+def _baseline_with_latest(text: str) -> str:
+    try:
+        return with_latest(text)
+    except UsageError as error:
+        raise BaselineError(str(error)) from None
+
+
 @click.group()
 def baseline() -> None:
     """Keep what a run measured, for `placebench check`."""
@@ -101,28 +117,16 @@ def baseline() -> None:
 
 @baseline.command()
 @click.argument("run", metavar="RUN")
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="FILE", type=OutputPath())
 def save(run: str, path: Path) -> None:
     """Write a run's numbers, host, versions and workload to FILE.
 
     RUN is the run's folder, latest, or one placement of it, RUN:PLACEMENT.
     """
-    from placebench.compare.sources import parse_source
     from placebench.gate.baseline import save_baseline
+    from placebench.gate.sources import read_source
 
-    source = parse_source(with_latest(run))
-    saved = save_baseline(source.run or Path(run), path, source.placement)
+    source = read_source(with_latest(run))
+    saved = save_baseline(source.path, path, source.placement)
     launches = ", ".join(f"{len(placement.launches)} of {name}" for name, placement in saved.placements.items())
     click.echo(f"{path}: {launches} launches of {saved.run}")
-
-
-def split_paths(text: str) -> list[str]:
-    """Paths set apart by commas; one that is there under the whole text is one.
-
-    Raises:
-        UsageError: a path is empty.
-    """
-    parts = [text] if Path(text).exists() else text.split(",")
-    if not all(parts):
-        raise UsageError(f"{text!r}: there is an empty entry: name a run before and behind each comma")
-    return parts

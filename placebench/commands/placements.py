@@ -1,14 +1,11 @@
 """What placements there are, and which of them can be here."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from placebench.commands.shared import open_console
-
-if TYPE_CHECKING:
-    pass
 
 _EXAMPLES = """\b
 Examples:
@@ -28,7 +25,8 @@ Examples:
 def placements(words: tuple[str, ...], settings: tuple[str, ...], config: Path | None, **given: Any) -> None:
     """Explain every placement word; show which can be on the devices, where, and why others cannot.
 
-    WORD is a placement to look up; without one, those of the file are, or else the usual ones of each kind.
+    WORD is a placement to look up, or several set apart by commas; without one, those of the file are, or else the
+    usual ones of each kind. The exit code is 2 where a word is no placement, and 0 where one just cannot be here.
     """
     from placebench.catalogue_view import show_catalogue
     from placebench.request import WorkloadOption, build_request

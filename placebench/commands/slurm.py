@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from placebench.commands.outputs import OutputPath
 from placebench.errors import PlacebenchError, UsageError
 
 _EXAMPLES = """Options that are not listed are sbatch's own and go into the script.
@@ -24,7 +25,7 @@ class _WithCommand(click.Command):
         """Put the words after -- aside, and parse the others."""
         before, after = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
         ctx.meta["placebench.after"] = tuple(after)
-        return super().parse_args(ctx, before)
+        return super().parse_args(ctx, ["--help" if word == "-h" else word for word in before])
 
 
 @click.group()
@@ -35,7 +36,7 @@ def slurm() -> None:
 @slurm.command(
     cls=_WithCommand,
     epilog=_EXAMPLES,
-    # No -h: it would be found within short options of sbatch, such as -phopper.
+    # No -h here: it would be found within short options of sbatch, such as -phopper. A word -h is read above.
     context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
     options_metavar="[OPTIONS] [SBATCH OPTIONS] -- run [RUN OPTIONS]",
 )
@@ -44,7 +45,7 @@ def slurm() -> None:
     "--gpus-per-node", type=click.IntRange(min=0), default=0, help="GPUs of each; 0: CPU devices.  [default: 0]"
 )
 @click.option(
-    "--logs", type=click.Path(path_type=Path), default="logs", show_default=True, help="Folder of the jobs' folders."
+    "--logs", type=OutputPath(is_folder=True), default="logs", show_default=True, help="Folder of the jobs' folders."
 )
 @click.option(
     "--grace",
@@ -110,5 +111,12 @@ def _sbatch(script: str, logs: Path) -> str:
             "sbatch is not installed here: submit from a login node of the cluster, or see the script with --print"
         ) from None
     if done.returncode:
-        raise UsageError(f"sbatch refuses the job: {done.stderr.strip().splitlines()[0].removeprefix('sbatch: ')}")
+        raise UsageError(f"sbatch refuses the job: {_reason(done.stderr) or f'exit code {done.returncode}'}")
     return done.stdout.strip()
+
+
+def _reason(said: str) -> str:
+    """What sbatch says of a job that it refuses: its errors, else its last line; empty where it says nothing."""
+    lines = [line.strip().removeprefix("sbatch: ") for line in said.splitlines() if line.strip()]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return "; ".join(errors or lines[-1:])

@@ -13,7 +13,7 @@ from placebench.compare.metrics import STEP_TIME
 from placebench.compare.run import Run
 from placebench.errors import BaselineError, LaunchError, UsageError
 from placebench.manifest import utc_now
-from placebench.runfolder import RunFolder, write_atomically
+from placebench.runfolder import RunFolder, write_output
 
 # Fewer launches have no interval.
 MIN_LAUNCHES = 2
@@ -135,22 +135,36 @@ def save_baseline(run: Path, path: Path, placement: str | None = None) -> Baseli
             )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, baseline.model_dump_json(indent=1) + "\n")
+        write_output(path, baseline.model_dump_json(indent=1) + "\n")
     except OSError as error:
         raise UsageError(f"{path}: cannot write it: {error.strerror}") from None
     return baseline
 
 
-def load_baseline(path: Path) -> Baseline:
+def load_baseline(path: Path, placement: str | None = None) -> Baseline:
     """Read a baseline file, or a run folder as one.
+
+    Args:
+        path: of the file or folder.
+        placement: the only one to take; None takes all.
 
     Raises:
         BaselineError: there is none, or it cannot be read.
+        UsageError: it has no such placement.
     """
     if path.is_dir():
         if not RunFolder(path).run_file.is_file():
             raise BaselineError(f"{path}: no baseline: there is no run.json in this folder")
-        return measured_run(path)
+        return measured_run(path, placement)
+    baseline = _read_baseline(path)
+    if placement is None:
+        return baseline
+    if placement not in baseline.placements:
+        raise UsageError(f"{path} has no placement {placement!r}: it has {', '.join(baseline.placements)}")
+    return baseline.only(placement)
+
+
+def _read_baseline(path: Path) -> Baseline:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -212,6 +212,29 @@ def join(runs: Sequence[Baseline]) -> Baseline:
     return first.model_copy(update={"placements": placements})
 
 
+def as_chosen(now: Baseline, chosen: str | None, before: Baseline, against: str | None) -> tuple[Baseline, Baseline]:
+    """A run and a baseline, each as the user has chosen of them.
+
+    Args:
+        now: the run.
+        chosen: its only placement, if the user has named it.
+        before: the baseline.
+        against: likewise the baseline's; another than the run's stands for it, and both are then named by their runs.
+    """
+    if chosen is None:
+        return now, before
+    if against is None:
+        return now, before.only(chosen)
+    if against == chosen:
+        return now, before
+    return (
+        now.model_copy(update={"run": f"{now.run}:{chosen}"}),
+        before.model_copy(
+            update={"run": f"{before.run}:{against}", "placements": {chosen: before.placements[against]}}
+        ),
+    )
+
+
 def describe(case: Case) -> str:
     """A number beside the baseline's, in one phrase."""
     if case.ratio is None:

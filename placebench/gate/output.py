@@ -18,7 +18,7 @@ from placebench.errors import UsageError
 from placebench.gate.checking import Case, Check, Outcome, describe, unequal_work
 from placebench.gate.work import OtherWork
 from placebench.report.columns import Holds, add_columns, broken
-from placebench.runfolder import write_atomically
+from placebench.runfolder import write_output
 
 STYLES = {
     Outcome.REGRESSION: "bold red",
@@ -247,6 +247,6 @@ def _number(value: float) -> float | None:
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
+        write_output(path, text)
     except OSError as error:
         raise UsageError(f"{path}: cannot write it: {error.strerror}") from None

@@ -1,8 +1,9 @@
 """The batch script that `placebench slurm submit` hands to sbatch."""
 
+import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +42,10 @@ _SHORT = {
     "-n": "--ntasks",
     "-o": "--output",
     "-s": "--oversubscribe",
+    "-t": "--time",
 }
+# Minutes, minutes:seconds, hours:minutes:seconds; days-hours, days-hours:minutes, days-hours:minutes:seconds.
+_TIME = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?")
 # Options of `placebench run` that the job decides.
 _JOB_OPTIONS = ("--out", "--ray-address", "--resume")
 
@@ -138,10 +142,46 @@ def refuse_wrong(job: Submission) -> None:
             reasons.append(f"{name}: the script sets it itself; {_DECIDED[name]}")
     if job.sbatch and not job.sbatch[0].startswith("-"):
         reasons.append(f"{job.sbatch[0]!r} is neither an option of sbatch nor after --")
+    reasons += _too_short(job)
     if any("\n" in word for word in (*job.sbatch, str(job.logs))):
         reasons.append("an option of sbatch has a line break in it: a line of the script holds one option")
     if reasons:
         raise UsageError("\n".join(reasons))
+
+
+def _too_short(job: Submission) -> Iterator[str]:
+    """Why SLURM would stop the job as soon as it begins, and with --requeue again and again."""
+    for word, following in zip(job.sbatch, (*job.sbatch[1:], ""), strict=False):
+        if _sbatch_name(word) != "--time":
+            continue
+        if word not in ("--time", "-t"):
+            limit = word.partition("=")[2] if word.startswith("--") else word[2:]
+        else:
+            limit = "" if following.startswith("-") else following
+        seconds = _seconds(limit)
+        if not limit:
+            yield f"{word}: there is no time limit behind it: write for example --time 4:00:00"
+        elif seconds is not None and 0 < seconds <= job.grace_s:
+            yield (
+                f"--time {limit}: the run is stopped {job.grace_s} s (--grace) before its limit, which is as soon as it"
+                " begins: give it more time, or a shorter --grace"
+            )
+
+
+def _seconds(limit: str) -> int | None:
+    """A time limit of SLURM, which counts whole minutes; 0 is no limit, None one that cannot be read here."""
+    match = _TIME.fullmatch(limit)
+    if match is None:
+        return None
+    days, *numbers = (None if part is None else int(part) for part in match.groups())
+    given = [number for number in numbers if number is not None]
+    if days is None:
+        # One number is of minutes, two are of minutes and seconds.
+        hours, minutes, seconds = [0, *given, 0][:3] if len(given) < 3 else given
+    else:
+        hours, minutes, seconds = [*given, 0, 0][:3]
+    total = (24 * (days or 0) + hours) * 3600 + minutes * 60 + seconds
+    return -(-total // 60) * 60
 
 
 def _name(word: str) -> str:

@@ -1,0 +1,56 @@
+"""Options and arguments that name what a command writes."""
+
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from placebench.errors import UsageError
+
+
+class OutputPath(click.Path):
+    """A path to write, refused before any work where it cannot be written.
+
+    Args:
+        is_folder: whether it is a folder; else a file.
+    """
+
+    def __init__(self, *, is_folder: bool = False) -> None:
+        super().__init__(path_type=Path)
+        self._is_folder = is_folder
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path that a word names."""
+        # An empty word is what a shell makes of a variable that is not set; as a path it would be the current folder.
+        if not str(value):
+            what = "folder" if self._is_folder else "file"
+            self.fail(f"it is empty: name a {what}, or see whether a variable is not set", param, ctx)
+        path = Path(value)
+        if not self._is_folder and path.is_dir():
+            self.fail(f"{path}: cannot write it: Is a directory; name a file", param, ctx)
+        return path
+
+
+def refuse_same(outputs: Mapping[str, Path | None]) -> None:
+    """Refuse options that name one file, of which only the last written would stay.
+
+    Raises:
+        UsageError: two of them do.
+    """
+    seen: dict[Path, str] = {}
+    for option, path in outputs.items():
+        if path is None or _takes_all(path):
+            continue
+        other = seen.setdefault(path.resolve(), option)
+        if other != option:
+            raise UsageError(f"{other} and {option} both name {path}: give each a file of its own")
+
+
+def _takes_all(path: Path) -> bool:
+    """Whether it is a device or a FIFO, which keeps nothing that could be written over."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False

@@ -1,0 +1,102 @@
+"""What the words of `placebench check` stand for: run folders, baseline files, and one placement of either."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from placebench.compare.run import load_run
+from placebench.compare.sources import is_run
+from placebench.errors import PlacebenchError, UsageError
+from placebench.gate.baseline import Baseline, load_baseline
+from placebench.placement_words import split_words
+
+
+@dataclass(frozen=True)
+class Source:
+    """One entry of a list.
+
+    Attributes:
+        path: of a run's folder or a baseline file, which need not be there.
+        placement: the one that was chosen of it; None for all.
+    """
+
+    path: Path
+    placement: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) if self.placement is None else f"{self.path}:{self.placement}"
+
+
+def read_sources(text: str, with_latest: Callable[[str], str]) -> tuple[Source, ...]:
+    """The entries of a list, set apart by commas, which names of folders, files and placements may hold too.
+
+    The longest text that is there is an entry, the whole first of all; what is not there ends at the next comma, or
+    behind a colon where a list of placements would end it.
+
+    Args:
+        text: as the user writes it.
+        with_latest: puts the newest run's folder in the place of `latest`.
+
+    Raises:
+        UsageError: an entry is empty.
+    """
+    found, rest = [], text.split(",")
+    while rest:
+        entries = (",".join(rest[:count]) for count in range(len(rest), 0, -1))
+        entry = next((entry for entry in entries if _is_there(with_latest(entry))), None)
+        if entry is None:
+            entry = split_words(",".join(rest))[0] if ":" in rest[0] else rest[0]
+        if not entry:
+            raise UsageError(f"{text!r}: there is an empty entry: name a run before and behind each comma")
+        found.append(read_source(with_latest(entry)))
+        rest = rest[entry.count(",") + 1 :]
+    return tuple(found)
+
+
+def read_source(text: str) -> Source:
+    """One entry: a path, or a path, a colon and a placement."""
+    if not _exists(Path(text)):
+        for end, sign in enumerate(text):
+            path = Path(text[:end])
+            if sign == ":" and (is_run(path) or (_exists(path) and path.is_file())):
+                return Source(path, text[end + 1 :])
+    return Source(Path(text))
+
+
+def refuse_twice(sources: Sequence[Source], measured: Sequence[Baseline]) -> None:
+    """Refuse a placement of a run that is given twice, since its launches would count as so many more.
+
+    Raises:
+        UsageError: one is.
+    """
+    seen = set()
+    for source, found in zip(sources, measured, strict=True):
+        for name in found.placements:
+            key = (source.path.resolve(), name)
+            if key in seen:
+                raise UsageError(f"{source} is given twice: name it once")
+            seen.add(key)
+
+
+def _is_there(entry: str) -> bool:
+    """Whether an entry names a path, or a placement that is in the run or the baseline."""
+    source = read_source(entry)
+    if source.placement is None:
+        return bool(entry) and _exists(source.path)
+    try:
+        return source.placement in _placements(source.path)
+    except PlacebenchError:
+        return False
+
+
+def _placements(path: Path) -> list[str]:
+    if path.is_dir():
+        return [placement.name for placement in load_run(path).placements]
+    return list(load_baseline(path).placements)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long for a name, for example
+        return False
