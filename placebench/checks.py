@@ -135,11 +135,13 @@ def unusable_workload(workload: Workload) -> Iterator[str]:
 def _unusable_prompts(workload: Workload) -> Iterator[str]:
     """Prompts that cannot be read; for presets, whose tokens are characters, also ones that are too long."""
     from placebench.ppo.data import FilePrompts, Prompt, open_prompts
+    from placebench.ppo.rewards import REWARDS
     from placebench.ppo.tokenizer import CharacterTokenizer
 
     data, longest = workload.data, workload.batch.max_prompt_length
+    compares = workload.reward_model is None and data.reward in REWARDS
     try:
-        source = open_prompts(data, workload.seed, longest)
+        source = open_prompts(data, workload.seed, longest, data.reward if compares else None)
         if workload.model not in PRESETS:
             return
         largest = data.operand_max

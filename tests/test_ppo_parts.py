@@ -159,6 +159,42 @@ def test_unusable_prompt_files(tmp_path: Path, name: str, text: str, words: str)
         open_prompts(Data(source=str(tmp_path / name)), 0, 16)
 
 
+@pytest.mark.parametrize(
+    ("reward", "line", "reason"),
+    [
+        ("prefix_match", '{"prompt": "1+1="}', "no field 'answer', the answer that data.reward prefix_match compares"),
+        ("exact_match", '{"prompt": "1", "anwser": "2"}', "it has prompt, anwser; set data.answer_key"),
+        ("last_number", '{"prompt": "1+1=", "answer": null}', "'answer' is null, the answer that"),
+        ("code_tests", '{"prompt": "add", "answer": "7"}', "the answer '7' is no JSON list of tests, such as"),
+        ("code_tests", '{"prompt": "add"}', "no field 'answer'"),
+    ],
+)
+def test_prompts_without_an_answer_that_the_reward_can_use(tmp_path: Path, reward: str, line: str, reason: str) -> None:
+    tests = '[[\\"add(1, 2)\\", 3]]'
+    file = tmp_path / "a.jsonl"
+    file.write_text(f'{{"prompt": "1+1=", "answer": "{tests}"}}\n{line}\n')
+    data = {"source": str(file), "reward": reward}
+    reasons = unusable_workload(build_workload({"data": data}))
+    found = [one for one in reasons if one.startswith(f"{file}, line 2: ")]
+    assert len(found) == 1
+    assert reason in found[0]
+
+
+def test_answers_are_asked_for_where_a_built_in_reward_compares_with_them(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"prompt": "1+1="}\n')
+    data = {"source": str(tmp_path / "a.jsonl")}
+    assert list(unusable_workload(build_workload({"data": data, "reward_model": "tiny"}))) == []
+    assert list(unusable_workload(build_workload({"data": data | {"reward": "math:hypot"}}))) == []
+    (tmp_path / "a.jsonl").write_text('{"prompt": "1+1=", "solution": "", "reward_model": {"ground_truth": 2}}\n')
+    assert list(unusable_workload(build_workload({"data": data}))) == []
+    assert list(unusable_workload(build_workload({"data": data | {"answer_key": "solution"}}))) == []
+
+
+def test_sums_have_no_tests() -> None:
+    reasons = list(unusable_workload(build_workload({"data": {"reward": "code_tests"}})))
+    assert "data.source arithmetic has none; set data.source=code" in reasons[0]
+
+
 def test_missing_prompt_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         open_prompts(Data(source=str(tmp_path / "none.jsonl")), 0, 16)
