@@ -120,7 +120,8 @@ def test_arithmetic_follows_seed_and_step() -> None:
 
 def test_prompts_from_files(tmp_path: Path) -> None:
     lines = tmp_path / "prompts.jsonl"
-    lines.write_text("\n".join(json.dumps({"prompt": f"{n}+0=", "answer": n}) for n in range(3)) + "\n")
+    content = "\n".join(json.dumps({"prompt": f"{n}+0=", "answer": n}) for n in range(3)) + "\n"
+    lines.write_text(content, encoding="utf-8-sig")
     source = open_prompts(Data(source=str(lines)), 0, 16)
     passes = [Counter(prompt.answer for prompt in source.step_prompts(step, 3)) for step in (1, 2)]
     assert passes == [Counter("012")] * 2

@@ -117,7 +117,7 @@ def open_prompts(data: Data, seed: int, longest: int, compared_by: str | None = 
 
 def _read_jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot read it: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
     for number, line in enumerate(lines, start=1):
