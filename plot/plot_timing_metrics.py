@@ -77,7 +77,7 @@ def plot_timing_metrics(
     log_format: str | None,
     follow: bool,
 ) -> None:
-    r"""Draw every phase over the steps, the mean per phase and the share of the step.
+    """Draw every phase over the steps, the mean per phase and the share of the step.
 
     \b
     Example:

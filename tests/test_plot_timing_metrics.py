@@ -180,3 +180,10 @@ def test_a_log_without_timings_ends_the_real_script(folder: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith("found 1 line of text, beginning with 'no training here'\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_help_has_its_example_as_it_is_typed(folder: Path) -> None:
+    lines = plot(folder, "--help").stdout.splitlines()
+    assert "\\b" not in "".join(lines)
+    example = lines.index("  Example:") + 1
+    assert lines[example].startswith("    python plot/plot_timing_metrics.py runs/demo.log runs/demo_split.log --output")
