@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Where the home cannot be written to, matplotlib warns of the temporary folder that it makes, and removes, in its place.
-# This is run before any module of the package imports it.
+# Where the home cannot be written to, matplotlib warns of the temporary folder that it makes, and removes, for it. This
+# is run before any module of the package imports it.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 PLOTS = "plots"
