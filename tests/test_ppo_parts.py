@@ -192,6 +192,15 @@ def test_answers_are_asked_for_where_a_built_in_reward_compares_with_them(tmp_pa
     assert list(unusable_workload(build_workload({"data": data | {"answer_key": "solution"}}))) == []
 
 
+def test_tests_are_a_list_or_its_text(tmp_path: Path) -> None:
+    tests = [["add(1, 2)", 3]]
+    rows = ({"prompt": "add", "answer": answer} for answer in (tests, json.dumps(tests)))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = Data(source=str(tmp_path / "a.jsonl"), reward="code_tests")
+    prompts = open_prompts(data, 0, 16, "code_tests").step_prompts(1, 2)
+    assert [json.loads(prompt.answer) for prompt in prompts] == [tests, tests]
+
+
 def test_sums_have_no_tests() -> None:
     reasons = list(unusable_workload(build_workload({"data": {"reward": "code_tests"}})))
     assert "data.source arithmetic has none; set data.source=code" in reasons[0]

@@ -156,6 +156,8 @@ def _prompt(row: Mapping[str, Any], data: Data, where: str, compared_by: str | N
     answer = row.get(data.answer_key)
     if answer is None and isinstance(reward_model := row.get("reward_model"), Mapping):
         answer = reward_model.get("ground_truth")
+    if isinstance(answer, list) and data.reward == code_tests.__name__:
+        answer = json.dumps(answer)
     if compared_by is not None:
         _check_answer(answer, row, data, where, compared_by)
     return Prompt(content, "" if answer is None else str(answer))
@@ -173,4 +175,4 @@ def _check_answer(answer: object, row: Mapping[str, Any], data: Data, where: str
         try:
             read_tests(str(answer))
         except UsageError as error:
-            raise UsageError(f"{where}: {error}, as text; set data.answer_key") from None
+            raise UsageError(f"{where}: {error}; set data.answer_key") from None
