@@ -1,5 +1,6 @@
 """Reasons why a run cannot be, each one line with what to do: packages, folders, workload."""
 
+import json
 import os
 import re
 import shutil
@@ -11,13 +12,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from placebench.errors import MissingExtraError, UsageError
-from placebench.models import PRESETS, model_shape, score_count
+from placebench.models import PRESETS, ModelShape, model_shape, score_count
 from placebench.progress import format_bytes
 from placebench.workload import Workload
 
 JOB_PACKAGES = ("torch", "ray", "transformers")
 # What a small run writes and a Ray session needs; a full disk in the middle costs more than this asks for.
 LEAST_FREE_BYTES = 200 << 20
+_INDEX = "model.safetensors.index.json"
+_EMBEDDING = "embed_tokens.weight"
+# Files that hold a tokenizer's words, of every kind that transformers reads.
+_WORDS = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
 _IMPORT_TIMEOUT_S = 60
 _IMPORT_REWARD = """
 import sys
@@ -105,21 +110,23 @@ def full_disks(folder: Path) -> Iterator[str]:
 def unusable_workload(workload: Workload) -> Iterator[str]:
     """Models, data, reward and rollout that are not there or do not go together."""
     has_models = True
-    for model in dict.fromkeys(filter(None, (workload.model, workload.critic_model, workload.reward_model))):
+    length = workload.batch.max_prompt_length + workload.batch.max_response_length
+    for model, option in _options(workload).items():
         try:
             shape = model_shape(model)
         except UsageError as error:
             has_models = False
             yield str(error)
             continue
-        length = workload.batch.max_prompt_length + workload.batch.max_response_length
         if shape is not None and length > shape.max_position_embeddings:
             yield (
                 f"batch: {length} tokens of prompt and response are more than the {shape.max_position_embeddings}"
                 f" that {model} takes; lower batch.max_prompt_length or batch.max_response_length"
             )
-    for model in dict.fromkeys(filter(None, (workload.model, workload.critic_model))):
-        yield from _unusable_weights(model)
+        if shape is not None and model not in PRESETS:
+            yield from _unusable_weights(model, option, shape)
+            if model == workload.model:
+                yield from _no_tokenizer(model)
     if workload.critic_model is not None:
         yield from _unusable_critic(workload.critic_model, workload.model)
     yield from _unusable_prompts(workload)
@@ -135,11 +142,13 @@ def unusable_workload(workload: Workload) -> Iterator[str]:
 def _unusable_prompts(workload: Workload) -> Iterator[str]:
     """Prompts that cannot be read; for presets, whose tokens are characters, also ones that are too long."""
     from placebench.ppo.data import FilePrompts, Prompt, open_prompts
+    from placebench.ppo.rewards import REWARDS
     from placebench.ppo.tokenizer import CharacterTokenizer
 
     data, longest = workload.data, workload.batch.max_prompt_length
+    compares = workload.reward_model is None and data.reward in REWARDS
     try:
-        source = open_prompts(data, workload.seed, longest)
+        source = open_prompts(data, workload.seed, longest, data.reward if compares else None)
         if workload.model not in PRESETS:
             return
         largest = data.operand_max
@@ -158,21 +167,74 @@ def _unusable_prompts(workload: Workload) -> Iterator[str]:
         )
 
 
-def _unusable_weights(model: str) -> Iterator[str]:
-    """Files of weights that cannot be read, or that hold what the job would refuse; a hub id's are not there yet."""
-    if model in PRESETS or find_spec("safetensors") is None:
+def _options(workload: Workload) -> dict[str, str]:
+    """Each model and what the user calls it; the first where two are one."""
+    models = {
+        "--model": workload.model,
+        "critic_model": workload.critic_model,
+        "reward_model": workload.reward_model,
+    }
+    options: dict[str, str] = {}
+    for option, model in models.items():
+        if model is not None:
+            options.setdefault(model, option)
+    return options
+
+
+def _unusable_weights(model: str, option: str, shape: ModelShape) -> Iterator[str]:
+    """Files of a folder's weights that are not there or cannot be read, or that hold what the job would refuse.
+
+    Their headers alone are read.
+    """
+    files = sorted(Path(model).glob("*.safetensors"))
+    if not files and not any(Path(model).glob("pytorch_model*.bin")):
+        yield (
+            f"{option} {model}: no weights there, such as model.safetensors; copy them there, or save the model again"
+        )
+    missing = sorted(_shards(Path(model)) - {file.name for file in files})
+    if missing:
+        yield (
+            f"{option} {model}: {missing[0]} is missing"
+            f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}, which {_INDEX} names; copy it there, or"
+            " save the model again"
+        )
+    if find_spec("safetensors") is None:
         return
     from safetensors import SafetensorError, safe_open
 
-    for file in sorted(Path(model).glob("*.safetensors")):
+    for file in files:
         try:
             with safe_open(file, framework="numpy") as weights:
                 names = weights.keys()
+                embeddings = [weights.get_slice(name).get_shape() for name in names if name.endswith(_EMBEDDING)]
         except (OSError, SafetensorError) as error:
-            yield f"--model {model}: cannot read {file.name}: {error}; save the model again"
+            yield f"{option} {model}: cannot read {file.name}: {error}; save the model again"
             continue
-        if "lm_head.bias" in names:
-            yield f"--model {model}: its output head has a bias, which is not supported; choose another model"
+        if "lm_head.bias" in names and option != "reward_model":
+            yield f"{option} {model}: its output head has a bias, which is not supported; choose another model"
+        wanted = [shape.vocab_size, shape.hidden_size]
+        if other := next((found for found in embeddings if found != wanted), None):
+            yield (
+                f"{option} {model}: the embedding in {file.name} is {' x '.join(map(str, other))}, and config.json has"
+                f" vocab_size {shape.vocab_size} and hidden_size {shape.hidden_size}; save the model again"
+            )
+
+
+def _shards(folder: Path) -> set[str]:
+    """Files that the index of a model's weights names; none where there is no index that is used and can be read."""
+    if (folder / "model.safetensors").exists():
+        return set()
+    try:
+        content = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        return set(map(str, content["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return set()
+
+
+def _no_tokenizer(model: str) -> Iterator[str]:
+    """A folder without the words of a tokenizer, from which transformers makes one that knows none."""
+    if not any(next(Path(model).glob(words), None) for words in _WORDS):
+        yield f"--model {model}: no tokenizer there, such as tokenizer.json; save the model's tokenizer there"
 
 
 def _unusable_critic(model: str, actor: str) -> Iterator[str]:

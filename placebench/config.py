@@ -52,14 +52,17 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 
 def find_line(path: Path, key: str) -> int | None:
-    """The line, counted from 1, on which a YAML file sets a dotted key; None when it does not."""
+    """The line, counted from 1, on which a YAML file sets a dotted key, by sections or as one word; else None."""
     node: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8"))
-    line = None
-    for part in key.split("."):
+    line, left = None, key
+    while left:
+        part, _, below = left.partition(".")
         pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-        line, node = next(
-            ((name.start_mark.line + 1, value) for name, value in pairs if name.value == part), (None, None)
-        )
+        found = {name.value: (name.start_mark.line + 1, value) for name, value in pairs if name.value in (left, part)}
+        if left in found:
+            return int(found[left][0])
+        line, node = found.get(part, (None, None))
+        left = below
     return line
 
 

@@ -196,6 +196,12 @@ def _read_shape(path: Path) -> ModelShape:
     sizes = {name: size for name, size in asdict(shape).items() if type(size) is int}
     if wrong := [f"{name} {size}" for name, size in sizes.items() if size < 1]:
         raise UsageError(f"{path}: not the config of a language model: {', '.join(wrong)}; sizes are above 0")
+    types = content.get("layer_types")
+    if isinstance(types, list) and len(types) != shape.num_hidden_layers:
+        raise UsageError(
+            f"{path}: num_hidden_layers is {shape.num_hidden_layers} and layer_types names {len(types)}; make them"
+            " agree, or save the model again"
+        )
     return shape
 
 

@@ -275,8 +275,12 @@ def workload_keys() -> tuple[str, ...]:
 def _suggestion(location: tuple[int | str, ...]) -> str:
     import difflib
 
-    wanted = ".".join(str(part) for part in location)
+    # A dotted key of the file says all of where it belongs, in a section too.
+    wanted = str(location[-1]) if "." in str(location[-1]) else ".".join(str(part) for part in location)
     near = difflib.get_close_matches(wanted, workload_keys(), n=1)
     last = [key for key in workload_keys() if key.rsplit(".", 1)[-1] == str(location[-1])]
     best = (near or last)[:1]
+    if best and "." in best[0] and "." in str(location[-1]):
+        section, _, key = best[0].partition(".")
+        return f"; write it as a section, {section}: {{{key}: ...}}"
     return f"; did you mean {best[0]!r}?" if best else f"; the keys are {', '.join(workload_keys())}"

@@ -31,9 +31,13 @@ except ModuleNotFoundError as missing:
 CSV_NAME = "timing_s.csv"
 # How often growing logs are looked at.
 LOOK_S = 0.5
+_EXAMPLE = """\b
+Example:
+  python plot/plot_timing_metrics.py runs/demo.log runs/demo_split.log --output-dir out --skip-first 1
+"""
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXAMPLE)
 @click.argument("logs", metavar="LOG [LOG …]", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--output-dir", type=click.Path(path_type=Path), default=Path("plots"), show_default=True, help="Where to write."
@@ -77,12 +81,7 @@ def plot_timing_metrics(
     log_format: str | None,
     follow: bool,
 ) -> None:
-    r"""Draw every phase over the steps, the mean per phase and the share of the step.
-
-    \b
-    Example:
-      python plot/plot_timing_metrics.py runs/demo.log runs/demo_split.log --output-dir out --skip-first 1
-    """
+    """Draw every phase over the steps, the mean per phase and the share of the step."""
     for path in logs:
         if logs.count(path) > 1:
             raise UsageError(f"{path} is given twice: name each log once")

@@ -174,6 +174,29 @@ def test_caveats_name_launches_work_and_samples(tmp_path: Path) -> None:
     assert any(line.startswith("round 1 standard: the sampler missed 30 of ") for line in found)
 
 
+def test_a_step_that_computed_no_numbers_is_told(tmp_path: Path) -> None:
+    sound = {"critic/score/mean": 0.5, "actor/pg_loss": -0.1, "critic/vf_loss": 0.2, "actor/grad_norm": 1.0}
+    path = SyntheticRun(rounds=2, metrics=sound | {"training/queue_mean": math.nan}).write(tmp_path / "run")
+    assert caveats(compare_run(path)) == ()
+
+    def spoil(launch: str, step: int, **metrics: float) -> None:
+        file = path / "trials" / launch / "steps.jsonl"
+        rows = list(read_jsonl(file))
+        rows[step - 1]["metrics"] |= metrics
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    spoil("01-standard", 1, **{"critic/score/mean": math.nan})  # warm-up
+    assert caveats(compare_run(path)) == ()
+    spoil("01-split", 4, **{"actor/grad_norm": math.inf})
+    spoil("02-split", 4, **{"critic/vf_loss": math.nan, "critic/score/mean": math.nan})
+    spoil("02-split", 6, **{"actor/pg_loss": -math.inf})
+    told = "what it trained is of no use; look at data.reward, the learning rates and precision."
+    assert caveats(compare_run(path)) == (
+        f"round 1 split: actor/grad_norm is inf in measured step 4: {told}",
+        f"round 2 split: critic/score/mean is nan in measured step 4 and 1 later step: {told}",
+    )
+
+
 @pytest.mark.parametrize(("rounds", "advice"), [(1, "use --rounds 3 or more."), (3, "--resume runs what is missing.")])
 def test_a_single_launch_is_told_what_gives_an_interval(tmp_path: Path, rounds: int, advice: str) -> None:
     lost = {(round_, name): Status.PLANNED for round_ in (2, 3) for name in ("standard", "split")}

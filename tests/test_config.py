@@ -121,6 +121,18 @@ def test_the_same_setting_twice_is_refused() -> None:
             "bench.yaml, line 3: batch.size: input should be greater than 0 (got 0)",
         ),
         ("batch:\n  sise: 4\n", [], [], "bench.yaml, line 2: unknown key 'batch.sise'; did you mean 'batch.size'?"),
+        (
+            "steps: 5\nbatch.size: 16\n",
+            [],
+            [],
+            "line 2: unknown key 'batch.size'; write it as a section, batch: {size: ...}",
+        ),
+        (
+            "batch:\n  batch.sise: 4\n",
+            [],
+            [],
+            "line 2: unknown key 'batch.batch.sise'; write it as a section, batch: {size",
+        ),
         ("\nmodle: tiny\n", [], [], "bench.yaml, line 2: unknown key 'modle'; did you mean 'model'?"),
         ("batch: 5\n", [], [], "bench.yaml, line 1: batch: "),
         ("steps: 5\n", [WorkloadOption("--steps", "steps", -1)], [], "--steps: steps: input should be greater than 0"),

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from log_reading import SHARED_FOLDER, flags, sample, write
+from pandas.testing import assert_frame_equal
 
 from placebench.errors import UsageError
 from placebench.logs import FORMATS, read_log, read_run
@@ -46,6 +48,22 @@ def test_a_last_line_without_an_end_is_told_where_it_matters(tmp_path: Path, nam
     run = read_run([write(tmp_path, content.rstrip(b"\n"))])
     assert ("open-end" in flags(run)) == (known in {"nemo-rl", "prime-rl", "csv"})
     assert "open-end" not in flags(sample(tmp_path, name))
+
+
+MARKED = {
+    "verl": b"".join(b"step:%d - timing_s/gen:1.5 - timing_s/step:2.5\n" % step for step in (1, 2)),
+    "verl-jsonl": b"".join(
+        b'{"step": %d, "data": {"timing_s/gen": 1.5, "timing_s/step": 2.5}}\n' % step for step in (1, 2)
+    ),
+} | {name: content for name, (known, content) in log_samples.SAMPLES.items() if known != "tensorboard"}
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_the_sign_of_utf_8_hides_no_step(tmp_path: Path, name: str) -> None:
+    content = MARKED[name]
+    expected = read_log(write(tmp_path, content, "plain.log"), launch="x")
+    marked = write(tmp_path, BOM_UTF8 + content.removeprefix(BOM_UTF8), "marked.log")
+    assert_frame_equal(read_log(marked, launch="x"), expected)
 
 
 def test_what_is_damaged_in_the_middle_is_refused_with_its_place(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from codecs import BOM_UTF8
 from pathlib import Path
 
 import pandas as pd
@@ -89,6 +90,16 @@ def test_half_a_line_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.Monke
         assert log.log is not None
         frame = log.log.table.frame("x")
         assert frame.loc[frame["step"] == 3, "value"].tolist() == [100.0]
+
+
+def test_the_sign_of_utf_8_hides_no_step_of_a_growing_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+    path = tmp_path / "train.log"
+    path.write_bytes(BOM_UTF8[:2])
+    with GrowingLog(path, threading.Lock()) as log, path.open("ab", buffering=0) as stream:
+        time.sleep(0.05)
+        stream.write(BOM_UTF8[2:] + lines(1, 2).encode())
+        wait_for(lambda: steps_of(log) == [1, 2])
 
 
 def test_a_log_that_is_written_anew_is_read_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,3 +180,22 @@ def test_a_log_without_timings_ends_the_real_script(folder: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith("found 1 line of text, beginning with 'no training here'\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_help_has_its_example_as_it_is_typed(folder: Path) -> None:
+    lines = plot(folder, "--help").stdout.splitlines()
+    assert "\\b" not in "".join(lines)
+    example = lines[lines.index("  Example:") + 1].strip()
+    assert example.startswith("python plot/plot_timing_metrics.py runs/demo.log runs/demo_split.log --output-dir out")
+
+
+def test_what_matplotlib_says_of_a_home_that_cannot_be_written_to_is_kept_from_the_user(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/dev/null")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    done = plot(folder, "demo.log")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(folder.glob("matplotlib*")) == []

@@ -7,7 +7,9 @@ from statistics import mean
 import numpy as np
 import pytest
 from jobs import Job, run_job, save_model
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from placebench.ppo.compile_cache import remove_empty_cache
 from placebench.stepgraph import step_graph
 
 SMALL = ("steps=4", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8", "algorithm.kl_loss=true")
@@ -130,10 +132,29 @@ def test_a_saved_model_and_prompts_of_a_file(tmp_path: Path) -> None:
     assert job.steps[1]["training/rollout_probs_diff_max"] < 0.01
 
 
-def test_fixed_lengths_are_equal_work(tmp_path: Path) -> None:
+def test_fixed_lengths_are_equal_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     job = run_job(tmp_path / "job", "standard", 2, *SMALL, "steps=2", "rollout.ignore_eos=true", "rollout.top_p=0.9")
     assert {step["response_length/min"] for step in job.steps} == {8}
     assert {step["training/rollout_probs_diff_max"] < 1e-5 for step in job.steps} == {True}
+    # Nothing was compiled, so that torch's folder for it goes again.
+    assert list((tmp_path / "tmp").glob("torchinductor*")) == []
+
+
+def test_a_folder_that_keeps_compiled_code_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("LOGNAME", "some/one")
+    folder = Path(default_cache_dir())
+    assert folder.parent == tmp_path
+    (folder / "fxgraph").mkdir(parents=True)
+    remove_empty_cache()
+    assert folder.exists()
+    (folder / "fxgraph").rmdir()
+    remove_empty_cache()
+    assert not folder.exists()
+    remove_empty_cache()
 
 
 ZERO_ADVANTAGE = """

@@ -25,6 +25,7 @@ from placebench.models import PRESETS, ModelShape, model_shape
 from placebench.ppo.attention import cached_attention
 from placebench.ppo.batch import SequenceBatch, balanced_shares, merge_shares, micro_batches, rank_indices
 from placebench.ppo.data import FilePrompts, Prompt, open_prompts
+from placebench.ppo.generation import Generation
 from placebench.ppo.losses import LossSums
 from placebench.ppo.models import PolicyModel, ValueModel, load_critic_model, load_language_model
 from placebench.ppo.packing import Pack
@@ -33,7 +34,7 @@ from placebench.ppo.rollout.base import SamplingSettings
 from placebench.ppo.rollout.torch import TorchRollout, unsharded
 from placebench.ppo.tokenizer import CharacterTokenizer
 from placebench.ppo.training import SequenceModel, TrainedModel
-from placebench.workload import Data, build_workload
+from placebench.workload import Data, Workload, build_workload
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 6)), min_size=1, max_size=12)
 
@@ -119,7 +120,8 @@ def test_arithmetic_follows_seed_and_step() -> None:
 
 def test_prompts_from_files(tmp_path: Path) -> None:
     lines = tmp_path / "prompts.jsonl"
-    lines.write_text("\n".join(json.dumps({"prompt": f"{n}+0=", "answer": n}) for n in range(3)) + "\n")
+    content = "\n".join(json.dumps({"prompt": f"{n}+0=", "answer": n}) for n in range(3)) + "\n"
+    lines.write_text(content, encoding="utf-8-sig")
     source = open_prompts(Data(source=str(lines)), 0, 16)
     passes = [Counter(prompt.answer for prompt in source.step_prompts(step, 3)) for step in (1, 2)]
     assert passes == [Counter("012")] * 2
@@ -157,6 +159,51 @@ def test_unusable_prompt_files(tmp_path: Path, name: str, text: str, words: str)
     (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=words):
         open_prompts(Data(source=str(tmp_path / name)), 0, 16)
+
+
+@pytest.mark.parametrize(
+    ("reward", "line", "reason"),
+    [
+        ("prefix_match", '{"prompt": "1+1="}', "no field 'answer', the answer that data.reward prefix_match compares"),
+        ("exact_match", '{"prompt": "1", "anwser": "2"}', "it has prompt, anwser; set data.answer_key"),
+        ("last_number", '{"prompt": "1+1=", "answer": null}', "'answer' is null, the answer that"),
+        ("code_tests", '{"prompt": "add", "answer": "7"}', "the answer '7' is no JSON list of tests, such as"),
+        ("code_tests", '{"prompt": "add"}', "no field 'answer'"),
+    ],
+)
+def test_prompts_without_an_answer_that_the_reward_can_use(tmp_path: Path, reward: str, line: str, reason: str) -> None:
+    tests = '[[\\"add(1, 2)\\", 3]]'
+    file = tmp_path / "a.jsonl"
+    file.write_text(f'{{"prompt": "1+1=", "answer": "{tests}"}}\n{line}\n')
+    data = {"source": str(file), "reward": reward}
+    reasons = unusable_workload(build_workload({"data": data}))
+    found = [one for one in reasons if one.startswith(f"{file}, line 2: ")]
+    assert len(found) == 1
+    assert reason in found[0]
+
+
+def test_answers_are_asked_for_where_a_built_in_reward_compares_with_them(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"prompt": "1+1="}\n')
+    data = {"source": str(tmp_path / "a.jsonl")}
+    assert list(unusable_workload(build_workload({"data": data, "reward_model": "tiny"}))) == []
+    assert list(unusable_workload(build_workload({"data": data | {"reward": "math:hypot"}}))) == []
+    (tmp_path / "a.jsonl").write_text('{"prompt": "1+1=", "solution": "", "reward_model": {"ground_truth": 2}}\n')
+    assert list(unusable_workload(build_workload({"data": data}))) == []
+    assert list(unusable_workload(build_workload({"data": data | {"answer_key": "solution"}}))) == []
+
+
+def test_tests_are_a_list_or_its_text(tmp_path: Path) -> None:
+    tests = [["add(1, 2)", 3]]
+    rows = ({"prompt": "add", "answer": answer} for answer in (tests, json.dumps(tests)))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = Data(source=str(tmp_path / "a.jsonl"), reward="code_tests")
+    prompts = open_prompts(data, 0, 16, "code_tests").step_prompts(1, 2)
+    assert [json.loads(prompt.answer) for prompt in prompts] == [tests, tests]
+
+
+def test_sums_have_no_tests() -> None:
+    reasons = list(unusable_workload(build_workload({"data": {"reward": "code_tests"}})))
+    assert "data.source arithmetic has none; set data.source=code" in reasons[0]
 
 
 def test_missing_prompt_file(tmp_path: Path) -> None:
@@ -312,17 +359,82 @@ def test_an_output_head_with_a_bias_is_refused(tmp_path: Path) -> None:
     assert reason in list(unusable_workload(build_workload({"model": str(tmp_path)})))
 
 
+def saved(folder: Path, **models: str) -> Workload:
+    """The job of a model that is saved there with its tokenizer."""
+    save_plain_model(folder, "llama")
+    (folder / "tokenizer.json").write_text("{}")
+    content = {"rollout": {"backend": "torch"}, "batch": {"max_prompt_length": 8}, "model": str(folder), **models}
+    return build_workload(content)
+
+
 def test_weights_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
-    save_plain_model(tmp_path, "llama")
-    workload = build_workload(
-        {"model": str(tmp_path), "rollout": {"backend": "torch"}, "batch": {"max_prompt_length": 8}}
-    )
+    workload = saved(tmp_path)
     assert list(unusable_workload(workload)) == []
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     (reason,) = unusable_workload(workload)
     assert reason.startswith(f"--model {tmp_path}: cannot read model.safetensors: ")
     assert reason.endswith("; save the model again")
+
+
+def test_a_model_without_weights_is_refused(tmp_path: Path) -> None:
+    workload = saved(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.rename(tmp_path / "model-00001-of-00002.safetensors")
+    shards = {
+        "lm_head.weight": "model-00002-of-00002.safetensors",
+        "model.norm.weight": "model-00001-of-00002.safetensors",
+    }
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    (reason,) = unusable_workload(workload)
+    assert reason.startswith(f"--model {tmp_path}: model-00002-of-00002.safetensors is missing, which model.safe")
+    for file in tmp_path.glob("model*"):
+        file.unlink()
+    (reason,) = unusable_workload(workload)
+    assert reason.startswith(f"--model {tmp_path}: no weights there, such as model.safetensors;")
+    (reason,) = unusable_workload(workload.model_copy(update={"model": "tiny", "critic_model": str(tmp_path)}))
+    assert reason.startswith(f"critic_model {tmp_path}: no weights there")
+    (tmp_path / "pytorch_model.bin").touch()
+    assert list(unusable_workload(workload)) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("vocab_size", 80, "the embedding in model.safetensors is 64 x 32, and config.json has vocab_size 80 and"),
+        ("layer_types", ["full_attention"], "config.json: num_hidden_layers is 2 and layer_types names 1; make them"),
+    ],
+)
+def test_a_config_that_contradicts_itself_or_the_weights_is_refused(
+    tmp_path: Path, key: str, value: object, reason: str
+) -> None:
+    workload = saved(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {key: value}))
+    (found,) = unusable_workload(workload)
+    assert reason in found
+    if key == "vocab_size":
+        with pytest.raises(UsageError, match="its weights are of other sizes than its config"):
+            load_language_model(str(tmp_path))
+
+
+def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    workload = saved(tmp_path)
+    (tmp_path / "tokenizer.json").rename(tmp_path / "tokenizer_config.json")
+    (reason,) = unusable_workload(workload)
+    assert reason.startswith(f"--model {tmp_path}: no tokenizer there, such as tokenizer.json; ")
+    assert list(unusable_workload(workload.model_copy(update={"model": "tiny", "critic_model": str(tmp_path)}))) == []
+
+
+def test_a_tokenizer_that_knows_no_words_is_told() -> None:
+    class NoWords(CharacterTokenizer):
+        def encode(self, text: str) -> list[int]:
+            return []
+
+    workload = build_workload({})
+    generation = Generation(workload, open_prompts(workload.data, 0, 16), NoWords())
+    with pytest.raises(UsageError, match="the tokenizer of tiny gives no tokens for the prompt"):
+        generation.arguments(1, generation.step_prompts(1), [0])
 
 
 def test_ranks_agree_once_on_the_micro_batches_of_an_update(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
 """What a reader must know before trusting the numbers: launches that are missing, unequal work, gaps in the samples."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 
 from placebench.compare.comparison import GPM_LOAD, Comparison, PlacementResult
@@ -17,6 +19,8 @@ from placebench.compare.work import UnequalWork
 from placebench.runfolder import Status
 
 MISSED_TICKS = 0.01
+# Metrics that are numbers as long as training works, in the order in which one spoils the next.
+LEARNING = (r"^critic/score/mean$", r"^critic/rewards/mean$", r"_loss$", r"/grad_norm$")
 
 _NOT_DONE = {
     Status.PLANNED: "not started",
@@ -30,6 +34,7 @@ def caveats(comparison: Comparison) -> tuple[str, ...]:
     """Warnings in order of weight, one line each; none when there is nothing to say."""
     return (
         *(_missing(launch) for launch in comparison.run.missing),
+        *(line for result in comparison.results for launch in result.launches for line in _not_finite(launch)),
         *_few_launches(comparison),
         *_pairing(comparison),
         *_unequal_work(comparison),
@@ -52,6 +57,23 @@ def load_meaning(comparison: Comparison) -> str:
 def _missing(launch: Launch) -> str:
     what = _NOT_DONE.get(launch.status, launch.status.value)
     return f"{launch.label}: {what}{f': {launch.error}' if launch.error else ''}"
+
+
+def _not_finite(launch: Launch) -> Iterator[str]:
+    """Training that has come apart: it takes its time, but computes nothing that a job would go on with."""
+    steps = launch.steps
+    names = [name for words in LEARNING for name in steps.columns if re.search(words, name)]
+    values = steps.loc[steps.index > launch.last_warmup_step, names].apply(pd.to_numeric, errors="coerce").sort_index()
+    wrong = values[~np.isfinite(values).all(axis="columns")]
+    if wrong.empty:
+        return
+    first = wrong.index[0]
+    name, value = next((name, value) for name, value in wrong.loc[first].items() if not math.isfinite(value))
+    also = f" and {plural(len(wrong) - 1, 'later step')}" if len(wrong) > 1 else ""
+    yield (
+        f"{launch.label}: {name} is {value} in measured step {first}{also}: what it trained is of no use; look at"
+        " data.reward, the learning rates and precision."
+    )
 
 
 def _few_launches(comparison: Comparison) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Reading logs: from a path to a tidy frame, the format told by the content or forced by its name."""
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -140,6 +141,7 @@ def fill_table(
     Raises:
         UsageError: the log breaks its format's rules, or holds the steps of two runs in turn; with the line.
     """
+    blocks = _without_mark(blocks)
     found = wanted
     first: Iterator[bytes] = iter(())
     if found is None:
@@ -156,6 +158,14 @@ def fill_table(
     except DamagedLogError as error:
         raise UsageError(f"{path}: {found.title}: {error}") from None
     return found
+
+
+def _without_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Blocks without the sign of UTF-8 that editors and shells put first, which would hide the first step."""
+    for first in blocks:
+        yield first.removeprefix(BOM_UTF8)
+        break
+    yield from blocks
 
 
 def read_log(

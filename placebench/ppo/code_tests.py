@@ -70,7 +70,7 @@ def code_tests(prompt: str, response: str, answer: str) -> float:
 
 def run_tests(response: str, answer: str, limits: Limits | None = None) -> float:
     """`code_tests` with other limits."""
-    tests = _read_tests(answer)
+    tests = read_tests(answer)
     outcome = evaluate(_code(response), [call for call, _ in tests], limits)
     passed = sum(
         not isinstance(value, Failure) and _canonical(value) == _canonical(expected)
@@ -92,10 +92,15 @@ def judge_all(cases: Sequence[tuple[str, str, str]], workers: int) -> list[float
     return [scores[response, answer] for _, response, answer in cases]
 
 
-def _read_tests(answer: str) -> list[tuple[str, Any]]:
+def read_tests(answer: str) -> list[tuple[str, Any]]:
+    """The tests of an answer.
+
+    Raises:
+        UsageError: it is no JSON list of tests.
+    """
     try:
         tests = [(str(call), value) for call, value in json.loads(answer)]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         tests = []
     if not tests:
         raise UsageError(

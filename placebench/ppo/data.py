@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placebench.errors import UsageError
-from placebench.ppo.code_tests import problems
+from placebench.ppo.code_tests import code_tests, problems, read_tests
 from placebench.workload import Data
 
 
@@ -84,18 +84,24 @@ def _order(seed: int, epoch: int, count: int) -> NDArray[np.intp]:
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
-def open_prompts(data: Data, seed: int, longest: int) -> PromptSource:
+def open_prompts(data: Data, seed: int, longest: int, compared_by: str | None = None) -> PromptSource:
     """The prompt source that the workload names.
 
     Args:
         data: where prompts come from.
         seed: of their draws and order.
         longest: characters that prompts are filled up to where `data` says so.
+        compared_by: the built-in reward that compares with answers, for which each prompt must have one that suits.
 
     Raises:
-        UsageError: the file cannot be read, is empty, or lacks the prompt field (with the line or row).
+        UsageError: the file cannot be read, is empty, or lacks the prompt field or the answer (with the line or row).
     """
     if data.source == "arithmetic":
+        if compared_by == code_tests.__name__:
+            raise UsageError(
+                f"data.reward {compared_by}: runs tests, and data.source arithmetic has none; set data.source=code, or"
+                " another reward"
+            )
         return Arithmetic(seed, data.operand_max, longest if data.fill_prompts else 0)
     if data.source == "code":
         return FilePrompts(seed, tuple(Prompt(problem.prompt, problem.answer) for problem in problems()))
@@ -103,7 +109,7 @@ def open_prompts(data: Data, seed: int, longest: int) -> PromptSource:
     readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
     if path.suffix not in readers:
         raise UsageError(f"data.source {data.source!r}: use arithmetic, code, a .jsonl or a .parquet file")
-    prompts = tuple(_prompt(row, data, where) for where, row in readers[path.suffix](path))
+    prompts = tuple(_prompt(row, data, where, compared_by) for where, row in readers[path.suffix](path))
     if not prompts:
         raise UsageError(f"{path}: has no prompts")
     return FilePrompts(seed, prompts)
@@ -111,7 +117,7 @@ def open_prompts(data: Data, seed: int, longest: int) -> PromptSource:
 
 def _read_jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot read it: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
     for number, line in enumerate(lines, start=1):
@@ -138,7 +144,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield f"{path}, row {number}", row
 
 
-def _prompt(row: Mapping[str, Any], data: Data, where: str) -> Prompt:
+def _prompt(row: Mapping[str, Any], data: Data, where: str, compared_by: str | None) -> Prompt:
     """Take prompt and answer of a row; verl keeps chat messages in `prompt` and the answer in `reward_model`."""
     if data.prompt_key not in row:
         raise UsageError(f"{where}: no field {data.prompt_key!r} (data.prompt_key); it has {', '.join(row)}")
@@ -150,4 +156,23 @@ def _prompt(row: Mapping[str, Any], data: Data, where: str) -> Prompt:
     answer = row.get(data.answer_key)
     if answer is None and isinstance(reward_model := row.get("reward_model"), Mapping):
         answer = reward_model.get("ground_truth")
+    if isinstance(answer, list) and data.reward == code_tests.__name__:
+        answer = json.dumps(answer)
+    if compared_by is not None:
+        _check_answer(answer, row, data, where, compared_by)
     return Prompt(content, "" if answer is None else str(answer))
+
+
+def _check_answer(answer: object, row: Mapping[str, Any], data: Data, where: str, compared_by: str) -> None:
+    """Refuse a row without an answer, or with one that the reward cannot use: found in a step, it ends the launch."""
+    if answer is None:
+        lacks = f"{data.answer_key!r} is null" if data.answer_key in row else f"no field {data.answer_key!r}"
+        raise UsageError(
+            f"{where}: {lacks}, the answer that data.reward {compared_by} compares with; it has {', '.join(row)}; set"
+            " data.answer_key"
+        )
+    if compared_by == code_tests.__name__:
+        try:
+            read_tests(str(answer))
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}; set data.answer_key") from None

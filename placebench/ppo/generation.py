@@ -49,9 +49,14 @@ class Generation:
 
     def _encode(self, text: str) -> list[int]:
         tokens, limit = self._tokenizer.encode(text), self._workload.batch.max_prompt_length
-        if not 0 < len(tokens) <= limit:
+        if not tokens:
             raise UsageError(
-                f"a prompt has {len(tokens)} tokens, batch.max_prompt_length allows 1 to {limit}: {text[:60]!r};"
+                f"the tokenizer of {self._workload.model} gives no tokens for the prompt {text[:60]!r}; save the"
+                " model's own tokenizer there"
+            )
+        if len(tokens) > limit:
+            raise UsageError(
+                f"a prompt has {len(tokens)} tokens, batch.max_prompt_length allows {limit}: {text[:60]!r};"
                 " raise it with --set batch.max_prompt_length=N"
             )
         return tokens

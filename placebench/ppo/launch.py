@@ -17,6 +17,7 @@ from typing import Any
 from placebench.errors import JobExit, NodeLostError, PlacementTimeoutError, UsageError
 from placebench.placement import Pool, Role, placement_from_record
 from placebench.ppo.checkpoints import new_checkpoint, read_checkpoint
+from placebench.ppo.compile_cache import remove_empty_cache
 from placebench.ppo.own_ray import OwnRay, RaySession
 from placebench.runfolder import Trial, append_jsonl, write_atomically
 from placebench.telemetry.spans import CONTROLLER, SpanRecorder
@@ -266,6 +267,8 @@ def main(folder: str) -> int:
         write_atomically(trial.error, traceback.format_exc())
         traceback.print_exc()
         return outcome
+    finally:
+        remove_empty_cache()
     return JobExit.DONE
 
 

@@ -55,6 +55,12 @@ def load_language_model(model: str) -> Any:
         loaded = auto_model.from_pretrained(model, config=config, dtype="auto", attn_implementation=PACKED)
     except ValueError as error:
         raise UsageError(f"--model {model}: cannot be trained: {str(error).splitlines()[0]}") from None
+    except RuntimeError as error:
+        if "ignore_mismatched_sizes" not in str(error):
+            raise
+        raise UsageError(
+            f"--model {model}: its weights are of other sizes than its config.json says; save the model again"
+        ) from None
     if getattr(loaded.get_output_embeddings(), "bias", None) is not None:
         raise UsageError(f"--model {model}: its output head has a bias, which is not supported; choose another model")
     return loaded

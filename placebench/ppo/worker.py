@@ -15,6 +15,7 @@ import numpy as np
 from placebench.placement import Role
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.code_tests import judge_all
+from placebench.ppo.compile_cache import remove_empty_cache
 from placebench.ppo.rank import Rank
 from placebench.ppo.rewards import is_judged_by_main
 from placebench.progress import format_bytes
@@ -350,6 +351,7 @@ class Worker(Rank):
             if Role.ROLLOUT in self._roles:
                 self._rollout.close()
             self._leave()
+        remove_empty_cache()
         return self._spans.drain()
 
 

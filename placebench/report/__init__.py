@@ -5,6 +5,7 @@ All of it is built from the run folder alone, so it works without torch, ray or 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
+# Where the home cannot be written to, matplotlib warns of the temporary folder that it makes, and removes, for it. This
+# is run before any module of the package imports it.
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 PLOTS = "plots"
 SUMMARY = "summary.json"
