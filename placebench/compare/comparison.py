@@ -29,6 +29,7 @@ from placebench.compare.statistics import (
     MIN_EFFECT,
     LaunchValue,
     Ratio,
+    middle,
     rounds_of_pairs,
 )
 from placebench.compare.steps import STEP_PHASE, measure_steps
@@ -255,20 +256,10 @@ def _steps_values(measured: pd.DataFrame) -> dict[str, float]:
         return {}
     additive = measured.columns.str.startswith(ADDITIVE)
     step = measured[STEP_TIME.key]
-    median = float(_medians(step.to_frame()).iloc[0])
+    median = middle(step)
     parts = measured.loc[:, additive].div(step, axis="index").mean() * median
     means = measured.columns.str.startswith(MEANS)
-    return {**_medians(measured.loc[:, ~additive & ~means]), **parts, **measured.loc[:, means].mean()}
-
-
-def _medians(measured: pd.DataFrame) -> "pd.Series[float]":
-    """The median of each column; of an even number of positive values the geometric mean of the middle two.
-
-    As of ratios: the median of a rate and that of the time in which it is reached are then of one step, or two.
-    """
-    is_positive = (measured.isna() | (measured > 0)).all()
-    geometric = measured.where(measured > 0).apply(np.log).median().apply(np.exp)
-    return geometric.where(is_positive, measured.median())
+    return {**measured.loc[:, ~additive & ~means].apply(middle), **parts, **measured.loc[:, means].mean()}
 
 
 def _device_values(launch: Launch, placement: RunPlacement, attributed: pd.DataFrame, steps: int) -> dict[str, float]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from placebench.compare.arms import Arm, ArmLaunch
 from placebench.compare.metrics import LOG_CLOCK
-from placebench.compare.statistics import Floats
+from placebench.compare.statistics import Floats, middle
 from placebench.compare.text import listing, plural
 from placebench.compare.warmup import find_warmup
 from placebench.errors import UsageError
@@ -189,13 +189,13 @@ def _key(phase: str, kind: Kind, *, is_upkeep: bool) -> str:
 
 def _typical(run: LoggedRun, seconds: "pd.Series[float]") -> float:
     """The median; the mean where most rows are short, because one generation serves several."""
-    return float(seconds.mean() if _alternates(run) else seconds.median())
+    return float(seconds.mean()) if _alternates(run) else middle(seconds)
 
 
 def _typical_rate(run: LoggedRun, rates: "pd.Series[float]", spent: "pd.Series[float]") -> float:
     """The median; over the whole span where the log counts from the start of the run, which may be in few digits."""
     if not _alternates(run):
-        return float(rates.median())
+        return middle(rates)
     known = rates.notna()
     return float(np.average(rates[known], weights=spent[known])) if known.any() else float("nan")
 

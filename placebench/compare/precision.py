@@ -10,7 +10,7 @@ import pandas as pd
 from placebench.compare.metrics import STEP_TIME, TOKENS, Metric
 from placebench.compare.pairing import pair
 from placebench.compare.run import Run, RunPlacement, load_run
-from placebench.compare.statistics import estimate
+from placebench.compare.statistics import estimate, middle
 from placebench.placement import Scaling
 
 COUNTED = "perf/total_num_tokens"
@@ -57,7 +57,7 @@ class _Side:
         return {} if self.placement.scaling == Scaling.WEAK else self.steps
 
     def by_round(self, key: str) -> dict[int, float]:
-        return {number: float(steps.median()) for number, steps in self.by_step(key).items()}
+        return {number: middle(steps) for number, steps in self.by_step(key).items()}
 
     def by_step(self, key: str) -> "dict[int, pd.Series[float]]":
         return {number: steps[key] for number, steps in self.steps.items() if key in steps}

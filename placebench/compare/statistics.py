@@ -352,5 +352,20 @@ def _lowest(value: LaunchValue) -> float:
     return float(value.min()) if isinstance(value, pd.Series) else value
 
 
+def middle(values: "pd.Series[float]") -> float:
+    """The median; of an even number of values, where they are positive, the geometric mean of the middle two.
+
+    So ratios have it, and the median of a rate and that of the time in which it is reached are of the same steps.
+    NaN without values.
+    """
+    known = np.sort(values.dropna().to_numpy(dtype=np.float64))
+    if not len(known):
+        return math.nan
+    below, above = float(known[(len(known) - 1) // 2]), float(known[len(known) // 2])
+    if below == above:
+        return below
+    return math.sqrt(below * above) if below > 0 else (below + above) / 2
+
+
 def _log_level(value: LaunchValue) -> float:
-    return math.log(float(value.median()) if isinstance(value, pd.Series) else value)
+    return math.log(middle(value) if isinstance(value, pd.Series) else value)
