@@ -2,48 +2,58 @@
 
     python benchmarks/sampler_overhead.py share --processes 8 --seconds 60
     python benchmarks/sampler_overhead.py steps --pairs 10
+    python benchmarks/sampler_overhead.py steps --pairs 12 --side-by-side --devices gpu:2
 
 `share` samples processes that wait and prints the sampler's share of one core. `steps` starts the real job in pairs
-of launches, one with the sampler and one without, in an order that alternates from pair to pair, and prints the ratio
-of their step times, and of each phase, with its 95 % interval. It is the ratio that reports give: of steps paired one
-by one, which the same seed makes the same work, a pair of launches counting once. A launch before them fills caches and
-does not count. With `--file` the pairs are kept and those there count too: it goes on after an interruption, and on a
-host with several GPUs one of these can run on each at the same time.
+of launches, one with the sampler and one without, and prints the ratio of the time that their measured steps took in
+all, and of each phase of them, with its 95 % interval. The same seed makes both the same work. It is their time in all,
+not the median step, because what the sampler does rarely, reading the energy counter for instance, falls on few steps.
 
-    for gpu in 0 1 2 3; do
-        CUDA_VISIBLE_DEVICES=$gpu python benchmarks/sampler_overhead.py steps --pairs 5 --devices gpu:1 --file p.jsonl &
-    done; wait
+The two launches of a pair come one after the other, in an order that alternates from pair to pair. `--side-by-side`
+runs them at the same time, each on its half of the devices, and they exchange the halves from pair to pair: what slows
+down the whole host for minutes, as neighbours of a virtual machine do, then hits both alike. Either way the log ratio
+of pair i is d_i = e + s_i · b + noise, with e the effect, s_i = ±1 by which of the two is first, or on the first half,
+and b what that place is worth; least squares give e, and its interval is Student's t with two degrees of freedom less
+than pairs.
+
+A launch before the pairs fills caches and does not count. With `--file` the pairs are kept, and those there count too:
+so a measurement goes on after an interruption.
 """
 
 import json
+import math
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, TypeAlias
 
 import click
-import pandas as pd
 import psutil
+from scipy.stats import linregress, t
 
-from placebench.compare.statistics import Better, compare
 from placebench.config import parse_settings
-from placebench.devices import device_to_dict, discover, parse_devices
-from placebench.errors import LaunchError, PlacebenchError
+from placebench.devices import Device, device_to_dict, discover, parse_devices
+from placebench.errors import LaunchError, PlacebenchError, UsageError
 from placebench.launches import JOB, SAMPLER, Launcher
 from placebench.ownership import own_run
-from placebench.plan import Plan, PlannedLaunch, RunRequest, make_plan
+from placebench.plan import BoundPlacement, Plan, PlannedLaunch, RunRequest, bind, make_plan
 from placebench.processes import stop_process
 from placebench.runfolder import Status, Trial, read_jsonl, write_json
 
 _GRACE_S = 10.0
 _START_S = 3.0
+
+Timings: TypeAlias = dict[str, list[float]]
+"""Seconds of the step and of each phase, a number a measured step."""
 
 
 @click.group(help="Measure what the sampler costs.")
@@ -84,24 +94,36 @@ def share(processes: int, seconds: float, hz: float, devices: str | None) -> Non
 
 
 @main.command()
-@click.option("--pairs", type=click.IntRange(2), default=10, show_default=True, help="Launches with, and without.")
+@click.option("--pairs", type=click.IntRange(3), default=10, show_default=True, help="Launches with, and without.")
 @click.option("--placement", default="standard", show_default=True, help="Placement to launch.")
 @click.option("--devices", help="cpu:N or gpu:N, as of placebench run.  [default: what is there]")
+@click.option("--side-by-side", is_flag=True, help="Run both launches of a pair at once, each on half of the devices.")
 @click.option("--hz", type=float, default=5.0, show_default=True, help="Samples a second.")
 @click.option("--file", "kept", type=click.File("a"), help="Add the pairs to this file.")
 @click.option("--set", "settings", multiple=True, help="Workload setting, as of placebench run; repeatable.")
 def steps(
-    pairs: int, placement: str, devices: str | None, hz: float, kept: TextIO | None, settings: tuple[str, ...]
+    pairs: int,
+    placement: str,
+    devices: str | None,
+    side_by_side: bool,
+    hz: float,
+    kept: TextIO | None,
+    settings: tuple[str, ...],
 ) -> None:
     """Print the ratio of step times with the sampler to those without."""
     with tempfile.TemporaryDirectory(prefix="pb-overhead-") as folder:
-        request = RunRequest(
-            placements=placement, workload=parse_settings(settings), devices=devices, rounds=pairs, out=Path(folder)
-        )
         try:
+            places = _places(discover(parse_devices(devices) if devices else None), side_by_side)
+            request = RunRequest(
+                placements=placement,
+                workload=parse_settings(settings),
+                devices=f"{places[0][0].kind}:{len(places[0])}",
+                rounds=pairs,
+                out=Path(folder),
+            )
             plan = make_plan(request)
             with kept or Path(folder, "pairs.jsonl").open("a") as file:
-                for pair in _measured_pairs(plan, hz):
+                for pair in _measured_pairs(plan, places, hz):
                     file.write(json.dumps(pair) + "\n")
                     file.flush()
             measured = list(read_jsonl(Path(file.name)))
@@ -112,35 +134,88 @@ def steps(
         f" {plan.devices[0].kind} devices, {len(measured)} pairs of launches:"
     )
     for phase in measured[0]["with"]:
-        without, sampled = (
-            {pair: pd.Series(row[side][phase]) for pair, row in enumerate(measured)} for side in ("without", "with")
-        )
-        ratio = compare(without, sampled, Better.LESS)
-        assert ratio is not None
-        click.echo(f"{phase:15} {ratio.value:.4f}, 95 % interval {ratio.low:.4f} to {ratio.high:.4f}")
+        ratio, low, high = effect(measured, phase)
+        click.echo(f"{phase:15} {ratio:.4f}, 95 % interval {low:.4f} to {high:.4f}")
 
 
-def _measured_pairs(plan: Plan, hz: float) -> Iterator[dict[str, dict[str, list[float]]]]:
-    """What the two launches of each pair took, by `with` and `without`, as soon as both are there."""
-    pair: dict[str, dict[str, list[float]]] = {}
-    _launch(plan, plan.launches[0], Trial(plan.folder.path / "uncounted"), hz=None)
-    for launch in plan.launches:
-        for side in ("with", "without") if launch.round % 2 else ("without", "with"):
-            trial = Trial(plan.folder.path / f"{launch.round:02d}-{side}")
-            pair[side] = _launch(plan, launch, trial, hz if side == "with" else None)
-            click.echo(f"pair {launch.round:2d}  {side:7}  {statistics.median(pair[side]['step']):.4f} s a step")
+def effect(measured: Sequence[Mapping[str, Any]], phase: str) -> tuple[float, float, float]:
+    """The ratio of a phase's time with the sampler to that without, and the ends of its 95 % interval.
+
+    Args:
+        measured: pairs as `--file` keeps them, at least three and in both orders.
+        phase: of their timings.
+    """
+    ratios = [math.log(sum(pair["with"][phase]) / sum(pair["without"][phase])) for pair in measured]
+    found = linregress([1 if pair["first"] == "with" else -1 for pair in measured], ratios)
+    half = float(t.ppf(0.975, len(measured) - 2)) * found.intercept_stderr
+    return math.exp(found.intercept), math.exp(found.intercept - half), math.exp(found.intercept + half)
+
+
+def _places(devices: Sequence[Device], side_by_side: bool) -> list[Sequence[Device]]:
+    """The devices of the launches that run at the same time.
+
+    Raises:
+        UsageError: there are no two halves.
+    """
+    if not side_by_side:
+        return [devices]
+    half, odd = divmod(len(devices), 2)
+    if odd or not half:
+        raise UsageError(f"--side-by-side: {len(devices)} devices have no two halves; give an even number by --devices")
+    return [devices[:half], devices[half:]]
+
+
+def _measured_pairs(plan: Plan, places: Sequence[Sequence[Device]], hz: float) -> Iterator[dict[str, Any]]:
+    """The timings of each pair by `with` and `without`, and which of them was first, as soon as both are there."""
+    bound = [bind(plan.placements[0].placement, devices) for devices in places]
+    _launch_at_once(plan, 0, {f"uncounted-{number}": (place, None) for number, place in enumerate(bound)})
+    for number in range(1, plan.rounds + 1):
+        order = ("with", "without") if number % 2 else ("without", "with")
+        place = dict(zip(order, bound * (2 // len(bound)), strict=True))
+        launches = {side: (place[side], hz if side == "with" else None) for side in order}
+        groups = [launches] if len(bound) == 2 else [{side: launches[side]} for side in order]
+        pair: dict[str, Any] = {"first": order[0]}
+        for group in groups:
+            pair |= _launch_at_once(plan, number, group)
+        for side in order:
+            click.echo(f"pair {number:2d}  {side:7}  {statistics.fmean(pair[side]['step']):.4f} s a step")
         yield pair
 
 
-def _launch(plan: Plan, launch: PlannedLaunch, trial: Trial, hz: float | None) -> dict[str, list[float]]:
-    """Run one launch; `hz` None leaves the sampler out. Returns seconds of the step and its phases, a number a step.
+def _launch_at_once(
+    plan: Plan, number: int, launches: Mapping[str, tuple[BoundPlacement, float | None]]
+) -> dict[str, Timings]:
+    """Run launches at the same time, each on its devices and with its rate of the sampler.
 
     Raises:
-        LaunchError: the job failed.
+        LaunchError: a job failed; the others have been ended.
+    """
+    ended = threading.Event()
+    with ThreadPoolExecutor(len(launches)) as pool:
+        running = {
+            side: pool.submit(
+                _launch, plan, PlannedLaunch(number, place), Trial(plan.folder.path / f"{number:02d}-{side}"), hz, ended
+            )
+            for side, (place, hz) in launches.items()
+        }
+        try:
+            for launch in wait(running.values(), return_when=FIRST_EXCEPTION).done:
+                launch.result()
+            return {side: launch.result() for side, launch in running.items()}
+        finally:
+            ended.set()
+
+
+def _launch(plan: Plan, launch: PlannedLaunch, trial: Trial, hz: float | None, ended: threading.Event) -> Timings:
+    """Run one launch; `hz` None leaves the sampler out.
+
+    Raises:
+        LaunchError: the job failed, or had to end.
     """
     trial.path.mkdir(parents=True)
-    with own_run(plan.folder.path) as record:
-        launcher = Launcher(replace(plan, sample_hz=hz or 0.0), record, JOB, lambda: None)
+    with own_run(trial.path) as record:
+        plan = replace(plan, sample_hz=hz or 0.0)
+        launcher = Launcher(plan, record, JOB, lambda: "the measurement has ended" if ended.is_set() else None)
         result = launcher.run(launch, trial, lambda state: None)
     if result.status is not Status.DONE:
         raise LaunchError(f"a launch ended as {result.status}: {result.reason}")
