@@ -15,6 +15,7 @@ import click
 
 from placebench import __version__
 from placebench.commands import compare, gate, placements, show, slurm
+from placebench.commands.outputs import OutputPath
 from placebench.commands.shared import (
     FiniteRange,
     find_run,
@@ -187,7 +188,7 @@ _SECONDS = FiniteRange(min=0, min_open=True, max=1e8)
     "--devices", metavar="SPEC", help="cpu:N or gpu:N; gpu:NxM: a plan for M nodes.  [default: all GPUs, else CPU]"
 )
 @click.option("--name", help="Name of the run.  [default: the placements]")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs]")
+@click.option("--out", type=OutputPath(is_folder=True), help="Folder of the runs.  [default: runs]")
 @click.option("--model", help="A preset, a folder, or a hub id.  [default: tiny]")
 @click.option("--steps", type=int, help="Training steps of a launch.")
 @click.option("--warmup-steps", type=int, help="First steps of a launch, left out of the numbers.")

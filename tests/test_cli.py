@@ -79,6 +79,7 @@ def write(name: str, text: str) -> str:
         (["run", "--config", "nowhere.yaml"], "nowhere.yaml: cannot read it: No such file or directory"),
         (["run", "--config", "."], ".: cannot read it: Is a directory"),
         (["run", "--config", "broken.yaml"], "broken.yaml, line 2, column 1: "),
+        (["run", "--out", ""], "Invalid value for '--out': it is empty: name a folder"),
         (["run", "--config", "wrong.yaml"], "wrong.yaml, line 3: batch.size: input should be greater than 0 (got 0)"),
         (["run", "--config", "twice.yaml"], "twice.yaml, line 4, column 3: size is given twice"),
         (["run", "--config", "deep.yaml"], "deep.yaml: cannot read its values: maximum recursion depth exceeded"),

@@ -241,6 +241,11 @@ def test_the_command_passes_and_fails(tmp_path: Path) -> None:
             2,
             "--junit and --json both name empty/../new.json: give each a file of its own",
         ),
+        (
+            ["check", "run", "--baseline", "base.json", "--json", "empty/../base.json"],
+            2,
+            "--baseline and --json both name empty/../base.json: give each a file of its own",
+        ),
     ],
 )
 def test_other_ends_have_their_exit_code(
@@ -253,9 +258,11 @@ def test_other_ends_have_their_exit_code(
     save_baseline(Path("run"), Path("base.json"))
     Path("empty").mkdir()
     Path("broken.json").write_text("{")
-    Path("older.json").write_text(json.dumps({**json.loads(Path("base.json").read_text()), "schema_version": 0}))
+    kept = Path("base.json").read_text()
+    Path("older.json").write_text(json.dumps({**json.loads(kept), "schema_version": 0}))
     result = invoke(*arguments)
     assert result.exit_code == code, result.output
+    assert Path("base.json").read_text() == kept
     assert reason in result.stderr
     assert result.stderr.count("\n") == 1
     assert not Path("new.json").exists()

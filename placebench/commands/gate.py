@@ -74,6 +74,8 @@ def check(
     refuse_twice(sources, measured)
     try:
         sources_before = read_sources(baseline, _baseline_with_latest)
+        for source in sources_before:
+            refuse_same({"--baseline": source.path, "--junit": junit, "--json": json_path})
         measured_before = [load_baseline(source.path, source.placement) for source in sources_before]
         refuse_twice(sources_before, measured_before)
         now, before = as_chosen(
