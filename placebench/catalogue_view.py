@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from placebench.catalogue import Entry, look_up, usual_words
-from placebench.devices import Device
+from placebench.devices import Device, index_ranges
 from placebench.errors import Reasons
 from placebench.placement_presets import PRESETS
 from placebench.placement_words import SETTINGS, names_file, refuse_wrong_word, split_words
@@ -88,9 +88,4 @@ def _pools(bound: BoundPlacement, workload: Workload) -> Iterator[str]:
 def _ranges(devices: Sequence[Device]) -> Iterator[str]:
     """Devices of each node, neighbours together: `node0 gpu:0–3, gpu:6`."""
     for node, members in groupby(devices, key=lambda device: device.node):
-        indices = [device.index for device in members]
-        kind = devices[0].kind
-        runs = [
-            [index for _, index in run] for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])
-        ]
-        yield f"{node} {kind}:" + ",".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+        yield f"{node} {devices[0].kind}:{index_ranges(device.index for device in members)}"

@@ -3,8 +3,9 @@
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from placebench.errors import UsageError
@@ -181,6 +182,12 @@ def split_cores(cores: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]
     if each:
         return tuple(tuple(cores[index * each : (index + 1) * each]) for index in range(count))
     return tuple((cores[index % len(cores)],) for index in range(count))
+
+
+def index_ranges(indices: Iterable[int]) -> str:
+    """Indices in rising order as text, neighbours together: `0–3,6`."""
+    runs = [[index for _, index in run] for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])]
+    return ",".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def sharing_note(devices: Sequence[Device]) -> str | None:

@@ -171,7 +171,7 @@ class SyntheticRun:
                 "cpu_model": "Example CPU",
                 "cpu_count": 2,
                 "memory_bytes": 8 * GIB,
-                "gpus": [self.device_name] if self.source == "nvml" else [],
+                "gpus": [{"index": 0, "name": self.device_name}] if self.source == "nvml" else [],
             },
             "versions": {"placebench": "0.1.0", "python": "3.11.7", "torch": "2.13.0"},
             "git": {"commit": "0123456789abcdef", "dirty": False},

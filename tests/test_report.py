@@ -11,6 +11,7 @@ from rich.console import Console
 from showing import printed
 from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
 
+from placebench.compare.arms import run_arms
 from placebench.compare.comparison import compare_run
 from placebench.errors import UsageError
 from placebench.report import build_report, show
@@ -279,19 +280,39 @@ def test_the_numbers_that_are_said_to_be_compared_launch_by_launch_are(tmp_path:
     assert by_launch == {"hidden by overlap", "device load", "peak memory", "idle", "energy per step", "tokens/J"}
 
 
-def test_the_links_of_each_gpu_are_a_row_that_names_the_others(tmp_path: Path) -> None:
+def test_the_host_is_told_for_people(tmp_path: Path) -> None:
     path = SyntheticRun(rounds=1).write(tmp_path / "run")
     content = json.loads((path / "run.json").read_text())
     # GPU 1 does not answer, so that it has no place among the links.
-    content["host"]["gpus"] = [{"index": index, "name": "NVIDIA H200"} for index in (0, 2, 3)]
-    content["host"]["gpu_links"] = [[None, "NV18", "SYS"], ["NV18", None, "NV12"], ["SYS", "NV12", None]]
+    content["host"] |= {
+        "usable_cores": [0, 1, 2, 3, 6, 8, 9],
+        "memory_bytes": 48 << 30,
+        "gpus": [
+            {"index": 0, "uuid": "GPU-0a", "name": "NVIDIA H200", "memory_bytes": 140 << 30, "pci": "0000:06:00.0"},
+            *({"index": index, "name": "NVIDIA H200"} for index in (2, 3)),
+        ],
+        "gpu_links": [[None, "NV18", "SYS"], ["NV18", None, "NV12"], ["SYS", "NV12", None]],
+        "gpu_fault": None,
+        "unreadable_gpus": {"1": "GPU is lost"},
+    }
     (path / "run.json").write_text(json.dumps(content))
     build_report(path)
     markdown = (path / "report.md").read_text()
-    assert "| links of gpu:0 | gpu:2 NV18, gpu:3 SYS |" in markdown
-    assert "| links of gpu:2 | gpu:0 NV18, gpu:3 NV12 |" in markdown
-    assert "| links of gpu:3 | gpu:0 SYS, gpu:2 NV12 |" in markdown
-    assert "gpu_links" not in markdown
+    for row in (
+        "| usable cores | 0–3,6,8–9 |",
+        "| memory | 48.0 GiB |",
+        "| gpu:0 | NVIDIA H200, 140 GiB, GPU-0a, PCI 0000:06:00.0 |",
+        "| gpu:1 | does not answer (GPU is lost) |",
+        "| gpu:2 | NVIDIA H200 |",
+        "| links of gpu:0 | gpu:2 NV18, gpu:3 SYS |",
+        "| links of gpu:2 | gpu:0 NV18, gpu:3 NV12 |",
+        "| links of gpu:3 | gpu:0 SYS, gpu:2 NV12 |",
+    ):
+        assert row in markdown
+    assert "gpu_" not in markdown.partition("## Host, software and workload")[2].partition("workload ")[0]
+    arms = run_arms(path)
+    assert arms[0].facts["host gpu:1"] == "does not answer (GPU is lost)"
+    assert "host gpu_links" not in arms[0].facts
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from placebench.compare.caveats import caveats
 from placebench.compare.comparison import Comparison, PlacementResult, compare_run
+from placebench.compare.host_facts import host_facts
 from placebench.compare.measured import Measured
 from placebench.compare.reasons import Side
 from placebench.compare.statistics import MIN_EFFECT, Ratio
@@ -168,9 +169,7 @@ def _run_facts(comparison: Comparison, result: PlacementResult) -> Facts:
     for key, value in flatten(run.manifest.get("workload", {})).items():
         if key not in NOT_WORK and value is not None:
             facts[WORKLOAD_FACTS.get(key, f"workload {key}")] = str(value)
-    facts |= {
-        f"host {key}": str(value) for key, value in flatten(run.manifest.get("host", {})).items() if value is not None
-    }
+    facts |= {f"host {name}": text for name, text in host_facts(run.manifest.get("host", {})).items()}
     facts |= {f"{name} version": str(value) for name, value in run.manifest.get("versions", {}).items() if value}
     if git := run.manifest.get("git"):
         facts["git commit"] = f"{git.get('commit')}{' with changes' if git.get('dirty') else ''}"

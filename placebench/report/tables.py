@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placebench.compare.efficiency import FORMULAS
+from placebench.compare.host_facts import host_facts
 from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE, placement_metrics
 from placebench.compare.text import MISSING, interval, plural, quantity, ratio, threshold
 from placebench.report.schema import Fact, PlacementSummary, Quantity, Ratio, Sampled, Summary
@@ -374,23 +375,12 @@ def _without_empty_columns(
 def environment_grid(summary: Summary) -> Grid:
     """What the run ran on and with: host, software, workload, one line a fact."""
     facts = {"command": " ".join(summary.command)}
-    facts |= {key: _fact(value) for key, value in summary.host.items() if key != "gpu_links"}
-    facts |= _links(summary.host)
+    facts |= host_facts(summary.host)
     facts |= {f"{package} version": str(version) for package, version in summary.versions.items() if version}
     if summary.git:
         facts["git commit"] = f"{summary.git.get('commit')}{' with changes' if summary.git.get('dirty') else ''}"
     facts |= {f"workload {key}": _fact(value) for key, value in _flat(summary.workload)}
     return Grid("Host, software and workload", ("", "value"), tuple((key, fact) for key, fact in facts.items() if fact))
-
-
-def _links(host: Mapping[str, Any]) -> dict[str, str]:
-    """How each GPU is linked to the others, one fact a GPU."""
-    rows = host.get("gpu_links")
-    labels = [f"gpu:{gpu['index']}" for gpu in host["gpus"]] if rows else []
-    return {
-        f"links of {label}": ", ".join(f"{other} {link}" for other, link in zip(labels, row, strict=True) if link)
-        for label, row in zip(labels, rows or (), strict=True)
-    }
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
