@@ -147,7 +147,7 @@ def mark_interrupted(run: Path) -> None:
     """Correct the files of a run that ended without a word: what says running is interrupted."""
     folder = RunFolder(run)
     for trial in folder.trials():
-        if trial.status is Status.RUNNING:
+        if trial.stands_at(Status.RUNNING):
             trial.set_status(Status.INTERRUPTED)
     content = json.loads(folder.run_file.read_text(encoding="utf-8"))
     if content["status"] == Status.RUNNING:

@@ -210,6 +210,20 @@ def test_a_signal_ends_the_run_and_keeps_what_is_done(
     assert_nothing_left(temp)
 
 
+def test_a_signal_that_ends_the_job_first_stops_the_run_too(tmp_path: Path, temp: Path) -> None:
+    body = """
+    os.kill(os.getppid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    """
+    with running(drive(tmp_path, body), temp) as runner:
+        output, _ = runner.communicate(timeout=60)
+    assert runner.returncode == InterruptedRunError.exit_code
+    folder = next(tmp_path.iterdir())
+    assert "stopped by SIGTERM: 0 of 2 launches are done" in output
+    assert statuses(folder) == {"01-standard": "interrupted"}
+    assert_nothing_left(temp)
+
+
 def test_the_time_limit_ends_the_run(tmp_path: Path, temp: Path) -> None:
     body = """
     steps()
@@ -380,6 +394,43 @@ def test_fewer_rounds_or_another_device_cannot_be_resumed(tmp_path: Path) -> Non
     lines = str(caught.value).splitlines()
     assert any("cpu:1" in line and "is not here as it was" in line for line in lines)
     assert any("--rounds is 2 now and already 3 in the run" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("name", None),
+        ("status", None),
+        ("status", "sleeping"),
+        ("workload", "small"),
+        ("launches", None),
+        ("launches", [{"round": 1, "placement": "standard", "status": "done"}]),
+        ("wall", {"total_s": "long"}),
+        ("placements", [{"name": "standard", "pools": None}]),
+        ("checkpoint_every", "often"),
+        ("resumed_from", "a checkpoint"),
+        ("cluster", {}),
+    ],
+)
+def test_a_run_of_another_version_is_refused_in_one_line_and_left_as_it_is(
+    tmp_path: Path, where: str, value: object
+) -> None:
+    folder = interrupted(tmp_path).folder
+    content = json.loads((folder / "run.json").read_text())
+    del content[where]
+    (folder / "run.json").write_text(json.dumps(content | ({} if value is None else {where: value})))
+    before = (folder / "run.json").read_bytes()
+    with pytest.raises(UsageError, match=r"run\.json: not as this placebench writes it") as caught:
+        resume_plan(folder, RunRequest())
+    assert len(str(caught.value).splitlines()) == 1
+    assert (folder / "run.json").read_bytes() == before
+
+
+def test_a_launch_with_a_damaged_status_runs_again(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path).folder
+    (RunFolder(folder).trial(1, "standard").path / "status").write_text("")
+    result, _ = run(resume_plan(folder, RunRequest()), "steps()")
+    assert (result.done, result.total) == (2, 2)
 
 
 def test_a_run_that_still_goes_on_cannot_be_resumed(tmp_path: Path) -> None:
