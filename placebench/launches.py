@@ -110,7 +110,11 @@ class Launcher:
                 job.wait(_POLL_S)
         state = watch.read()
         on_state(state)
-        return judge(job.returncode, len(state.step_times), self._plan.workload.steps - self._plan.steps_before)
+        end = judge(job.returncode, len(state.step_times), self._plan.workload.steps - self._plan.steps_before)
+        # A signal to all processes at once, as a cancelled batch job gets it, may end the job before it is seen here.
+        if end.status is not Status.DONE and (reason := self._stop()):
+            return Verdict(Status.INTERRUPTED, reason)
+        return end
 
     def _describe(self, launch: PlannedLaunch, mark: LaunchMark) -> dict[str, Any]:
         return {
