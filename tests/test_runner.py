@@ -73,6 +73,17 @@ def test_wall_time_is_split_without_a_rest(tmp_path: Path) -> None:
     assert content["wall"]["total_s"] >= content["wall"]["launches_s"]
 
 
+def test_a_clock_that_is_set_meanwhile_changes_no_wall_time(tmp_path: Path) -> None:
+    body = """
+    true_time = time.time
+    time.time = lambda: true_time() + 3600
+    steps()
+    """
+    result, _ = run(plan(tmp_path, placements="standard"), body)
+    wall = json.loads((result.folder / "run.json").read_text())["launches"][0]["wall"]
+    assert all(0 <= seconds < 600 for seconds in wall.values())
+
+
 @pytest.mark.parametrize(
     ("body", "status", "reason"),
     [
@@ -174,6 +185,16 @@ def test_a_job_without_progress_is_given_up(tmp_path: Path, temp: Path) -> None:
     assert "step 1/2: update_actor" in error.splitlines()[0]
     assert "still here" in error
     assert_nothing_left(temp)
+
+
+def test_the_folder_that_torch_makes_does_not_outlast_a_killed_job(tmp_path: Path, temp: Path) -> None:
+    body = """
+    import getpass, tempfile
+    os.mkdir(f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}")
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    run(plan(tmp_path, placements="standard"), body)
+    assert list(temp.iterdir()) == []
 
 
 def test_what_a_finished_job_leaves_is_ended(tmp_path: Path, temp: Path) -> None:
