@@ -155,6 +155,7 @@ def mark_interrupted(run: Path) -> None:
 
 
 def _sweep_run(content: dict[str, Any]) -> None:
+    from placebench.ppo.compile_cache import remove_empty_cache
     from placebench.processes import LaunchMark, ProcessId, kill_processes, launch_processes
 
     if launch := content["launch"]:
@@ -165,6 +166,7 @@ def _sweep_run(content: dict[str, Any]) -> None:
         )
         kill_processes(lambda: launch_processes(mark))
         remove_ray_temp_dir(mark.ray_temp_dir)
+        remove_empty_cache()
     # A run whose files are gone, damaged or not ours to write must not stop every later command.
     with contextlib.suppress(OSError, ValueError, KeyError):
         mark_interrupted(Path(content["run"]))
