@@ -16,6 +16,7 @@ from placebench.memory_use import memory_advice
 from placebench.ownership import RunRecord
 from placebench.placed import placed_workload
 from placebench.plan import Plan, PlannedLaunch
+from placebench.ppo.compile_cache import remove_empty_cache
 from placebench.processes import LaunchMark, LaunchProcesses, oom_kills, stop_process
 from placebench.progress import activity, format_seconds
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status, Trial, write_json
@@ -71,7 +72,7 @@ class Launcher:
             trial: an empty folder for it.
             on_state: called several times a second with the launch's state.
         """
-        started, kills = time.time(), oom_kills()
+        started, kills = time.monotonic(), oom_kills()
         with LaunchProcesses(self._record) as processes:
             write_json(trial.launch_file, self._describe(launch, processes.mark))
             trial.set_status(Status.RUNNING)
@@ -79,15 +80,16 @@ class Launcher:
             job = processes.start([*self._job, str(trial.path)], trial.log)
             end = self._watch(job, TrialWatch(trial), on_state)
             stop_process(job, _JOB_GRACE_S)
-            job_ended = time.time()
+            job_ended = time.monotonic()
             notes = _end_sampler(sampler, trial) + clock_notes(trial)
+        remove_empty_cache()  # a job that was killed could not
         if end.status is Status.FAILED and oom_kills() > kills:
             end = Verdict(Status.OOM, "the kernel killed a process because memory ran out")
         notes += tuple(
             f"process {process.pid} of the launch does not end even by SIGKILL" for process in processes.left
         )
         end = write_end(trial, end, lambda: memory_advice(self._plan, launch.placement))
-        wall = launch_wall(trial, started, job_ended, time.time())
+        wall = launch_wall(trial, started, job_ended, time.monotonic())
         return LaunchResult(end.status, end.reason, wall, notes, job.returncode in CLUSTER_CHANGED)
 
     def _start_sampler(self, trial: Trial, processes: LaunchProcesses) -> subprocess.Popen[bytes] | None:
@@ -110,7 +112,11 @@ class Launcher:
                 job.wait(_POLL_S)
         state = watch.read()
         on_state(state)
-        return judge(job.returncode, len(state.step_times), self._plan.workload.steps - self._plan.steps_before)
+        end = judge(job.returncode, len(state.step_times), self._plan.workload.steps - self._plan.steps_before)
+        # A signal to all processes at once, as a cancelled batch job gets it, may end the job before it is seen here.
+        if end.status is not Status.DONE and (reason := self._stop()):
+            return Verdict(Status.INTERRUPTED, reason)
+        return end
 
     def _describe(self, launch: PlannedLaunch, mark: LaunchMark) -> dict[str, Any]:
         return {

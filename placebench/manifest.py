@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,7 +31,7 @@ class Manifest:
         self._path = plan.folder.run_file
         self._begun = time.monotonic()
         self._content = self._earlier() if plan.resumed else _describe(plan, command)
-        self._earlier_s = float(self._content["wall"]["total_s"])
+        self._earlier_s, _ = recorded_seconds(self._content)
         self._content |= {"auto": plan.auto and plan.auto.to_dict(), "min_effect": plan.min_effect, "ended": None}
         self.extend(plan)
 
@@ -43,7 +43,7 @@ class Manifest:
     @property
     def launches_s(self) -> float:
         """Seconds of all launches so far."""
-        return float(sum(launch["wall"]["total_s"] for launch in self._content["launches"]))
+        return recorded_seconds(self._content)[1]
 
     def extend(self, plan: Plan) -> None:
         """Record the rounds of a plan, which may have become more."""
@@ -73,6 +73,12 @@ class Manifest:
         self._content["status"] = str(status)
         self._content["wall"] = {"total_s": total, "launches_s": inside, "outside_launches_s": total - inside}
         write_json(self._path, self._content)
+
+
+def recorded_seconds(content: Mapping[str, Any]) -> tuple[float, float]:
+    """Seconds of a run and of all its launches, from the content of its `run.json`."""
+    launches = [float(launch["wall"]["total_s"]) for launch in content["launches"]]
+    return float(content["wall"]["total_s"]), sum(launches)
 
 
 def utc_now() -> str:

@@ -147,7 +147,7 @@ def mark_interrupted(run: Path) -> None:
     """Correct the files of a run that ended without a word: what says running is interrupted."""
     folder = RunFolder(run)
     for trial in folder.trials():
-        if trial.status is Status.RUNNING:
+        if trial.stands_at(Status.RUNNING):
             trial.set_status(Status.INTERRUPTED)
     content = json.loads(folder.run_file.read_text(encoding="utf-8"))
     if content["status"] == Status.RUNNING:
@@ -155,6 +155,7 @@ def mark_interrupted(run: Path) -> None:
 
 
 def _sweep_run(content: dict[str, Any]) -> None:
+    from placebench.ppo.compile_cache import remove_empty_cache
     from placebench.processes import LaunchMark, ProcessId, kill_processes, launch_processes
 
     if launch := content["launch"]:
@@ -165,6 +166,7 @@ def _sweep_run(content: dict[str, Any]) -> None:
         )
         kill_processes(lambda: launch_processes(mark))
         remove_ray_temp_dir(mark.ray_temp_dir)
+        remove_empty_cache()
     # A run whose files are gone, damaged or not ours to write must not stop every later command.
     with contextlib.suppress(OSError, ValueError, KeyError):
         mark_interrupted(Path(content["run"]))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from placebench.cluster.discovery import Cluster
 from placebench.config import flatten, merge
 from placebench.devices import Device, DeviceSpec, device_from_dict
 from placebench.errors import Reasons, UsageError
+from placebench.manifest import recorded_seconds
 from placebench.ownership import live_runs, mark_interrupted
 from placebench.placement import Pool, placement_from_record
 from placebench.placement_words import parse_placements
@@ -42,32 +44,34 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
     folder, content = RunFolder(path), _read_run(RunFolder(path))
     if path.resolve() in live_runs():
         raise UsageError(f"{path}: the run still goes on in another process; stop that first")
-    mark_interrupted(path)
-    reasons = Reasons()
-    reasons.add(checks.missing_packages())
-    reasons.add(checks.full_disks(path))
     try:
         stored = tuple(device_from_dict(device) for device in content["devices"])
         workload = build_workload(content["workload"], f"{folder.run_file}: workload")
         placements = tuple(_placement(entry, stored) for entry in content["placements"])
         rounds, sample_hz = int(content["rounds"]), float(content["sample_hz"])
         stored_auto = auto_rounds_from(content.get("auto"))
-    except (KeyError, TypeError, ValueError) as error:
+        name, every = str(content["name"]), content.get("checkpoint_every") and int(content["checkpoint_every"])
+        checkpoint = Path(content["resumed_from"]["checkpoint"]) if content.get("resumed_from") else None
+        _read_rest(content)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{folder.run_file}: not as this placebench writes it: {error!r}; start a new run") from None
+    mark_interrupted(path)
+    reasons = Reasons()
+    reasons.add(checks.missing_packages())
+    reasons.add(checks.full_disks(path))
     cluster = reasons.attempt(lambda: _present(content, stored, request))
     reasons.add(checks.unusable_workload(workload))
-    resumed_from = content.get("resumed_from")
-    start = reasons.attempt(lambda: read_checkpoint(Path(resumed_from["checkpoint"]))) if resumed_from else None
+    start = reasons.attempt(partial(read_checkpoint, checkpoint)) if checkpoint else None
     reasons.attempt(lambda: _agree(request, path, content, workload, stored, rounds))
     auto = reasons.attempt(lambda: auto_rounds(request, stored_auto))
     reasons.raise_any()
     planned = planned_rounds(request, auto, rounds)
     done = _done_launches(folder, placements, planned)
-    every, before, to_come = content.get("checkpoint_every"), start.step if start else 0, planned * len(placements)
+    before, to_come = start.step if start else 0, planned * len(placements)
     reasons.add(no_room_for_checkpoints(workload, path, every, before, to_come - len(done)))
     reasons.raise_any()
     return Plan(
-        name=str(content["name"]),
+        name=name,
         folder=folder,
         placements=placements,
         workload=workload,
@@ -81,7 +85,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         sample_hz=sample_hz,
         done=done,
         resumed=True,
-        checkpoint_every=content.get("checkpoint_every"),
+        checkpoint_every=every,
         start=start,
         cluster=cluster,
     )
@@ -97,6 +101,14 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("schema_version") != SCHEMA_VERSION:
         raise UsageError(f"{folder.run_file}: not a run of this placebench; start a new one")
     return content
+
+
+def _read_rest(content: Mapping[str, Any]) -> None:
+    """Read what only later work on `run.json` needs, so that it is told of here."""
+    Status(content["status"])
+    recorded_seconds(content)
+    if content.get("cluster") is not None:
+        str(content["cluster"]["address"])
 
 
 def _placement(entry: Mapping[str, Any], devices: Sequence[Device]) -> BoundPlacement:
@@ -200,5 +212,5 @@ def _done_launches(folder: RunFolder, placements: Sequence[BoundPlacement], roun
         (number, placement.name)
         for number in range(1, rounds + 1)
         for placement in placements
-        if folder.trial(number, placement.name).status is Status.DONE
+        if folder.trial(number, placement.name).stands_at(Status.DONE)
     )

@@ -107,6 +107,13 @@ class Trial:
         except FileNotFoundError:
             return Status.PLANNED
 
+    def stands_at(self, status: Status) -> bool:
+        """Whether this is the launch's state; a damaged `status` file tells of none."""
+        try:
+            return self.status is status
+        except ValueError:
+            return False
+
     def set_status(self, status: Status) -> None:
         """Write the launch's state."""
         write_atomically(self.path / "status", f"{status}\n")

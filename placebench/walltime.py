@@ -25,11 +25,11 @@ class LaunchWall:
 
 
 def launch_wall(trial: Trial, started: float, job_ended: float, cleaned: float) -> LaunchWall:
-    """The wall time of a launch; all arguments in seconds since the epoch."""
+    """The wall time of a launch; all times on the host's monotonic clock, since the other one may be set meanwhile."""
     steps = list(read_jsonl(trial.steps))
     total, cleanup = cleaned - started, cleaned - job_ended
     if not steps:
         return LaunchWall(total, None, None, None, cleanup)
-    first = float(steps[0]["wall"]) - float(steps[0]["metrics"]["timing_s/step"])
-    last = float(steps[-1]["wall"])
+    first = float(steps[0]["mono"]) - float(steps[0]["metrics"]["timing_s/step"])
+    last = float(steps[-1]["mono"])
     return LaunchWall(total, first - started, last - first, job_ended - last, cleanup)

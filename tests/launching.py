@@ -34,7 +34,7 @@ def progress(stage, step=0, running=()):
 
 def end_step(step):
     with open(f"{trial}/steps.jsonl", "a") as stream:
-        row = {"step": step, "wall": time.time(), "metrics": {"timing_s/step": 0.01}}
+        row = {"step": step, "wall": time.time(), "mono": time.monotonic(), "metrics": {"timing_s/step": 0.01}}
         stream.write(json.dumps(row) + "\\n")
 
 def steps():

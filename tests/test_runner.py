@@ -73,6 +73,17 @@ def test_wall_time_is_split_without_a_rest(tmp_path: Path) -> None:
     assert content["wall"]["total_s"] >= content["wall"]["launches_s"]
 
 
+def test_a_clock_that_is_set_meanwhile_changes_no_wall_time(tmp_path: Path) -> None:
+    body = """
+    true_time = time.time
+    time.time = lambda: true_time() + 3600
+    steps()
+    """
+    result, _ = run(plan(tmp_path, placements="standard"), body)
+    wall = json.loads((result.folder / "run.json").read_text())["launches"][0]["wall"]
+    assert all(0 <= seconds < 600 for seconds in wall.values())
+
+
 @pytest.mark.parametrize(
     ("body", "status", "reason"),
     [
@@ -176,6 +187,16 @@ def test_a_job_without_progress_is_given_up(tmp_path: Path, temp: Path) -> None:
     assert_nothing_left(temp)
 
 
+def test_the_folder_that_torch_makes_does_not_outlast_a_killed_job(tmp_path: Path, temp: Path) -> None:
+    body = """
+    import getpass, tempfile
+    os.mkdir(f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}")
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    run(plan(tmp_path, placements="standard"), body)
+    assert list(temp.iterdir()) == []
+
+
 def test_what_a_finished_job_leaves_is_ended(tmp_path: Path, temp: Path) -> None:
     result, _ = run(plan(tmp_path), "leave_daemon(); steps(); os.mkdir(launch['ray_temp_dir'] + '/session_x')")
     assert result.done == 2
@@ -207,6 +228,20 @@ def test_a_signal_ends_the_run_and_keeps_what_is_done(
     assert f"stopped by {number.name}: 1 of 4 launches are done" in output
     assert statuses(folder) == {"01-standard": "done", "01-split": "interrupted"}
     assert json.loads((folder / "run.json").read_text())["status"] == "interrupted"
+    assert_nothing_left(temp)
+
+
+def test_a_signal_that_ends_the_job_first_stops_the_run_too(tmp_path: Path, temp: Path) -> None:
+    body = """
+    os.kill(os.getppid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    """
+    with running(drive(tmp_path, body), temp) as runner:
+        output, _ = runner.communicate(timeout=60)
+    assert runner.returncode == InterruptedRunError.exit_code
+    folder = next(tmp_path.iterdir())
+    assert "stopped by SIGTERM: 0 of 2 launches are done" in output
+    assert statuses(folder) == {"01-standard": "interrupted"}
     assert_nothing_left(temp)
 
 
@@ -380,6 +415,43 @@ def test_fewer_rounds_or_another_device_cannot_be_resumed(tmp_path: Path) -> Non
     lines = str(caught.value).splitlines()
     assert any("cpu:1" in line and "is not here as it was" in line for line in lines)
     assert any("--rounds is 2 now and already 3 in the run" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("name", None),
+        ("status", None),
+        ("status", "sleeping"),
+        ("workload", "small"),
+        ("launches", None),
+        ("launches", [{"round": 1, "placement": "standard", "status": "done"}]),
+        ("wall", {"total_s": "long"}),
+        ("placements", [{"name": "standard", "pools": None}]),
+        ("checkpoint_every", "often"),
+        ("resumed_from", "a checkpoint"),
+        ("cluster", {}),
+    ],
+)
+def test_a_run_of_another_version_is_refused_in_one_line_and_left_as_it_is(
+    tmp_path: Path, where: str, value: object
+) -> None:
+    folder = interrupted(tmp_path).folder
+    content = json.loads((folder / "run.json").read_text())
+    del content[where]
+    (folder / "run.json").write_text(json.dumps(content | ({} if value is None else {where: value})))
+    before = (folder / "run.json").read_bytes()
+    with pytest.raises(UsageError, match=r"run\.json: not as this placebench writes it") as caught:
+        resume_plan(folder, RunRequest())
+    assert len(str(caught.value).splitlines()) == 1
+    assert (folder / "run.json").read_bytes() == before
+
+
+def test_a_launch_with_a_damaged_status_runs_again(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path).folder
+    (RunFolder(folder).trial(1, "standard").path / "status").write_text("")
+    result, _ = run(resume_plan(folder, RunRequest()), "steps()")
+    assert (result.done, result.total) == (2, 2)
 
 
 def test_a_run_that_still_goes_on_cannot_be_resumed(tmp_path: Path) -> None:

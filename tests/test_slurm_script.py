@@ -273,6 +273,14 @@ def test_the_first_node_of_the_step_is_rays_head(monkeypatch: pytest.MonkeyPatch
 def test_outside_a_job_there_is_no_allocation() -> None:
     with pytest.raises(PlacebenchError, match="SLURM_JOB_ID is not set"):
         read_allocation({})
+    words = ["--logs", "logs", "--gpus-per-node", "0", "--", "run"]
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    job = [sys.executable, "-m", "placebench.slurm.job", *words]
+    done = subprocess.run(job, env=outside, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == PlacebenchError.exit_code
+    assert done.stderr.splitlines() == [
+        "placebench: SLURM_JOB_ID is not set: this runs in a job of placebench slurm submit"
+    ]
 
 
 def test_a_job_that_was_queued_again_goes_on_in_its_folder(tmp_path: Path) -> None:
@@ -351,6 +359,33 @@ def test_a_slow_controller_costs_neither_summary_nor_requeue(
     assert not asked or (tmp_path / "asked").read_text().strip() == asked
 
 
+def test_a_folder_that_the_node_cannot_write_is_one_line(tmp_path: Path, slow_slurm: dict[str, str]) -> None:
+    (tmp_path / "logs").write_text("")
+    words = ["--logs", str(tmp_path / "logs"), "--gpus-per-node", "0", "--", "run"]
+    command = [sys.executable, "-c", IMPATIENT, *words]
+    done = subprocess.run(command, env=slow_slurm, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == UsageError.exit_code
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"placebench: {tmp_path / 'logs'}/placebench_7_")
+    assert line.endswith("Not a directory: name another folder with --logs of placebench slurm submit")
+
+
+def test_a_step_that_has_ended_by_itself_is_no_fault(tmp_path: Path, slow_slurm: dict[str, str]) -> None:
+    ended = tmp_path / "ended"
+    (tmp_path / "bin" / "srun").write_text(f"#!/bin/sh\nuntil [ -e {ended} ]; do sleep 0.1; done\n")
+    (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\necho 7.0 placebench-ray\n")
+    (tmp_path / "bin" / "scancel").write_text(f"#!/bin/sh\ntouch {ended}\necho no such step >&2\nexit 1\n")
+    (tmp_path / "bin" / "scancel").chmod(0o755)
+    words = ["--logs", str(tmp_path), "--gpus-per-node", "0", "--", "run"]
+    patient = IMPATIENT.replace("0.2", "20")
+    with subprocess.Popen([sys.executable, "-c", patient, *words], env=slow_slurm) as job:
+        wait_for(lambda: list(tmp_path.glob("placebench_7_*/ray.log")), 60)
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == 128 + signal.SIGINT
+    (folder,) = tmp_path.glob("placebench_7_*")
+    assert (folder / "output.log").read_text() == ""
+
+
 def test_the_summary_tells_of_a_fault_too(tmp_path: Path, slow_slurm: dict[str, str]) -> None:
     (tmp_path / "bin" / "srun").unlink()
     words = ["--logs", str(tmp_path), "--gpus-per-node", "0", "--", "run"]
@@ -383,6 +418,7 @@ FACTS: dict[str, Any] = {
         ({}, "done (exit code 0)"),
         ({"exit_code": 3}, "failed (exit code 3)"),
         ({"exit_code": 3, "error": "no Ray"}, "failed (exit code 3): no Ray"),
+        ({"exit_code": 124}, "stopped by --time-limit of the run (exit code 124)"),
         ({"exit_code": 130, "stopped_by": signal.SIGUSR1}, "stopped before its time limit (exit code 130)"),
         ({"exit_code": 130, "stopped_by": signal.SIGUSR1, "requeued": True}, "queued again, it goes on where it was"),
         ({"exit_code": 130, "stopped_by": signal.SIGTERM}, "stopped by SLURM (cancelled or preempted) (exit code 130)"),

@@ -177,7 +177,9 @@ class Launch:
             for step in range(first, self._workload.steps + 1):
                 record = controller.run_step(step)
                 print(format_step(step, record.metrics), flush=True)
-                append_jsonl(steps, {"step": step, "wall": time.time(), "metrics": record.metrics})
+                append_jsonl(
+                    steps, {"step": step, "wall": time.time(), "mono": time.monotonic(), "metrics": record.metrics}
+                )
                 self._write_spans(record.spans)
                 self._write_kernels(record.kernels)
                 if self._checkpoint_every and step % self._checkpoint_every == 0:

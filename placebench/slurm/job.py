@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from placebench.cluster.discovery import PROBE
-from placebench.errors import PlacebenchError
+from placebench.errors import PlacebenchError, UsageError
 from placebench.manifest import utc_now
 from placebench.ownership import ray_temp_dir
 from placebench.runfolder import Status, write_atomically
@@ -141,11 +141,16 @@ def ray_on(job: Allocation, folder: Path, gpus: int, signals: Signals) -> Iterat
             _wait_for_nodes(f"{head}:{port}", len(job.nodes), nodes, signals, folder / "ray.log")
             yield f"{head}:{port}"
         finally:
-            _end_step(job)
+            refused = _end_step(job)
             try:
                 nodes.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                nodes.kill()  # SLURM ends what is left with the job
+                # A step that SLURM has ended by itself, as with a cancelled job, needed nobody to ask.
+                if refused:
+                    print(
+                        f"placebench: Ray was not asked to end: {refused}; SLURM ends it with the job", file=sys.stderr
+                    )
+                nodes.kill()
                 nodes.wait()
 
 
@@ -202,18 +207,23 @@ def unfinished_run(folder: Path) -> Path | None:
     return None
 
 
-def _end_step(job: Allocation) -> None:
-    """Ask Ray's tasks to end: srun itself would have them killed at once, with their files left on the nodes."""
+def _end_step(job: Allocation) -> str | None:
+    """Ask Ray's tasks to end: srun itself would have them killed at once, with their files left on the nodes.
+
+    Returns:
+        Why they were not asked; None when they were. What the run has done is there all the same, and is summed up.
+    """
     asked = ["squeue", "--noheader", "--steps", f"--jobs={job.job_id}", "--format=%i %j"]
     try:
         listed = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=_ASK_TIMEOUT_S)
         for line in listed.stdout.splitlines():
             step, _, name = line.strip().partition(" ")
             if name.strip() == _STEP:
-                subprocess.run(["scancel", "--signal=TERM", step], check=True, timeout=_ASK_TIMEOUT_S)
+                ask = ["scancel", "--signal=TERM", step]
+                subprocess.run(ask, capture_output=True, check=True, timeout=_ASK_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:
-        # What the run has done is there all the same, and is to be summed up.
-        print(f"placebench: Ray was not asked to end: {error}; SLURM ends it with the job", file=sys.stderr)
+        return str(error)
+    return None
 
 
 def _own_address() -> str:
@@ -238,11 +248,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("run", nargs="+")
     options = parser.parse_args(arguments)
     signals = Signals()
-    job = read_allocation(os.environ)
-    folder = job_folder(options.logs, job)
-    with (folder / "output.log").open("ab", buffering=0) as output:
-        os.dup2(output.fileno(), sys.stdout.fileno())
-        os.dup2(output.fileno(), sys.stderr.fileno())
+    try:
+        job = read_allocation(os.environ)
+        folder = job_folder(options.logs, job)
+        with (folder / "output.log").open("ab", buffering=0) as output:
+            os.dup2(output.fileno(), sys.stdout.fileno())
+            os.dup2(output.fileno(), sys.stderr.fileno())
+    except PlacebenchError as error:
+        print(f"placebench: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        where = error.filename or options.logs
+        print(
+            f"placebench: {where}: {error.strerror}: name another folder with --logs of placebench slurm submit",
+            file=sys.stderr,
+        )
+        return UsageError.exit_code
     begun, started = utc_now(), time.monotonic()
     code, error = _run(options.run, job, folder, options.gpus_per_node, signals)
     requeues = options.requeue and signals.received is signal.SIGUSR1 and code != 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.compare.metrics import HEADLINES
+from placebench.errors import TimeLimitError
 from placebench.progress import format_seconds
 from placebench.runfolder import RunFolder
 
@@ -74,6 +75,8 @@ def _state(facts: JobFacts) -> str:
         signal.SIGUSR1: "stopped before its time limit",
         signal.SIGTERM: "stopped by SLURM (cancelled or preempted)",
     }
+    if facts.stopped_by is None and facts.exit_code == TimeLimitError.exit_code:
+        return f"stopped by --time-limit of the run (exit code {facts.exit_code})"
     if facts.stopped_by is None:
         return f"failed (exit code {facts.exit_code})"
     return f"{why.get(facts.stopped_by, f'stopped by {facts.stopped_by.name}')} (exit code {facts.exit_code})"
