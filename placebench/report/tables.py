@@ -7,6 +7,7 @@ from typing import Any
 from placebench.compare.efficiency import FORMULAS
 from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE, placement_metrics
 from placebench.compare.text import MISSING, interval, plural, quantity, ratio, threshold
+from placebench.config import flatten
 from placebench.report.schema import Fact, PlacementSummary, Quantity, Ratio, Sampled, Summary
 
 
@@ -379,7 +380,7 @@ def environment_grid(summary: Summary) -> Grid:
     facts |= {f"{package} version": str(version) for package, version in summary.versions.items() if version}
     if summary.git:
         facts["git commit"] = f"{summary.git.get('commit')}{' with changes' if summary.git.get('dirty') else ''}"
-    facts |= {f"workload {key}": _fact(value) for key, value in _flat(summary.workload)}
+    facts |= {f"workload {key}": _fact(value) for key, value in flatten(summary.workload).items()}
     return Grid("Host, software and workload", ("", "value"), tuple((key, fact) for key, fact in facts.items() if fact))
 
 
@@ -391,14 +392,6 @@ def _links(host: Mapping[str, Any]) -> dict[str, str]:
         f"links of {label}": ", ".join(f"{other} {link}" for other, link in zip(labels, row, strict=True) if link)
         for label, row in zip(labels, rows or (), strict=True)
     }
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def _fact(value: Any) -> str:
