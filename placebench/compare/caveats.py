@@ -12,10 +12,10 @@ from placebench.compare.comparison import GPM_LOAD, Comparison, PlacementResult
 from placebench.compare.hardware import hardware_warnings
 from placebench.compare.metrics import LOAD, STEP_TIME
 from placebench.compare.run import Launch, Run
-from placebench.compare.scaling import WEAK
 from placebench.compare.statistics import Ratio
 from placebench.compare.text import interval, number, plural, ratio
 from placebench.compare.work import UnequalWork
+from placebench.placement import Scaling
 from placebench.runfolder import Status
 
 MISSED_TICKS = 0.01
@@ -128,7 +128,7 @@ def pairing_caveats(run: Run, first: PlacementResult, other: PlacementResult) ->
 def _unequal_work(comparison: Comparison) -> Iterator[str]:
     first = comparison.first
     for other in comparison.results[1:]:
-        if WEAK in (first.placement.scaling, other.placement.scaling):
+        if Scaling.WEAK in (first.placement.scaling, other.placement.scaling):
             yield (
                 f"Weak scaling: a step of {other.name} is {number(_tokens(other))} tokens, one of {first.name}"
                 f" {number(_tokens(first))}; compare tokens/s, not the time of a step."

@@ -112,6 +112,11 @@ class PlacementResult(Measured):
                 return str(pools.iloc[0])
         return None
 
+    def pool_idle(self, pool: str) -> float:
+        """Idle seconds a step of a pool's devices, their mean."""
+        devices = self.placement.pools[pool]
+        return sum(self.value(f"idle/{device}") for device in devices) / len(devices)
+
     @cached_property
     def phase_devices(self) -> pd.DataFrame:
         """What the samples of all launches of a placement say of each phase on each device.
