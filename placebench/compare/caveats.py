@@ -11,7 +11,7 @@ import pandas as pd
 from placebench.compare.comparison import GPM_LOAD, Comparison, PlacementResult
 from placebench.compare.hardware import hardware_warnings
 from placebench.compare.metrics import LOAD, STEP_TIME
-from placebench.compare.run import Launch, Run
+from placebench.compare.run import Launch, Run, is_whole_step
 from placebench.compare.statistics import Ratio
 from placebench.compare.text import interval, number, plural, ratio
 from placebench.compare.work import UnequalWork
@@ -195,7 +195,7 @@ def _launch(comparison: Comparison, launch: Launch) -> Iterator[str]:
 
 
 def _measured_steps(launch: Launch, left_out: int) -> int:
-    steps: pd.Series[int] = launch.spans.loc[launch.spans["phase"] == "step", "step"]
+    steps: pd.Series[int] = launch.spans.loc[is_whole_step(launch.spans), "step"]
     return int((steps > left_out).sum())
 
 

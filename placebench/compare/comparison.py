@@ -32,8 +32,9 @@ from placebench.compare.statistics import (
     middle,
     rounds_of_pairs,
 )
-from placebench.compare.steps import STEP_PHASE, measure_steps
+from placebench.compare.steps import measure_steps
 from placebench.compare.work import UnequalWork
+from placebench.logs.timing import STEP
 from placebench.placement import Scaling
 
 GPM_LOAD = "sm_activity"
@@ -269,7 +270,7 @@ def _steps_values(measured: pd.DataFrame) -> dict[str, float]:
 
 def _device_values(launch: Launch, placement: RunPlacement, attributed: pd.DataFrame, steps: int) -> dict[str, float]:
     """Load, peak memory and energy of every device of a launch, and those of all devices."""
-    whole = attributed[attributed["phase"] == STEP_PHASE].set_index("device")
+    whole = attributed[attributed["phase"] == STEP].set_index("device")
     memory = pd.Series({device: peak_memory(launch, device) for device in placement.devices})
     energy = whole["energy_j"] / (steps or np.nan)
     numbers = {f"load/{device}": float(load) for device, load in whole["load"].items()}

@@ -331,6 +331,12 @@ def load_run(path: Path) -> Run:
         raise UsageError(f"{folder.run_file}: not as placebench writes it: {what}") from None
 
 
+def is_whole_step(spans: pd.DataFrame) -> "pd.Series[bool]":
+    """Which spans, columns as in `Launch.spans`, are of a whole step: the controller's from its start to its end."""
+    whole: pd.Series[bool] = (spans["device"] == CONTROLLER) & (spans["phase"] == STEP)
+    return whole
+
+
 def _read_manifest(folder: RunFolder) -> dict[str, Any]:
     try:
         content = json.loads(folder.run_file.read_text(encoding="utf-8"))

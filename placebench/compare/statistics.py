@@ -288,8 +288,8 @@ def launches_needed(effect: float, sd: float, bound: float, *, paired: bool = Tr
 
 def detectable_effect(sd: float, launches: int, min_effect: float = MIN_EFFECT) -> float:
     """The smallest effect, as a fraction, that so many pairs of launches decide with probability `POWER`."""
-    count = np.array(launches)
-    return math.expm1(math.log1p(min_effect) + float(_reach(sd, count, count - 1.0)))
+    reach = _reach(sd, np.asarray(launches), np.asarray(launches - 1.0))
+    return math.expm1(math.log1p(min_effect) + float(reach))
 
 
 def _reach(sd: float, launches: NDArray[np.int64], freedom: Floats) -> Floats:
