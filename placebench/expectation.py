@@ -11,7 +11,7 @@ from placebench.models import JobShapes
 from placebench.runfolder import Status
 from placebench.workload import Workload
 
-# Dense bf16 peaks in FLOP/s by vendor data sheet, matched on the product name.
+# Dense bfloat16 peaks in FLOP/s by vendor data sheet, matched on the product name; of a V100, which has none, float16.
 GPU_PEAKS: Mapping[str, float] = {
     "B200": 2250e12,
     "H200": 989e12,

@@ -20,11 +20,11 @@ from placebench.placement_words import readable_placements
 from placebench.ppo.checkpoints import Checkpoint, changes, checkpoint_bytes, differences, read_checkpoint
 from placebench.rounds import AutoRounds, auto_rounds, planned_rounds
 from placebench.runfolder import RunFolder, slug
+from placebench.telemetry.samples import DEFAULT_HZ
 from placebench.workload import Workload, asks_for_critic, build_workload
 
 DEFAULT_PLACEMENTS = "standard,split"
 DEFAULT_STEP_TIMEOUT_S = 600.0
-DEFAULT_SAMPLE_HZ = 5.0
 _LONGEST_NAME = 60
 
 
@@ -146,7 +146,7 @@ class Plan:
     rounds: int
     step_timeout_s: float
     time_limit_s: float | None = None
-    sample_hz: float = DEFAULT_SAMPLE_HZ
+    sample_hz: float = DEFAULT_HZ
     auto: AutoRounds | None = None
     min_effect: float | None = None
     calibrates: bool = False
@@ -281,7 +281,7 @@ def make_plan(request: RunRequest) -> Plan:
         calibrates=request.calibrates,
         step_timeout_s=request.step_timeout_s,
         time_limit_s=request.time_limit_s,
-        sample_hz=DEFAULT_SAMPLE_HZ if request.sample_hz is None else request.sample_hz,
+        sample_hz=DEFAULT_HZ if request.sample_hz is None else request.sample_hz,
         checkpoint_every=request.checkpoint_every,
         start=start,
         cluster=cluster,

@@ -225,6 +225,11 @@ def test_words_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert parse_source(text) == found
 
 
+def test_a_named_arm_may_have_more_logs_than_a_file_name_has_letters() -> None:
+    files = [f"launch-{number:03d}.log" for number in range(40)]
+    assert parse_source(f"before={','.join(files)}") == Source("before", launches=tuple((Path(f),) for f in files))
+
+
 WORD = st.text(st.characters(codec="utf-8", exclude_characters="=,+:/\0"), min_size=1, max_size=8)
 
 

@@ -2,6 +2,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 from synthetic_run import GIB, GPU_SAMPLES, STANDARD, SyntheticRun, gpu_run
 
@@ -22,11 +23,14 @@ def test_a_clean_run_has_no_warnings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bits", "words"),
     [
-        (0x4, ["the power cap"]),
-        (0x20, ["a thermal slowdown by the driver"]),
-        (0x48, ["a hardware slowdown", "a thermal slowdown by the hardware"]),
-        (0x80, ["the power brake"]),
-        (0x3, []),
+        (pynvml.nvmlClocksEventReasonSwPowerCap, ["the power cap"]),
+        (pynvml.nvmlClocksEventReasonSwThermalSlowdown, ["a thermal slowdown by the driver"]),
+        (
+            pynvml.nvmlClocksEventReasonHwSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown,
+            ["a hardware slowdown", "a thermal slowdown by the hardware"],
+        ),
+        (pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown, ["the power brake"]),
+        (pynvml.nvmlClocksEventReasonGpuIdle | pynvml.nvmlClocksEventReasonApplicationsClocksSetting, []),
     ],
 )
 def test_limits_are_named_with_their_share(tmp_path: Path, bits: int, words: list[str]) -> None:
@@ -165,7 +169,7 @@ def test_samplers_of_several_nodes_are_read_together(tmp_path: Path) -> None:
             for line in (second, *lines, *([last] if last else [])):
                 append_jsonl(stream, line)
         sampling = load_run(path).launches[0].sampling
-        assert (sampling.source, sampling.gpm, sampling.gpm_absent) == ("nvml", False, {"cpu:1": "it has none"})
+        assert (sampling.source, sampling.gpm_absent) == ("nvml", {"cpu:1": "it has none"})
         assert (sampling.ticks, sampling.missed) == found
 
 

@@ -13,13 +13,14 @@ import click
 
 from placebench.errors import UsageError
 from placebench.rounds import MOST_ROUNDS
+from placebench.telemetry.samples import MAX_HZ
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 # A rarer sample than this says nothing of a phase.
-_LEAST_HZ, _MOST_HZ = 0.1, 50.0
+_LEAST_HZ = 0.1
 _LEAST_COLUMNS = 80
 
 
@@ -114,9 +115,9 @@ def read_share(_: click.Context, param: click.Parameter, text: str | None) -> fl
 
 def read_hz(_: click.Context, param: click.Parameter, hz: float | None) -> float | None:
     """An option that is a number of samples a second, for `callback`."""
-    if hz is None or hz == 0 or _LEAST_HZ <= hz <= _MOST_HZ:
+    if hz is None or hz == 0 or _LEAST_HZ <= hz <= MAX_HZ:
         return hz
-    raise UsageError(f"{param.opts[0]} {hz:g}: neither 0, for no samples, nor from {_LEAST_HZ:g} to {_MOST_HZ:g}")
+    raise UsageError(f"{param.opts[0]} {hz:g}: neither 0, for no samples, nor from {_LEAST_HZ:g} to {MAX_HZ:g}")
 
 
 def read_rounds(_: click.Context, param: click.Parameter, text: str | None) -> int | Literal["auto"] | None:

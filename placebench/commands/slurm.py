@@ -7,6 +7,7 @@ import click
 
 from placebench.commands.outputs import OutputPath
 from placebench.errors import PlacebenchError, UsageError
+from placebench.slurm.script import DEFAULT_GRACE_S
 
 _EXAMPLES = """Options that are not listed are sbatch's own and go into the script.
 
@@ -51,7 +52,7 @@ def slurm() -> None:
     "--grace",
     "grace_s",
     type=click.IntRange(min=30),
-    default=120,
+    default=DEFAULT_GRACE_S,
     show_default=True,
     help="Seconds before the time limit at which the run is stopped in order.",
 )

@@ -33,9 +33,9 @@ from placebench.compare.metrics import (
     placement_metrics,
 )
 from placebench.compare.pairing import hold_details, hold_headlines, pair
-from placebench.compare.reasons import basis, why
-from placebench.compare.statistics import MIN_EFFECT, Verdict
-from placebench.compare.text import listing, number, plural, quantity, ratio, seconds_interval, threshold
+from placebench.compare.reasons import basis, verdict_words, why
+from placebench.compare.statistics import MIN_EFFECT
+from placebench.compare.text import listing, number, plural, quantity, ratio, seconds_interval
 from placebench.errors import UsageError
 from placebench.logs.timing import phase_order
 
@@ -188,11 +188,7 @@ def headline(comparison: ArmComparison, other: Arm) -> str:
     if found is None:
         silent = [arm.name for arm in (first, other) if not arm.estimate(STEP_TIME.key).n] or ["one of them"]
         return f"{other.name} against {first.name}: no verdict, as {listing(silent)} gives no step time."
-    lead = {
-        Verdict.SLOWER: f"{other.name} is slower than {first.name}",
-        Verdict.FASTER: f"{other.name} is faster than {first.name}",
-        Verdict.SAME: f"{other.name} and {first.name} are the same within {threshold(comparison.min_effect)}",
-    }.get(found.verdict, f"Undecided whether {other.name} or {first.name} is faster")
+    lead = verdict_words(found.verdict, other.name, first.name, comparison.min_effect)
     before, now = (quantity(value, metric.unit) for value in _values(first, other, metric.key))
     factor = ratio(found.value, found.low, found.high)
     what = {

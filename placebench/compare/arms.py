@@ -14,7 +14,6 @@ from placebench.compare.host_facts import host_facts
 from placebench.compare.measured import Measured
 from placebench.compare.reasons import Side
 from placebench.compare.statistics import MIN_EFFECT, Ratio
-from placebench.compare.steps import STEP_PHASE
 from placebench.compare.work import UnequalWork
 from placebench.config import flatten
 from placebench.errors import UsageError
@@ -186,6 +185,6 @@ def _measured_facts(result: PlacementResult) -> Facts:
         found[fact] = fmean(means) if means else np.nan
     devices = result.phase_devices
     if len(devices):
-        found["SM clock, MHz"] = devices.loc[devices["phase"] == STEP_PHASE, "clock_sm_mhz"].mean()
+        found["SM clock, MHz"] = devices.loc[devices["phase"] == STEP, "clock_sm_mhz"].mean()
     facts |= {fact: float(value) for fact, value in found.items() if np.isfinite(value)}
     return facts

@@ -13,10 +13,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from placebench.compare.energy import PowerCurve, power_curve
-from placebench.compare.run import APART, Launch, RunPlacement
-from placebench.compare.steps import STEP_PHASE
+from placebench.compare.run import APART, Launch, RunPlacement, is_whole_step
 from placebench.intervals import Intervals, contains, covered, length, subtract, union
-from placebench.telemetry.spans import CONTROLLER
+from placebench.logs.timing import STEP
 
 IDLE = "idle"
 GPM_RATES = ("sm_activity", "tensor_activity", "dram_activity")
@@ -46,14 +45,14 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
 
     Returns:
         One row a phase and device, in columns `COLUMNS`; besides the phases the rows `IDLE` (measured steps, no
-        phase on the device) and `STEP_PHASE` (all of it). `span_s` is the phase's time on the device over all
+        phase on the device) and `STEP` (all of it). `span_s` is the phase's time on the device over all
         measured steps, `seconds` the part that samples with a load cover, `samples` their number; `load` and its
         like (shares 0..1) and power (W) are means over time, the clock (MHz) of its readings; `energy_j` is the sum
-        over the measured steps, of which the phases and `IDLE` add up to `STEP_PHASE`; `allocated_bytes` is the most
+        over the measured steps, of which the phases and `IDLE` add up to `STEP`; `allocated_bytes` is the most
         that tensors took, where the job counts it. What the source does not have is NaN.
     """
     spans = launch.spans
-    is_step = (spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE)
+    is_step = is_whole_step(spans)
     steps = spans.loc[is_step & (spans["step"] > launch.last_warmup_step), ["start", "end"]]
     whole = union(steps.to_numpy(dtype=np.float64))
     spans = spans[~is_step & (covered(spans[["start", "end"]].to_numpy(dtype=np.float64), whole) > 0)]
@@ -71,7 +70,7 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
             for phase in dict.fromkeys(phase_of[mine])
         }
         phases[IDLE] = subtract(whole, union(np.concatenate([np.empty((0, 2)), *phases.values()])))
-        phases[STEP_PHASE] = whole
+        phases[STEP] = whole
         allocated = spans[mine].groupby("phase")["allocated_bytes"].max()
         curve = power_curve(launch, device)
         joules = _share_energy(launch.energy[launch.energy["device"] == device], phases, curve)
@@ -132,7 +131,7 @@ def _share_energy(readings: pd.DataFrame, phases: Mapping[str, Intervals], curve
     Phases may overlap on an engine that takes weights while it generates; together they still have what was counted.
     """
     mono, counter = (readings[column].to_numpy(dtype=np.float64) for column in ("mono", "energy_j"))
-    whole = curve.counted(phases[STEP_PHASE], mono, counter)
-    drawn = {phase: curve.drawn(active) for phase, active in phases.items() if phase != STEP_PHASE}
+    whole = curve.counted(phases[STEP], mono, counter)
+    drawn = {phase: curve.drawn(active) for phase, active in phases.items() if phase != STEP}
     together = sum(drawn.values()) or np.nan
-    return {phase: whole * joules / together for phase, joules in drawn.items()} | {STEP_PHASE: whole}
+    return {phase: whole * joules / together for phase, joules in drawn.items()} | {STEP: whole}

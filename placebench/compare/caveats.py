@@ -11,11 +11,11 @@ import pandas as pd
 from placebench.compare.comparison import GPM_LOAD, Comparison, PlacementResult
 from placebench.compare.hardware import hardware_warnings
 from placebench.compare.metrics import LOAD, STEP_TIME
-from placebench.compare.run import Launch, Run
-from placebench.compare.scaling import WEAK
+from placebench.compare.run import Launch, Run, is_whole_step
 from placebench.compare.statistics import Ratio
 from placebench.compare.text import interval, number, plural, ratio
 from placebench.compare.work import UnequalWork
+from placebench.placement import Scaling
 from placebench.runfolder import Status
 
 MISSED_TICKS = 0.01
@@ -49,9 +49,14 @@ def load_meaning(comparison: Comparison) -> str:
     """What 'device load' is in this run."""
     if comparison.load_signal == GPM_LOAD:
         return "share of the SMs with work (GPM)"
-    if any(launch.sampling.source == "nvml" for result in comparison.results for launch in result.launches):
+    if _has_gpus(comparison):
         return "share of time in which any kernel ran (NVML), kernels that only wait included"
     return "busy share of the device's cores"
+
+
+def _has_gpus(comparison: Comparison) -> bool:
+    """Whether any launch was sampled by NVML."""
+    return any(launch.sampling.source == "nvml" for result in comparison.results for launch in result.launches)
 
 
 def _missing(launch: Launch) -> str:
@@ -123,7 +128,7 @@ def pairing_caveats(run: Run, first: PlacementResult, other: PlacementResult) ->
 def _unequal_work(comparison: Comparison) -> Iterator[str]:
     first = comparison.first
     for other in comparison.results[1:]:
-        if WEAK in (first.placement.scaling, other.placement.scaling):
+        if Scaling.WEAK in (first.placement.scaling, other.placement.scaling):
             yield (
                 f"Weak scaling: a step of {other.name} is {number(_tokens(other))} tokens, one of {first.name}"
                 f" {number(_tokens(first))}; compare tokens/s, not the time of a step."
@@ -190,7 +195,7 @@ def _launch(comparison: Comparison, launch: Launch) -> Iterator[str]:
 
 
 def _measured_steps(launch: Launch, left_out: int) -> int:
-    steps: pd.Series[int] = launch.spans.loc[launch.spans["phase"] == "step", "step"]
+    steps: pd.Series[int] = launch.spans.loc[is_whole_step(launch.spans), "step"]
     return int((steps > left_out).sum())
 
 
@@ -199,7 +204,7 @@ def _load(comparison: Comparison) -> Iterator[str]:
         sampled = any(launch.sampling.source for launch in result.launches)
         if sampled and not result.estimate(LOAD.key).n:
             yield f"{result.name}: the samples have no device load"
-    if comparison.load_signal != GPM_LOAD and "any kernel" in load_meaning(comparison):
+    if comparison.load_signal != GPM_LOAD and _has_gpus(comparison):
         yield "Device load is NVML's: a device that spins in a waiting kernel reads 100 %."
     yield from _without_gpm(comparison)
 

@@ -32,8 +32,9 @@ from placebench.compare.statistics import (
     middle,
     rounds_of_pairs,
 )
-from placebench.compare.steps import STEP_PHASE, measure_steps
+from placebench.compare.steps import measure_steps
 from placebench.compare.work import UnequalWork
+from placebench.logs.timing import STEP
 from placebench.placement import Scaling
 
 GPM_LOAD = "sm_activity"
@@ -111,6 +112,11 @@ class PlacementResult(Measured):
             if len(pools):
                 return str(pools.iloc[0])
         return None
+
+    def pool_idle(self, pool: str) -> float:
+        """Idle seconds a step of a pool's devices, their mean."""
+        devices = self.placement.pools[pool]
+        return sum(self.value(f"idle/{device}") for device in devices) / len(devices)
 
     @cached_property
     def phase_devices(self) -> pd.DataFrame:
@@ -264,7 +270,7 @@ def _steps_values(measured: pd.DataFrame) -> dict[str, float]:
 
 def _device_values(launch: Launch, placement: RunPlacement, attributed: pd.DataFrame, steps: int) -> dict[str, float]:
     """Load, peak memory and energy of every device of a launch, and those of all devices."""
-    whole = attributed[attributed["phase"] == STEP_PHASE].set_index("device")
+    whole = attributed[attributed["phase"] == STEP].set_index("device")
     memory = pd.Series({device: peak_memory(launch, device) for device in placement.devices})
     energy = whole["energy_j"] / (steps or np.nan)
     numbers = {f"load/{device}": float(load) for device, load in whole["load"].items()}

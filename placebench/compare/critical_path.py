@@ -20,9 +20,9 @@ from itertools import accumulate
 import numpy as np
 import pandas as pd
 
-from placebench.compare.run import APART, Launch, RunPlacement
-from placebench.compare.steps import STEP_PHASE
+from placebench.compare.run import APART, Launch, RunPlacement, is_whole_step
 from placebench.intervals import covered, length, subtract, union
+from placebench.logs.timing import STEP
 from placebench.placement import Overlap
 from placebench.stepgraph import graph_among
 from placebench.telemetry.spans import CONTROLLER
@@ -116,7 +116,7 @@ class SpanGraph:
         names = {work.phase for work in self._works}
         graph = graph_among(names, placement.staleness, has_engines=placement.has_engines)
         self._graph = {phase.name: phase for phase in graph}
-        whole = spans[(spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE)]
+        whole = spans[is_whole_step(spans)]
         ends = zip(whole["start"].tolist(), whole["end"].tolist(), strict=True)
         self._windows: dict[int, tuple[float, float]] = dict(zip(whole["step"].tolist(), ends, strict=True))
 
@@ -205,7 +205,7 @@ def _works(spans: pd.DataFrame, alone: Collection[str]) -> tuple[Work, ...]:
         alone: phases in which devices work by themselves, each span for its own.
     """
     times: dict[tuple[int, str], list[tuple[str, float, float]]] = defaultdict(list)
-    chosen = spans[(spans["step"] > 0) & (spans["phase"] != STEP_PHASE)]
+    chosen = spans[(spans["step"] > 0) & (spans["phase"] != STEP)]
     columns = (chosen[name].tolist() for name in ("step", "phase", "device", "start", "end"))
     for step, phase, device, start, end in zip(*columns, strict=True):
         times[step, phase].append((device, start, end))

@@ -7,10 +7,9 @@ import pandas as pd
 
 from placebench.compare.attribution import IDLE
 from placebench.compare.comparison import Comparison, PlacementResult
-from placebench.compare.run import Launch
-from placebench.compare.steps import STEP_PHASE
+from placebench.compare.run import Launch, is_whole_step
 from placebench.compare.text import number, plural, quantity
-from placebench.telemetry.spans import CONTROLLER
+from placebench.logs.timing import STEP
 
 # Bits of NVML's clocks event reasons that hold clocks down against the work (nvml.h, nvmlClocksEventReasons).
 _REASONS: Mapping[int, str] = {
@@ -49,8 +48,7 @@ def hardware_warnings(comparison: Comparison) -> Iterator[str]:
 def _measured_samples(launch: Launch) -> pd.DataFrame:
     """Samples taken during the measured steps."""
     spans = launch.spans
-    measured = spans["step"] > launch.last_warmup_step
-    steps = spans[(spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE) & measured]
+    steps = spans[is_whole_step(spans) & (spans["step"] > launch.last_warmup_step)]
     mono = launch.samples["mono"]
     chosen: pd.DataFrame = launch.samples[(mono >= steps["start"].min()) & (mono <= steps["end"].max())]
     return chosen
@@ -74,7 +72,7 @@ def _unequal_clocks(first: PlacementResult, other: PlacementResult) -> Iterator[
     if not first.launches or not other.launches:
         return
     before, now = (_phases_of_one_pool(result) for result in (first, other))
-    working = before.index.intersection(now.index).difference([IDLE, STEP_PHASE])
+    working = before.index.intersection(now.index).difference([IDLE, STEP])
     before, now = before.loc[working], now.loc[working]
     before = before[before["clock_sm_mhz"].notna() & (before["seconds"] > 0)]
     now = now.reindex(before.index).dropna(subset="clock_sm_mhz")
@@ -126,13 +124,13 @@ def _slow_spans(comparison: Comparison, result: PlacementResult) -> Iterator[str
     if len(result.launches) < 2:
         return
     seconds = result.samples.pivot(index=["phase", "round"], columns="device", values="span_s")
-    whole = float(seconds.loc[STEP_PHASE].to_numpy(dtype=np.float64).mean())
+    whole = float(seconds.loc[STEP].to_numpy(dtype=np.float64).mean())
     for devices in result.placement.pools.values():
         for device in devices:
             peers = [peer for peer in devices if peer != device]
             for phase in dict.fromkeys(seconds.index.get_level_values("phase")):
                 mine = seconds.loc[phase]
-                if not peers or phase in (IDLE, STEP_PHASE) or not mine[device].mean() > NOTABLE_PHASE * whole:
+                if not peers or phase in (IDLE, STEP) or not mine[device].mean() > NOTABLE_PHASE * whole:
                     continue
                 slower = mine[device] / mine[peers].median(axis=1) - 1
                 if (slower > BELOW_PEERS).all():

@@ -3,9 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from placebench.compare.run import Launch
-from placebench.compare.steps import STEP_PHASE
-from placebench.telemetry.spans import CONTROLLER
+from placebench.compare.run import Launch, is_whole_step
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class LaunchTimes:
 def launch_times(launch: Launch) -> LaunchTimes:
     """Divide a launch's time; spans of its processes before the first and after the last are not seen."""
     spans = launch.spans
-    steps = spans[(spans["phase"] == STEP_PHASE) & (spans["device"] == CONTROLLER)]
+    steps = spans[is_whole_step(spans)]
     if steps.empty:
         return LaunchTimes(math.nan, math.nan, math.nan, 0)
     first, last = float(steps["start"].min()), float(steps["end"].max())

@@ -17,7 +17,7 @@ from placebench.compare.metrics import STEP_TIME
 from placebench.compare.run import Run
 from placebench.compare.statistics import Estimate, Ratio, Verdict
 from placebench.compare.steps import NO_PHASE, OWN_POOL
-from placebench.compare.text import interval, listing, number, plural, quantity, ratio, seconds_interval, threshold
+from placebench.compare.text import in_seconds, interval, listing, plural, quantity, ratio, seconds_interval, threshold
 
 # Shares of the step from which a cause, and a device's waiting, are worth a word.
 NOTABLE = 0.01
@@ -39,15 +39,20 @@ def headline(comparison: Comparison, other: PlacementResult) -> str:
     found = other.ratios.get(STEP_TIME.key)
     if found is None:
         return f"{other.name} against {first.name}: nothing to compare, the step times are missing."
-    lead = {
-        Verdict.SLOWER: f"{other.name} is slower than {first.name}",
-        Verdict.FASTER: f"{other.name} is faster than {first.name}",
-        Verdict.SAME: f"{other.name} and {first.name} are the same within {threshold(comparison.min_effect)}",
-    }.get(found.verdict, f"Undecided whether {other.name} or {first.name} is faster")
+    lead = verdict_words(found.verdict, other.name, first.name, comparison.min_effect)
     before, now, _ = launches_compared(first, other)
-    times = f"{_seconds(now.value(STEP_TIME.key))} against {_seconds(before.value(STEP_TIME.key))}"
+    times = f"{in_seconds(now.value(STEP_TIME.key))} against {in_seconds(before.value(STEP_TIME.key))}"
     factor = ratio(found.value, found.low, found.high)
     return f"{lead}: a step takes {factor} times as long, {times} ({basis(found)})."
+
+
+def verdict_words(verdict: Verdict, other: str, first: str, min_effect: float) -> str:
+    """What a verdict on a time or a throughput says of two sides, by their names; `min_effect` is a fraction."""
+    return {
+        Verdict.SLOWER: f"{other} is slower than {first}",
+        Verdict.FASTER: f"{other} is faster than {first}",
+        Verdict.SAME: f"{other} and {first} are the same within {threshold(min_effect)}",
+    }.get(verdict, f"Undecided whether {other} or {first} is faster")
 
 
 def alone(result: PlacementResult) -> str:
@@ -58,7 +63,7 @@ def alone(result: PlacementResult) -> str:
     if not step.n:
         return f"{result.name}: no step time is known: no finished launch has spans of its measured steps."
     basis = f"95 % interval {seconds_interval(step.low, step.high)}, " if step.n > 1 else ""
-    return f"{result.name}: a step takes {_seconds(step.value)} ({basis}{plural(step.n, 'launch', 'launches')})."
+    return f"{result.name}: a step takes {in_seconds(step.value)} ({basis}{plural(step.n, 'launch', 'launches')})."
 
 
 def reasons(comparison: Comparison, other: PlacementResult) -> tuple[str, ...]:
@@ -90,16 +95,16 @@ def waiting(run: Run, result: PlacementResult) -> str | None:
     if _longest_idle_share(result) < NOTABLE_WAIT:
         return None
     step = result.value(STEP_TIME.key)
-    pool = max(result.placement.pools, key=lambda name: _pool_idle(result, name))
-    idle = _pool_idle(result, pool)
+    pool = max(result.placement.pools, key=lambda name: result.pool_idle(name))
+    idle = result.pool_idle(pool)
     causes = {cause: result.value(f"wait/{pool}/{cause}") for cause in result.keys(f"wait/{pool}/")}
     longest = _most([(cause, seconds) for cause, seconds in _by_size(causes) if seconds >= NOTABLE * step])
-    parts = [f"{_seconds(seconds)} {_cause(cause)}" for cause, seconds in longest]
+    parts = [f"{in_seconds(seconds)} {_cause(cause)}" for cause, seconds in longest]
     rest = idle - sum(seconds for _, seconds in longest)
     if _is_notable(rest, result):
-        parts.append(f"{_seconds(rest)} in other waits")
+        parts.append(f"{in_seconds(rest)} in other waits")
     share = quantity(idle / step, "1")
-    waits = f"{_who(run, result, pool)} {_seconds(idle)} of the {_seconds(step)} step ({share})"
+    waits = f"{_who(run, result, pool)} {in_seconds(idle)} of the {in_seconds(step)} step ({share})"
     return f"In {result.name}, {waits}: {listing(parts)}."
 
 
@@ -153,7 +158,7 @@ def _sum(change: StepChange, clauses: Sequence[_Clause], first: PlacementResult)
 
 
 def _longer(seconds: float) -> str:
-    return f"{_seconds(abs(seconds))} {'longer' if seconds > 0 else 'shorter'}"
+    return f"{in_seconds(abs(seconds))} {'longer' if seconds > 0 else 'shorter'}"
 
 
 def _hidden_clauses(change: StepChange, first: PlacementResult, other: PlacementResult) -> Iterator[_Clause]:
@@ -164,11 +169,11 @@ def _hidden_clauses(change: StepChange, first: PlacementResult, other: Placement
         return
     most, least = (other, first) if more > 0 else (first, other)
     beside = [(pair, seconds) for pair, seconds in _by_size(_beside(most)) if _is_notable(seconds, most)]
-    text = f"{most.name} hides {_seconds(max(hidden))} beside its critical path"
+    text = f"{most.name} hides {in_seconds(max(hidden))} beside its critical path"
     if beside:  # what lies beside a gap is beside no phase
         text += f" ({_name(beside)})"
     if _is_notable(min(hidden), least):
-        text += f", {least.name} {_seconds(min(hidden))}"
+        text += f", {least.name} {in_seconds(min(hidden))}"
     yield _Clause(text, -more)
 
 
@@ -203,12 +208,12 @@ def _tell(parts: Sequence[PartChange], word: str, first: PlacementResult) -> str
     phases = _by_size({part.first.phase: abs(part.longer) for part in parts})
     if len(phases) == 1:
         ((phase, one),) = phases
-        told = f"{phase} takes {_seconds(one)} {word}"
+        told = f"{phase} takes {in_seconds(one)} {word}"
     else:
-        told = f"phases take {_seconds(sum(seconds for _, seconds in phases))} {word} ({_name(phases)})"
+        told = f"phases take {in_seconds(sum(seconds for _, seconds in phases))} {word} ({_name(phases)})"
     uneven = sum(part.other.imbalance - part.first.imbalance for part in parts)
     if word == "longer" and _is_notable(uneven, first):
-        told += f", {_seconds(uneven)} of it for the slowest device"
+        told += f", {in_seconds(uneven)} of it for the slowest device"
     return told
 
 
@@ -216,7 +221,7 @@ def _gap_clauses(change: StepChange, first: PlacementResult) -> Iterator[_Clause
     """Time between the phases of the path, in which the controller works."""
     more = sum(part.difference for part in change.parts if part.first.is_gap)
     if _is_notable(abs(more), first) and _has_a_sign(change.gaps):
-        yield _Clause(f"{_seconds(abs(more))} {'more' if more > 0 else 'less'} passes between phases", more)
+        yield _Clause(f"{in_seconds(abs(more))} {'more' if more > 0 else 'less'} passes between phases", more)
 
 
 def _has_a_sign(difference: Estimate) -> bool:
@@ -246,13 +251,7 @@ def _longest_idle_share(result: PlacementResult) -> float:
     """Share of the step that the devices of the longest waiting pool wait; 0 where no step was measured."""
     if not result.estimate(STEP_TIME.key).n:
         return 0.0
-    return max(_pool_idle(result, pool) for pool in result.placement.pools) / result.value(STEP_TIME.key)
-
-
-def _pool_idle(result: PlacementResult, pool: str) -> float:
-    """Idle seconds a step of a pool's devices, their mean."""
-    devices = result.placement.pools[pool]
-    return sum(result.value(f"idle/{device}") for device in devices) / len(devices)
+    return max(result.pool_idle(pool) for pool in result.placement.pools) / result.value(STEP_TIME.key)
 
 
 def _cause(cause: str) -> str:
@@ -275,7 +274,7 @@ def _most(found: Sequence[tuple[str, float]]) -> Sequence[tuple[str, float]]:
 
 def _name(found: Sequence[tuple[str, float]]) -> str:
     """Names with their seconds, and how many more there are."""
-    named = [f"{name} {_seconds(seconds)}" for name, seconds in _most(found)]
+    named = [f"{name} {in_seconds(seconds)}" for name, seconds in _most(found)]
     if more := len(found) - len(named):
         named.append(f"{more} more")
     return listing(named)
@@ -301,7 +300,3 @@ def basis(found: Ratio, *, interleaved: bool = True) -> str:
     if not found.pairs and interleaved:
         return f"Welch's {ends}, {launches}, not paired{more}"
     return f"{ends}, {launches}{more}"
-
-
-def _seconds(value: float) -> str:
-    return f"{number(value, 3 if value >= 1 else 2)} s"

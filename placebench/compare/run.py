@@ -91,15 +91,13 @@ class Sampling:
 
     Attributes:
         source: `nvml` or `cpu`; None when no sampler wrote.
-        gpm: whether SM, tensor and memory activity were read on every device.
-        gpm_absent: why not, by device.
+        gpm_absent: why SM, tensor and memory activity (GPM) were not read, by device.
         ticks: samples taken, those due less the missed ones; None when a sampler did not end in order.
         missed: how many of them were missed; None as above.
         errors: what it reported of devices.
     """
 
     source: str | None
-    gpm: bool
     gpm_absent: Mapping[str, str]
     ticks: int | None
     missed: int | None
@@ -241,7 +239,6 @@ class Launch:
         in_order = 0 < len(headers) <= len(footers)
         return Sampling(
             headers[0].get("source") if headers else None,
-            bool(headers) and all(header.get("gpm") for header in headers),
             {device: reason for header in headers for device, reason in (header.get("gpm_absent") or {}).items()},
             sum(footer["ticks"] for footer in footers) if in_order else None,
             sum(footer["missed"] for footer in footers) if in_order else None,
@@ -332,6 +329,12 @@ def load_run(path: Path) -> Run:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise UsageError(f"{folder.run_file}: not as placebench writes it: {what}") from None
+
+
+def is_whole_step(spans: pd.DataFrame) -> "pd.Series[bool]":
+    """Which spans, columns as in `Launch.spans`, are of a whole step: the controller's from its start to its end."""
+    whole: pd.Series[bool] = (spans["device"] == CONTROLLER) & (spans["phase"] == STEP)
+    return whole
 
 
 def _read_manifest(folder: RunFolder) -> dict[str, Any]:

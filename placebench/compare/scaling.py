@@ -14,8 +14,6 @@ from placebench.compare.metrics import TOKENS, TOKENS_PER_DEVICE
 from placebench.compare.pairing import pair
 from placebench.compare.statistics import Ratio
 
-WEAK = "weak"
-
 
 @dataclass(frozen=True)
 class ScalingResult:

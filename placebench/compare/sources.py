@@ -56,7 +56,7 @@ def parse_source(text: str) -> Source:
     """
     name, rest = None, text
     before, equals, after = text.partition("=")
-    if equals and before and after and "/" not in before and not Path(text).exists():
+    if equals and before and after and "/" not in before and not exists(Path(text)):
         name, rest = before, after
     if is_run(Path(rest)):
         return Source(name, run=Path(rest))
@@ -146,9 +146,17 @@ def is_run(path: Path) -> bool:
         return False
 
 
+def exists(path: Path) -> bool:
+    """Whether there is something at a path; what is no path at all, such as a name that is too long, is not there."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def _split(text: str, sign: str) -> list[str]:
     """Parts of a word; a file that is there under the whole word is one part."""
-    parts = [text] if _exists(text) else text.split(sign)
+    parts = [text] if exists(Path(text)) else text.split(sign)
     if not all(parts):
         raise UsageError(f"{text!r}: there is an empty entry: name a log before and behind each {sign!r}")
     return parts
@@ -156,10 +164,3 @@ def _split(text: str, sign: str) -> list[str]:
 
 def _files(launch: str) -> tuple[Path, ...]:
     return tuple(Path(file) for file in _split(launch, "+"))
-
-
-def _exists(text: str) -> bool:
-    try:
-        return Path(text).exists()
-    except (OSError, ValueError):
-        return False

@@ -282,16 +282,19 @@ def launches_needed(effect: float, sd: float, bound: float, *, paired: bool = Tr
     """
     counts = np.arange(2, MOST_LAUNCHES + 1)
     freedom = (counts - 1.0) * (1 if paired else 2)
-    reach = (stdtrit(freedom, (1 + CONFIDENCE) / 2) + stdtrit(freedom, POWER)) * sd / np.sqrt(counts)
-    enough = counts[reach <= abs(abs(effect) - bound)]
+    enough = counts[_reach(sd, counts, freedom) <= abs(abs(effect) - bound)]
     return int(enough[0]) if len(enough) else None
 
 
 def detectable_effect(sd: float, launches: int, min_effect: float = MIN_EFFECT) -> float:
     """The smallest effect, as a fraction, that so many pairs of launches decide with probability `POWER`."""
-    freedom = launches - 1.0
-    reach = (stdtrit(freedom, (1 + CONFIDENCE) / 2) + stdtrit(freedom, POWER)) * sd / math.sqrt(launches)
+    reach = _reach(sd, np.asarray(launches), np.asarray(launches - 1.0))
     return math.expm1(math.log1p(min_effect) + float(reach))
+
+
+def _reach(sd: float, launches: NDArray[np.int64], freedom: Floats) -> Floats:
+    """How far beyond the bound a log ratio must lie to be decided with probability `POWER`, by launches a side."""
+    return np.asarray((stdtrit(freedom, (1 + CONFIDENCE) / 2) + stdtrit(freedom, POWER)) * sd / np.sqrt(launches))
 
 
 def _ratio(

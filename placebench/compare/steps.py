@@ -17,11 +17,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from placebench.compare.run import APART, Launch, RunPlacement
+from placebench.compare.run import APART, Launch, RunPlacement, is_whole_step
+from placebench.logs.timing import STEP
 from placebench.placement import Role
 from placebench.telemetry.spans import CONTROLLER
 
-STEP_PHASE = "step"
 NO_PHASE = "no phase"
 OWN_POOL = "own pool"
 
@@ -83,7 +83,7 @@ def cut_step(number: int, spans: pd.DataFrame) -> Step | None:
     phase = spans["phase"].to_numpy(dtype=object)
     device = spans["device"].to_numpy(dtype=object)
     times = spans[["start", "end"]].to_numpy(dtype=np.float64)
-    whole = phase == STEP_PHASE
+    whole = phase == STEP
     if not whole.any():
         return None
     start, end = times[whole][0]
@@ -115,7 +115,7 @@ def split_steps(launch: Launch) -> Iterator[Step]:
     """
     spans = launch.spans
     starts, ends = spans["start"].to_numpy(), spans["end"].to_numpy()
-    is_whole = (spans["phase"] == STEP_PHASE).to_numpy()
+    is_whole = is_whole_step(spans).to_numpy()
     numbers = spans["step"].to_numpy()
     measured = np.flatnonzero(is_whole & (numbers > launch.last_warmup_step))
     for whole in measured[np.argsort(numbers[measured], kind="stable")]:

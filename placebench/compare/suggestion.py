@@ -16,7 +16,7 @@ from placebench.catalogue import look_up
 from placebench.compare.comparison import Comparison, PlacementResult
 from placebench.compare.forecast import Forecaster, forecaster
 from placebench.compare.metrics import STEP_TIME
-from placebench.compare.text import number, plural, quantity
+from placebench.compare.text import in_seconds, plural, quantity
 from placebench.devices import Device, device_from_dict
 from placebench.errors import UsageError
 from placebench.placement import Placement, Pool, placement_from_record
@@ -96,7 +96,7 @@ def suggest(comparison: Comparison) -> Suggestion | None:
     forecast, placement = others[0]
     ratio = forecast.expected_s / best.value(STEP_TIME.key)
     expected = (
-        f"about {_seconds(forecast.expected_s)} a step against {_seconds(best.value(STEP_TIME.key))} of {best.name}"
+        f"about {in_seconds(forecast.expected_s)} a step against {in_seconds(best.value(STEP_TIME.key))} of {best.name}"
     )
     if ratio * (1 + max(error, comparison.min_effect)) >= 1:
         text = (
@@ -206,10 +206,7 @@ def _because(comparison: Comparison, tried: Mapping[str, Placement], placement: 
         return ""
     nearest = min(alike, key=lambda result: result.value(STEP_TIME.key))
     step = nearest.value(STEP_TIME.key)
-    idle = {
-        pool: sum(nearest.value(f"idle/{device}") for device in devices) / len(devices) / step
-        for pool, devices in nearest.placement.pools.items()
-    }
+    idle = {pool: nearest.pool_idle(pool) / step for pool in nearest.placement.pools}
     pool = max(idle, key=lambda name: idle[name])
     now = next(one.size for one in placement.pools if one.name == pool)
     before = len(nearest.placement.pools[pool])
@@ -217,7 +214,3 @@ def _because(comparison: Comparison, tried: Mapping[str, Placement], placement: 
         return ""
     share, spared = quantity(idle[pool], "1"), plural(before - now, "device")
     return f": in {nearest.name}, the devices of {pool} wait {share} of the step and {spared} can be spared"
-
-
-def _seconds(value: float) -> str:
-    return f"{number(value, 3 if value >= 1 else 2)} s"

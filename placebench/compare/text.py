@@ -33,6 +33,11 @@ def quantity(value: float | None, unit: str) -> str:
     return number(value) if unit.startswith("tokens/") else f"{number(value)} {unit}"
 
 
+def in_seconds(value: float) -> str:
+    """A time in a sentence: three significant digits from 1 s on, two below."""
+    return f"{number(value, 3 if value >= 1 else 2)} s"
+
+
 def signed(value: float, unit: str) -> str:
     """A difference with its sign, a true minus, and its unit."""
     if abs(value) < NEGLIGIBLE:

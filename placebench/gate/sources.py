@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from placebench.compare.run import load_run
-from placebench.compare.sources import is_run
+from placebench.compare.sources import exists, is_run
 from placebench.errors import PlacebenchError, UsageError
 from placebench.gate.baseline import Baseline, load_baseline
 from placebench.placement_words import split_words
@@ -55,10 +55,10 @@ def read_sources(text: str, with_latest: Callable[[str], str]) -> tuple[Source, 
 
 def read_source(text: str) -> Source:
     """One entry: a path, or a path, a colon and a placement."""
-    if not _exists(Path(text)):
+    if not exists(Path(text)):
         for end, sign in enumerate(text):
             path = Path(text[:end])
-            if sign == ":" and (is_run(path) or (_exists(path) and path.is_file())):
+            if sign == ":" and (is_run(path) or (exists(path) and path.is_file())):
                 return Source(path, text[end + 1 :])
     return Source(Path(text))
 
@@ -82,7 +82,7 @@ def _is_there(entry: str) -> bool:
     """Whether an entry names a path, or a placement that is in the run or the baseline."""
     source = read_source(entry)
     if source.placement is None:
-        return bool(entry) and _exists(source.path)
+        return bool(entry) and exists(source.path)
     try:
         return source.placement in _placements(source.path)
     except PlacebenchError:
@@ -93,10 +93,3 @@ def _placements(path: Path) -> list[str]:
     if path.is_dir():
         return [placement.name for placement in load_run(path).placements]
     return list(load_baseline(path).placements)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # too long for a name, for example
-        return False

@@ -8,6 +8,7 @@ from placebench.compare.efficiency import FORMULAS
 from placebench.compare.host_facts import host_facts
 from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE, placement_metrics
 from placebench.compare.text import MISSING, interval, plural, quantity, ratio, threshold
+from placebench.config import flatten
 from placebench.report.schema import Fact, PlacementSummary, Quantity, Ratio, Sampled, Summary
 
 
@@ -379,16 +380,8 @@ def environment_grid(summary: Summary) -> Grid:
     facts |= {f"{package} version": str(version) for package, version in summary.versions.items() if version}
     if summary.git:
         facts["git commit"] = f"{summary.git.get('commit')}{' with changes' if summary.git.get('dirty') else ''}"
-    facts |= {f"workload {key}": _fact(value) for key, value in _flat(summary.workload)}
+    facts |= {f"workload {key}": _fact(value) for key, value in flatten(summary.workload).items()}
     return Grid("Host, software and workload", ("", "value"), tuple((key, fact) for key, fact in facts.items() if fact))
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def _fact(value: Any) -> str:

@@ -21,8 +21,8 @@ from placebench.compare.attribution import GPM_RATES
 from placebench.compare.comparison import Comparison
 from placebench.compare.critical_path import SpanGraph
 from placebench.compare.energy import power_curve
-from placebench.compare.run import Launch, Run, RunPlacement
-from placebench.compare.steps import STEP_PHASE
+from placebench.compare.run import Launch, Run, RunPlacement, is_whole_step
+from placebench.logs.timing import STEP
 from placebench.telemetry.spans import CONTROLLER
 
 GIB = 2**30
@@ -67,7 +67,7 @@ def _tracks(run: Run, launch: Launch, placement: RunPlacement, process: int, zer
             yield from _name_track(process, track, name if lane == 0 else f"{name} ({lane + 1})")
             for span in chosen:
                 yield _slice(
-                    f"step {span['step']}" if span["phase"] == STEP_PHASE else span["phase"],
+                    f"step {span['step']}" if span["phase"] == STEP else span["phase"],
                     "phase",
                     (process, track),
                     (span["start"], span["end"], zero),
@@ -116,7 +116,7 @@ def _name_track(process: int, track: int, name: str) -> Iterator[Event]:
 
 def _rows(run: Run, launch: Launch, placement: RunPlacement) -> Iterator[tuple[str, pd.DataFrame]]:
     spans = launch.spans
-    whole = (spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE)
+    whole = is_whole_step(spans)
     yield "steps", spans[whole]
     yield "controller, submission to result", spans[(spans["device"] == CONTROLLER) & ~whole]
     for device in placement.devices:
@@ -170,7 +170,7 @@ def _counters(
 def _queue(launch: Launch, process: int, zero: float) -> Iterator[Event]:
     """Sequences that wait for learners, where engines are apart from them: a value from the start of each step on."""
     spans = launch.spans
-    starts = spans[(spans["device"] == CONTROLLER) & (spans["phase"] == STEP_PHASE)].set_index("step")["start"]
+    starts = spans[is_whole_step(spans)].set_index("step")["start"]
     for column, name in (("training/queue_mean", "mean"), ("training/queue_max", "most")):
         fill = launch.steps.get(column, pd.Series(dtype=float)).dropna()
         known = pd.concat([starts, fill], axis=1, join="inner")

@@ -25,6 +25,7 @@ from placebench.errors import PlacebenchError, UsageError
 from placebench.manifest import utc_now
 from placebench.ownership import ray_temp_dir
 from placebench.runfolder import Status, write_atomically
+from placebench.slurm.node import free_port
 from placebench.slurm.summary import JobFacts, job_summary
 
 _RAY_TIMEOUT_S = 180.0
@@ -116,7 +117,7 @@ def ray_on(job: Allocation, folder: Path, gpus: int, signals: Signals) -> Iterat
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # what there was to finish has finished
     }
-    port, head = _free_port(), _own_address()
+    port, head = free_port(), _own_address()
     words = [
         sys.executable,
         "-m",
@@ -231,12 +232,6 @@ def _own_address() -> str:
     import ray
 
     return str(ray.util.get_node_ip_address())
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def main(arguments: Sequence[str]) -> int:

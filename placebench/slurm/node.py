@@ -25,7 +25,7 @@ def ray_command(port: int, head: str, folder: str, gpus: int) -> list[str]:
             f"--port={port}",
             f"--temp-dir={folder}",
             "--include-dashboard=false",
-            f"--ray-client-server-port={_free_port()}",
+            f"--ray-client-server-port={free_port()}",
         ]
         if os.environ["SLURM_NODEID"] == "0"
         else [f"--address={head}:{port}"]
@@ -37,7 +37,8 @@ def ray_command(port: int, head: str, folder: str, gpus: int) -> list[str]:
     ]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port of this node that nothing listens on now."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])

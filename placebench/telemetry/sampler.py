@@ -21,11 +21,9 @@ from placebench.errors import PlacebenchError, UsageError
 from placebench.runfolder import SCHEMA_VERSION, Trial, append_jsonl
 from placebench.telemetry.cpu_source import CpuSource
 from placebench.telemetry.processes import ProcessFile, ProcessSource
-from placebench.telemetry.samples import Line
+from placebench.telemetry.samples import DEFAULT_HZ, MAX_HZ, Line
 from placebench.telemetry.spans import SpanClock
 
-DEFAULT_HZ = 5.0
-MAX_HZ = 50.0
 _KEEP_UP_S = 1.0
 
 

@@ -25,6 +25,9 @@ from typing import Literal
 
 SourceName = Literal["cpu", "nvml"]
 
+DEFAULT_HZ = 5.0
+MAX_HZ = 50.0
+
 
 class Line(StrEnum):
     """Kinds of lines."""
@@ -77,7 +80,10 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("temperature_c", "°C", _NVML, "of the GPU, once a second"),
     Quantity("clock_sm_mhz", "MHz", _NVML, "of the SMs, at the sample"),
     Quantity("clock_memory_mhz", "MHz", _NVML, "of the memory, once a second"),
-    Quantity("event_reasons", "bits", _NVML, "why the clocks are not higher, at the sample; see EVENT_REASONS"),
+    Quantity(
+        "event_reasons", "bits", _NVML,
+        "why the clocks are not higher, at the sample: NVML's nvmlClocksEventReasons (nvml.h)",
+    ),
     Quantity("compute_processes", "1", _NVML, "processes that compute on the GPU, whoever started them; once a second"),
     Quantity(
         "earlier_processes", "1", _NVML,
@@ -91,19 +97,6 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("pcie_rx_bytes_s", "B/s", _NVML, "GPM: received over PCIe, since the previous GPM sample"),
     Quantity("pcie_tx_bytes_s", "B/s", _NVML, "GPM: sent over PCIe, since the previous GPM sample"),
 )  # fmt: skip
-
-EVENT_REASONS: dict[int, str] = {
-    0x001: "idle",
-    0x002: "application clocks set",
-    0x004: "software power cap",
-    0x008: "hardware slowdown",
-    0x010: "sync boost",
-    0x020: "software thermal slowdown",
-    0x040: "hardware thermal slowdown",
-    0x080: "hardware power brake",
-    0x100: "display clocks set",
-}
-"""Bits of `event_reasons`, as NVML's clocks event reasons define them."""
 
 
 def keys_of(source: SourceName) -> tuple[str, ...]:
