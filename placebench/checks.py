@@ -107,8 +107,13 @@ def full_disks(folder: Path) -> Iterator[str]:
             )
 
 
-def unusable_workload(workload: Workload) -> Iterator[str]:
-    """Models, data, reward and rollout that are not there or do not go together."""
+def unusable_workload(workload: Workload, *, elsewhere: bool = False) -> Iterator[str]:
+    """Models, data, reward and rollout that are not there or do not go together.
+
+    Args:
+        workload: to be checked.
+        elsewhere: whether it is planned for other hosts, so that nothing need be installed here.
+    """
     has_models = True
     length = workload.batch.max_prompt_length + workload.batch.max_response_length
     for model, option in _options(workload).items():
@@ -135,7 +140,7 @@ def unusable_workload(workload: Workload) -> Iterator[str]:
     else:
         yield from _unusable_reward_model(workload.reward_model, workload.model)
     # vLLM is what models of real size begin with: of one that is not there, it may not be what is wanted.
-    if has_models and workload.rollout.backend == "vllm" and find_spec("vllm") is None:
+    if has_models and workload.rollout.backend == "vllm" and not elsewhere and find_spec("vllm") is None:
         yield str(MissingExtraError("rollout.backend vllm", "vllm", "vllm"))
 
 

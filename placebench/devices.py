@@ -126,7 +126,8 @@ def discover(spec: DeviceSpec | None = None) -> tuple[Device, ...]:
     wanted = spec.count if spec is not None and spec.count is not None else max(1, len(gpus))
     if wanted > len(gpus):
         fewer = f"--devices gpu:{len(gpus)} or " if gpus else ""
-        raise UsageError(f"--devices {spec}: found {_found(inventory, gpus)}; use {fewer}--devices cpu")
+        elsewhere = f"; gpu:{wanted}x1 describes GPUs elsewhere, for a plan"
+        raise UsageError(f"--devices {spec}: found {_found(inventory, gpus)}; use {fewer}--devices cpu{elsewhere}")
     node = platform.node()
     return tuple(Device(gpu.uuid, "gpu", gpu.index, node, gpu.name, gpu.memory_bytes) for gpu in gpus[:wanted])
 

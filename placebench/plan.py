@@ -240,13 +240,14 @@ def make_plan(request: RunRequest) -> Plan:
     name = default_name(words) if request.name is None else request.name
     folder = RunFolder((request.out or Path("runs")) / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}")
     reasons = Reasons()
-    reasons.add(checks.missing_packages())
+    elsewhere = _is_for_elsewhere(request)
+    reasons.add(() if elsewhere else checks.missing_packages())
     unusable = () if request.name is None else tuple(checks.wrong_name(request.name))
     unusable = unusable or tuple(checks.unusable_folder(folder.path))
     reasons.add(unusable)
     workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
     if workload:
-        reasons.add(checks.unusable_workload(workload))
+        reasons.add(checks.unusable_workload(workload, elsewhere=elsewhere))
     found = reasons.attempt(lambda: find_devices(request))
     cluster, devices = found or (None, None)
     if devices:
@@ -263,7 +264,7 @@ def make_plan(request: RunRequest) -> Plan:
     if workload and every:
         reasons.add(checks.no_checkpoints(every, workload.steps))
     auto = reasons.attempt(lambda: auto_rounds(request))
-    if workload and devices and not unusable and not (request.devices and parse_devices(request.devices).is_described):
+    if workload and devices and not unusable and not elsewhere:
         launches = planned_rounds(request, auto) * len(placements)
         reasons.attempt(lambda: reasons.add(no_room_for_checkpoints(workload, folder.path, every, before, launches)))
     reasons.raise_any()
@@ -295,6 +296,14 @@ def _bind_readable(
     has_critic = asks_for_critic(request.workload)
     readable = readable_placements(words, devices_per_node(devices), reasons, has_critic=has_critic)
     return tuple(bind(placement, devices) for placement in readable)
+
+
+def _is_for_elsewhere(request: RunRequest) -> bool:
+    """Whether the devices are only described, so that the plan says nothing of this host."""
+    try:
+        return request.devices is not None and parse_devices(request.devices).is_described
+    except UsageError:  # which is told where the devices are looked for
+        return False
 
 
 def _not_here(request: RunRequest) -> Iterator[str]:

@@ -114,7 +114,9 @@ def test_a_host_without_driver_has_cpu_devices() -> None:
     assert [device.id for device in devices] == [f"cpu:{index}" for index in range(min(max(len(cores), 2), 8))]
     assert {core for device in devices for core in device.cores} <= cores
     assert sum(device.memory_bytes for device in devices) <= total_memory()
-    with pytest.raises(UsageError, match=r"--devices gpu:2: found no NVIDIA driver .* use --devices cpu"):
+    with pytest.raises(
+        UsageError, match=r"--devices gpu:2: found no NVIDIA driver .* use --devices cpu; gpu:2x1 describes"
+    ):
         discover(parse_devices("gpu:2"))
     record = host_record()
     assert (record["driver"], record["gpus"]) == (None, [])

@@ -1,11 +1,10 @@
 """docs/placements.md says what is so: its commands run, its files mean what stands over them, its picture is right."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
-from test_readme import ROOT, checkout, commands
+from test_readme import ROOT, checkout, commands, shell
 
 from placebench.placement import Placement
 from placebench.placement_files import KEYS
@@ -31,10 +30,7 @@ def test_its_commands_run(tmp_path: Path) -> None:
     assert len(found) >= 7
     for command in found:
         assert " --dry-run" in command or command.startswith("placebench placements"), command
-        done = subprocess.run(
-            command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        shell(command, tmp_path, environment)
 
 
 @pytest.mark.parametrize("word", [name for name in BLOCKS if not name.endswith(".yaml")])

@@ -173,6 +173,12 @@ def test_a_reward_of_the_user_that_cannot_be_imported_is_refused(
     assert reason in found
 
 
+def test_a_plan_for_other_hosts_needs_nothing_installed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda _: None)
+    there = {"devices": "gpu:4x2", "placements": "standard", "workload": {"model": "qwen2.5-1.5b"}, "dry_run": True}
+    assert make_plan(request(tmp_path, **there)).workload.rollout.backend == "vllm"
+
+
 def test_an_unknown_model_is_not_asked_for_vllm_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.util.find_spec
     monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "vllm" else there(name))

@@ -32,6 +32,14 @@ def small(command: str) -> list[str]:
     return words
 
 
+def shell(command: str, folder: Path, environment: dict[str, str]) -> None:
+    """Run a command of a page in a folder; it must end with 0."""
+    done = subprocess.run(
+        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
 def checkout(folder: Path) -> dict[str, str]:
     """Lay out a folder like a checkout with one run in it; returns the environment in which commands run there."""
     for name in COPIED:

@@ -26,7 +26,7 @@ MOST_NAMED = 3
 
 Side: TypeAlias = tuple[Run, PlacementResult]
 
-NOTHING = "no part of the critical path differs by a decided amount"
+NOTHING = "no single cause of a difference is decided"
 
 
 def headline(comparison: Comparison, other: PlacementResult) -> str:
