@@ -53,6 +53,7 @@ from typing import Literal
 
 from placebench.models import ModelShape
 from placebench.placement import Role
+from placebench.ppo.sizes import BUCKET_BYTES, CACHE_BLOCK_TOKENS, TABLE_VALUES
 from placebench.workload import Workload
 
 COMPUTED_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
@@ -74,11 +75,7 @@ ALLOCATOR_SHARES: Mapping[tuple[bool, Literal["one", "shard", "replicate"]], tup
 }
 _STATE = ("weights", "optimizer", "gradients", "copies")
 
-# As in the job: bytes of a bucket of weights, logits that exist at a time, tokens of a block of the engine's cache; and
 # vLLM's own tokens of a pass.
-_BUCKET_BYTES = 256 << 20
-_TABLE_VALUES = 1 << 28
-_CACHE_BLOCK_TOKENS = 128
 _PREFILL_TOKENS = 16_384
 _SAMPLING_BYTES = 56
 _ENGINE_SAMPLING_BYTES = 16
@@ -172,7 +169,7 @@ def estimate_memory(
     # Of a sharded model, what is whole at a time while its weights are written or sent.
     gathered = max(_Model(workload, actor, actor.parameters, True, ranks, kind).units) if shards > 1 else 0
     # No more is on the way to another pool at a time than a bucket, or the embedding where that is more.
-    bucket = min(max(_BUCKET_BYTES, value * actor.vocab_size * actor.hidden_size), value * actor.parameters)
+    bucket = min(max(BUCKET_BYTES, value * actor.vocab_size * actor.hidden_size), value * actor.parameters)
     if has_engine:
         moments["gen"] = {**always, **engine, "prefill": _prefill(workload, actor, ranks)}
         moments["update_weights"] = {**always, **engine, "copies": value * gathered}
@@ -306,7 +303,7 @@ class _Model:
     def _table_bytes(self, responses: int) -> int:
         if not self.has_logits:
             return 0
-        rows = min(responses, max(1, _TABLE_VALUES // self.shape.vocab_size))
+        rows = min(responses, max(1, TABLE_VALUES // self.shape.vocab_size))
         a_logit = 2 * self.value if self.workload.torch_compile else 6 * 4 + 1 + self.value
         return rows * self.shape.vocab_size * a_logit
 
@@ -356,9 +353,9 @@ def _engine_weights(workload: Workload, shape: ModelShape) -> int:
 
 def _engine_cache(workload: Workload, shape: ModelShape, ranks: int) -> int:
     batch, shared_by = workload.batch, workload.rollout.tensor_parallel_size
-    blocks = ceil((batch.max_prompt_length + batch.max_response_length) / _CACHE_BLOCK_TOKENS)
+    blocks = ceil((batch.max_prompt_length + batch.max_response_length) / CACHE_BLOCK_TOKENS)
     # The engine keeps one block for itself.
-    tokens = (ceil(batch.size / ranks) * shared_by * blocks + 1) * _CACHE_BLOCK_TOKENS
+    tokens = (ceil(batch.size / ranks) * shared_by * blocks + 1) * CACHE_BLOCK_TOKENS
     return tokens * _cache_bytes(workload, shape, shared_by)
 
 
