@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from typing import TypedDict
 
 import click
 import numpy as np
@@ -24,6 +25,18 @@ from placebench.models import model_shape
 from placebench.workload import Workload, build_workload
 
 REPEATS = 3
+
+
+class Side(TypedDict):
+    """What one start of a side measured.
+
+    Attributes:
+        start: seconds until it could generate.
+        seconds: of every generation, by the kind of request.
+    """
+
+    start: float
+    seconds: dict[str, list[float]]
 
 
 @click.command()
@@ -56,12 +69,12 @@ def main(model: str, sequences: int, pairs: int, settings: tuple[str, ...], side
             print(f"rollout / {kind}: {statistics.median(values):.3f} ({', '.join(f'{one:.3f}' for one in values)})")
 
 
-def _start(side: str) -> dict:  # type: ignore[type-arg]
+def _start(side: str) -> Side:
     command = [sys.executable, *sys.argv, "--side", side]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise click.ClickException(f"{' '.join(command)} ended with {done.returncode}; see its output above")
-    result: dict = json.loads(done.stdout.splitlines()[-1])  # type: ignore[type-arg]
+    result: Side = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
@@ -75,7 +88,7 @@ def _prompts(workload: Workload, sequences: int) -> list[list[int]]:
     return tokens
 
 
-def _rollout(workload: Workload, sequences: int) -> dict:  # type: ignore[type-arg]
+def _rollout(workload: Workload, sequences: int) -> Side:
     import torch
     import torch.distributed as dist
 
@@ -107,7 +120,7 @@ def _rollout(workload: Workload, sequences: int) -> dict:  # type: ignore[type-a
     return {"start": start, "seconds": {"rollout": seconds}}
 
 
-def _vllm(workload: Workload, sequences: int) -> dict:  # type: ignore[type-arg]
+def _vllm(workload: Workload, sequences: int) -> Side:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     begin = time.perf_counter()
     import torch

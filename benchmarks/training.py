@@ -20,8 +20,8 @@ from placebench.compare.efficiency import FORWARD, TRAINING, Work
 from placebench.config import parse_settings
 from placebench.models import model_shape
 from placebench.ppo.batch import SequenceBatch
-from placebench.ppo.losses import policy_loss, value_loss
 from placebench.ppo.models import PolicyModel, ValueModel, load_language_model
+from placebench.ppo.passes import actor_loss, critic_loss, log_probs, values
 from placebench.ppo.training import TrainedModel
 from placebench.workload import Workload, build_workload
 
@@ -61,9 +61,9 @@ def _batch(workload: Workload, sequences: int, words: int) -> SequenceBatch:
     batch = SequenceBatch.build([row[:prompt] for row in tokens], [row[prompt:] for row in tokens])
     count = batch.response_tokens
     fields = ("old_log_probs", "ref_log_probs", "advantages", "values", "returns")
-    values = {name: random.normal(size=count).astype(np.float32) for name in fields}
-    values["old_log_probs"] = values["ref_log_probs"] = np.full(count, -np.log(words), np.float32)
-    return batch.with_fields(values)
+    drawn = {name: random.normal(size=count).astype(np.float32) for name in fields}
+    drawn["old_log_probs"] = drawn["ref_log_probs"] = np.full(count, -np.log(words), np.float32)
+    return batch.with_fields(drawn)
 
 
 def _phases(workload: Workload, batch: SequenceBatch, device: torch.device) -> dict[str, Callable[[], object]]:
@@ -73,26 +73,12 @@ def _phases(workload: Workload, batch: SequenceBatch, device: torch.device) -> d
     )
     actor = TrainedModel(policy, workload, device, 0, optimizer.actor_lr)
     critic = TrainedModel(ValueModel(load_language_model(workload.model)), workload, device, 1, optimizer.critic_lr)
-    scored = batch.with_fields()
     responses = [batch.response_tokens]
-
-    def actor_loss(module, pack):  # type: ignore[no-untyped-def]
-        log_probs, entropy = module(pack.inputs, pack.predict_positions, pack.targets, True)
-        old, ref, advantages = (pack.fields[name] for name in ("old_log_probs", "ref_log_probs", "advantages"))
-        return policy_loss(log_probs, entropy, old, ref, advantages, algorithm, 0.0)
-
-    def critic_loss(module, pack):  # type: ignore[no-untyped-def]
-        values = module(pack.inputs, pack.predict_positions)
-        return value_loss(values, pack.fields["values"], pack.fields["returns"], algorithm.clip_value)
-
-    def log_probs(module, pack):  # type: ignore[no-untyped-def]
-        return module(pack.inputs, pack.predict_positions, pack.targets, False)[0]
-
     return {
-        "old_log_prob": lambda: actor.per_token(scored, log_probs),
-        "values": lambda: critic.per_token(scored, lambda module, pack: module(pack.inputs, pack.predict_positions)),
-        "update_critic": lambda: critic.update(batch, responses, 1, critic_loss),
-        "update_actor": lambda: actor.update(batch, responses, 1, actor_loss),
+        "old_log_prob": lambda: actor.per_token(batch, log_probs),
+        "values": lambda: critic.per_token(batch, values),
+        "update_critic": lambda: critic.update(batch, responses, 1, critic_loss(algorithm)),
+        "update_actor": lambda: actor.update(batch, responses, 1, actor_loss(algorithm, kl_coef=0.0)),
     }
 
 

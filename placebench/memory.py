@@ -48,11 +48,13 @@ otherwise in all of them. The peak is the largest moment.
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from typing import Literal
 
 from placebench.models import ModelShape
 from placebench.placement import Role
+from placebench.ppo.sizes import BUCKET_BYTES, CACHE_BLOCK_TOKENS, TABLE_VALUES
 from placebench.workload import Workload
 
 COMPUTED_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
@@ -74,11 +76,7 @@ ALLOCATOR_SHARES: Mapping[tuple[bool, Literal["one", "shard", "replicate"]], tup
 }
 _STATE = ("weights", "optimizer", "gradients", "copies")
 
-# As in the job: bytes of a bucket of weights, logits that exist at a time, tokens of a block of the engine's cache; and
 # vLLM's own tokens of a pass.
-_BUCKET_BYTES = 256 << 20
-_TABLE_VALUES = 1 << 28
-_CACHE_BLOCK_TOKENS = 128
 _PREFILL_TOKENS = 16_384
 _SAMPLING_BYTES = 56
 _ENGINE_SAMPLING_BYTES = 16
@@ -134,68 +132,151 @@ def estimate_memory(
         kind: of these devices.
         reward: shape of the reward model's decoder; None where the reward is a function.
     """
-    value, is_sharded = COMPUTED_BYTES[workload.precision], workload.sharding == "shard"
-    shards = ranks if is_sharded else 1
-    models = {
-        role: _Model(workload, shape, parameters, role in (Role.ACTOR, Role.REF), ranks, kind)
-        for role, shape, parameters in (
-            (Role.ACTOR, actor, actor.parameters),
-            (Role.REF, actor, actor.parameters),
-            (Role.CRITIC, critic, critic.critic_parameters),
-            *(((Role.REWARD, reward, reward.critic_parameters),) if reward else ()),
-        )
-        if role in roles and (role is not Role.CRITIC or workload.algorithm.has_critic)
-    }
-    trained = {role: model for role, model in models.items() if role in (Role.ACTOR, Role.CRITIC)}
-    weights = {role: (4 if role in trained else value) * model.parameters // shards for role, model in models.items()}
-    always = {
-        "runtime": RUNTIME_BYTES[kind],
-        "weights": sum(weights.values()),
-        "optimizer": 8 * sum(model.parameters for model in trained.values()) // shards,
-        "gradients": 0 if is_sharded else 4 * sum(model.parameters for model in trained.values()),
-    }
-    has_engine = Role.ROLLOUT in roles and workload.rollout.backend == "vllm"
-    engine: Parts = {}
-    if has_engine:
-        always["graphs"] = ENGINE_BYTES[kind]
-        engine = {"engine": _engine_weights(workload, actor), "kv cache": _engine_cache(workload, actor, ranks)}
-    is_apart = Role.ROLLOUT in roles and Role.ACTOR not in roles
-    if is_apart and not has_engine:
-        engine = {"engine": value * actor.parameters}
-    sleeps = workload.rollout.sleep and kind == "gpu" and not is_apart
-    resting: Parts = {} if sleeps else engine
-    moments: dict[str, Parts] = {"idle": {**always, **resting}}
-    if models:
-        largest_root = max(model.root for model in models.values())
-        building = {"building": 4 * largest_root if is_sharded else 0}
-        moments["build_models"] = {name: always[name] for name in ("runtime", "weights", "gradients")} | building
-    # Of a sharded model, what is whole at a time while its weights are written or sent.
-    gathered = max(_Model(workload, actor, actor.parameters, True, ranks, kind).units) if shards > 1 else 0
-    # No more is on the way to another pool at a time than a bucket, or the embedding where that is more.
-    bucket = min(max(_BUCKET_BYTES, value * actor.vocab_size * actor.hidden_size), value * actor.parameters)
-    if has_engine:
-        moments["gen"] = {**always, **engine, "prefill": _prefill(workload, actor, ranks)}
-        moments["update_weights"] = {**always, **engine, "copies": value * gathered}
-    elif Role.ROLLOUT in roles:
-        copies = {"copies": 0} if is_apart else {}
-        moments["gen"] = {**always, **engine, **_generation(workload, actor, ranks), **copies}
-    if is_apart:
-        moments["update_weights"] = {**always, **engine, "copies": bucket}
-    elif Role.ACTOR in roles and Role.ROLLOUT not in roles:
-        moments["update_weights"] = {**always, "copies": bucket + value * gathered}
-    for role, model in models.items():
-        phase = f"update_{role}" if role in trained else str(role)
-        passes = model.update() if role in trained else model.scoring()
-        for number, one in enumerate(passes):
-            gradients = {"gradients": always["gradients"] + one.get("gradients", 0)}
-            moments[f"{phase} {number}" if number else phase] = {**always, **resting, **one, **gradients}
-    if kind == "gpu" and trained:
+    return MemoryEstimate(_Pool(workload, actor, critic, frozenset(roles), ranks, kind, reward).moments())
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """What each device of a pool holds, moment by moment; arguments as of `estimate_memory`."""
+
+    workload: Workload
+    actor: ModelShape
+    critic: ModelShape
+    roles: frozenset[Role]
+    ranks: int
+    kind: Kind
+    reward: ModelShape | None
+
+    def moments(self) -> dict[str, Parts]:
+        """The parts held at each moment, in the order of a step."""
+        moments: dict[str, Parts] = {"idle": {**self.always, **self.resting}}
+        moments |= self._building() | self._generating() | self._writing() | self._computing()
+        if self.kind != "gpu" or not self.trained:
+            return moments
         spread: Literal["one", "shard", "replicate"] = "replicate"
-        if is_sharded:
-            spread = "shard" if ranks > 1 else "one"
-        shares = ALLOCATOR_SHARES[len(trained) > 1, spread]
-        moments = {name: {**parts, "allocator": _wasted(parts, *shares)} for name, parts in moments.items()}
-    return MemoryEstimate(moments)
+        if self.is_sharded:
+            spread = "shard" if self.ranks > 1 else "one"
+        shares = ALLOCATOR_SHARES[len(self.trained) > 1, spread]
+        return {name: {**parts, "allocator": _wasted(parts, *shares)} for name, parts in moments.items()}
+
+    @property
+    def value(self) -> int:
+        """Bytes of a value that is computed."""
+        return COMPUTED_BYTES[self.workload.precision]
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.workload.sharding == "shard"
+
+    @property
+    def has_engine(self) -> bool:
+        return Role.ROLLOUT in self.roles and self.workload.rollout.backend == "vllm"
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the rollout lives here and the actor in another pool."""
+        return Role.ROLLOUT in self.roles and Role.ACTOR not in self.roles
+
+    @cached_property
+    def models(self) -> Mapping[Role, "_Model"]:
+        """The models that live here, as far as the algorithm has them; the rollout's aside."""
+        shapes = {
+            Role.ACTOR: (self.actor, self.actor.parameters),
+            Role.REF: (self.actor, self.actor.parameters),
+            Role.CRITIC: (self.critic, self.critic.critic_parameters),
+            **({Role.REWARD: (self.reward, self.reward.critic_parameters)} if self.reward else {}),
+        }
+        return {
+            role: _Model(self.workload, shape, parameters, role in (Role.ACTOR, Role.REF), self.ranks, self.kind)
+            for role, (shape, parameters) in shapes.items()
+            if role in self.roles and (role is not Role.CRITIC or self.workload.algorithm.has_critic)
+        }
+
+    @cached_property
+    def trained(self) -> Mapping[Role, "_Model"]:
+        return {role: model for role, model in self.models.items() if role in (Role.ACTOR, Role.CRITIC)}
+
+    @cached_property
+    def always(self) -> Parts:
+        """What is held from the first step to the last."""
+        shards = self.ranks if self.is_sharded else 1
+        weights = (
+            (4 if role in self.trained else self.value) * model.parameters // shards
+            for role, model in self.models.items()
+        )
+        trained = sum(model.parameters for model in self.trained.values())
+        parts = {
+            "runtime": RUNTIME_BYTES[self.kind],
+            "weights": sum(weights),
+            "optimizer": 8 * trained // shards,
+            "gradients": 0 if self.is_sharded else 4 * trained,
+        }
+        return {**parts, "graphs": ENGINE_BYTES[self.kind]} if self.has_engine else parts
+
+    @cached_property
+    def engine(self) -> Parts:
+        """What the rollout holds of its own while it generates."""
+        if self.has_engine:
+            cache = _engine_cache(self.workload, self.actor, self.ranks)
+            return {"engine": _engine_weights(self.workload, self.actor), "kv cache": cache}
+        return {"engine": self.value * self.actor.parameters} if self.is_apart else {}
+
+    @property
+    def resting(self) -> Parts:
+        """What of it stays while others work."""
+        sleeps = self.workload.rollout.sleep and self.kind == "gpu" and not self.is_apart
+        return {} if sleeps else self.engine
+
+    @cached_property
+    def gathered(self) -> int:
+        """Parameters of a sharded actor that are whole at a time while its weights are written or sent."""
+        if not self.is_sharded or self.ranks == 1:
+            return 0
+        return max(_Model(self.workload, self.actor, self.actor.parameters, True, self.ranks, self.kind).units)
+
+    @property
+    def bucket(self) -> int:
+        """Bytes on the way to another pool at a time: a bucket, or the embedding where that is more."""
+        embedding = self.value * self.actor.vocab_size * self.actor.hidden_size
+        return min(max(BUCKET_BYTES, embedding), self.value * self.actor.parameters)
+
+    def _building(self) -> dict[str, Parts]:
+        if not self.models:
+            return {}
+        largest_root = max(model.root for model in self.models.values())
+        held = {name: self.always[name] for name in ("runtime", "weights", "gradients")}
+        return {"build_models": {**held, "building": 4 * largest_root if self.is_sharded else 0}}
+
+    def _generating(self) -> dict[str, Parts]:
+        if self.has_engine:
+            prefill = _prefill(self.workload, self.actor, self.ranks)
+            return {"gen": {**self.always, **self.engine, "prefill": prefill}}
+        if Role.ROLLOUT not in self.roles:
+            return {}
+        copies = {"copies": 0} if self.is_apart else {}
+        return {"gen": {**self.always, **self.engine, **_generation(self.workload, self.actor, self.ranks), **copies}}
+
+    def _writing(self) -> dict[str, Parts]:
+        """The actor's weights on their way into the rollout, here or in another pool."""
+        if self.is_apart:
+            return {"update_weights": {**self.always, **self.engine, "copies": self.bucket}}
+        if self.has_engine:
+            return {"update_weights": {**self.always, **self.engine, "copies": self.value * self.gathered}}
+        if Role.ACTOR in self.roles and Role.ROLLOUT not in self.roles:
+            return {"update_weights": {**self.always, "copies": self.bucket + self.value * self.gathered}}
+        return {}
+
+    def _computing(self) -> dict[str, Parts]:
+        """Updates of the models that are trained, and passes of the others."""
+        moments: dict[str, Parts] = {}
+        for role, model in self.models.items():
+            phase = f"update_{role}" if role in self.trained else str(role)
+            passes = model.update() if role in self.trained else model.scoring()
+            for number, one in enumerate(passes):
+                gradients = {"gradients": self.always["gradients"] + one.get("gradients", 0)}
+                name = f"{phase} {number}" if number else phase
+                moments[name] = {**self.always, **self.resting, **one, **gradients}
+        return moments
 
 
 def _wasted(parts: Parts, of_state: float, of_rest: float) -> int:
@@ -306,7 +387,7 @@ class _Model:
     def _table_bytes(self, responses: int) -> int:
         if not self.has_logits:
             return 0
-        rows = min(responses, max(1, _TABLE_VALUES // self.shape.vocab_size))
+        rows = min(responses, max(1, TABLE_VALUES // self.shape.vocab_size))
         a_logit = 2 * self.value if self.workload.torch_compile else 6 * 4 + 1 + self.value
         return rows * self.shape.vocab_size * a_logit
 
@@ -356,9 +437,9 @@ def _engine_weights(workload: Workload, shape: ModelShape) -> int:
 
 def _engine_cache(workload: Workload, shape: ModelShape, ranks: int) -> int:
     batch, shared_by = workload.batch, workload.rollout.tensor_parallel_size
-    blocks = ceil((batch.max_prompt_length + batch.max_response_length) / _CACHE_BLOCK_TOKENS)
+    blocks = ceil((batch.max_prompt_length + batch.max_response_length) / CACHE_BLOCK_TOKENS)
     # The engine keeps one block for itself.
-    tokens = (ceil(batch.size / ranks) * shared_by * blocks + 1) * _CACHE_BLOCK_TOKENS
+    tokens = (ceil(batch.size / ranks) * shared_by * blocks + 1) * CACHE_BLOCK_TOKENS
     return tokens * _cache_bytes(workload, shape, shared_by)
 
 

@@ -16,6 +16,7 @@ import psutil
 
 from placebench.display import PlainDisplay
 from placebench.plan import Plan, RunRequest, make_plan
+from placebench.runfolder import RunFolder
 from placebench.runner import RunResult, execute
 
 # What a job does, as far as the runner sees it. `end_step(n)` ends the n-th step; `case` is "<round> <placement>".
@@ -139,3 +140,8 @@ def assert_nothing_left(temp: Path) -> None:
     assert processes_of(temp) == []
     assert [path.name for path in temp.glob("pb-*")] == []
     assert list(temp.glob("placebench-*")) == []
+
+
+def statuses(folder: Path) -> dict[str, str]:
+    """The status of every launch of a run, by its folder's name."""
+    return {trial.path.name: str(trial.status) for trial in RunFolder(folder).trials()}

@@ -15,8 +15,8 @@ from placebench.compare.breakdown import path_parts
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.compare.reasons import alone, headline, reasons, waiting
 from placebench.compare.statistics import Verdict, launches_needed
+from placebench.report.notes import notes
 from placebench.report.summary import summarize
-from placebench.report.tables import notes
 from placebench.runfolder import Status
 
 

@@ -16,8 +16,8 @@ from placebench.compare.comparison import compare_run
 from placebench.compare.reasons import headline
 from placebench.compare.run import load_run
 from placebench.errors import UsageError
+from placebench.report.notes import notes
 from placebench.report.summary import summarize
-from placebench.report.tables import notes
 from placebench.runfolder import Status, append_jsonl, read_jsonl
 
 

@@ -1,6 +1,7 @@
 """The figures: colours, what is stacked and what is not, and that saving is repeatable."""
 
 import itertools
+from html import unescape
 from pathlib import Path
 
 import pandas as pd
@@ -171,3 +172,5 @@ def test_odd_names_are_drawn_as_they_are(tmp_path: Path, name: str) -> None:
         figures.share_of_step(timing),
     ):
         style.save_figure(figure, tmp_path / "figure.png")
+        drawn = unescape(style.svg_text(figure))
+        assert [line for line in style.wrap(name).splitlines() if line not in drawn] == []

@@ -58,6 +58,8 @@ def test_packed_logs_and_other_line_ends_read_the_same(tmp_path: Path, name: str
 
 
 CARRIERS = ("0: ", " 12: ", "2026-08-21T17:14:19.123456789Z ", "2026-08-21T17:14:19+02:00 ", "3: 2026-08-21T17:14:19Z ")
+
+
 CONSOLES = [
     name
     for name, (known, _) in log_samples.SAMPLES.items()
@@ -312,48 +314,6 @@ def test_prime_rl_trainer_and_orchestrator(tmp_path: Path) -> None:
     assert phases(sample(tmp_path, "prime-rl, metrics.jsonl"), 1)["update_actor"] == (6.0, Kind.PHASE)
 
 
-def test_csv_names_tell_the_framework(tmp_path: Path) -> None:
-    run = sample(tmp_path, "csv")
-    assert run.dialect.framework == "verl"
-    assert phases(run, 2) == {
-        "gen": (2.5, Kind.PHASE),
-        "unattributed": (3.5, Kind.UNATTRIBUTED),
-        "step": (6.0, Kind.STEP),
-    }
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "\ufeffstep,timing_s/gen,timing_s/step\n1,1.5,2.5\n2,1.5,2.5\n",
-        '\ufeff\n"step","timing_s/gen","timing_s/step"\r\n"1","1.5","2.5"\r\n"2","1.5","2.5"\r\n',
-        "step;timing_s/gen;timing_s/step\n1;1,5;2,5\n2;1,5;2,5e0\n",
-        "step\ttiming_s/gen\ttiming_s/step\n1\t1,5\t2.5\n2\t1,5\t2.5\n",
-        '"Step","my - run - timing_s/gen","my - run - timing_s/gen__MIN","my - run - timing_s/gen__MAX",'
-        '"my - run - timing_s/step"\n"1","1.5","1.0","2.0","2.5"\n"2","1.5","1.0","2.0","2.5"\n',
-    ],
-    ids=["mark", "mark and quotes", "semicolons", "tabs", "panel"],
-)
-def test_csv_as_spreadsheets_and_trackers_write_it(tmp_path: Path, content: str) -> None:
-    run = read_run([write(tmp_path, content, "log.csv")])
-    assert run.dialect.framework == "verl"
-    assert [metrics(run, step) for step in (1, 2)] == [{"timing_s/gen": 1.5, "timing_s/step": 2.5}] * 2
-
-
-def test_columns_of_several_runs_keep_their_names(tmp_path: Path) -> None:
-    run = read_run([write(tmp_path, "Step,a - timing_s/gen,b - timing_s/gen,loss__MIN\n1,1.5,2.5,0.5\n")])
-    assert metrics(run, 1) == {"a - timing_s/gen": 1.5, "b - timing_s/gen": 2.5, "loss__MIN": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("row", "told"), [('1,"1,005.5"', "'1,005.5'"), ('1,"-12,005"', "'-12,005'"), ("1;1.005,5", "'1.005,5'")]
-)
-def test_csv_with_separators_of_thousands_is_refused(tmp_path: Path, row: str, told: str) -> None:
-    header = "step;timing_s/gen" if ";" in row else "step,timing_s/gen"
-    with pytest.raises(UsageError, match=f"line 2: {told} under timing_s/gen has separators of thousands"):
-        read_log(write(tmp_path, f"{header}\n{row}\n"))
-
-
 def test_step_time_alone_is_not_trls(tmp_path: Path) -> None:
     table = "step,step_time,{}\n1,10.0,5.0\n2,10.0,5.0\n"
     assert read_run([write(tmp_path, table.format("gen_time"), "own.csv")]).dialect.framework == "an unknown framework"
@@ -372,54 +332,3 @@ def test_rows_that_contradict_themselves_are_named(tmp_path: Path) -> None:
     counted = read_run([write(tmp_path, text)], devices=8).throughput
     assert counted["contradicts"].all()
     assert counted["tokens_per_s_per_device"].tolist() == [50.0] * 7
-
-
-def test_files_of_one_run_complete_each_other(tmp_path: Path) -> None:
-    console = write(tmp_path, "step:1 - timing_s/gen:1.0 - timing_s/step:4.0\n")
-    other = write(tmp_path, '{"step": 1, "data": {"timing_s/adv": 2.0, "timing_s/gen": 3.0}}\n', "m.jsonl")
-    run = read_run([console, other])
-    assert metrics(run, 1) == {"timing_s/gen": 1.0, "timing_s/step": 4.0, "timing_s/adv": 2.0}
-    assert "files-disagree" in flags(run)
-    with pytest.raises(UsageError, match="of different frameworks"):
-        read_run([console, write(tmp_path, log_samples.SAMPLES["skyrl"][1], "sky.log")])
-
-
-def test_a_folder_stands_for_its_event_files(tmp_path: Path) -> None:
-    write(tmp_path, log_samples.NEMO_EVENTS, "events.out.tfevents.17.host")
-    assert read_run([tmp_path]).dialect.framework == "NeMo-RL"
-
-
-def verl_events(steps: range, seconds: float) -> bytes:
-    """As TensorBoard's writer puts them: an event a metric."""
-    return log_samples.FILE_VERSION + b"".join(
-        log_samples.event(step, {f"timing_s/{name}": share * seconds})
-        for step in steps
-        for name, share in (("gen", 0.5), ("update_actor", 0.5), ("step", 1.0))
-    )
-
-
-def test_a_folder_of_a_restarted_run_reads_as_one_file_would(tmp_path: Path) -> None:
-    """Also where the last event before the restart is cut off, and a start wrote nothing."""
-    before, after = verl_events(range(1, 41), 10.0), verl_events(range(11, 41), 5.0)
-    folder = tmp_path / "run"
-    folder.mkdir()
-    # In the order of names, the later one comes first.
-    write(folder, after, "events.out.tfevents.1700009999.host.2.0")
-    write(folder, before + before[-40:][:9], "events.out.tfevents.999999999.host.1.0")
-    write(folder, log_samples.FILE_VERSION, "events.out.tfevents.1700001000.host.1.0")
-    write(folder, "not an event", "notes.txt")
-    run = read_run([folder])
-    whole = read_run([write(tmp_path, before + after[len(log_samples.FILE_VERSION) :])], name="run")
-    assert run.frame.equals(whole.frame)
-    assert {step: phases(run, step)["step"][0] for step in (10, 11, 40)} == {10: 10.0, 11: 5.0, 40: 5.0}
-    assert flags(run) == {"restart", "cut-off", "no-tokens"}
-    assert flags(whole) == {"restart", "no-tokens"}
-    assert next(flag.text for flag in whole.flags).startswith("the run was restarted at step 11; ")
-
-
-def test_a_folder_without_steps_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, log_samples.FILE_VERSION, "events.out.tfevents.17.host")
-    with pytest.raises(UsageError, match=r"no training steps in its 1 TensorBoard event file$"):
-        read_run([tmp_path])
-    with pytest.raises(UsageError, match="is a directory"):
-        read_run([tmp_path], log_format="verl")

@@ -1,9 +1,4 @@
 import importlib.util
-import json
-import math
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +8,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from placebench import checks
-from placebench.config import parse_settings
 from placebench.devices import Device
 from placebench.errors import UsageError
-from placebench.expectation import expect_from_arithmetic, reachable_flops, step_flops
-from placebench.models import PRESETS, JobShapes
-from placebench.placement_checks import impossible_placements
 from placebench.placement_words import parse_placement
-from placebench.plan import Plan, RunRequest, bind, default_name, devices_per_node, make_plan, too_large
+from placebench.plan import Plan, RunRequest, bind, default_name, devices_per_node, make_plan
 from placebench.plan_view import show_plan
 from placebench.runfolder import RunFolder
-from placebench.workload import Workload, build_workload
+from placebench.workload import Workload
 
 
 def device(node: int, index: int, memory: int = 1 << 34) -> Device:
@@ -272,59 +263,6 @@ def test_what_cannot_fit_on_the_host_is_refused_with_its_parts(tmp_path: Path, m
     assert found[0].endswith("are missing at the least: take a smaller model or batch")
 
 
-def gpu_plan(words: Sequence[str], count: int, gibibytes: int, **workload: Any) -> Plan:
-    gpus = tuple(replace(device(0, index, gibibytes << 30), id=f"GPU-{index}", kind="gpu") for index in range(count))
-    bound = tuple(bind(parse_placement(word, [count]), gpus) for word in words)
-    return Plan("x", RunFolder(Path("x")), bound, build_workload(workload), gpus, 1, 1.0)
-
-
-def refused_for_memory(plan: Plan) -> Iterator[str]:
-    return too_large(plan.workload, plan.placements, plan.devices)
-
-
-def settings_of(line: str) -> dict[str, Any]:
-    """What a refusal proposes."""
-    return parse_settings(re.findall(r"--set (\S+)", line.split("; ")[-1]))
-
-
-def test_what_cannot_fit_on_a_gpu_is_refused_for_its_pool() -> None:
-    job = {"model": "qwen2.5-7b", "batch": {"micro_batch_tokens": 8192}}
-    found = list(refused_for_memory(gpu_plan(["standard", "split:3+1"], 4, 141, **job)))
-    assert len(found) == 1
-    assert "placement 'split:3+1': each device of critic_pool needs about" in found[0]
-    assert "in update_critic (" in found[0]
-    assert "GPU-3 has 141.0 GiB; --set batch.micro_batch_tokens=" in found[0]
-
-
-@pytest.mark.parametrize(
-    ("model", "word", "count", "gibibytes", "keys"),
-    [
-        ("qwen2.5-7b", "standard", 4, 120, {"batch"}),
-        ("qwen2.5-0.5b", "split:2+2", 4, 12, {"batch"}),
-        ("qwen2.5-1.5b", "standard", 2, 38, {"batch"}),
-        ("qwen2.5-1.5b", "standard", 4, 22, {"batch", "rollout", "activation_checkpointing"}),
-    ],
-)
-def test_the_settings_proposed_fit_and_a_little_more_does_not(
-    model: str, word: str, count: int, gibibytes: int, keys: set[str]
-) -> None:
-    (line,) = refused_for_memory(gpu_plan([word], count, gibibytes, model=model))
-    proposed = settings_of(line)
-    assert set(proposed) <= keys, line
-    assert list(refused_for_memory(gpu_plan([word], count, gibibytes, model=model, **proposed))) == []
-    if set(proposed) == {"batch"}:
-        proposed["batch"]["micro_batch_tokens"] += 1024
-        more = {**proposed, "rollout": {"ignore_eos": True}}
-        tokens = proposed["batch"]["micro_batch_tokens"]
-        assert tokens >= 16_384 or list(refused_for_memory(gpu_plan([word], count, gibibytes, model=model, **more)))
-
-
-def test_more_devices_are_named_when_no_setting_fits() -> None:
-    (line,) = refused_for_memory(gpu_plan(["standard"], 1, 80, model="qwen2.5-7b"))
-    assert "; no setting alone fits, the same placement on " in line
-    assert " such GPUs with --set activation_checkpointing=true does, about " in line
-
-
 def test_an_engine_that_the_devices_cannot_share_is_refused(tmp_path: Path) -> None:
     rollout = {"rollout": {"backend": "vllm", "tensor_parallel_size": 2}}
     found = reasons(request(tmp_path, devices="cpu:3", placements="standard", workload=rollout))
@@ -370,95 +308,6 @@ def test_the_dry_run_shows_what_a_placement_sets(tmp_path: Path) -> None:
     learners, replicas = words.split(",")
     assert f"placement {learners}, overlap all, staleness 1, in-flight updates\n" in text
     assert f"placement {replicas}, overlap all, full replicas, weak scaling: 512 sequences per step\n" in text
-
-
-def finished_run(folder: Path, plan: Plan, seconds: float, **changes: Any) -> None:
-    """Write the run.json of a finished run of the plan, each launch with half its time in the steps."""
-    wall = {"total_s": seconds, "steps_s": seconds / 2}
-    content = {
-        "workload": plan.workload.model_dump(mode="json"),
-        "devices": json.loads(json.dumps([vars(one) for one in plan.devices])),
-        "launches": [{"placement": name, "status": "done", "wall": wall} for name in ("standard", "split")],
-    }
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({**content, **changes}))
-
-
-def test_an_earlier_run_of_the_same_work_tells_the_duration(tmp_path: Path) -> None:
-    plan = make_plan(request(tmp_path, rounds=2))
-    assert plan.expectation.source.startswith("rough")
-    finished_run(tmp_path / "runs/20260301T100000Z-a", plan, 10.0)
-    finished_run(tmp_path / "runs/20260301T110000Z-b", plan, 99.0, devices=[])
-    finished_run(tmp_path / "runs/20260301T120000Z-c", plan, 99.0, launches="damaged")
-    assert plan.expectation.seconds == pytest.approx(4 * 10.0)
-    assert plan.expectation.source == "as in 20260301T100000Z-a"
-    longer = make_plan(request(tmp_path, rounds=2, workload={"steps": 3 * plan.workload.steps, "seed": 5}))
-    assert longer.expectation.seconds == pytest.approx(4 * (5.0 + 3 * 5.0))
-    other = make_plan(request(tmp_path, workload={"batch": {"size": 64}}))
-    assert other.expectation.source.startswith("rough")
-
-
-def test_operations_of_a_step_by_hand() -> None:
-    shape = PRESETS["tiny"]
-    batch = {"size": 4, "mini_batch_size": 4, "max_prompt_length": 3, "max_response_length": 2}
-    job = build_workload({"batch": batch, "algorithm": {"epochs": 2}})
-    n, c = shape.parameters, shape.critic_parameters
-    assert step_flops(job, JobShapes(shape, shape)) == 4 * 5 * (2 * (3 * n + c) + 6 * 2 * (n + c))
-    grpo = build_workload({"batch": {**batch, "group_size": 2}, "algorithm": {"name": "grpo", "epochs": 2}})
-    assert step_flops(grpo, JobShapes(shape, shape)) == 4 * 5 * (2 * 3 * n + 6 * 2 * n)
-    assert reachable_flops((), ["NVIDIA H200", "NVIDIA H200"]) == 2 * reachable_flops((), ["NVIDIA H100 80GB HBM3"])
-    assert reachable_flops((0, 1), []) == 2 * reachable_flops((7,), [])
-
-
-def test_the_duration_of_an_unknown_model_is_unknown() -> None:
-    assert expect_from_arithmetic(Workload(), None, 1e12, 6).seconds is None
-
-
-@given(*(st.integers(1, most) for most in (300, 40, 7, 7, 7)), st.sampled_from([1, 2, 6]))
-def test_the_sizes_proposed_for_a_batch_work(
-    minis: int, mini_batch: int, actor: int, critic: int, engines: int, group: int
-) -> None:
-    placements = (
-        parse_placement(f"split:{actor}+{critic}", [14]),
-        parse_placement("standard", [actor + critic]),
-        parse_placement(f"learners:{actor}+engines:{engines}/staleness=1", [14]),
-        parse_placement(f"ddp:{critic}/scaling=weak", [14]),
-    )
-
-    def refusals(size: int, mini_batch_size: int) -> list[str]:
-        batch = {"size": size, "mini_batch_size": mini_batch_size, "group_size": group}
-        return list(impossible_placements(placements, build_workload({"batch": batch})))
-
-    for line in refusals(minis * mini_batch * group, mini_batch):
-        words = line.split()
-        assert refusals(int(words[words.index("--batch-size") + 1]), int(words[-1])) == []
-
-
-@given(*(st.integers(1, most) for most in (8, 30, 6, 3)), st.sampled_from([1, 2, 6]))
-def test_no_sizes_that_work_are_nearer_than_those_proposed(
-    minis: int, mini_batch: int, learners: int, engines: int, group: int
-) -> None:
-    placement = parse_placement(f"learners:{learners}+engines:{engines}", [9])
-
-    def refusals(size: int, mini_batch_size: int) -> list[str]:
-        batch = {"size": size, "mini_batch_size": mini_batch_size, "group_size": group}
-        return list(impossible_placements([placement], build_workload({"batch": batch})))
-
-    def distance(size: int, mini_batch_size: int) -> float:
-        return abs(math.log(size / asked[0])) + abs(math.log(mini_batch_size / asked[1]))
-
-    asked = (minis * mini_batch * group, mini_batch)
-    for line in refusals(*asked):
-        words = line.split()
-        proposed = distance(int(words[words.index("--batch-size") + 1]), int(words[-1]))
-        reach = math.exp(proposed)
-        nearer = (
-            (size, each)
-            for each in range(1, math.ceil(asked[1] * reach))
-            for size in range(each, math.ceil(asked[0] * reach), each)
-            if size % group == 0 and distance(size, each) < proposed - 1e-9
-        )
-        assert all(refusals(*sizes) for sizes in nearer)
 
 
 @given(st.text(max_size=80))

@@ -148,3 +148,16 @@ def test_characters_come_back(text: str) -> None:
 def test_a_character_without_token() -> None:
     with pytest.raises(UsageError, match="'ß' has no token"):
         CharacterTokenizer().encode("ß")
+
+
+@given(st.integers(0, 60))
+def test_solved_examples_fill_a_prompt(length: int) -> None:
+    plain = open_prompts(Data(operand_max=9), 3, length).step_prompts(2, 20)
+    filled = open_prompts(Data(operand_max=9, fill_prompts=True), 3, length).step_prompts(2, 20)
+    for prompt, question in zip(filled, plain, strict=True):
+        assert len(prompt.text) == max(length, len(question.text))
+        assert prompt.text.endswith(question.text)
+        assert prompt.answer == question.answer
+        for example in prompt.text.split(",")[1:-1]:
+            left, _, result = example.partition("=")
+            assert sum(map(int, left.split("+"))) == int(result)

@@ -15,9 +15,9 @@ from placebench.compare.arms import run_arms
 from placebench.compare.comparison import compare_run
 from placebench.errors import UsageError
 from placebench.report import build_report, show
+from placebench.report.notes import notes
 from placebench.report.schema import Summary
 from placebench.report.summary import summarize
-from placebench.report.tables import notes
 from placebench.runfolder import Status
 
 ALL_FAILED = {(round_, name): Status.FAILED for round_ in (1, 2, 3) for name in ("standard", "split")}

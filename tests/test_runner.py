@@ -3,32 +3,22 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from launching import assert_nothing_left, drive, plan, processes_of, run, running, wait_for
+from launching import assert_nothing_left, drive, plan, run, running, statuses, wait_for
 
 from placebench import launches, runfolder
-from placebench.errors import InterruptedRunError, LaunchError, PlacebenchError, TimeLimitError, UsageError
-from placebench.ownership import live_runs, own_run, sweep
-from placebench.plan import RunRequest
-from placebench.resume import resume_plan
-from placebench.runfolder import RunFolder, Status, write_json
-from placebench.runner import RunResult
+from placebench.errors import InterruptedRunError, LaunchError, PlacebenchError, TimeLimitError
+from placebench.runfolder import RunFolder, Status
 
 
 @pytest.fixture(autouse=True)
 def _isolated(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(temp))
     monkeypatch.setenv("TMPDIR", str(temp))
-
-
-def statuses(folder: Path) -> dict[str, str]:
-    return {trial.path.name: str(trial.status) for trial in RunFolder(folder).trials()}
 
 
 def test_a_run_is_rounds_in_alternating_order(tmp_path: Path, temp: Path) -> None:
@@ -260,204 +250,6 @@ def test_the_time_limit_ends_the_run(tmp_path: Path, temp: Path) -> None:
     with pytest.raises(TimeLimitError, match="1 of 2 launches are done"):
         result.raise_unless_done()
     assert_nothing_left(temp)
-
-
-def test_a_killed_runner_is_cleaned_up_by_the_next_command_and_nothing_else_is(tmp_path: Path, temp: Path) -> None:
-    foreign_ray = (sys.executable, "-c", "import time; time.sleep(300)", "gcs_server", "/tmp/ray/session_1/logs")
-    with (
-        running(foreign_ray, tmp_path / "elsewhere") as foreign,
-        running(
-            drive(tmp_path / "runs", "leave_daemon(); progress('step', 1); time.sleep(300)", sample_hz=5.0), temp
-        ) as runner,
-    ):
-        wait_for(lambda: list(tmp_path.glob("runs/*/trials/01-standard/progress.json")))
-        folder = next((tmp_path / "runs").iterdir())
-        assert live_runs() == [folder]
-        assert sweep() == []
-        runner.kill()
-        runner.wait()
-        wait_for(lambda: not any("launch.json" in process for process in processes_of(temp)))
-        assert len(processes_of(temp)) > 0, "the daemon outlives its parents"
-        done = subprocess.run(
-            [sys.executable, "-m", "placebench", "show", str(tmp_path / "nothing")],
-            env={**os.environ, "TMPDIR": str(temp)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert f"cleaned up after {folder}" in done.stderr
-        assert foreign.poll() is None
-    assert statuses(folder) == {"01-standard": "interrupted"}
-    assert json.loads((folder / "run.json").read_text())["status"] == "interrupted"
-    assert_nothing_left(temp)
-
-
-def test_a_recorded_pid_that_another_process_has_now_is_left_alone(tmp_path: Path, temp: Path) -> None:
-    with running((sys.executable, "-c", "import time; time.sleep(300)"), tmp_path) as other:
-        state = temp / f"placebench-{os.getuid()}" / "some-run-1"
-        state.mkdir(parents=True)
-        launch = {"token": "0" * 32, "ray_temp_dir": str(temp / "pb-00000000"), "processes": [[other.pid, 12345.0]]}
-        content = {"schema_version": 1, "pid": 1, "run": str(tmp_path / "gone"), "launch": launch}
-        (state / "owner.json").write_text(json.dumps(content))
-        assert sweep() == [tmp_path / "gone"]
-        assert other.poll() is None
-    assert_nothing_left(temp)
-
-
-@pytest.mark.parametrize(
-    "content",
-    ['{"x', "3", '"x"', '{"run": 3, "launch": null}', '{"run": "/x", "launch": {"token": 1}}', '{"run": "/x"}'],
-)
-def test_a_damaged_record_is_removed_and_stops_nothing(temp: Path, content: str) -> None:
-    state = temp / f"placebench-{os.getuid()}" / "some-run-1"
-    state.mkdir(parents=True)
-    (state / "owner.json").write_text(content)
-    assert live_runs() == []
-    assert sweep() == []
-    assert_nothing_left(temp)
-
-
-def test_a_run_whose_end_could_not_be_written_is_marked_by_the_next_command(tmp_path: Path, temp: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
-    trial = folder.trial(1, "standard")
-    trial.path.mkdir(parents=True)
-    trial.set_status(Status.RUNNING)
-    write_json(folder.run_file, {"status": "running"})
-    with pytest.raises(OSError, match="full"), own_run(folder.path):
-        raise OSError(errno.ENOSPC, "full")
-    assert live_runs() == []
-    assert sweep() == [folder.path]
-    assert trial.status is Status.INTERRUPTED
-    assert json.loads(folder.run_file.read_text())["status"] == "interrupted"
-    assert_nothing_left(temp)
-
-
-def test_the_record_is_kept_whole_by_many_at_once(tmp_path: Path, temp: Path) -> None:
-    program = """
-import sys
-from pathlib import Path
-from placebench.ownership import live_runs, own_run, sweep
-for number in range(150):
-    with own_run(Path(sys.argv[1])) as record:
-        assert Path(sys.argv[1]) in live_runs()
-        assert sweep() == []
-"""
-    commands = [(sys.executable, "-c", program, str(tmp_path / str(number))) for number in range(6)]
-    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
-    assert [process.communicate(timeout=200)[1] for process in processes] == [""] * 6
-    assert_nothing_left(temp)
-
-
-def test_only_a_rays_own_folder_is_removed(tmp_path: Path, temp: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    state = temp / f"placebench-{os.getuid()}" / "some-run-1"
-    state.mkdir(parents=True)
-    launch = {"token": "0" * 32, "ray_temp_dir": str(precious), "processes": []}
-    (state / "owner.json").write_text(json.dumps({"run": str(tmp_path / "gone"), "launch": launch}))
-    sweep()
-    assert precious.is_dir()
-
-
-def test_a_state_folder_of_another_user_is_refused(tmp_path: Path, temp: Path) -> None:
-    (temp / f"placebench-{os.getuid()}").symlink_to(tmp_path)
-    with pytest.raises(PlacebenchError, match="belongs to another user"), own_run(tmp_path / "run"):
-        raise AssertionError
-
-
-def interrupted(tmp_path: Path) -> RunResult:
-    body = "steps()\nif case == '1 split': os.kill(os.getppid(), signal.SIGINT); time.sleep(300)"
-    result, _ = run(plan(tmp_path), body)
-    return result
-
-
-def test_a_resumed_run_keeps_what_is_done(tmp_path: Path, temp: Path) -> None:
-    first = interrupted(tmp_path)
-    kept = RunFolder(first.folder).trial(1, "standard").steps.stat().st_mtime_ns
-    request = RunRequest(rounds=2, placements="standard,split")
-    result, said = run(resume_plan(first.folder, request), "steps()")
-    assert (result.done, result.total) == (4, 4)
-    assert RunFolder(first.folder).trial(1, "standard").steps.stat().st_mtime_ns == kept
-    assert set(statuses(first.folder).values()) == {"done"}
-    assert (first.folder / "trials/replaced/01-split.1/status").read_text() == "interrupted\n"
-    content = json.loads((first.folder / "run.json").read_text())
-    assert (content["status"], content["rounds"], len(content["launches"])) == ("done", 2, 4)
-    assert content["wall"]["launches_s"] <= content["wall"]["total_s"]
-    assert "[2/4] round 1 split: start" in said
-    assert_nothing_left(temp)
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"placements": "split,standard"}, "--placements is split,standard now and standard,split in the run"),
-        ({"workload": {"batch": {"size": 64}}}, "batch.size is 64 now and 128 in the run"),
-        ({"devices": "cpu:4"}, "--devices is cpu:4 now and cpu:0, cpu:1 in the run"),
-        ({"name": "other"}, "--name is other now"),
-        ({"out": Path("elsewhere")}, "--out is elsewhere now and"),
-        ({"sample_hz": 1.0}, "--sample-hz is 1.0 now and 0.0 in the run"),
-    ],
-)
-def test_a_resumed_run_stays_comparable(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
-    folder = interrupted(tmp_path).folder
-    with pytest.raises(UsageError, match=re.escape(reason)):
-        resume_plan(folder, RunRequest(**changes))  # type: ignore[arg-type]  # one field each, of its type
-
-
-def test_fewer_rounds_or_another_device_cannot_be_resumed(tmp_path: Path) -> None:
-    folder = interrupted(tmp_path).folder
-    content = json.loads((folder / "run.json").read_text())
-    content["rounds"] = 3
-    content["devices"][1]["node"] = "elsewhere"
-    (folder / "run.json").write_text(json.dumps(content))
-    with pytest.raises(UsageError) as caught:
-        resume_plan(folder, RunRequest(rounds=2))
-    lines = str(caught.value).splitlines()
-    assert any("cpu:1" in line and "is not here as it was" in line for line in lines)
-    assert any("--rounds is 2 now and already 3 in the run" in line for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("where", "value"),
-    [
-        ("name", None),
-        ("status", None),
-        ("status", "sleeping"),
-        ("workload", "small"),
-        ("launches", None),
-        ("launches", [{"round": 1, "placement": "standard", "status": "done"}]),
-        ("wall", {"total_s": "long"}),
-        ("placements", [{"name": "standard", "pools": None}]),
-        ("checkpoint_every", "often"),
-        ("resumed_from", "a checkpoint"),
-        ("cluster", {}),
-    ],
-)
-def test_a_run_of_another_version_is_refused_in_one_line_and_left_as_it_is(
-    tmp_path: Path, where: str, value: object
-) -> None:
-    folder = interrupted(tmp_path).folder
-    content = json.loads((folder / "run.json").read_text())
-    del content[where]
-    (folder / "run.json").write_text(json.dumps(content | ({} if value is None else {where: value})))
-    before = (folder / "run.json").read_bytes()
-    with pytest.raises(UsageError, match=r"run\.json: not as this placebench writes it") as caught:
-        resume_plan(folder, RunRequest())
-    assert len(str(caught.value).splitlines()) == 1
-    assert (folder / "run.json").read_bytes() == before
-
-
-def test_a_launch_with_a_damaged_status_runs_again(tmp_path: Path) -> None:
-    folder = interrupted(tmp_path).folder
-    (RunFolder(folder).trial(1, "standard").path / "status").write_text("")
-    result, _ = run(resume_plan(folder, RunRequest()), "steps()")
-    assert (result.done, result.total) == (2, 2)
-
-
-def test_a_run_that_still_goes_on_cannot_be_resumed(tmp_path: Path) -> None:
-    folder = interrupted(tmp_path).folder
-    with own_run(folder), pytest.raises(UsageError, match="still goes on in another process"):
-        resume_plan(folder, RunRequest())
 
 
 def test_no_space_left_is_one_line_and_loses_nothing(

@@ -51,8 +51,8 @@ def measure_engines(measured: pd.DataFrame, launch: Launch) -> pd.DataFrame:
     """
     counted = launch.steps.reindex(measured.index)
     if not set(_COUNTED.values()) <= set(counted):
-        names = {LAG.key: _COUNTED[LAG.key]}
-        return pd.DataFrame({key: counted[name] for key, name in names.items() if name in counted}, measured.index)
+        lag = _COUNTED[LAG.key]
+        return pd.DataFrame({LAG.key: counted[lag]} if lag in counted else {}, measured.index)
     numbers = pd.DataFrame({key: counted[name] for key, name in _COUNTED.items()})
     numbers[_TRAINING] -= numbers[TRAINER_WAIT.key]
     return numbers

@@ -281,7 +281,7 @@ def launches_needed(effect: float, sd: float, bound: float, *, paired: bool = Tr
         None where `MOST_LAUNCHES` do not suffice.
     """
     counts = np.arange(2, MOST_LAUNCHES + 1)
-    freedom = (counts - 1.0) * (1 if paired else 2)
+    freedom = np.asarray((counts - 1.0) * (1 if paired else 2))
     enough = counts[_reach(sd, counts, freedom) <= abs(abs(effect) - bound)]
     return int(enough[0]) if len(enough) else None
 

@@ -7,7 +7,7 @@ from itertools import chain
 
 from placebench.logs.console import number_of
 from placebench.logs.formats import DamagedLogError, LogFormat
-from placebench.logs.table import StepTable
+from placebench.logs.table import STEP_LIMIT, StepTable
 
 # The run's own first: W&B numbers the calls that logged something, one or several a step or one in several steps.
 CALL_NAMES = ("_step", "Step")
@@ -80,7 +80,7 @@ def _add_row(names: dict[int, str], row: list[str], place: int, table: StepTable
     if not row[place].strip():
         return
     step = number_of(row[place].strip())
-    if step is None or not step.is_integer() or not 0 <= step < 2**63:
+    if step is None or not step.is_integer() or not 0 <= step < STEP_LIMIT:
         raise DamagedLogError(f"line {table.where()}: the step {row[place][:40]!r} is no whole number")
     metrics = {}
     for at, name in names.items():

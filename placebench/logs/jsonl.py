@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any
 
 from placebench.logs.formats import DamagedLogError
-from placebench.logs.table import StepTable
+from placebench.logs.table import STEP_LIMIT, StepTable
 
-MAX_STEP = 2**63
 JSON_STEP = re.compile(rb'^[ \t]*\{(?=[^\n]*"step"\s*:\s*[0-9])', re.MULTILINE)
 
 
@@ -68,7 +67,7 @@ def _add_step(content: Any, table: StepTable, field: str | None) -> None:
     if not isinstance(content, dict):
         return
     step, metrics = content.get("step"), content if field is None else content.get(field)
-    if type(step) is not int or not 0 <= step < MAX_STEP or not isinstance(metrics, dict):
+    if type(step) is not int or not 0 <= step < STEP_LIMIT or not isinstance(metrics, dict):
         return
     numbers = {name: json_number(value) for name, value in metrics.items() if field is not None or name != "step"}
     table.add(step, {name: value for name, value in numbers.items() if value is not None})

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from placebench.logs.console import CleanLines, number_of
 from placebench.logs.formats import Count, Dialect, LogFormat, Tokens, Trap
-from placebench.logs.table import StepTable
+from placebench.logs.table import STEP_LIMIT, StepTable
 from placebench.logs.timing import Derived, TimingRules
 
 PANEL_BYTES = re.compile("╭(?:─)+ Metrics (?:─)+╮".encode())
@@ -89,7 +89,7 @@ def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
         elif began and "╰" in line:
             metrics = panel_metrics(rows)
             number = metrics.get(STEP, step)
-            if metrics and 0 <= number < 2**63:
+            if metrics and 0 <= number < STEP_LIMIT:
                 step = int(number)
                 table.add(step, metrics)
             began = 0

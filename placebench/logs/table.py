@@ -20,6 +20,8 @@ SHORT_SEGMENT_LINES = 3
 SHORT_SEGMENTS = 3
 MIXED_STEPS = 3
 DAMAGED_KEPT = 5
+# Steps are stored as signed 64-bit integers; one from here on is no step.
+STEP_LIMIT = 2**63
 
 
 class DamagedLogError(Exception):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placebench.logs.formats import DamagedLogError, LogFormat
-from placebench.logs.table import StepTable
+from placebench.logs.table import STEP_LIMIT, StepTable
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -142,7 +142,7 @@ def _add_event(record: bytes, table: StepTable) -> None:
             for value in _fields(field.data):
                 if value.tag == SUMMARY_VALUE and value.wire == BYTES:
                     metrics.update(_scalar(value.data))
-    if metrics and step < 2**63:
+    if metrics and step < STEP_LIMIT:
         table.add(step, metrics)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from placebench.logs.console import CARRIED, printed_dicts
 from placebench.logs.formats import Count, DamagedLogError, Dialect, LogFormat, Tokens, Trap
 from placebench.logs.jsonl import json_number
-from placebench.logs.table import StepTable
+from placebench.logs.table import STEP_LIMIT, StepTable
 from placebench.logs.timing import TimingRules
 
 FIRST_KEYS = "loss|grad_norm|learning_rate|num_tokens|reward|objective/kl|eps|perf/step_s|step_time"
@@ -133,7 +133,7 @@ def read_state(blocks: Iterator[bytes], table: StepTable) -> None:
     history = state.get("log_history") if isinstance(state, dict) else None
     for entry in history if isinstance(history, list) else ():
         step = entry.get("step") if isinstance(entry, dict) else None
-        if type(step) is int and 0 <= step < 2**63:
+        if type(step) is int and 0 <= step < STEP_LIMIT:
             metrics = {str(name): json_number(value) for name, value in entry.items() if name != "step"}
             kept = {name: value for name, value in metrics.items() if value is not None}
             if LAST_LINE in kept:

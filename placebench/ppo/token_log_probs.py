@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Float32 logits that exist at a time: 1 GiB.
-TABLE_VALUES = 1 << 28
+from placebench.ppo.sizes import TABLE_VALUES
 
 _compiled: dict[str, Callable[..., Any]] = {}
 

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store
 
-BUCKET_BYTES = 256 << 20
+from placebench.ppo.sizes import BUCKET_BYTES
+
 SENDER = 0
 # Gloo's own default, which its binding wants to be named.
 _TIMEOUT = timedelta(minutes=30)

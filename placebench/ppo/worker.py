@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placebench.placement import Role
 from placebench.ppo.batch import SequenceBatch
@@ -99,6 +100,7 @@ class Worker(Rank):
             load_reward_model,
             model_config,
         )
+        from placebench.ppo.passes import log_probs
         from placebench.ppo.rewards import load_reward
         from placebench.ppo.tokenizer import load_tokenizer
         from placebench.ppo.training import SequenceModel, TrainedModel
@@ -115,7 +117,7 @@ class Worker(Rank):
             self._actor: TrainedModel = TrainedModel(self._policy, job, device, job.seed, job.optimizer.actor_lr)
             if job.sharding == "shard":
                 # FSDP fixes its units at the first pass through the root; generation enters below it.
-                self._actor.per_token(SequenceBatch.build([[0]], [[0]]), _log_probs)
+                self._actor.per_token(SequenceBatch.build([[0]], [[0]]), log_probs)
         if Role.REF in self._roles:
             self._ref: SequenceModel = SequenceModel(policy().requires_grad_(False), job, device, job.seed)
         if Role.CRITIC in self._roles and job.algorithm.has_critic:
@@ -273,13 +275,12 @@ class Worker(Rank):
                 actor.enter_context(self._actor.autocast())
             return self._rollout.generate(prompts, longest, seeds, settings)
 
-    def _score(self, batch: SequenceBatch, prompts: list[str], answers: list[str]) -> np.ndarray[Any, Any]:
+    def _score(self, batch: SequenceBatch, prompts: list[str], answers: list[str]) -> NDArray[np.float64]:
         """Scores of the responses, float64 [sequences]; a reward model's is its value at the last token."""
         if self._workload.reward_model:
-            # The output that predicts a token is one before the token's own.
-            return self._reward_model.per_sequence(
-                batch, lambda module, pack: module(pack.inputs, pack.predict_positions + 1)
-            ).astype(np.float64)
+            from placebench.ppo.passes import scores
+
+            return self._reward_model.per_sequence(batch, scores).astype(np.float64)
         texts = [
             self._tokenizer.decode(tokens[length:].tolist())
             for tokens, length in zip(batch.sequence_tokens(), batch.prompt_lengths, strict=True)
@@ -289,38 +290,32 @@ class Worker(Rank):
             return np.asarray(judge_all(cases, len(os.sched_getaffinity(0))), np.float64)
         return np.asarray([float(self._reward(*case)) for case in cases], np.float64)
 
-    def _old_log_prob(self, batch: SequenceBatch) -> np.ndarray[Any, Any]:
-        return self._actor.per_token(batch, _log_probs)
+    def _old_log_prob(self, batch: SequenceBatch) -> NDArray[np.float32]:
+        from placebench.ppo.passes import log_probs
 
-    def _ref_log_prob(self, batch: SequenceBatch) -> np.ndarray[Any, Any]:
-        return self._ref.per_token(batch, _log_probs)
+        return self._actor.per_token(batch, log_probs)
 
-    def _values(self, batch: SequenceBatch) -> np.ndarray[Any, Any]:
-        return self._critic.per_token(batch, lambda module, pack: module(pack.inputs, pack.predict_positions))
+    def _ref_log_prob(self, batch: SequenceBatch) -> NDArray[np.float32]:
+        from placebench.ppo.passes import log_probs
+
+        return self._ref.per_token(batch, log_probs)
+
+    def _values(self, batch: SequenceBatch) -> NDArray[np.float32]:
+        from placebench.ppo.passes import values
+
+        return self._critic.per_token(batch, values)
 
     def _update_actor(self, batch: SequenceBatch, mini_batch_tokens: list[int], kl_coef: float) -> dict[str, float]:
-        from placebench.ppo.losses import policy_loss
+        from placebench.ppo.passes import actor_loss
 
         algorithm = self._workload.algorithm
-
-        def loss(module: Any, pack: Any) -> Any:
-            log_probs, entropy = module(pack.inputs, pack.predict_positions, pack.targets, True)
-            old, ref, advantages = (pack.fields[name] for name in ("old_log_probs", "ref_log_probs", "advantages"))
-            rollout = pack.fields.get("rollout_log_probs")
-            return policy_loss(log_probs, entropy, old, ref, advantages, algorithm, kl_coef, rollout)
-
-        return self._actor.update(batch, mini_batch_tokens, algorithm.epochs, loss)
+        return self._actor.update(batch, mini_batch_tokens, algorithm.epochs, actor_loss(algorithm, kl_coef))
 
     def _update_critic(self, batch: SequenceBatch, mini_batch_tokens: list[int]) -> dict[str, float]:
-        from placebench.ppo.losses import value_loss
+        from placebench.ppo.passes import critic_loss
 
         algorithm = self._workload.algorithm
-
-        def loss(module: Any, pack: Any) -> Any:
-            values = module(pack.inputs, pack.predict_positions)
-            return value_loss(values, pack.fields["values"], pack.fields["returns"], algorithm.clip_value)
-
-        return self._critic.update(batch, mini_batch_tokens, algorithm.epochs, loss)
+        return self._critic.update(batch, mini_batch_tokens, algorithm.epochs, critic_loss(algorithm))
 
     def _update_weights(self, version: int) -> int:
         """Bring the actor's weights, after `version` updates, into the rollout; returns their bytes."""
@@ -363,7 +358,3 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     # The host's allocator; CUDA as vLLM's own allocator and NCCL pass it on.
     return any(words in str(error) for words in ("can't allocate memory", "out of memory"))
-
-
-def _log_probs(module: Any, pack: Any) -> Any:
-    return module(pack.inputs, pack.predict_positions, pack.targets, False)[0]

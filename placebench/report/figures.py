@@ -5,6 +5,7 @@ state. A phase has the same colour in every figure. Phases that overlap are draw
 stacked into a bar that would look like the whole step.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from placebench.report.style import (
     LineStyle,
     frame_panels,
     hatch,
+    hatch_legend,
     ink,
     line_style,
     literal,
@@ -173,7 +175,7 @@ def mean_per_phase(
             _draw_whiskers(axes, rows, positions)
             ends = ends.combine(rows["high"].fillna(0), max)
         for place, mean, end in zip(positions, rows["mean"], ends, strict=True):
-            if mean == mean:
+            if not math.isnan(mean):
                 axes.annotate(
                     quantity(mean, "s"),
                     (end, place),
@@ -189,7 +191,7 @@ def mean_per_phase(
     axes.set_xlabel(seconds + (f"\nwhiskers: {interval}" if interval else ""))
     frame_panels([axes], grid="x")
     if len(groups) > 1:
-        _group_legend(figure, [str(group) for group in groups])
+        hatch_legend(figure, map(str, groups))
     else:
         set_title(axes, str(groups[0]))
     return figure
@@ -294,16 +296,3 @@ def _draw_shares(axes: Axes, block: _ShareBlock, colors: Mapping[str, str], top:
             place = top + (lane + 0.5) * LANE
             axes.barh(place, share, height=LANE * 0.9, color=color)
             axes.text(share + 0.8, place, f"{share:.1f}", ha="left", va="center", fontsize="small")
-
-
-def _group_legend(figure: Figure, groups: Sequence[str]) -> None:
-    handles = [
-        Patch(
-            facecolor="#888888",
-            edgecolor="white",
-            hatch=hatch(index),
-            label=literal(wrap(group)),
-        )
-        for index, group in enumerate(groups)
-    ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=2, frameon=False)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import jinja2
 
 from placebench.report import tables, time_tables
+from placebench.report.notes import notes
 from placebench.report.schema import Summary
 
 
@@ -57,6 +58,7 @@ def _render(
         first=summary.placements[0],
         tables=tables,
         times=time_tables,
+        notes=notes,
         pictures=pictures,
         trace=trace,
     )

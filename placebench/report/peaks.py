@@ -2,14 +2,12 @@
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from placebench.compare.comparison import Comparison, PlacementResult
 from placebench.compare.metrics import EFFICIENCY
 from placebench.logs.timing import phase_order
-from placebench.report.style import frame_panels, hatch, literal, phase_colors, wrap
+from placebench.report.style import WIDTH, frame_panels, hatch, hatch_legend, phase_colors
 
-WIDTH = 7.2
 GROUP = 0.84
 
 
@@ -38,11 +36,7 @@ def shares_of_peak(comparison: Comparison) -> Figure | None:
     axes.set_xlabel("share of the devices' peak, %: FLOP/s (MFU), bytes/s of memory (MBU)")
     frame_panels([axes], grid="x")
     if len(comparison.results) > 1:
-        handles = [
-            Patch(facecolor="#888888", edgecolor="white", hatch=hatch(index), label=literal(wrap(result.name)))
-            for index, result in enumerate(comparison.results)
-        ]
-        figure.legend(handles=handles, loc="outside upper left", ncols=2, frameon=False)
+        hatch_legend(figure, (result.name for result in comparison.results))
     return figure
 
 

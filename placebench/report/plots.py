@@ -17,11 +17,10 @@ from placebench.compare.text import interval, ratio
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
 from placebench.report.figures import mean_per_phase, phases_over_steps
 from placebench.report.peaks import shares_of_peak
-from placebench.report.style import phase_colors
+from placebench.report.style import WIDTH, phase_colors
 from placebench.report.timeline import timeline
 from placebench.report.waterfall import waterfall
 
-WIDTH = 7.2
 TIMING = "timing_s/"
 # An interval that reaches beyond this factor of the outermost ratio leaves the picture; its ends stand in the text.
 REACH = 1.5

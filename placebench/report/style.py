@@ -12,6 +12,7 @@ import matplotlib as mpl
 import matplotlib.colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from placebench.logs.timing import STEP, UNATTRIBUTED, phase_order
 
@@ -42,6 +43,8 @@ LineStyle: TypeAlias = Literal["-"] | tuple[float, Sequence[float]]
 LINE_STYLES: tuple[LineStyle, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
 
 LABEL_WIDTH = 40
+# Of the report's figures, inches.
+WIDTH = 7.2
 
 
 def phase_colors(phases: Iterable[str]) -> dict[str, str]:
@@ -74,6 +77,15 @@ def line_style(phase: str, phases: Sequence[str]) -> LineStyle:
 def hatch(index: int) -> str:
     """The hatch of the bars of a launch or placement, by its place among those drawn."""
     return HATCHES[index % len(HATCHES)]
+
+
+def hatch_legend(figure: Figure, names: Iterable[str]) -> None:
+    """Tell, above a figure, which hatch is whose; names in the order of `hatch`."""
+    handles = [
+        Patch(facecolor="#888888", edgecolor="white", hatch=hatch(index), label=literal(wrap(name)))
+        for index, name in enumerate(names)
+    ]
+    figure.legend(handles=handles, loc="outside upper left", ncols=2, frameon=False)
 
 
 def ink(color: str) -> str:

@@ -1,13 +1,12 @@
 """The tables of the report as plain text cells, the same on the terminal, in Markdown and in HTML."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placebench.compare.efficiency import FORMULAS
 from placebench.compare.host_facts import host_facts
-from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE, placement_metrics
-from placebench.compare.text import MISSING, interval, plural, quantity, ratio, threshold
+from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
+from placebench.compare.text import MISSING, interval, plural, quantity, ratio
 from placebench.config import flatten
 from placebench.report.schema import Fact, PlacementSummary, Quantity, Ratio, Sampled, Summary
 
@@ -270,83 +269,6 @@ def source_grid(summary: Summary) -> Grid:
         (found.arm, found.source, found.format, f"{found.measured} of {found.steps}") for found in summary.sources
     )
     return Grid("Launches", ("arm", "from", "format", "steps measured"), rows)
-
-
-def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
-    """What the numbers are, one line each."""
-    if summary.kind == "comparison":
-        return _comparison_notes(summary)
-    effect = threshold(summary.method.min_effect)
-    measured = {found.key for placement in summary.placements for found in placement.quantities}
-    lines = (
-        f"Steps: {summary.method.steps}; the warm-up of each launch is left out: its first"
-        f" {plural(summary.method.warmup_steps, 'step')}, and those up to a change in its step times."
-        " Values are means over launches.",
-        *_about_start(summary),
-        _about_ratios(summary),
-        f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"
-        f" within {effect}, else undecided; of phases and other details, at a false discovery rate of 5 % together"
-        f"{_about_headlines(summary)}.",
-        *(f"{found.label}: {found.meaning}." for found in placement_metrics(()) if found.key in measured),
-        *_about_scaling(summary),
-        "Phase: time of the device that worked longest on it. Phases in different pools overlap and do not add up.",
-        f"Load: {summary.method.load}. A sample counts for a phase by the time they share; 'sampled' is that time and"
-        " the number of samples.",
-        *summary.method.efficiency,
-        *((summary.method.noise,) if summary.method.noise else ()),
-        *_missing_trace(summary),
-    )
-    return (*lines, f"Open {trace} at https://ui.perfetto.dev to see every phase of every launch.") if trace else lines
-
-
-def _about_start(summary: Summary) -> Iterator[str]:
-    if summary.method.steps_before:
-        yield f"Every launch went on from a checkpoint: its first step is number {summary.method.steps_before + 1}."
-
-
-def _about_ratios(summary: Summary) -> str:
-    method = summary.method
-    return f"Ratio: over {summary.placements[0].name}. Its {method.confidence:.0%} interval: {method.interval}."
-
-
-def _about_headlines(summary: Summary) -> str:
-    others = len(summary.placements) - 1
-    return f"; step and tokens/s are corrected for the {others} comparisons" if others > 1 else ""
-
-
-def _about_scaling(summary: Summary) -> Iterator[str]:
-    if summary.scaling:
-        yield (
-            "Speed-up: tokens/s over that of the placement with the fewest replicas; efficiency: the same a device."
-            " Strong scaling keeps the batch of a step, weak scaling that of a device."
-        )
-
-
-def _comparison_notes(summary: Summary) -> tuple[str, ...]:
-    effect = threshold(summary.method.min_effect)
-    measured = {found.key for placement in summary.placements for found in placement.quantities}
-    return (
-        f"Steps: {summary.method.steps}. Values are means over launches.",
-        _about_ratios(summary),
-        f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"
-        f" within {effect}, else undecided; undecided, too, with one launch of an arm{_about_headlines(summary)}.",
-        *(f"{found.label}: {found.meaning}." for found in placement_metrics(()) if found.key in measured),
-        "Phases bear placebench's name where they mean the same, else the log's own. Phases that overlap, parts of"
-        " phases and times outside the step are never added up.",
-    )
-
-
-def efficiency_formula(summary: Summary) -> str | None:
-    """The formulas of MFU and MBU in one line; None where neither is known."""
-    if not any(found.key.startswith(("mfu/", "mbu/")) for found in summary.placements[0].quantities):
-        return None
-    return FORMULAS
-
-
-def _missing_trace(summary: Summary) -> Iterator[str]:
-    """That inside a phase waiting is not known, where the run has GPUs and traced no kernels."""
-    if summary.host.get("gpus") and not any(placement.kernels for placement in summary.placements):
-        yield "No kernels were traced: time that a phase waits for collectives or for the host is not known."
 
 
 def _text(found: Quantity) -> str:

@@ -10,6 +10,7 @@ from rich.text import Text
 from placebench.compare.statistics import Verdict
 from placebench.compare.text import plural
 from placebench.report.columns import Holds, add_columns, broken
+from placebench.report.notes import efficiency_formula
 from placebench.report.schema import PlacementSummary, Summary
 from placebench.report.tables import (
     Grid,
@@ -18,7 +19,6 @@ from placebench.report.tables import (
     comparison_rows,
     device_grid,
     difference_grid,
-    efficiency_formula,
     overview_grid,
     scaling_grid,
     single_grid,
@@ -31,35 +31,44 @@ STYLES = {Verdict.FASTER: "bold green", Verdict.SLOWER: "bold red", Verdict.UNDE
 
 def print_summary(summary: Summary, console: Console) -> None:
     """Print what the report says; nothing is coloured where the console has no colours."""
+    _print_numbers(summary, console)
+    _print_words(summary, console)
+    differing = difference_grid(summary)
+    if differing.rows:
+        console.print()
+        console.print(grid_table(differing, texts=len(differing.header), width=console.width))
+    console.print(f"{summary.coverage}.", highlight=False)
+
+
+def _print_numbers(summary: Summary, console: Console) -> None:
+    """The tables, those that have rows."""
     first, *others = summary.placements
     for other in others:
         rows = comparison_rows(first, other)
         console.print(_against(f"{other.name} against {first.name}", first, other, rows, console.width))
         console.print()
-        if (path := path_grid(first, other)).rows:
-            console.print(grid_table(short_path_grid(path), texts=1, width=console.width))
-            console.print()
+        _print_grid(short_path_grid(path_grid(first, other)), 1, console)
     if not others:
-        console.print(grid_table(single_grid(first), texts=1, width=console.width))
+        console.print(grid_table(single_grid(first), 1, console.width))
         console.print()
-        if (path := single_path_grid(first)).rows:
-            console.print(grid_table(path, texts=1, width=console.width))
-            console.print()
-    noise = calibration_grid(summary)
-    if noise.rows:
-        console.print(grid_table(noise, texts=1, width=console.width))
-        console.print()
-    overview = overview_grid(summary)
-    if overview.rows:
-        console.print(grid_table(overview, texts=1, width=console.width))
-        console.print()
-    scaling = scaling_grid(summary)
-    if scaling.rows:
-        console.print(grid_table(scaling, texts=3, width=console.width))
-        console.print()
+        _print_grid(single_path_grid(first), 1, console)
+    _print_grid(calibration_grid(summary), 1, console)
+    _print_grid(overview_grid(summary), 1, console)
+    _print_grid(scaling_grid(summary), 3, console)
     devices = device_grid(summary)
     if devices.rows:
         console.print(grid_table(devices, texts=3, width=console.width))
+
+
+def _print_grid(grid: Grid, texts: int, console: Console) -> None:
+    """A table and a blank line behind it; nothing where it has no rows."""
+    if grid.rows:
+        console.print(grid_table(grid, texts, console.width))
+        console.print()
+
+
+def _print_words(summary: Summary, console: Console) -> None:
+    """How the numbers came about, what to mind, and what follows from them."""
     console.print(_how(summary), style="dim", markup=False, highlight=False)
     if formula := efficiency_formula(summary):
         console.print(formula, style="dim", markup=False, highlight=False)
@@ -78,11 +87,6 @@ def print_summary(summary: Summary, console: Console) -> None:
     if summary.suggestion:
         console.print()
         console.print(Text(summary.suggestion.text))
-    differing = difference_grid(summary)
-    if differing.rows:
-        console.print()
-        console.print(grid_table(differing, texts=len(differing.header), width=console.width))
-    console.print(f"{summary.coverage}.", highlight=False)
 
 
 def _how(summary: Summary) -> str:

@@ -15,10 +15,9 @@ from placebench.compare.metrics import STEP_TIME
 from placebench.compare.steps import Flags, Step, split_steps
 from placebench.compare.text import quantity
 from placebench.logs.timing import phase_order
-from placebench.report.style import ink, phase_colors
+from placebench.report.style import WIDTH, ink, phase_colors
 from placebench.telemetry.spans import CONTROLLER
 
-WIDTH = 7.2
 ROW_HEIGHT = 0.3
 BAR = 0.82
 # Width of a character of a bar's label and of the plotting area, in points: what fits is written into the bar.

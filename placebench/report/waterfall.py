@@ -11,9 +11,8 @@ from placebench.compare.comparison import Comparison
 from placebench.compare.reasons import NOTABLE
 from placebench.compare.text import quantity, signed
 from placebench.logs.timing import STEP, UNATTRIBUTED
-from placebench.report.style import phase_colors
+from placebench.report.style import WIDTH, phase_colors
 
-WIDTH = 7.2
 ROW_HEIGHT = 0.3
 BAR = 0.7
 # Room right of the bars, as a share of the axis; the numbers beside them stand in the margin.

@@ -66,11 +66,6 @@ class Span:
     memory_peak_bytes: int | None = None
     memory_reserved_bytes: int | None = None
 
-    @property
-    def seconds(self) -> float:
-        """Length of the span."""
-        return self.end_mono - self.start_mono
-
     def to_dict(self) -> dict[str, Any]:
         """The span as one object of `spans.jsonl`; memory only where it is counted."""
         content = asdict(self)
@@ -179,7 +174,7 @@ class SpanRecorder:
         pool: str | None = None,
         memory_peak_bytes: int | None = None,
         memory_reserved_bytes: int | None = None,
-    ) -> Span:
+    ) -> None:
         """Record a span whose ends were read with `now`, for work that no one block of code encloses.
 
         Args:
@@ -206,7 +201,6 @@ class SpanRecorder:
             memory_reserved_bytes,
         )
         self._spans.append(span)
-        return span
 
     def drain(self) -> list[dict[str, Any]]:
         """The spans since the last call, in the order in which they ended, as objects of `spans.jsonl`."""

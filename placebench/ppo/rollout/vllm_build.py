@@ -16,11 +16,10 @@ from torch.nn.functional import linear
 
 from placebench.errors import LaunchError
 from placebench.ownership import ray_temp_dir
+from placebench.ppo.sizes import CACHE_BLOCK_TOKENS
 from placebench.processes import TOKEN_VARIABLE
 from placebench.workload import Workload
 
-# Tokens of a block of the key-value cache: vLLM's on CPU, and a multiple of its on GPUs.
-_BLOCK_TOKENS = 128
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
@@ -90,7 +89,7 @@ def kv_cache_bytes(model_config: Any, workload: Workload, sequences: int) -> int
     kv_width = max(1, model_config.num_key_value_heads // shared_by) * width
     length = workload.batch.max_prompt_length + workload.batch.max_response_length
     # vLLM keeps one block for itself.
-    tokens = (sequences * ceil(length / _BLOCK_TOKENS) + 1) * _BLOCK_TOKENS
+    tokens = (sequences * ceil(length / CACHE_BLOCK_TOKENS) + 1) * CACHE_BLOCK_TOKENS
     return int(2 * tokens * model_config.num_hidden_layers * kv_width * getattr(torch, workload.precision).itemsize)
 
 

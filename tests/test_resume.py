@@ -1,0 +1,117 @@
+"""Going on with a run: what is kept, and what may not have changed."""
+
+import json
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from launching import assert_nothing_left, plan, run, statuses
+
+from placebench.errors import UsageError
+from placebench.ownership import own_run
+from placebench.plan import RunRequest
+from placebench.resume import resume_plan
+from placebench.runfolder import RunFolder
+from placebench.runner import RunResult
+
+
+@pytest.fixture(autouse=True)
+def _isolated(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(temp))
+    monkeypatch.setenv("TMPDIR", str(temp))
+
+
+def interrupted(tmp_path: Path) -> RunResult:
+    body = "steps()\nif case == '1 split': os.kill(os.getppid(), signal.SIGINT); time.sleep(300)"
+    result, _ = run(plan(tmp_path), body)
+    return result
+
+
+def test_a_resumed_run_keeps_what_is_done(tmp_path: Path, temp: Path) -> None:
+    first = interrupted(tmp_path)
+    kept = RunFolder(first.folder).trial(1, "standard").steps.stat().st_mtime_ns
+    request = RunRequest(rounds=2, placements="standard,split")
+    result, said = run(resume_plan(first.folder, request), "steps()")
+    assert (result.done, result.total) == (4, 4)
+    assert RunFolder(first.folder).trial(1, "standard").steps.stat().st_mtime_ns == kept
+    assert set(statuses(first.folder).values()) == {"done"}
+    assert (first.folder / "trials/replaced/01-split.1/status").read_text() == "interrupted\n"
+    content = json.loads((first.folder / "run.json").read_text())
+    assert (content["status"], content["rounds"], len(content["launches"])) == ("done", 2, 4)
+    assert content["wall"]["launches_s"] <= content["wall"]["total_s"]
+    assert "[2/4] round 1 split: start" in said
+    assert_nothing_left(temp)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"placements": "split,standard"}, "--placements is split,standard now and standard,split in the run"),
+        ({"workload": {"batch": {"size": 64}}}, "batch.size is 64 now and 128 in the run"),
+        ({"devices": "cpu:4"}, "--devices is cpu:4 now and cpu:0, cpu:1 in the run"),
+        ({"name": "other"}, "--name is other now"),
+        ({"out": Path("elsewhere")}, "--out is elsewhere now and"),
+        ({"sample_hz": 1.0}, "--sample-hz is 1.0 now and 0.0 in the run"),
+    ],
+)
+def test_a_resumed_run_stays_comparable(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
+    folder = interrupted(tmp_path).folder
+    with pytest.raises(UsageError, match=re.escape(reason)):
+        resume_plan(folder, RunRequest(**changes))  # type: ignore[arg-type]  # one field each, of its type
+
+
+def test_fewer_rounds_or_another_device_cannot_be_resumed(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path).folder
+    content = json.loads((folder / "run.json").read_text())
+    content["rounds"] = 3
+    content["devices"][1]["node"] = "elsewhere"
+    (folder / "run.json").write_text(json.dumps(content))
+    with pytest.raises(UsageError) as caught:
+        resume_plan(folder, RunRequest(rounds=2))
+    lines = str(caught.value).splitlines()
+    assert any("cpu:1" in line and "is not here as it was" in line for line in lines)
+    assert any("--rounds is 2 now and already 3 in the run" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("name", None),
+        ("status", None),
+        ("status", "sleeping"),
+        ("workload", "small"),
+        ("launches", None),
+        ("launches", [{"round": 1, "placement": "standard", "status": "done"}]),
+        ("wall", {"total_s": "long"}),
+        ("placements", [{"name": "standard", "pools": None}]),
+        ("checkpoint_every", "often"),
+        ("resumed_from", "a checkpoint"),
+        ("cluster", {}),
+    ],
+)
+def test_a_run_of_another_version_is_refused_in_one_line_and_left_as_it_is(
+    tmp_path: Path, where: str, value: object
+) -> None:
+    folder = interrupted(tmp_path).folder
+    content = json.loads((folder / "run.json").read_text())
+    del content[where]
+    (folder / "run.json").write_text(json.dumps(content | ({} if value is None else {where: value})))
+    before = (folder / "run.json").read_bytes()
+    with pytest.raises(UsageError, match=r"run\.json: not as this placebench writes it") as caught:
+        resume_plan(folder, RunRequest())
+    assert len(str(caught.value).splitlines()) == 1
+    assert (folder / "run.json").read_bytes() == before
+
+
+def test_a_launch_with_a_damaged_status_runs_again(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path).folder
+    (RunFolder(folder).trial(1, "standard").path / "status").write_text("")
+    result, _ = run(resume_plan(folder, RunRequest()), "steps()")
+    assert (result.done, result.total) == (2, 2)
+
+
+def test_a_run_that_still_goes_on_cannot_be_resumed(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path).folder
+    with own_run(folder), pytest.raises(UsageError, match="still goes on in another process"):
+        resume_plan(folder, RunRequest())
