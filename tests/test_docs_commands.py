@@ -46,3 +46,11 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = page.parent / path if path else page
         assert target.exists(), f"{page.name}: {path}"
         assert not anchor or anchor in anchors(target), f"{page.name}: {path}#{anchor}"
+
+
+def test_every_file_of_a_run_is_listed() -> None:
+    listed = (ROOT / "runs" / "README.md").read_text(encoding="utf-8")
+    code = (ROOT / "placebench" / "runfolder.py").read_text(encoding="utf-8")
+    names = re.findall(r'self\.path / "([\w.]+)"', code)
+    assert len(names) > 10
+    assert [name for name in names if not re.search(rf"^ +{name}\b", listed, re.MULTILINE)] == []
