@@ -99,7 +99,7 @@ def describe_devices(devices: Sequence[Device]) -> str:
     kinds = dict.fromkeys((device.kind, device.name, device.memory_bytes, device.node) for device in devices)
     counts = [sum((d.kind, d.name, d.memory_bytes, d.node) == kind for d in devices) for kind in kinds]
     return "; ".join(
-        f"{count} × {kind} {name}, {format_bytes(memory)} each, on {node}"
+        f"{count} × {name if name.lower() == kind else f'{kind} {name}'}, {format_bytes(memory)} each, on {node}"
         for count, (kind, name, memory, node) in zip(counts, kinds, strict=True)
     )
 
