@@ -133,6 +133,9 @@ Examples:
   placebench run --placements split,split/overlap=none
   placebench run --model qwen2.5-0.5b --set optimizer.actor_lr=1e-6 --dry-run
   placebench run --resume latest
+
+\b
+Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare, 124 time limit, 130 interrupted.
 """
 
 
@@ -150,7 +153,7 @@ Examples:
 )
 @click.version_option(__version__, prog_name="placebench")
 def main() -> None:
-    """Measure which placement of PPO roles on devices is faster, and why."""
+    """Measure which placement of PPO or GRPO roles on devices is faster, and why."""
     from placebench.ownership import sweep
 
     for run in sweep():
@@ -173,10 +176,13 @@ _WORKLOAD_KEYS = {
 _SECONDS = FiniteRange(min=0, min_open=True, max=1e8)
 
 
-@main.command(epilog=_RUN_EXAMPLES)
+@main.command(epilog=_RUN_EXAMPLES, short_help="Train under each placement, compare and report.")
 @click.option("--placements", metavar="WORDS", help="Words of placebench placements.  [default: standard,split]")
 @click.option(
-    "--rounds", callback=read_rounds, metavar="N|auto", help="Launches of each placement; auto: more.  [default: 3]"
+    "--rounds",
+    callback=read_rounds,
+    metavar="N|auto",
+    help="Launches of each placement; auto: until precise.  [default: 3]",
 )
 @click.option(
     "--precision", callback=read_share, metavar="SHARE", help="With auto: width of intervals wanted.  [default: 5%]"
@@ -187,29 +193,46 @@ _SECONDS = FiniteRange(min=0, min_open=True, max=1e8)
 @click.option(
     "--devices", metavar="SPEC", help="cpu:N or gpu:N; gpu:NxM: a plan for M nodes.  [default: all GPUs, else CPU]"
 )
-@click.option("--name", help="Name of the run.  [default: the placements]")
+@click.option("--name", help="Name of the run.  [default: from the placements]")
 @click.option("--out", type=OutputPath(is_folder=True), help="Folder of the runs.  [default: runs]")
 @click.option("--model", help="A preset, a folder, or a hub id.  [default: tiny]")
-@click.option("--steps", type=int, help="Training steps of a launch.")
-@click.option("--warmup-steps", type=int, help="First steps of a launch, left out of the numbers.")
-@click.option("--seed", type=int, help="Seed of data, weights and sampling.")
+@click.option("--steps", type=int, help="Training steps of a launch.  [default: 10]")
+@click.option("--warmup-steps", type=int, help="First steps, left out of the numbers.  [default: 2]")
+@click.option("--seed", type=int, help="Seed of data, weights and sampling.  [default: 0]")
 @click.option("--batch-size", type=int, help="Sequences per step, over all devices.")
 @click.option("--mini-batch-size", type=int, help="Sequences per optimizer step.")
-@click.option("--max-prompt-length", type=int, help="Tokens.")
-@click.option("--max-response-length", type=int, help="Tokens.")
+@click.option("--max-prompt-length", type=int, help="Tokens; a longer prompt is refused.")
+@click.option("--max-response-length", type=int, help="Tokens, at which generation stops.")
 @click.option("--rollout", type=click.Choice(["torch", "vllm"]), help="What generates the responses.")
 @click.option("--ignore-eos/--stop-at-eos", default=None, help="Responses of full length: equal work.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other workload key; repeatable.")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML: workload and run keys.")
-@click.option("--step-timeout", type=_SECONDS, help="Give a launch up after so many seconds without progress.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any workload key that --dry-run prints; repeatable."
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="YAML of workload keys, placements, rounds, devices, name, out.",
+)
+@click.option(
+    "--step-timeout", type=_SECONDS, help="Give a launch up after so many seconds without progress.  [default: 600]"
+)
 @click.option("--time-limit", type=_SECONDS, help="End the run after so many seconds (exit code 124).")
 @click.option("--sample-hz", type=float, callback=read_hz, help="Device samples a second; 0: none.  [default: 5]")
-@click.option("--checkpoint-every", type=click.IntRange(min=1), metavar="STEPS", help="Save every launch that often.")
 @click.option(
-    "--resume-from", type=click.Path(path_type=Path), metavar="CHECKPOINT", help="Begin behind its last step."
+    "--checkpoint-every",
+    type=click.IntRange(min=1),
+    metavar="STEPS",
+    help="Checkpoint every launch after so many steps.",
+)
+@click.option(
+    "--resume-from",
+    type=click.Path(path_type=Path),
+    metavar="CHECKPOINT",
+    help="Begin every launch after its last step.",
 )
 @click.option("--ray-address", metavar="ADDRESS", help="Run on an existing Ray cluster: host:port, or auto.")
-@click.option("--placement-timeout", type=_SECONDS, help="Seconds to wait for its devices to be free.  [default: 60]")
+@click.option("--placement-timeout", type=_SECONDS, help="On a Ray cluster: wait for devices so long.  [default: 60]")
 @click.option("--dry-run", is_flag=True, help="Print the checked plan and start nothing.")
 @click.option("--resume", metavar="RUN", help="Go on with a run: finished launches stay, the others run again.")
 def run(dry_run: bool, resume: str | None, settings: tuple[str, ...], config: Path | None, **given: Any) -> None:
@@ -221,7 +244,7 @@ def run(dry_run: bool, resume: str | None, settings: tuple[str, ...], config: Pa
     _start(make_plan(request) if resume is None else resume_plan(find_run(resume), request), dry_run=dry_run)
 
 
-@main.command(epilog=_CALIBRATE_EXAMPLES)
+@main.command(epilog=_CALIBRATE_EXAMPLES, short_help="Measure how much launches of one placement differ here.")
 @click.option("--placement", default="standard", show_default=True, help="What is compared with itself.")
 @click.option(
     "--pairs",

@@ -60,7 +60,7 @@ def working_roles(placement: Placement, pool: str, workload: Workload) -> Iterat
 def _head(plan: Plan) -> Iterator[tuple[str, str]]:
     shape = model_shape(plan.workload.model)
     parameters = "" if shape is None else f", {shape.parameters / 1e6:,.1f} M parameters"
-    batch = plan.workload.batch
+    batch, epochs = plan.workload.batch, plan.workload.algorithm.epochs
     expected = plan.expectation
     to_do = len(plan.launches)
     yield "run", str(plan.folder.path)
@@ -73,7 +73,7 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
         "step",
         f"{plan.workload.algorithm.name}, {batch.size} sequences{groups} of up to"
         f" {batch.max_prompt_length} + {batch.max_response_length} tokens,"
-        f" {batch.size // batch.mini_batch_size} mini-batches × {plan.workload.algorithm.epochs} epochs",
+        f" {batch.size // batch.mini_batch_size} mini-batches × {epochs} epoch{'s' * (epochs > 1)}",
     )
     yield "steps", f"{plan.workload.steps} a launch, the first {plan.workload.warmup_steps} left out of the numbers"
     for number, names in enumerate(plan.order, start=1):
@@ -99,7 +99,7 @@ def describe_devices(devices: Sequence[Device]) -> str:
     kinds = dict.fromkeys((device.kind, device.name, device.memory_bytes, device.node) for device in devices)
     counts = [sum((d.kind, d.name, d.memory_bytes, d.node) == kind for d in devices) for kind in kinds]
     return "; ".join(
-        f"{count} × {kind} {name}, {format_bytes(memory)} each, on {node}"
+        f"{count} × {name if name.lower() == kind else f'{kind} {name}'}, {format_bytes(memory)} each, on {node}"
         for count, (kind, name, memory, node) in zip(counts, kinds, strict=True)
     )
 

@@ -38,7 +38,7 @@ def test_every_preset_and_setting_is_listed_with_its_reading() -> None:
         assert f"{one.form}  {one.reading}" in result.output
     for name, setting in SETTINGS.items():
         assert f"/{name}={setting.form}  {setting.reading}" in result.output
-    assert "8 × gpu GPU, 141.0 GiB each, on node1" in result.output
+    assert "8 × GPU, 141.0 GiB each, on node1" in result.output
 
 
 def test_a_word_shows_its_devices_or_why_it_cannot_be() -> None:

@@ -152,7 +152,10 @@ def test_several_reasons_are_one_line_each() -> None:
 
 
 def test_a_dry_run_prints_the_plan_and_makes_nothing() -> None:
-    write("bench.yaml", "placements: [standard, split/overlap=none]\nsteps: 20\nbatch: {size: 64}\nrounds: 2\n")
+    write(
+        "bench.yaml",
+        "placements: [standard, split/overlap=none]\nsteps: 20\nbatch: {size: 64}\nrounds: 2\nalgorithm: {epochs: 1}\n",
+    )
     result = invoke("run", "--config", "bench.yaml", "--steps", "30", "--dry-run", "--devices", "cpu:2")
     assert (result.exit_code, result.stderr) == (0, "")
     for line in (
@@ -161,6 +164,7 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing() -> None:
         "  size: 64",
         "overlap none",
         "for 4 launches",
+        "mini-batches × 1 epoch\n",
     ):
         assert line in result.stdout
     assert [path.name for path in Path().iterdir()] == ["bench.yaml"]
@@ -172,6 +176,7 @@ def test_version_and_help() -> None:
         result = invoke(*arguments)
         assert result.exit_code == 0
         assert "Examples:\n  placebench run" in re.sub(r"\n +", "\n  ", result.stdout)
+        assert not re.search(r"^  [a-z]+ .*\.\.\.$", result.stdout, re.MULTILINE)  # no command's line is cut off
     documented = {name for option in cli.run.params for name in option.opts}
     assert documented <= set(re.findall(r"--[\w-]+", invoke("run", "--help").stdout))
 

@@ -20,7 +20,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES, short_help="Compare runs and logs of any framework with the first of them.")
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @click.option("--format", "log_format", metavar="NAME", help="Format of all logs.  [default: told by their content]")
 @click.option("--devices", metavar="N[,N...]", help="All devices of the logs' runs: one number for all, or one each.")

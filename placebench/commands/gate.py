@@ -22,7 +22,7 @@ Exit codes: 0 fine, 1 regression, 2 wrong input, 3 launches failed or too few, 4
 KINDS = ("host", "devices", "versions", "workload")
 
 
-@click.command(epilog=_CHECK_EXAMPLES)
+@click.command(epilog=_CHECK_EXAMPLES, short_help="Say by the exit code whether a run is worse than a baseline.")
 @click.argument("runs", metavar="RUN[,RUN...]")
 @click.option("--baseline", required=True, metavar="FILE|RUN[,...]", help="A baseline file, or a run as above.")
 @click.option(

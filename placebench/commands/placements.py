@@ -15,13 +15,13 @@ Examples:
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES, short_help="Explain placement words; show which can be here, and where.")
 @click.argument("words", nargs=-1, metavar="[WORD]...")
 @click.option("--devices", metavar="SPEC", help="cpu:N, gpu:N, or nodes elsewhere: gpu:NxM.  [default: this host's]")
 @click.option("--ray-address", metavar="ADDRESS", help="Devices of a Ray cluster: host:port, or auto.")
 @click.option("--model", help="A preset, a folder, or a hub id.  [default: tiny]")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other workload key; repeatable.")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML: workload and run keys.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any workload key; repeatable.")
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML file as of placebench run.")
 def placements(words: tuple[str, ...], settings: tuple[str, ...], config: Path | None, **given: Any) -> None:
     """Explain every placement word; show which can be on the devices, where, and why others cannot.
 
