@@ -106,6 +106,21 @@ def test_kl_estimators(log_prob: float, ref_log_prob: float) -> None:
         assert token_kl(*tensors, estimator).item() == pytest.approx(expected, abs=1e-12)
 
 
+def test_gradients_of_kl_losses_are_on_average_what_their_description_says() -> None:
+    torch.manual_seed(0)
+    logits, ref = torch.randn(5, dtype=torch.float64, requires_grad=True), torch.randn(5, dtype=torch.float64)
+    log_probs, ref_log_probs = logits.log_softmax(-1), ref.log_softmax(-1)
+    policy = log_probs.exp().detach()
+    reverse = (ref_log_probs.exp() * (ref_log_probs - log_probs)).sum()
+    for estimator, expected in (
+        ("k1", torch.zeros(5, dtype=torch.float64)),
+        ("k3", torch.autograd.grad(reverse, logits, retain_graph=True)[0]),
+    ):
+        # The mean over samples of the policy, whose choice has no gradient.
+        mean = (policy * token_kl(log_probs, ref_log_probs, estimator)).sum()
+        torch.testing.assert_close(torch.autograd.grad(mean, logits, retain_graph=True)[0], expected)
+
+
 def test_whitening() -> None:
     table, mask = np.array([[1.0, 3.0, 99.0]]), np.array([[True, True, False]])
     np.testing.assert_allclose(whiten(table, mask), [[-1.0, 1.0, 0.0]], atol=1e-7)

@@ -72,7 +72,11 @@ def policy_loss(
 
 
 def token_kl(log_probs: Tensor, ref_log_probs: Tensor, estimator: str) -> Tensor:
-    """KL to the reference per token in nats; see `advantages.estimate_kl` for the estimators."""
+    """KL to the reference per token in nats; see `advantages.estimate_kl` for the estimators.
+
+    As a loss they are not what they are as numbers (Tang and Munos 2025, arXiv:2506.09477): on samples of the policy
+    itself, the gradient of k1 has the mean 0, and that of k3 the gradient of KL(reference ‖ policy) as its mean.
+    """
     log_ratio = ref_log_probs - log_probs
     return -log_ratio if estimator == "k1" else torch.expm1(log_ratio) - log_ratio
 
