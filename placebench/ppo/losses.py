@@ -32,6 +32,8 @@ def policy_loss(
 ) -> LossSums:
     """Clipped surrogate, minus the entropy term, plus the KL term when it is a loss.
 
+    Negative advantages have no second clip (dual-clip PPO, Ye et al. 2020, arXiv:1912.09729).
+
     Where weights older than the step's generated, each token's surrogate is weighted with the truncated importance
     ratio min(pi_old / pi_rollout, `importance_cap`), without gradient. pi_old, the policy that the step began with,
     stays the one that clipping is measured from: the decoupled objective of Hilton et al. 2022 (arXiv:2110.00641),
