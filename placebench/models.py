@@ -108,6 +108,9 @@ PRESETS: Mapping[str, ModelShape] = {
     "llama-3.1-8b": ModelShape("llama", 4096, 14_336, 32, 32, 8, 128_256, False, 5e5, 1e-5),
 }
 
+# Kinds of blocks whose tokens see each other through attention alone. Recurrent and convolutional ones (Mamba, LFM2)
+# would carry one packed sequence into the next, attention in chunks needs a mask of its own.
+_BLOCK_KINDS = frozenset(("full_attention", "sliding_attention"))
 # Architectures whose configs leave `tie_word_embeddings` out where embedding and output head are one.
 _TIED_TYPES = frozenset(
     ("cohere", "cohere2", "ernie4_5", "gemma", "gemma2", "gemma3_text", "smollm3", "starcoder2", "vaultgemma")
@@ -197,12 +200,20 @@ def _read_shape(path: Path) -> ModelShape:
     if wrong := [f"{name} {size}" for name, size in sizes.items() if size < 1]:
         raise UsageError(f"{path}: not the config of a language model: {', '.join(wrong)}; sizes are above 0")
     types = content.get("layer_types")
+    if others := other_blocks(types):
+        raise UsageError(f"{path}: has {', '.join(others)} blocks, which are not supported; choose another model")
     if isinstance(types, list) and len(types) != shape.num_hidden_layers:
         raise UsageError(
             f"{path}: num_hidden_layers is {shape.num_hidden_layers} and layer_types names {len(types)}; make them"
             " agree, or save the model again"
         )
     return shape
+
+
+def other_blocks(layer_types: object) -> list[str]:
+    """Kinds of blocks named in a config's `layer_types` that packed sequences cannot go through, each once."""
+    names = dict.fromkeys(map(str, layer_types)) if isinstance(layer_types, list | tuple) else {}
+    return [name for name in names if name not in _BLOCK_KINDS]
 
 
 def _counts_experts(name: str, count: object) -> bool:

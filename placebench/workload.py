@@ -107,7 +107,9 @@ class Algorithm(_Section):
     entropy_coeff: Coefficient = 0.01
     epochs: Positive = 2
     kl_in_reward: bool = True
-    kl_loss: bool = False
+    kl_loss: bool = Field(
+        False, description="add the KL to the actor's loss, with kl_estimator k3: k1's gradient is 0 on average"
+    )
     kl_estimator: Literal["k1", "k3"] = "k1"
     kl_coef: Coefficient = 0.001
     kl_control: Literal["fixed", "adaptive"] = "fixed"
@@ -131,7 +133,10 @@ class Algorithm(_Section):
 
 
 class Optimizer(_Section):
-    """Adam and gradient clipping, for actor and critic."""
+    """AdamW at constant rates, and clipping of the global gradient norm, for actor and critic.
+
+    Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101) and goes over all parameters.
+    """
 
     actor_lr: Rate = 1e-3
     critic_lr: Rate = 3e-3

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from placebench.checks import unusable_workload
 from placebench.errors import UsageError
 from placebench.ppo.data import FilePrompts, Prompt, open_prompts
+from placebench.ppo.generation import Generation
 from placebench.ppo.rewards import exact_match, last_number, load_reward, prefix_match
 from placebench.ppo.tokenizer import CharacterTokenizer
 from placebench.workload import Data, build_workload
@@ -26,6 +28,16 @@ def test_arithmetic_follows_seed_and_step() -> None:
     for prompt in prompts:
         left, right = prompt.text.removesuffix("=").split("+")
         assert int(left) + int(right) == int(prompt.answer)
+
+
+def test_responses_are_drawn_apart_from_each_other_and_from_their_prompts() -> None:
+    workload = build_workload({"seed": 3})
+    generation = Generation(workload, open_prompts(workload.data, 3, 16), CharacterTokenizer())
+    seeds: list[int] = []
+    for step in (1, 2):
+        seeds += generation.arguments(step, generation.step_prompts(step), range(128))["seeds"]
+    assert len(set(seeds)) == 256
+    assert not {int(np.random.default_rng([3, step]).integers(2**32)) for step in (1, 2)} & set(seeds)
 
 
 def test_prompts_from_files(tmp_path: Path) -> None:

@@ -18,8 +18,13 @@ from placebench.ppo.advantages import (
     token_rewards,
     whiten,
 )
+from placebench.ppo.batch import SequenceBatch
+from placebench.ppo.data import open_prompts
+from placebench.ppo.generation import Generation
 from placebench.ppo.losses import policy_loss, token_kl, value_loss
-from placebench.workload import Algorithm
+from placebench.ppo.step_data import StepData, StepState
+from placebench.ppo.tokenizer import CharacterTokenizer
+from placebench.workload import Algorithm, build_workload
 
 FINITE = st.floats(-3, 3, allow_nan=False)
 
@@ -101,6 +106,21 @@ def test_kl_estimators(log_prob: float, ref_log_prob: float) -> None:
         assert token_kl(*tensors, estimator).item() == pytest.approx(expected, abs=1e-12)
 
 
+def test_gradients_of_kl_losses_are_on_average_what_their_description_says() -> None:
+    torch.manual_seed(0)
+    logits, ref = torch.randn(5, dtype=torch.float64, requires_grad=True), torch.randn(5, dtype=torch.float64)
+    log_probs, ref_log_probs = logits.log_softmax(-1), ref.log_softmax(-1)
+    policy = log_probs.exp().detach()
+    reverse = (ref_log_probs.exp() * (ref_log_probs - log_probs)).sum()
+    for estimator, expected in (
+        ("k1", torch.zeros(5, dtype=torch.float64)),
+        ("k3", torch.autograd.grad(reverse, logits, retain_graph=True)[0]),
+    ):
+        # The mean over samples of the policy, whose choice has no gradient.
+        mean = (policy * token_kl(log_probs, ref_log_probs, estimator)).sum()
+        torch.testing.assert_close(torch.autograd.grad(mean, logits, retain_graph=True)[0], expected)
+
+
 def test_whitening() -> None:
     table, mask = np.array([[1.0, 3.0, 99.0]]), np.array([[True, True, False]])
     np.testing.assert_allclose(whiten(table, mask), [[-1.0, 1.0, 0.0]], atol=1e-7)
@@ -116,6 +136,28 @@ def test_kl_coefficient() -> None:
     assert adaptive.coefficient == pytest.approx(0.2 * 1.02)
     adaptive.update(0.09, 100)  # error -0.1
     assert adaptive.coefficient == pytest.approx(0.2 * 1.02 * 0.99)
+
+
+def test_a_step_has_one_kl_coefficient_in_reward_loss_and_metrics() -> None:
+    workload = build_workload(
+        {
+            "batch": {"size": 2, "mini_batch_size": 2},
+            "algorithm": {"kl_loss": True, "kl_coef": 0.2, "kl_control": "adaptive", "kl_horizon": 10},
+        }
+    )
+    generation = Generation(workload, open_prompts(workload.data, 0, 16), CharacterTokenizer())
+    steps, state = StepData(workload, generation, is_stale=False), StepState(1, [])
+    batch = SequenceBatch.build([[1], [1]], [[2], [2]], rollout_log_probs=[-1, -1], old_log_probs=[-1, -1])
+    fields = {name: np.full(2, value, np.float32) for name, value in (("ref_log_probs", -2), ("values", 0))}
+    state.batch = batch.with_fields(fields, {"scores": np.zeros(2)})
+    steps.compute_advantages(state)
+    state.done.add("adv")
+    metrics = state.metrics.finish(state.sequences, {}, 1.0, 1, workload)
+    # The policy is 1 nat a token off, ten times the target: the next step's coefficient is 1 + 0.2 · 2 / 10 as large.
+    assert metrics["actor/reward_kl_penalty_coeff"] == 0.2
+    assert metrics["critic/rewards/mean"] == pytest.approx(-0.2)
+    assert steps.arguments(state, "update_actor", np.arange(2))["kl_coef"] == 0.2
+    assert steps.kl.coefficient == pytest.approx(0.2 * 1.04)
 
 
 def tensors(*columns: list[float]) -> Any:

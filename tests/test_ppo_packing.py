@@ -1,6 +1,7 @@
 """Packed sequences: attention, log-probabilities in chunks, and weights that follow from the seed alone."""
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -127,13 +128,35 @@ def test_no_tokens_and_no_entropy() -> None:
     assert skipped.tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("model", ["tiny", "llama"])
-def test_packed_log_probs_are_those_of_transformers(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+# Beside presets: heads of a width of their own, norms of heads, a window in some blocks or in all, a scaled embedding.
+WINDOW = {"sliding_window": 3}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "qwen2": {**WINDOW, "use_sliding_window": True, "max_window_layers": 1},
+    "qwen3": {"head_dim": 16},
+    "mistral": WINDOW,
+    "gemma3_text": {**WINDOW, "head_dim": 16, "layer_types": ["sliding_attention", "full_attention"]},
+    "olmo3": WINDOW,
+    "phi3": {"pad_token_id": 0},
+    "smollm3": {"pad_token_id": 0},
+}
+
+
+@pytest.mark.parametrize("model", ["tiny", "llama", *ARCHITECTURES])
+def test_packed_log_probs_are_those_of_transformers(
+    model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     import transformers
 
     from placebench.models import PRESETS, ModelShape
 
     monkeypatch.setitem(PRESETS, "llama", ModelShape("llama", 32, 48, 2, 4, 2, 64, True))
+    if model in ARCHITECTURES:
+        sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 64}
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+        transformers.AutoConfig.for_model(model, **sizes, **heads, **ARCHITECTURES[model]).save_pretrained(tmp_path)
+        random: Any = transformers.AutoModelForCausalLM
+        random.from_config(transformers.AutoConfig.from_pretrained(tmp_path)).save_pretrained(tmp_path)
+        model = str(tmp_path)
     module = PolicyModel(load_language_model(model), 0.7, torch.float32, compiled=False)
     trained = SequenceModel(module.requires_grad_(False), build_workload({}), CPU, 3)
     batch = batch_of([(3, 4), (5, 2), (7, 6)])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from placebench.checks import unusable_workload
-from placebench.errors import UsageError
+from placebench.errors import LaunchError, UsageError
 from placebench.models import PRESETS
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.data import open_prompts
@@ -60,6 +60,42 @@ def test_an_output_head_with_a_bias_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=re.escape(reason)):
         load_language_model(str(tmp_path))
     assert reason in list(unusable_workload(build_workload({"model": str(tmp_path)})))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "blocks"),
+    [
+        ("lfm2", {"layer_types": ["conv", "full_attention"]}, "conv"),
+        ("falcon_h1", {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_ssm": 64}, "hybrid"),
+    ],
+)
+def test_blocks_that_carry_one_packed_sequence_into_the_next_are_refused(
+    tmp_path: Path, kind: str, settings: dict[str, Any], blocks: str
+) -> None:
+    save_plain_model(tmp_path, kind, **settings)
+    with pytest.raises(UsageError, match=rf"^--model .*: has {blocks} blocks, which are not supported; choose another"):
+        load_language_model(str(tmp_path))
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"layer_types": [blocks, "full_attention"]}))
+    (reason,) = unusable_workload(build_workload({"model": str(tmp_path)}))
+    assert reason == f"{config}: has {blocks} blocks, which are not supported; choose another model"
+
+
+def test_blocks_that_are_not_where_they_are_looked_for_are_refused(tmp_path: Path) -> None:
+    save_plain_model(tmp_path, "gpt_neox")
+    with pytest.raises(UsageError, match=r"has no model\.layers and lm_head as Llama has them"):
+        load_language_model(str(tmp_path))
+
+
+def test_blocks_that_do_not_say_where_sequences_begin_are_refused(tmp_path: Path, alone: None) -> None:
+    save_plain_model(tmp_path, "stablelm")
+    module = PolicyModel(load_language_model(str(tmp_path)), 1.0, torch.float32, compiled=False)
+    trained = TrainedModel(module, build_workload({}), torch.device("cpu"), 0, 1e-5)
+    with pytest.raises(LaunchError, match="do not tell attention where sequences begin; choose another model"):
+        trained.per_token(
+            SequenceBatch.build([[1]], [[2]]),
+            lambda part, pack: part(pack.inputs, pack.predict_positions, pack.targets, False)[0],
+        )
 
 
 def saved(folder: Path, **models: str) -> Workload:

@@ -71,7 +71,10 @@ def group_advantages(rewards: Table, mask: Mask, group_size: int, *, by_std: boo
 
 
 def whiten(table: Table, mask: Mask, *, shift_mean: bool = True) -> Table:
-    """Scale to unit variance over the masked entries of the whole batch, and to mean 0 unless told to keep it."""
+    """Scale to unit variance over the masked entries of the whole batch, and to mean 0 unless told to keep it.
+
+    The variance is that of the n entries themselves, divided by n.
+    """
     mean = table[mask].mean()
     scaled = (table - mean) / np.sqrt(table[mask].var() + 1e-8)
     return np.where(mask, scaled if shift_mean else scaled + mean, 0.0)

@@ -38,8 +38,8 @@ def packed_attention(
     value: Tensor,
     attention_mask: None,
     *,
-    cu_seq_lens_q: Tensor,
-    max_length_q: int,
+    cu_seq_lens_q: Tensor | None = None,
+    max_length_q: int = 0,
     padded_positions: Tensor | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
@@ -53,7 +53,8 @@ def packed_attention(
         key: [1, key-value heads, tokens, head width].
         value: like `key`; its type is that of the computing.
         attention_mask: None: `cu_seq_lens_q` says all.
-        cu_seq_lens_q: where sequences begin, and the end, int32 [sequences + 1].
+        cu_seq_lens_q: where sequences begin, and the end, int32 [sequences + 1]; None from blocks that do not pass it
+            on.
         max_length_q: tokens of the longest sequence, or more.
         padded_positions: int64 [tokens], each token's place in [sequences · max_length_q]; None where the flash kernel
             runs.
@@ -65,8 +66,10 @@ def packed_attention(
         [1, tokens, heads, head width], and no weights.
 
     Raises:
-        LaunchError: the architecture needs an option that is not computed here.
+        LaunchError: the architecture needs an option that is not computed here, or does not say where sequences begin.
     """
+    if cu_seq_lens_q is None:
+        raise LaunchError("this model's blocks do not tell attention where sequences begin; choose another model")
     for name in _UNKNOWN_OPTIONS:
         if options.get(name) is not None:
             raise LaunchError(f"this model's attention uses {name}, which training here does not compute")

@@ -33,7 +33,8 @@ class Generation:
     def arguments(self, step: int, prompts: Sequence[Prompt], indices: Iterable[int]) -> dict[str, Any]:
         """What one rank needs for `gen`: those of a step's prompts that stand at `indices`."""
         chosen = [int(index) for index in indices]
-        sources = [np.random.default_rng([self._workload.seed, step, index]) for index in chosen]
+        # From 1: numpy takes a seed that ends in 0 for the one without it, which is that of the step's prompts.
+        sources = [np.random.default_rng([self._workload.seed, step, index + 1]) for index in chosen]
         return {
             "prompts": [self._encode(prompts[index].text) for index in chosen],
             "longest": [self._longest_response(source) for source in sources],

@@ -32,6 +32,8 @@ def policy_loss(
 ) -> LossSums:
     """Clipped surrogate, minus the entropy term, plus the KL term when it is a loss.
 
+    Negative advantages have no second clip (dual-clip PPO, Ye et al. 2020, arXiv:1912.09729).
+
     Where weights older than the step's generated, each token's surrogate is weighted with the truncated importance
     ratio min(pi_old / pi_rollout, `importance_cap`), without gradient. pi_old, the policy that the step began with,
     stays the one that clipping is measured from: the decoupled objective of Hilton et al. 2022 (arXiv:2110.00641),
@@ -72,7 +74,11 @@ def policy_loss(
 
 
 def token_kl(log_probs: Tensor, ref_log_probs: Tensor, estimator: str) -> Tensor:
-    """KL to the reference per token in nats; see `advantages.estimate_kl` for the estimators."""
+    """KL to the reference per token in nats; see `advantages.estimate_kl` for the estimators.
+
+    As a loss they are not what they are as numbers (Tang and Munos 2025, arXiv:2506.09477): on samples of the policy
+    itself, the gradient of k1 has the mean 0, and that of k3 the gradient of KL(reference ‖ policy) as its mean.
+    """
     log_ratio = ref_log_probs - log_probs
     return -log_ratio if estimator == "k1" else torch.expm1(log_ratio) - log_ratio
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from placebench.errors import UsageError
-from placebench.models import PRESETS
+from placebench.models import PRESETS, other_blocks
 from placebench.ppo.attention import PACKED, register
 from placebench.ppo.token_log_probs import token_log_probs
 
@@ -18,7 +18,7 @@ def model_config(model: str) -> Any:
     """The transformers config of a preset, a folder or a hub id.
 
     Raises:
-        UsageError: transformers cannot load it, or its logits are not a plain product.
+        UsageError: transformers cannot load it, its logits are not a plain product, or its blocks are not attention.
     """
     from transformers import AutoConfig
 
@@ -34,6 +34,9 @@ def model_config(model: str) -> Any:
     for name in _HEAD_SETTINGS:
         if getattr(config, name, None) is not None:
             raise UsageError(f"--model {model}: its {name} is not supported; choose another model")
+    if others := other_blocks(getattr(config, "layer_types", None)):
+        kinds = ", ".join(others)
+        raise UsageError(f"--model {model}: has {kinds} blocks, which are not supported; choose another model")
     return config
 
 
@@ -41,7 +44,8 @@ def load_language_model(model: str) -> Any:
     """A causal language model: the saved weights, or for a preset weights on the meta device, without memory yet.
 
     Raises:
-        UsageError: transformers cannot load it, or its logits are not a plain product.
+        UsageError: transformers cannot load it, its logits are not a plain product, or its blocks are not attention or
+            not where those of Llama are.
     """
     import transformers
 
@@ -63,6 +67,11 @@ def load_language_model(model: str) -> Any:
         ) from None
     if getattr(loaded.get_output_embeddings(), "bias", None) is not None:
         raise UsageError(f"--model {model}: its output head has a bias, which is not supported; choose another model")
+    if not hasattr(loaded, "lm_head") or not hasattr(getattr(loaded, "model", None), "layers"):
+        raise UsageError(
+            f"--model {model}: has no model.layers and lm_head as Llama has them, which is not supported; choose"
+            " another model"
+        )
     return loaded
 
 

@@ -48,6 +48,7 @@ class StepState:
         batch: its sequences, once `gen` is done.
         metrics: its metrics.
         version: updates that the weights which generated had had, where they share the actor's pool.
+        kl_coef: the coefficient of its KL, once `adv` is done.
     """
 
     step: int
@@ -56,6 +57,7 @@ class StepState:
     batch: SequenceBatch | None = None
     metrics: StepMetrics = field(default_factory=StepMetrics)
     version: int = 0
+    kl_coef: float = 0.0
 
     @property
     def sequences(self) -> SequenceBatch:
@@ -73,7 +75,7 @@ class StepData:
         is_stale: whether older weights than the actor's may have generated.
 
     Attributes:
-        kl: the coefficient of the KL, which follows the steps.
+        kl: the coefficient of the KL, of the step whose `adv` comes next.
     """
 
     def __init__(self, workload: Workload, generation: Generation, *, is_stale: bool) -> None:
@@ -108,7 +110,7 @@ class StepData:
             lengths = state.sequences.response_lengths.reshape(-1, self._workload.batch.mini_batch_size)
             arguments["mini_batch_tokens"] = lengths.sum(axis=1).tolist()
         if phase == "update_actor":
-            arguments["kl_coef"] = self.kl.coefficient
+            arguments["kl_coef"] = state.kl_coef
         return arguments
 
     def _reads(self, phase: str) -> tuple[str, ...]:
@@ -138,12 +140,13 @@ class StepData:
     def compute_advantages(self, state: StepState) -> None:
         """The `adv` phase: rewards with KL, advantages, whitening; in float64."""
         algorithm, batch = self._workload.algorithm, state.sequences
+        state.kl_coef = self.kl.coefficient
         mask = batch.response_mask()
         table = {name: batch.padded(batch.per_token[name].astype(np.float64)) for name in batch.per_token}
         old, ref = table["old_log_probs"], table["ref_log_probs"]
         kl = np.where(mask, estimate_kl(old, ref, algorithm.kl_estimator), 0.0)
         scores = batch.per_sequence["scores"].astype(np.float64)
-        rewards = token_rewards(scores, kl, mask, self.kl.coefficient if algorithm.kl_in_reward else 0.0)
+        rewards = token_rewards(scores, kl, mask, state.kl_coef if algorithm.kl_in_reward else 0.0)
         if algorithm.whiten_rewards:
             rewards = whiten(rewards, mask, shift_mean=False)
         fields: dict[str, np.ndarray[Any, Any]] = {}
@@ -156,5 +159,5 @@ class StepData:
             raw = group_advantages(rewards, mask, self._workload.batch.group_size, by_std=by_std)
         fields["advantages"] = whiten(raw, mask) if algorithm.whiten_advantages else raw
         state.batch = batch.with_fields({name: values[mask].astype(np.float32) for name, values in fields.items()})
-        state.metrics.rewards(scores, rewards, kl, mask, self.kl.coefficient)
+        state.metrics.rewards(scores, rewards, kl, mask, state.kl_coef)
         self.kl.update(float(kl[mask].mean()), len(batch))
