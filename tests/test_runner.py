@@ -7,12 +7,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from launching import assert_nothing_left, drive, plan, processes_of, run, running, wait_for
 
 from placebench import launches, runfolder
+from placebench.cluster.discovery import Cluster
 from placebench.errors import InterruptedRunError, LaunchError, PlacebenchError, TimeLimitError, UsageError
 from placebench.ownership import live_runs, own_run, sweep
 from placebench.plan import RunRequest
@@ -115,6 +118,25 @@ def test_one_failing_launch_does_not_end_the_run(
     with pytest.raises(LaunchError, match=rf"1 of 2 launches failed.*{reason}.*error\.txt.*--resume"):
         result.raise_unless_done()
     assert_nothing_left(temp)
+
+
+NO_HEAD = """
+print("[2026 E 1 2] rpc_client.h:204: Failed to connect to GCS within 10 seconds. GCS may have been killed.", flush=True)
+sys.exit(1)
+"""
+
+
+def test_a_launch_whose_ray_lost_its_head_says_so_and_the_next_one_runs(tmp_path: Path) -> None:
+    result, _ = run(plan(tmp_path), f'if case == "1 standard":{indent(NO_HEAD, "    ")}\nsteps()')
+    assert statuses(result.folder) == {"01-standard": "failed", "01-split": "done"}
+    assert result.failures[0][1] == "failed, the head of the launch's own Ray (gcs_server) was killed"
+
+
+def test_a_run_ends_when_the_head_of_its_cluster_is_gone(tmp_path: Path) -> None:
+    result, _ = run(replace(plan(tmp_path), cluster=Cluster("10.0.0.1:6379", (), 60.0)), NO_HEAD)
+    assert statuses(result.folder) == {"01-standard": "device_lost"}
+    with pytest.raises(LaunchError, match=r"Ray cluster does not answer any more \(--ray-address 10\.0\.0\.1:6379\)"):
+        result.raise_unless_done()
 
 
 def test_the_error_names_the_device_and_shows_a_traceback_once(tmp_path: Path) -> None:
