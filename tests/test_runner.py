@@ -121,7 +121,7 @@ def test_one_failing_launch_does_not_end_the_run(
 
 
 NO_HEAD = """
-print("[2026 E 1 2] rpc_client.h:204: Failed to connect to GCS within 10 seconds. GCS may have been killed.", flush=True)
+print("[E 1 2] rpc_client.h:204: Failed to connect to GCS within 10 seconds. GCS may have been killed.", flush=True)
 sys.exit(1)
 """
 
