@@ -16,7 +16,7 @@ from placebench.manifest import Manifest
 from placebench.ownership import live_runs, own_run
 from placebench.plan import Plan, PlannedLaunch
 from placebench.progress import LaunchPosition, time_left
-from placebench.runfolder import Status
+from placebench.runfolder import RunFolder, Status
 from placebench.signals import StopSignals
 from placebench.walltime import LaunchWall
 from placebench.watch import LaunchState
@@ -73,10 +73,10 @@ def execute(plan: Plan, command: Sequence[str], display: Display, job: Sequence[
 
     Raises:
         UsageError: the run's folder has come into being since the plan was made.
-        PlacebenchError: no space is left.
+        PlacebenchError: no space is left, or the folder is moved meanwhile.
     """
     path = plan.folder.path
-    with StopSignals() as signals, display, _full_disk_is_an_error(path):
+    with StopSignals() as signals, display, _lost_files_are_an_error(path):
         others = live_runs()
         _make_folder(plan)
         with own_run(path) as record:
@@ -212,13 +212,28 @@ def _make_folder(plan: Plan) -> None:
 
 
 @contextlib.contextmanager
-def _full_disk_is_an_error(path: Path) -> Iterator[None]:
+def _lost_files_are_an_error(path: Path) -> Iterator[None]:
+    """Tell in one line that the disk is full, or that the run's folder is not there any more.
+
+    Raises:
+        PlacebenchError: one of these.
+    """
     try:
         yield
+    except FileNotFoundError as error:
+        if path.is_dir():
+            raise
+        raise PlacebenchError(
+            f"{path} was moved or removed while the run went on: where it still is, go on with placebench run --resume"
+        ) from error
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
+        go_on = f"go on with placebench run --resume {path}"
+        if not RunFolder(path).run_file.exists():
+            with contextlib.suppress(OSError):
+                path.rmdir()  # nothing has begun in it
+            go_on = "start the run again"
         raise PlacebenchError(
-            f"no space left for {path} or in {tempfile.gettempdir()}: free some, then go on with placebench run"
-            f" --resume {path}"
+            f"no space left for {path} or in {tempfile.gettempdir()}: free some, then {go_on}"
         ) from error

@@ -502,6 +502,31 @@ def test_no_space_left_is_one_line_and_loses_nothing(
     assert_nothing_left(temp)
 
 
+def test_a_disk_that_is_full_before_the_run_begins_leaves_nothing_to_go_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(runfolder, "write_atomically", fill)
+    a_plan = plan(tmp_path)
+    with pytest.raises(PlacebenchError, match=r"no space left for .*: free some, then start the run again$"):
+        run(a_plan, "steps()")
+    assert not a_plan.folder.path.exists()
+
+
+def test_a_folder_that_is_moved_meanwhile_is_one_line_and_goes_on_where_it_is(tmp_path: Path, temp: Path) -> None:
+    a_plan = plan(tmp_path, placements="standard")
+    moved = tmp_path / "moved"
+    with pytest.raises(
+        PlacebenchError, match=r"was moved or removed while the run went on: .* placebench run --resume$"
+    ):
+        run(a_plan, f"os.rename(os.path.dirname(os.path.dirname(trial)), {str(moved)!r}); time.sleep(300)")
+    assert_nothing_left(temp)
+    result, _ = run(resume_plan(moved, RunRequest()), "steps()")
+    assert (result.done, result.total) == (1, 1)
+
+
 def test_a_full_disk_ends_the_run_at_the_launch_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_plan = plan(tmp_path)
     monkeypatch.setattr("placebench.checks.LEAST_FREE_BYTES", 1 << 60)
