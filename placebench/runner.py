@@ -22,6 +22,8 @@ from placebench.walltime import LaunchWall
 from placebench.watch import LaunchState
 
 TIME_LIMIT = "the time limit has passed"
+# What a disk that could be written when the run began may come to.
+_NOT_WRITABLE = (errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ def _make_folder(plan: Plan) -> None:
 
 @contextlib.contextmanager
 def _lost_files_are_an_error(path: Path) -> Iterator[None]:
-    """Tell in one line that the disk is full, or that the run's folder is not there any more.
+    """Tell in one line that the disk is full or cannot be written, or that the run's folder is not there any more.
 
     Raises:
         PlacebenchError: one of these.
@@ -227,6 +229,11 @@ def _lost_files_are_an_error(path: Path) -> Iterator[None]:
             f"{path} was moved or removed while the run went on: where it still is, go on with placebench run --resume"
         ) from error
     except OSError as error:
+        if error.errno in _NOT_WRITABLE and RunFolder(path).run_file.exists():
+            raise PlacebenchError(
+                f"{error.filename or path}: {error.strerror}: see to the disk, then go on with placebench run"
+                f" --resume {path}"
+            ) from error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         go_on = f"go on with placebench run --resume {path}"

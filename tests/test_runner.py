@@ -502,6 +502,23 @@ def test_no_space_left_is_one_line_and_loses_nothing(
     assert_nothing_left(temp)
 
 
+def test_a_disk_that_becomes_read_only_is_one_line(tmp_path: Path, temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = runfolder.write_atomically
+
+    def refuse(path: Path, text: str) -> None:
+        if "01-split" in str(path):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        write(path, text)
+
+    monkeypatch.setattr(runfolder, "write_atomically", refuse)
+    with pytest.raises(
+        PlacebenchError, match=r"01-split.*: Read-only file system: see to the disk.*--resume"
+    ) as caught:
+        run(plan(tmp_path), "steps()")
+    assert caught.value.exit_code == 3
+    assert_nothing_left(temp)
+
+
 def test_a_disk_that_is_full_before_the_run_begins_leaves_nothing_to_go_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
