@@ -25,7 +25,7 @@ from placebench.commands.shared import (
     read_rounds,
     read_share,
 )
-from placebench.errors import PlacebenchError, UsageError
+from placebench.errors import InterruptedRunError, PlacebenchError, UsageError
 from placebench.rounds import MOST_ROUNDS
 
 if TYPE_CHECKING:
@@ -290,7 +290,13 @@ def _start(plan: "Plan", *, dry_run: bool) -> None:
 
     result = execute(plan, ["placebench", *sys.argv[1:]], open_display())
     if result.done:
-        _report(result.folder)
+        try:
+            _report(result.folder)
+        except KeyboardInterrupt:
+            raise InterruptedRunError(
+                f"stopped while the report was made: {result.done} of {result.total} launches are done; see them with"
+                f" placebench show {result.folder}"
+            ) from None
     result.raise_unless_done()
 
 

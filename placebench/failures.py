@@ -12,6 +12,7 @@ from placebench.runfolder import Status, Trial, read_jsonl, write_atomically
 
 _LOG_LINES = 40
 _LOG_BYTES = 64 * 1024
+_LAST_WORDS = 5
 _EXCEPTION = re.compile(
     r"(?:[\w.]+\.)?(?P<name>\w+(?:Error|Exception|Exit|Interrupt|Timeout))\b(?:\([\w.]+\))?: (?P<text>.+)"
 )
@@ -27,6 +28,8 @@ _EXIT_STATUS: Mapping[int, Status] = {
     JobExit.NODE_LOST: Status.DEVICE_LOST,
 }
 CLUSTER_CHANGED = (JobExit.NODE_LOST, JobExit.NOT_PLACED)
+# Ray's last words in a process that it ends because the head of the cluster, its GCS, does not answer any more.
+_NO_HEAD = "Failed to connect to GCS within"
 
 _ADVICE: Mapping[Status, str] = {
     Status.FAILED: "read what the job printed last, below or in train.log",
@@ -74,6 +77,11 @@ def judge(exit_code: int, finished: int, steps: int) -> Verdict:
     if exit_code < 0:
         return Verdict(status, f"the job was killed by {signal.Signals(-exit_code).name}")
     return Verdict(status, f"the job ended with exit code {exit_code}")
+
+
+def lost_head(trial: Trial) -> bool:
+    """Whether Ray has ended the job because its head was gone, which it does without an exception."""
+    return any(_NO_HEAD in line for line in _read_end(trial.log).splitlines()[-_LAST_WORDS:])
 
 
 def write_end(trial: Trial, verdict: Verdict, memory: Callable[[], MemoryAdvice]) -> Verdict:

@@ -11,7 +11,7 @@ from typing import Any
 
 from placebench.cluster.clocks import clock_notes
 from placebench.devices import device_to_dict
-from placebench.failures import CLUSTER_CHANGED, Verdict, judge, write_end
+from placebench.failures import CLUSTER_CHANGED, Verdict, judge, lost_head, write_end
 from placebench.memory_use import memory_advice
 from placebench.ownership import RunRecord
 from placebench.placed import placed_workload
@@ -83,14 +83,18 @@ class Launcher:
             job_ended = time.monotonic()
             notes = _end_sampler(sampler, trial) + clock_notes(trial)
         remove_empty_cache()  # a job that was killed could not
-        if end.status is Status.FAILED and oom_kills() > kills:
+        no_head = end.status is Status.FAILED and lost_head(trial)
+        if no_head:
+            end = self._headless()
+        elif end.status is Status.FAILED and oom_kills() > kills:
             end = Verdict(Status.OOM, "the kernel killed a process because memory ran out")
         notes += tuple(
             f"process {process.pid} of the launch does not end even by SIGKILL" for process in processes.left
         )
         end = write_end(trial, end, lambda: memory_advice(self._plan, launch.placement))
+        ends_run = job.returncode in CLUSTER_CHANGED or (no_head and self._plan.cluster is not None)
         wall = launch_wall(trial, started, job_ended, time.monotonic())
-        return LaunchResult(end.status, end.reason, wall, notes, job.returncode in CLUSTER_CHANGED)
+        return LaunchResult(end.status, end.reason, wall, notes, ends_run)
 
     def _start_sampler(self, trial: Trial, processes: LaunchProcesses) -> subprocess.Popen[bytes] | None:
         hz = 0.0 if self._plan.cluster else self._plan.sample_hz  # on a cluster the job has one started on every node
@@ -117,6 +121,17 @@ class Launcher:
         if end.status is not Status.DONE and (reason := self._stop()):
             return Verdict(Status.INTERRUPTED, reason)
         return end
+
+    def _headless(self) -> Verdict:
+        """What it means that Ray's head is gone."""
+        if self._plan.cluster is None:
+            return Verdict(Status.FAILED, "the head of the launch's own Ray (gcs_server) was killed")
+        address = self._plan.cluster.address
+        return Verdict(
+            Status.DEVICE_LOST,
+            f"the head of the Ray cluster does not answer any more (--ray-address {address}): start it again, and the"
+            " nodes with it",
+        )
 
     def _describe(self, launch: PlannedLaunch, mark: LaunchMark) -> dict[str, Any]:
         return {

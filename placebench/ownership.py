@@ -85,9 +85,12 @@ def own_run(run: Path) -> Iterator[RunRecord]:
     with _locked() as state:
         folder = state / f"{run.name}-{os.getpid()}"
         folder.mkdir()
-        lock = (folder / "lock").open("wb")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        record = RunRecord(folder, run.resolve(), lock)
+        with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            lock = undo.enter_context((folder / "lock").open("wb"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            record = RunRecord(folder, run.resolve(), lock)
+            undo.pop_all()
     try:
         yield record
     except OSError:

@@ -16,12 +16,14 @@ from placebench.manifest import Manifest
 from placebench.ownership import live_runs, own_run
 from placebench.plan import Plan, PlannedLaunch
 from placebench.progress import LaunchPosition, time_left
-from placebench.runfolder import Status
+from placebench.runfolder import RunFolder, Status
 from placebench.signals import StopSignals
 from placebench.walltime import LaunchWall
 from placebench.watch import LaunchState
 
 TIME_LIMIT = "the time limit has passed"
+# What a disk that could be written when the run began may come to.
+_NOT_WRITABLE = (errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,10 @@ def execute(plan: Plan, command: Sequence[str], display: Display, job: Sequence[
 
     Raises:
         UsageError: the run's folder has come into being since the plan was made.
-        PlacebenchError: no space is left.
+        PlacebenchError: no space is left, or the folder is moved meanwhile.
     """
     path = plan.folder.path
-    with StopSignals() as signals, display, _full_disk_is_an_error(path):
+    with StopSignals() as signals, display, _lost_files_are_an_error(path):
         others = live_runs()
         _make_folder(plan)
         with own_run(path) as record:
@@ -212,13 +214,33 @@ def _make_folder(plan: Plan) -> None:
 
 
 @contextlib.contextmanager
-def _full_disk_is_an_error(path: Path) -> Iterator[None]:
+def _lost_files_are_an_error(path: Path) -> Iterator[None]:
+    """Tell in one line that the disk is full or cannot be written, or that the run's folder is not there any more.
+
+    Raises:
+        PlacebenchError: one of these.
+    """
     try:
         yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except FileNotFoundError as error:
+        if path.is_dir():
             raise
         raise PlacebenchError(
-            f"no space left for {path} or in {tempfile.gettempdir()}: free some, then go on with placebench run"
-            f" --resume {path}"
+            f"{path} was moved or removed while the run went on: where it still is, go on with placebench run --resume"
+        ) from error
+    except OSError as error:
+        if error.errno in _NOT_WRITABLE and RunFolder(path).run_file.exists():
+            raise PlacebenchError(
+                f"{error.filename or path}: {error.strerror}: see to the disk, then go on with placebench run"
+                f" --resume {path}"
+            ) from error
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        go_on = f"go on with placebench run --resume {path}"
+        if not RunFolder(path).run_file.exists():
+            with contextlib.suppress(OSError):
+                path.rmdir()  # nothing has begun in it
+            go_on = "start the run again"
+        raise PlacebenchError(
+            f"no space left for {path} or in {tempfile.gettempdir()}: free some, then {go_on}"
         ) from error

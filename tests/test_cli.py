@@ -15,6 +15,7 @@ from synthetic_run import SyntheticRun
 from placebench import __version__, cli
 from placebench.cli import main
 from placebench.commands.shared import find_run
+from placebench.runner import RunResult
 
 PYTHON = sys.executable
 
@@ -314,3 +315,20 @@ def test_latest_is_the_newest_run_here() -> None:
     Path("runs/mine/run.json").write_text('{"started": "2026-03-01T10:00:00Z"}')
     Path("runs/20260302T100000Z-b/run.json").write_text('{"started": "2026-03-02T10:00:00Z"}')
     assert find_run("latest") == Path("runs/20260302T100000Z-b")
+
+
+def test_a_report_that_is_stopped_says_that_the_launches_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    result = RunResult(tmp_path / "a-run", 2, 2, (), None)
+    monkeypatch.setattr("placebench.runner.execute", lambda *_: result)
+    monkeypatch.setattr(cli, "_report", stop)
+    done = invoke("run", "--devices", "cpu:2", "--rounds", "1")
+    assert done.exit_code == 130
+    assert done.stderr == (
+        "placebench: stopped while the report was made: 2 of 2 launches are done; see them with placebench show"
+        f" {tmp_path / 'a-run'}\n"
+    )

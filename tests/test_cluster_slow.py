@@ -94,6 +94,19 @@ time.sleep(300)
 """
 
 
+def test_a_head_that_dies_ends_the_run_in_time(tmp_path: Path) -> None:
+    with ray_nodes("a", "b") as started:
+        words = command(started, tmp_path, "--placements", "standard,split", "--steps", "5000")
+        with running(words, tmp_path, env=started.env) as process:
+            wait_for(lambda: in_step(tmp_path, 2), 200)
+            next(one for one in started.processes("a") if "gcs_server" in one.name()).kill()
+            output, _ = process.communicate(timeout=60)
+        assert process.returncode == 3
+        (line,) = [line for line in output.splitlines() if line.startswith("placebench: ")]
+        assert "1 of 2 launches failed" in line
+        assert started.address in line or "node a was lost" in line
+
+
 def test_devices_that_are_not_free_are_waited_for_and_named(nodes: RayNodes, tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, nodes.address], env=nodes.env, stdout=subprocess.PIPE, text=True

@@ -5,13 +5,18 @@ import re
 import signal
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from launching import assert_nothing_left, drive, plan, run, running, statuses, wait_for
 
 from placebench import launches, runfolder
+from placebench.cluster.discovery import Cluster
 from placebench.errors import InterruptedRunError, LaunchError, PlacebenchError, TimeLimitError
+from placebench.plan import RunRequest
+from placebench.resume import resume_plan
 from placebench.runfolder import RunFolder, Status
 
 
@@ -105,6 +110,25 @@ def test_one_failing_launch_does_not_end_the_run(
     with pytest.raises(LaunchError, match=rf"1 of 2 launches failed.*{reason}.*error\.txt.*--resume"):
         result.raise_unless_done()
     assert_nothing_left(temp)
+
+
+NO_HEAD = """
+print("[E 1 2] rpc_client.h:204: Failed to connect to GCS within 10 seconds. GCS may have been killed.", flush=True)
+sys.exit(1)
+"""
+
+
+def test_a_launch_whose_ray_lost_its_head_says_so_and_the_next_one_runs(tmp_path: Path) -> None:
+    result, _ = run(plan(tmp_path), f'if case == "1 standard":{indent(NO_HEAD, "    ")}\nsteps()')
+    assert statuses(result.folder) == {"01-standard": "failed", "01-split": "done"}
+    assert result.failures[0][1] == "failed, the head of the launch's own Ray (gcs_server) was killed"
+
+
+def test_a_run_ends_when_the_head_of_its_cluster_is_gone(tmp_path: Path) -> None:
+    result, _ = run(replace(plan(tmp_path), cluster=Cluster("10.0.0.1:6379", (), 60.0)), NO_HEAD)
+    assert statuses(result.folder) == {"01-standard": "device_lost"}
+    with pytest.raises(LaunchError, match=r"Ray cluster does not answer any more \(--ray-address 10\.0\.0\.1:6379\)"):
+        result.raise_unless_done()
 
 
 def test_the_error_names_the_device_and_shows_a_traceback_once(tmp_path: Path) -> None:
@@ -270,6 +294,48 @@ def test_no_space_left_is_one_line_and_loses_nothing(
     assert RunFolder(a_plan.folder.path).trial(1, "standard").status is Status.DONE
     assert json.loads(a_plan.folder.run_file.read_text())["status"] == "failed"
     assert_nothing_left(temp)
+
+
+def test_a_disk_that_becomes_read_only_is_one_line(tmp_path: Path, temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = runfolder.write_atomically
+
+    def refuse(path: Path, text: str) -> None:
+        if "01-split" in str(path):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        write(path, text)
+
+    monkeypatch.setattr(runfolder, "write_atomically", refuse)
+    with pytest.raises(
+        PlacebenchError, match=r"01-split.*: Read-only file system: see to the disk.*--resume"
+    ) as caught:
+        run(plan(tmp_path), "steps()")
+    assert caught.value.exit_code == 3
+    assert_nothing_left(temp)
+
+
+def test_a_disk_that_is_full_before_the_run_begins_leaves_nothing_to_go_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(runfolder, "write_atomically", fill)
+    a_plan = plan(tmp_path)
+    with pytest.raises(PlacebenchError, match=r"no space left for .*: free some, then start the run again$"):
+        run(a_plan, "steps()")
+    assert not a_plan.folder.path.exists()
+
+
+def test_a_folder_that_is_moved_meanwhile_is_one_line_and_goes_on_where_it_is(tmp_path: Path, temp: Path) -> None:
+    a_plan = plan(tmp_path, placements="standard")
+    moved = tmp_path / "moved"
+    with pytest.raises(
+        PlacebenchError, match=r"was moved or removed while the run went on: .* placebench run --resume$"
+    ):
+        run(a_plan, f"os.rename(os.path.dirname(os.path.dirname(trial)), {str(moved)!r}); time.sleep(300)")
+    assert_nothing_left(temp)
+    result, _ = run(resume_plan(moved, RunRequest()), "steps()")
+    assert (result.done, result.total) == (1, 1)
 
 
 def test_a_full_disk_ends_the_run_at_the_launch_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -359,6 +359,14 @@ def test_a_slow_controller_costs_neither_summary_nor_requeue(
     assert not asked or (tmp_path / "asked").read_text().strip() == asked
 
 
+def test_a_folder_of_jobs_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placebench.commands.slurm.os.access", lambda *_: False)
+    words = ["slurm", "submit", "--logs", str(tmp_path), "--", "run", "--devices", "cpu:2"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == UsageError.exit_code
+    assert f"--logs {tmp_path}: no permission to write there; name another folder" in result.stderr
+
+
 def test_a_folder_that_the_node_cannot_write_is_one_line(tmp_path: Path, slow_slurm: dict[str, str]) -> None:
     (tmp_path / "logs").write_text("")
     words = ["--logs", str(tmp_path / "logs"), "--gpus-per-node", "0", "--", "run"]

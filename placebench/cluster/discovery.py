@@ -81,7 +81,7 @@ def discover_cluster(
         UsageError: the cluster cannot be reached, placebench cannot be imported on a node, or a node has not what was
             asked for; one line for every reason.
     """
-    _refuse_unreachable(address)
+    refuse_unreachable(address)
     told = _probe(address, spec)
     nodes: list[ClusterNode] = []
     devices: list[Device] = []
@@ -108,7 +108,7 @@ def discover_cluster(
     return Cluster(address, tuple(nodes), placement_timeout_s), tuple(devices)
 
 
-def _refuse_unreachable(address: str) -> None:
+def refuse_unreachable(address: str) -> None:
     """Say at once what Ray would find out after a minute.
 
     Raises:

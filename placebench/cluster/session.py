@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from placebench.cluster.discovery import Cluster
+from placebench.cluster.discovery import Cluster, refuse_unreachable
 from placebench.cluster.follower import Follower
 from placebench.cluster.node import NodeAgent, allotted_gpus
 from placebench.cluster.pools import ReservedPool, refuse_lost_nodes, wait_until_reserved
 from placebench.cluster.probe import connection_error
-from placebench.errors import NodeLostError, PlacebenchError, PlacementTimeoutError
+from placebench.errors import NodeLostError, PlacebenchError, PlacementTimeoutError, UsageError
+from placebench.ppo.own_ray import HEAD_PATIENCE
 from placebench.runfolder import Trial
 from placebench.telemetry.spans import CONTROLLER, SpanClock
 
@@ -58,18 +59,21 @@ class SharedRay:
         """Join the cluster and start an agent on each node of the launch.
 
         Raises:
-            PlacebenchError: the cluster cannot be joined.
-            NodeLostError: a node of the plan has left it.
+            NodeLostError: the cluster cannot be joined any more, or a node of the plan has left it.
         """
         # Without the last, a late call of a thread would start a Ray of its own.
         os.environ |= {"RAY_DEDUP_LOGS": "0", "RAY_COLOR_PREFIX": "0", "RAY_ENABLE_AUTO_CONNECT": "0"}
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "3")
+        os.environ.setdefault(*HEAD_PATIENCE)
         import ray
 
         try:
+            refuse_unreachable(self._cluster.address)
             ray.init(address=self._cluster.address, logging_level=logging.WARNING)
+        except UsageError as error:
+            raise NodeLostError(str(error)) from None  # it answered when the run was checked
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise PlacebenchError(f"--ray-address {self._cluster.address}: {connection_error(error)}") from error
+            raise NodeLostError(f"--ray-address {self._cluster.address}: {connection_error(error)}") from error
         refuse_lost_nodes(self._ray_ids)
         own_id = ray.get_runtime_context().get_node_id()
         self._home = next((name for name, ray_id in self._ray_ids.items() if ray_id == own_id), None)

@@ -1,5 +1,6 @@
 """`placebench slurm submit`: a run as a job of SLURM."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,8 @@ def _sbatch(script: str, logs: Path) -> str:
         logs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--logs {logs}: cannot be made: {error.strerror}; name another folder") from None
+    if not os.access(logs, os.W_OK | os.X_OK):
+        raise UsageError(f"--logs {logs}: no permission to write there; name another folder")
     try:
         done = subprocess.run(["sbatch"], input=script, capture_output=True, text=True, check=False)
     except FileNotFoundError:

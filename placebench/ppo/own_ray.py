@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 LOOPBACK = "127.0.0.1"
+# Seconds for which a process waits for a head that does not answer before Ray ends it; by default it is a minute.
+HEAD_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
 
 
 class RaySession(Protocol):
@@ -53,6 +55,7 @@ class OwnRay:
 
     def open(self) -> None:
         """Start it."""
+        os.environ.setdefault(*HEAD_PATIENCE)
         # Ray reads its settings when it is imported.
         os.environ |= {
             "RAY_USAGE_STATS_ENABLED": "0",

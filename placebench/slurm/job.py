@@ -249,13 +249,13 @@ def main(arguments: Sequence[str]) -> int:
         with (folder / "output.log").open("ab", buffering=0) as output:
             os.dup2(output.fileno(), sys.stdout.fileno())
             os.dup2(output.fileno(), sys.stderr.fileno())
-    except PlacebenchError as error:
-        print(f"placebench: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        where = error.filename or options.logs
+    except PlacebenchError as wrong:
+        print(f"placebench: {wrong}", file=sys.stderr)
+        return wrong.exit_code
+    except OSError as wrong:
+        where = wrong.filename or options.logs
         print(
-            f"placebench: {where}: {error.strerror}: name another folder with --logs of placebench slurm submit",
+            f"placebench: {where}: {wrong.strerror}: name another folder with --logs of placebench slurm submit",
             file=sys.stderr,
         )
         return UsageError.exit_code
