@@ -11,7 +11,7 @@ from placebench.logs.facts import head_facts
 
 
 def arm(*launches: Path, **options: object) -> Arm:
-    return log_arm([[path] for path in launches], **options)  # type: ignore[arg-type]
+    return log_arm([[path] for path in launches], **options)  # type: ignore[arg-type]  # one option each, of its type
 
 
 def test_numbers_of_a_log_are_medians_behind_the_warm_up(tmp_path: Path) -> None:
