@@ -76,7 +76,7 @@ class Trial:
 
     @property
     def kernels(self) -> Path:
-        """How each phase of one warm-up step spent its time on each GPU."""
+        """How each phase of the traced step spent its time on each GPU."""
         return self.path / "kernels.jsonl"
 
     @property

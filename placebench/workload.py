@@ -166,18 +166,13 @@ class Workload(_Section):
     activation_checkpointing: bool = False
     torch_compile: bool = Field(False, description="compile the transformer blocks for training and scoring")
     trace_kernels: bool = Field(
-        True, description="trace on GPUs what the first round's last warm-up step spends its time on"
+        True, description="on GPUs, run in the first round one step more than `steps`, to trace what it spends time on"
     )
     data: Data = Data()
     batch: Batch = Batch()
     rollout: Rollout = Rollout()
     algorithm: Algorithm = Algorithm()
     optimizer: Optimizer = Optimizer()
-
-    @property
-    def traced_step(self) -> int | None:
-        """The step whose kernels are traced: the last warm-up step, unless that is the first, which compiles."""
-        return self.warmup_steps if self.trace_kernels and self.warmup_steps > 1 else None
 
     @model_validator(mode="after")
     def _measures_something(self) -> Self:

@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from placebench.config import parse_settings
 from placebench.placed import placed_workload
@@ -108,6 +110,22 @@ def _launch_file(word: str, devices: int, ray_folder: str, settings: tuple[str, 
         "ray_temp_dir": ray_folder,
         "step_timeout_s": 600,
     }
+
+
+def assert_same_training(job: Job, reference: Job, names: Sequence[str]) -> None:
+    """Both jobs have trained to their end, with the same metrics of these names in every step.
+
+    Other ranks add in another order. Adam divides by the size of gradients, also of those that are next to 0, so that
+    what this makes of rounding grows from step to step.
+    """
+    assert job.exit_code == 0, job.output[-3000:]
+    assert len(job.steps) == len(reference.steps) > 2
+    for number, (step, expected) in enumerate(zip(job.steps, reference.steps, strict=True), 1):
+        relative = 1e-5 * 4**number
+        for name in (*names, "response_length/mean"):
+            message = f"{name} in step {number}"
+            # A loss that whitening centres on 0 has no scale of its own: its largest terms have one, about 1.
+            np.testing.assert_allclose(step[name], expected[name], rtol=relative, atol=relative / 100, err_msg=message)
 
 
 def save_model(folder: Path, preset: str = "tiny") -> None:

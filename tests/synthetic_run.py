@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.runfolder import RunFolder, Status, Trial, append_jsonl, write_json
+from placebench.telemetry.spans import TRACE
 
 ROLES = {
     "gen": "rollout",
@@ -21,6 +22,7 @@ ROLES = {
 }
 GIB = 2**30
 STARTUP_S = 3.0
+TRACE_S = 4.0
 STOP_S = 0.5
 PERIOD_S = 0.2
 
@@ -102,7 +104,8 @@ class SyntheticRun:
         metrics: further metrics of every step.
         device_samples: further keys of one device's samples.
         header: further keys of the sampler's header.
-        kernels: lines of `kernels.jsonl` of every launch of the first round.
+        kernels: lines of `kernels.jsonl` of every launch of the first round, traced in `TRACE_S` after its steps, in
+            which twice the memory is in use.
         span_memory: `memory_peak_bytes` of every device's span; None where it is not counted.
         step_pace: factor on every time of a step, by round, placement and step.
         step_tokens: factor on the tokens of a step, likewise.
@@ -228,14 +231,18 @@ class SyntheticRun:
                 }
                 append_jsonl(steps, {"step": step, "wall": now + seconds, "metrics": metrics})
                 now += seconds
+        traced = self.kernels if round_ == 1 else ()
+        if traced:
+            spans.append(_span(0, TRACE, None, None, "controller", now, now + TRACE_S))
+            now += TRACE_S
         spans.append(_span(0, "stop", None, None, "controller", now, now + STOP_S))
         with trial.spans.open("w") as stream:
             for span in spans:
                 counted = self.span_memory is not None and span["device"] != "controller"
                 append_jsonl(stream, span | ({"memory_peak_bytes": self.span_memory} if counted else {}))
-        if self.kernels and round_ == 1:
+        if traced:
             with trial.kernels.open("w") as stream:
-                for line in self.kernels:
+                for line in traced:
                     append_jsonl(stream, line)
         with trial.device_samples.open("w") as stream:
             for line in self._samples(layout, spans, start, now + STOP_S):
@@ -249,6 +256,7 @@ class SyntheticRun:
             | dict(self.header)
         ]
         ticks = int((end - start) / PERIOD_S) + 1
+        traced = next((span["start_mono"] for span in spans if span["phase"] == TRACE), end)
         for device in (device for devices in layout.pools.values() for device in devices):
             mine = [(span["start_mono"], span["end_mono"]) for span in spans if span["device"] == device]
             for tick in range(ticks):
@@ -261,7 +269,7 @@ class SyntheticRun:
                         "mono": now,
                         "device": device,
                         "util": busy / PERIOD_S if tick else None,
-                        "memory_bytes": int((0.5 + 0.25 * int(device[-1])) * GIB),
+                        "memory_bytes": int((0.5 + 0.25 * int(device[-1])) * GIB) * (2 if now > traced else 1),
                         "power_w": None,
                         **self.samples,
                         **self.device_samples.get(device, {}),

@@ -1,3 +1,4 @@
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +173,11 @@ def test_launches_count_with_the_median_after_the_warm_up(tmp_path: Path) -> Non
     assert sorted(standard.steps["step"].unique()) == [3, 4, 5, 6, 7]
 
 
-def test_the_time_of_a_launch_is_divided(tmp_path: Path) -> None:
-    run = compare_run(SyntheticRun(rounds=1, pace=lambda *_: 1.0).write(tmp_path / "run")).run
+@pytest.mark.parametrize(("kernels", "trace_s"), [((), 0.0), (({"phase": "gen", "device": "cpu:0"},), 4.0)])
+def test_the_time_of_a_launch_is_divided(tmp_path: Path, kernels: Sequence[Mapping[str, Any]], trace_s: float) -> None:
+    synthetic = SyntheticRun(rounds=1, pace=lambda *_: 1.0, kernels=kernels)
+    run = compare_run(synthetic.write(tmp_path / "run")).run
     times = launch_times(run.launches[0])
-    assert (times.startup_s, times.steps_s, times.stop_s) == pytest.approx((3.0, (2 * 2 + 4) * 1.30, 0.5))
+    expected = (3.0, (2 * 2 + 4) * 1.30, trace_s, 0.5)
+    assert (times.startup_s, times.steps_s, times.trace_s, times.stop_s) == pytest.approx(expected)
     assert times.steps == 6

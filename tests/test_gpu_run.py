@@ -61,6 +61,10 @@ def test_a_saved_model_trains_and_its_engine_follows(tmp_path: Path) -> None:
     tensors = {span["phase"]: span["memory_peak_bytes"] for span in spans if "memory_peak_bytes" in span}
     # An update holds the largest weight once more, 0.54 GB; the engine's own weights would be another 0.99 GB.
     assert tensors["first_weights"] < tensors["import_engine"] + 0.7e9
+    kernels = {row["phase"]: row for row in read_jsonl(trial / "kernels.jsonl")}
+    assert kernels.keys() == {span["phase"] for span in spans if span["step"] and span["role"]}
+    assert all(kernels[phase]["kernel_s"] > 0 for phase in ("gen", "old_log_prob", "update_critic", "update_actor"))
+    assert max(span["step"] for span in spans) == 3
 
 
 def test_a_replica_trains_under_grpo(tmp_path: Path) -> None:

@@ -3,9 +3,8 @@
 from pathlib import Path
 from statistics import mean
 
-import numpy as np
 import pytest
-from jobs import Job, run_job
+from jobs import Job, assert_same_training, run_job
 
 from placebench.plan import RunRequest, make_plan
 from placebench.runfolder import read_jsonl
@@ -26,14 +25,6 @@ def four_replicas(tmp_path_factory: pytest.TempPathFactory) -> Job:
     return run_job(tmp_path_factory.mktemp("job") / "four", "ddp:4", 4, *GRPO, *GROUPS, "sharding=shard")
 
 
-def assert_same_training(job: Job, reference: Job) -> None:
-    assert job.exit_code == 0, job.output[-3000:]
-    assert len(job.steps) == len(reference.steps) == 3
-    for step, expected in zip(job.steps, reference.steps, strict=True):
-        for name in (*RESULTS, "response_length/mean"):
-            np.testing.assert_allclose(step[name], expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
-
-
 @pytest.mark.parametrize(
     ("placement", "devices", "settings"),
     [
@@ -47,11 +38,11 @@ def assert_same_training(job: Job, reference: Job) -> None:
 def test_a_placement_changes_where_not_what(
     tmp_path: Path, one_device: Job, placement: str, devices: int, settings: tuple[str, ...]
 ) -> None:
-    assert_same_training(run_job(tmp_path / "job", placement, devices, *GRPO, *GROUPS, *settings), one_device)
+    assert_same_training(run_job(tmp_path / "job", placement, devices, *GRPO, *GROUPS, *settings), one_device, RESULTS)
 
 
 def test_replicas_train_as_one_device_alone(one_device: Job, four_replicas: Job) -> None:
-    assert_same_training(four_replicas, one_device)
+    assert_same_training(four_replicas, one_device, RESULTS)
 
 
 def test_replicas_compute_with_as_many_threads_as_one_device_alone(

@@ -387,6 +387,8 @@ def test_a_report_of_gpus_has_what_they_did_with_its_formula(on_gpus: Path) -> N
         assert "No kernels were traced" not in page
     assert "| standard | global_pool (2) | update_actor | 50 % | 25 % | 12 % |" in markdown
     assert "| standard | update_actor | 0.500 s | 60 % | 20 % | 10 % | 10 % |" in markdown
+    assert "| round | placement | status | steps | warm-up | start-up | in steps | tracing | stopping |" in markdown
+    assert "| 4.00 s | 0.500 s |\n| 1 | split | done |" in markdown
     assert (on_gpus / "plots" / "efficiency.svg").is_file()
     assert max(map(len, text.splitlines())) <= 80 or "/" in text
 
@@ -407,6 +409,8 @@ def test_the_summary_of_gpus_has_phases_by_pool_and_device(on_gpus: Path) -> Non
     assert traced.collective_s == pytest.approx(0.1)
     rows = {found.key: found for found in summary.placements[0].quantities}
     assert rows["weights_rate"].unit == "B/s"
+    # The step that was traced took twice as much.
+    assert rows["peak_memory"].value == pytest.approx(0.75 * 2**30)
     assert rows["mfu/update_actor"].value == pytest.approx(0.0535 / 1.008, rel=0.01)
 
 

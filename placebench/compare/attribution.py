@@ -115,8 +115,12 @@ def attribute_samples(samples: pd.DataFrame, times: Intervals, load_signal: str)
 
 
 def peak_memory(launch: Launch, device: str) -> float:
-    """Largest memory reading of a device in the whole launch, bytes; NaN where there is none."""
-    return float(launch.samples.loc[launch.samples["device"] == device, "memory_bytes"].max())
+    """Largest memory reading of a device up to the end of the launch's last step, bytes; NaN where there is none.
+
+    A step that is traced after it needs memory for the trace as well.
+    """
+    samples, end = launch.samples, launch.spans.loc[is_whole_step(launch.spans), "end"].max()
+    return float(samples.loc[(samples["device"] == device) & (samples["mono"] <= end), "memory_bytes"].max())
 
 
 def _column(samples: pd.DataFrame, name: str) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from placebench.compare.run import Launch, is_whole_step
+from placebench.telemetry.spans import TRACE
 
 
 @dataclass(frozen=True)
@@ -13,12 +14,14 @@ class LaunchTimes:
     Attributes:
         startup_s: from the first span to the first step.
         steps_s: from the start of the first step to the end of the last, warm-up included.
+        trace_s: of the step after them whose kernels were traced; 0 where none was.
         stop_s: from there to the end of the last span.
-        steps: steps done.
+        steps: steps done, without the traced one.
     """
 
     startup_s: float
     steps_s: float
+    trace_s: float
     stop_s: float
     steps: int
 
@@ -28,6 +31,9 @@ def launch_times(launch: Launch) -> LaunchTimes:
     spans = launch.spans
     steps = spans[is_whole_step(spans)]
     if steps.empty:
-        return LaunchTimes(math.nan, math.nan, math.nan, 0)
+        return LaunchTimes(math.nan, math.nan, math.nan, math.nan, 0)
     first, last = float(steps["start"].min()), float(steps["end"].max())
-    return LaunchTimes(first - float(spans["start"].min()), last - first, float(spans["end"].max()) - last, len(steps))
+    traced = spans[spans["phase"] == TRACE]
+    trace = float((traced["end"] - traced["start"]).sum())
+    after = float(spans["end"].max()) - last
+    return LaunchTimes(first - float(spans["start"].min()), last - first, trace, after - trace, len(steps))

@@ -41,7 +41,9 @@ TOKENS_PER_DEVICE = Metric(
 # One question, the step time, and the same in other units: what a comparison is made for.
 HEADLINES = (STEP_TIME.key, LOG_CLOCK.key, TOKENS.key, TOKENS_PER_DEVICE.key)
 LOAD = Metric("load", "device load", "1", "mean over measured steps and devices")
-MEMORY = Metric("peak_memory", "peak memory", "B", "highest sample of the fullest device in a launch")
+MEMORY = Metric(
+    "peak_memory", "peak memory", "B", "highest sample of the fullest device in a launch, up to its last step"
+)
 IDLE = Metric("idle", "idle", "s", "step without the device's own phases, mean of the devices")
 ENERGY = Metric("energy", "energy per step", "J", "of all devices, from their energy counters")
 
@@ -109,7 +111,7 @@ def device_metrics(device: str) -> tuple[Metric, ...]:
     """The numbers of one device: load, peak memory, idle time, energy."""
     return (
         Metric(f"load/{device}", "load", "1", "mean over measured steps"),
-        Metric(f"peak_memory/{device}", "peak memory", "B", "highest sample of a launch"),
+        Metric(f"peak_memory/{device}", "peak memory", "B", "highest sample of a launch, up to its last step"),
         Metric(f"idle/{device}", "idle", "s", "step without the device's own phases"),
         Metric(f"energy/{device}", "energy per step", "J", "from the device's energy counter"),
     )

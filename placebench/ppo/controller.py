@@ -30,7 +30,7 @@ class StepRecord:
     Attributes:
         metrics: under verl's names.
         spans: of all devices and the controller, objects of `spans.jsonl`.
-        kernels: objects of `kernels.jsonl`; none in steps that are not traced.
+        kernels: objects of `kernels.jsonl`; none unless they are traced.
     """
 
     metrics: dict[str, float]
@@ -99,7 +99,7 @@ class Controller:
         if self._engines:
             self._engines.go_on_from(checkpoint.step)
 
-    def run_step(self, step: int) -> "StepRecord":
+    def run_step(self, step: int) -> StepRecord:
         """Run one step; with a staleness above 0, sequences of later ones are generated meanwhile."""
         start = self._recorder.now()
         if self._engines and self._placement.staleness and self._ended is not None:
@@ -134,11 +134,11 @@ class Controller:
             self._collect()
         self._ended = None
 
-    def finish(self) -> list[dict[str, Any]]:
-        """Wait for what still goes on when the last step is over; returns its spans, objects of `spans.jsonl`."""
+    def finish(self) -> StepRecord:
+        """Wait for what still goes on when the last step is over; returns its spans and kernels."""
         while self._running.all:
             self._collect()
-        return self._worker_spans + self._recorder.drain()
+        return self._told({})
 
     def _is_over(self, state: StepState) -> bool:
         """Whether the next step may begin."""
@@ -160,6 +160,10 @@ class Controller:
             state.metrics.lags([lag(state.step, state.version)])
         times = self._times.cut(start, end)
         metrics = state.metrics.finish(state.sequences, times, end - start, self._placement.size, self._workload)
+        return self._told(metrics)
+
+    def _told(self, metrics: dict[str, float]) -> StepRecord:
+        """A record of the metrics, with all spans and kernels that are not in one yet."""
         record = StepRecord(metrics, self._worker_spans + self._recorder.drain(), self._kernels)
         self._worker_spans, self._kernels = [], []
         return record

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placebench.errors import JobExit, NodeLostError, PlacementTimeoutError, UsageError
 from placebench.placement import Pool, Role, placement_from_record
@@ -20,8 +20,11 @@ from placebench.ppo.checkpoints import new_checkpoint, read_checkpoint
 from placebench.ppo.compile_cache import remove_empty_cache
 from placebench.ppo.own_ray import OwnRay, RaySession
 from placebench.runfolder import Trial, append_jsonl, write_atomically
-from placebench.telemetry.spans import CONTROLLER, SpanRecorder
+from placebench.telemetry.spans import CONTROLLER, TRACE, SpanRecorder
 from placebench.workload import Workload
+
+if TYPE_CHECKING:
+    from placebench.ppo.controller import Controller
 
 
 class Launch:
@@ -39,8 +42,7 @@ class Launch:
         self._pools: Mapping[str, list[str]] = content["placement"]["pools"]
         pools = [Pool(name, (len(devices),)) for name, devices in self._pools.items()]
         self._placement = placement_from_record(content["placement"], pools)
-        # Tracing takes seconds, and what it shows is the same in every round.
-        self._traced_step = self._workload.traced_step if content["round"] == 1 else None
+        self._round = int(content["round"])
         self._recorder = SpanRecorder(CONTROLLER)
         resume_from = content.get("resume_from")
         self._start = read_checkpoint(Path(resume_from)) if resume_from else None
@@ -111,7 +113,6 @@ class Launch:
                     self._devices[device],
                     rank,
                     len(devices),
-                    self._traced_step,
                     str(self._start.path) if self._start else None,
                 )
                 for rank, device in enumerate(devices)
@@ -167,7 +168,7 @@ class Launch:
             self._placement,
             workers,
             Generation(self._workload, source, load_tokenizer(self._workload.model)),
-            lambda step, running: self._progress("step", step, running),
+            self._step_progress,
             hands_over=self._hands_over(),
         )
         if self._start:
@@ -181,11 +182,24 @@ class Launch:
                     steps, {"step": step, "wall": time.time(), "mono": time.monotonic(), "metrics": record.metrics}
                 )
                 self._write_spans(record.spans)
-                self._write_kernels(record.kernels)
                 if self._checkpoint_every and step % self._checkpoint_every == 0:
                     controller.settle()
                     self._save(workers, step, controller.kl_coef)
-        self._write_spans(controller.finish())
+        self._write_spans(controller.finish().spans)
+        if self._traces_kernels():
+            self._trace_kernels(controller, workers)
+
+    def _trace_kernels(self, controller: "Controller", workers: Mapping[str, list[Any]]) -> None:
+        """Trace what a step spends its time on: one more than those that are measured, see `telemetry.kernels`."""
+        import ray
+
+        with self._recorder.span(0, TRACE):
+            ray.get(_call(workers, "trace_kernels"))
+            rows = controller.run_step(self._workload.steps + 1).kernels + controller.finish().kernels
+        with self._trial.kernels.open("a", encoding="utf-8") as stream:
+            for row in rows:
+                append_jsonl(stream, row)
+        self._write_spans(self._recorder.drain())
 
     def _save(self, workers: Mapping[str, list[Any]], step: int, kl_coef: float) -> None:
         """Write a checkpoint between two steps, so that it is in the time of neither."""
@@ -204,8 +218,21 @@ class Launch:
     def _hands_over(self) -> bool:
         """Whether generation and training take turns in the devices' memory: an engine of its own on GPUs."""
         rollout = self._workload.rollout
-        on_gpus = any(device["kind"] == "gpu" for device in self._devices.values())
-        return rollout.backend == "vllm" and rollout.sleep and on_gpus and not self._placement.has_engines
+        return rollout.backend == "vllm" and rollout.sleep and self._on_gpus and not self._placement.has_engines
+
+    def _traces_kernels(self) -> bool:
+        """Whether kernels are traced: not in every round, as it takes seconds and shows the same each time."""
+        return self._workload.trace_kernels and self._on_gpus and self._round == 1
+
+    @property
+    def _on_gpus(self) -> bool:
+        return any(device["kind"] == "gpu" for device in self._devices.values())
+
+    def _step_progress(self, step: int, running: tuple[str, ...]) -> None:
+        if step > self._workload.steps:
+            self._progress("trace kernels", self._workload.steps, running)
+        else:
+            self._progress("step", step, running)
 
     def _progress(self, stage: str, step: int = 0, running: tuple[str, ...] = ()) -> None:
         content = {"stage": stage, "step": step, "steps": self._workload.steps, "running": running, "wall": time.time()}
@@ -221,12 +248,6 @@ class Launch:
         with self._trial.spans.open("a", encoding="utf-8") as stream:
             for span in self._session.on_one_clock(spans):
                 append_jsonl(stream, span)
-
-    def _write_kernels(self, rows: list[dict[str, Any]]) -> None:
-        if rows:
-            with self._trial.kernels.open("a", encoding="utf-8") as stream:
-                for row in rows:
-                    append_jsonl(stream, row)
 
 
 def _call(workers: Mapping[str, list[Any]], method: str) -> list[Any]:

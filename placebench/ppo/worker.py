@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from placebench.ppo.training import TrainedModel
     from placebench.ppo.weights import Layout
 
+# Every token that responses have more gives a trace of `gen` hundreds of kernels more: on H200s, 512 tokens made 13 to
+# 19 s of 2 to 4. Much longer ones would take minutes, and gigabytes of the host's memory.
+MOST_TRACED_TOKENS = 2048
 # Added to the workload's seed, so that critic and reward model do not start with the actor's weights.
 CRITIC_SEED, REWARD_SEED = 1, 2
 
@@ -40,7 +43,7 @@ class PhaseResult(NamedTuple):
     Attributes:
         result: the phase's own, see the methods of `Worker`.
         spans: objects of `spans.jsonl`.
-        kernels: objects of `kernels.jsonl`; none in steps that are not traced.
+        kernels: objects of `kernels.jsonl`; none unless they are traced.
     """
 
     result: Any
@@ -58,7 +61,6 @@ class Worker(Rank):
         device: the device's record in launch.json.
         rank: this process's rank in the pool.
         ranks: size of the pool.
-        traced_step: the step whose kernels are traced on a GPU; None for none.
         checkpoint: folder of the checkpoint to go on from; None to begin.
     """
 
@@ -70,11 +72,11 @@ class Worker(Rank):
         device: Mapping[str, Any],
         rank: int,
         ranks: int,
-        traced_step: int | None,
         checkpoint: str | None = None,
     ) -> None:
         super().__init__(pool, device, rank, ranks)
-        self._traced_step, self._checkpoint = traced_step, checkpoint
+        self._checkpoint = checkpoint
+        self._traces_kernels = False
         self._workload = Workload.model_validate(workload)
         self._roles = tuple(Role(role) for role in roles)
 
@@ -214,6 +216,10 @@ class Worker(Rank):
             self._send_weights(version)
         return self._spans.drain()
 
+    def trace_kernels(self) -> None:
+        """From now on, trace the kernels of every phase on a GPU."""
+        self._traces_kernels = True
+
     def run(self, step: int, phase: str, role: str, arguments: Mapping[str, Any]) -> PhaseResult:
         """Run one phase of a step."""
         phases: dict[str, Callable[..., Any]] = {
@@ -228,11 +234,14 @@ class Worker(Rank):
             "update_critic": self._update_critic,
             "update_weights": self._update_weights,
         }
-        kernels = self._kernels if step == self._traced_step else None
+        kernels = self._kernels if self._traces_kernels and self._is_traceable(phase) else None
         traced = kernels.phase(step, phase) if kernels else nullcontext()
         with self._spans.span(step, phase, role), traced, self._holdings_told(phase):
             result = phases[phase](**arguments)
         return PhaseResult(result, self._spans.drain(), kernels.drain() if kernels else [])
+
+    def _is_traceable(self, phase: str) -> bool:
+        return phase != "gen" or self._workload.batch.max_response_length <= MOST_TRACED_TOKENS
 
     @contextmanager
     def _holdings_told(self, doing: str) -> Iterator[None]:

@@ -107,7 +107,7 @@ class PhaseOnDevice(Sampled):
 
 
 class KernelTimes(_Part):
-    """What one phase of the traced warm-up step spent its time on, mean of its devices."""
+    """What one phase of the traced step spent its time on, mean of its devices."""
 
     phase: str
     span_s: float
@@ -230,6 +230,7 @@ class LaunchSummary(_Part):
     warmup_steps: int | None = Field(default=None, description="first steps that are left out of the numbers")
     startup_s: Number
     steps_s: Number
+    trace_s: Number = Field(default=None, description="of the step after them whose kernels were traced; 0 for none")
     stop_s: Number
 
 

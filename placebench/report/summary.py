@@ -269,5 +269,6 @@ def _launch(launch: Launch) -> LaunchSummary:
         warmup_steps=launch.warmup_steps if done else None,
         startup_s=times.startup_s if times else None,
         steps_s=times.steps_s if times else None,
+        trace_s=times.trace_s if times else None,
         stop_s=times.stop_s if times else None,
     )

@@ -225,7 +225,7 @@ def kernel_grid(summary: Summary) -> Grid:
         for found in placement.kernels
     )
     header = ("placement", "phase", "traced", "computing", "collectives alone", "copies alone", "waiting for the host")
-    return Grid("What the phases of a traced warm-up step spent their time on", header, rows)
+    return Grid("What the phases of a traced step spent their time on", header, rows)
 
 
 def launch_grid(summary: Summary) -> Grid:
@@ -239,13 +239,13 @@ def launch_grid(summary: Summary) -> Grid:
             MISSING if launch.warmup_steps is None else str(launch.warmup_steps),
             quantity(launch.startup_s, "s"),
             quantity(launch.steps_s, "s"),
+            quantity(launch.trace_s or None, "s"),
             quantity(launch.stop_s, "s"),
         )
         for launch in summary.launches
     )
-    return Grid(
-        "Launches", ("round", "placement", "status", "steps", "warm-up", "start-up", "in steps", "stopping"), rows
-    )
+    times = ("start-up", "in steps", "tracing", "stopping")
+    return Grid("Launches", *_without_empty_columns(("round", "placement", "status", "steps", "warm-up", *times), rows))
 
 
 def difference_grid(summary: Summary) -> Grid:

@@ -1,6 +1,7 @@
 """What ran on a GPU during a phase, from a trace of its kernels: computing, collectives, copies, or nothing.
 
-Tracing slows a phase down, so one warm-up step is traced and no measured one.
+Tracing slows a process down, also once it is over: what has hooked into its CUDA calls for it stays there
+(github.com/pytorch/pytorch/issues/144455). So a step of its own is traced, after all that are measured.
 """
 
 import time

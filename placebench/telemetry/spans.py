@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 CONTROLLER = "controller"
+# The controller's span of the step whose kernels are traced, which belongs to no step that is kept.
+TRACE = "trace_kernels"
 
 
 class SpanClock:
