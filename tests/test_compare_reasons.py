@@ -41,6 +41,23 @@ def texts(comparison: Comparison) -> tuple[str, ...]:
     return (headline(comparison, other), *reasons(comparison, other))
 
 
+def test_a_ratio_that_is_not_that_of_the_values_beside_it_is_explained(tmp_path: Path) -> None:
+    # The medians are the same, yet four of five steps take 1.1 times as long.
+    paces = {"a": (1.0, 1.0, 2.0, 2.0, 3.0), "b": (1.1, 1.1, 2.2, 2.2, 2.0)}
+    run = SyntheticRun(
+        layouts={"a": STANDARD, "b": STANDARD},
+        rounds=1,
+        steps=7,
+        pace=lambda *_: 1.0,
+        step_pace=lambda _, name, step: ((1.0, 1.0) + paces[name])[step - 1],
+    )
+    comparison = compare_run(run.write(tmp_path / "run"))
+    assert headline(comparison, comparison.results[1]) == (
+        "Undecided whether b or a is faster: a step takes 1.10 times as long, 2.60 s against 2.60 s"
+        " (1 launch each, so no interval; the ratio is of steps paired one by one)."
+    )
+
+
 def test_slower_for_having_fewer_devices_in_spite_of_overlap(tmp_path: Path) -> None:
     assert texts(build(tmp_path, {"standard": STANDARD, "split": SPLIT})) == (
         "split is slower than standard: a step takes 1.408 times as long, 1.83 s against 1.30 s"

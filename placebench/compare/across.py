@@ -189,7 +189,8 @@ def headline(comparison: ArmComparison, other: Arm) -> str:
         silent = [arm.name for arm in (first, other) if not arm.estimate(STEP_TIME.key).n] or ["one of them"]
         return f"{other.name} against {first.name}: no verdict, as {listing(silent)} gives no step time."
     lead = verdict_words(found.verdict, other.name, first.name, comparison.min_effect)
-    before, now = (quantity(value, metric.unit) for value in _values(first, other, metric.key))
+    values = _values(first, other, metric.key)
+    before, now = (quantity(value, metric.unit) for value in values)
     factor = ratio(found.value, found.low, found.high)
     what = {
         STEP_TIME: f"a step takes {factor} times as long, ",
@@ -197,7 +198,9 @@ def headline(comparison: ArmComparison, other: Arm) -> str:
         TOKENS_PER_DEVICE: f"{factor} times the tokens/s/device, ",
     }[metric]
     forced = "Forced, and means little: " if comparison.doubts else ""
-    return f"{forced}{lead}: {what}{now} against {before} ({basis(found, interleaved=are_pairs([first, other]))})."
+    return (
+        f"{forced}{lead}: {what}{now} against {before} ({basis(found, values, interleaved=are_pairs([first, other]))})."
+    )
 
 
 def _values(first: Arm, other: Arm, key: str) -> tuple[float, float]:

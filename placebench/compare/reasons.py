@@ -23,6 +23,8 @@ from placebench.compare.text import in_seconds, interval, listing, plural, quant
 NOTABLE = 0.01
 NOTABLE_WAIT = 0.05
 MOST_NAMED = 3
+# Difference of logarithms from which a ratio is noticed not to be that of the two values beside it.
+APART = 0.02
 
 Side: TypeAlias = tuple[Run, PlacementResult]
 
@@ -40,10 +42,10 @@ def headline(comparison: Comparison, other: PlacementResult) -> str:
     if found is None:
         return f"{other.name} against {first.name}: nothing to compare, the step times are missing."
     lead = verdict_words(found.verdict, other.name, first.name, comparison.min_effect)
-    before, now, _ = launches_compared(first, other)
-    times = f"{in_seconds(now.value(STEP_TIME.key))} against {in_seconds(before.value(STEP_TIME.key))}"
+    before, now = (side.value(STEP_TIME.key) for side in launches_compared(first, other)[:2])
     factor = ratio(found.value, found.low, found.high)
-    return f"{lead}: a step takes {factor} times as long, {times} ({basis(found)})."
+    times = f"{in_seconds(now)} against {in_seconds(before)}"
+    return f"{lead}: a step takes {factor} times as long, {times} ({basis(found, (before, now))})."
 
 
 def verdict_words(verdict: Verdict, other: str, first: str, min_effect: float) -> str:
@@ -280,11 +282,12 @@ def _name(found: Sequence[tuple[str, float]]) -> str:
     return listing(named)
 
 
-def basis(found: Ratio, *, interleaved: bool = True) -> str:
+def basis(found: Ratio, values: tuple[float, float], *, interleaved: bool = True) -> str:
     """On what a ratio rests: its interval and the launches.
 
     Args:
         found: the ratio.
+        values: those of the first and of the other side that stand beside it.
         interleaved: whether pairs were to be expected, so that it is told where there are none.
     """
     before, now = found.launches
@@ -292,6 +295,8 @@ def basis(found: Ratio, *, interleaved: bool = True) -> str:
     more = "" if found.needed is None else f"; about {found.needed} each would decide"
     if found.corrected_for is not None:
         more = f"; undecided when corrected for {found.corrected_for} comparisons"
+    if abs(math.log(values[1] / values[0] / found.value)) > APART:
+        more += "; the ratio is of steps paired one by one"
     if math.isnan(found.low):
         return f"{launches if now == before else '1 launch of one of them'}, so no interval{more}"
     ends = f"95 % interval {interval(found.low, found.high)}"
