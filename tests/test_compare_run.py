@@ -240,6 +240,12 @@ def test_plain_nvml_load_comes_with_its_warning(tmp_path: Path) -> None:
     assert caveats(comparison) == ("Device load is NVML's: a device that spins in a waiting kernel reads 100 %.",)
 
 
+def test_the_load_of_gpus_is_never_that_of_cores(tmp_path: Path) -> None:
+    unfinished = {(1, name): Status.RUNNING for name in ("standard", "split")}
+    path = SyntheticRun(source="nvml", rounds=1, statuses=unfinished).write(tmp_path / "run")
+    assert "any kernel ran" in load_meaning(compare_run(path))
+
+
 def test_steps_are_numbered_on_behind_a_checkpoint(tmp_path: Path) -> None:
     path = SyntheticRun(rounds=1, steps=6, warmup_steps=1).write(tmp_path / "run")
     damage_run_file(path, resumed_from={"checkpoint": "checkpoints/step-000002", "step": 2})

@@ -49,12 +49,12 @@ def load_meaning(comparison: Comparison) -> str:
     """What 'device load' is in this run."""
     if comparison.load_signal == GPM_LOAD:
         return "share of the SMs with work (GPM)"
-    if _has_gpus(comparison):
+    if any(device.is_gpu for device in comparison.run.devices.values()):
         return "share of time in which any kernel ran (NVML), kernels that only wait included"
     return "busy share of the device's cores"
 
 
-def _has_gpus(comparison: Comparison) -> bool:
+def _samples_gpus(comparison: Comparison) -> bool:
     """Whether any launch was sampled by NVML."""
     return any(launch.sampling.source == "nvml" for result in comparison.results for launch in result.launches)
 
@@ -204,7 +204,7 @@ def _load(comparison: Comparison) -> Iterator[str]:
         sampled = any(launch.sampling.source for launch in result.launches)
         if sampled and not result.estimate(LOAD.key).n:
             yield f"{result.name}: the samples have no device load"
-    if comparison.load_signal != GPM_LOAD and _has_gpus(comparison):
+    if comparison.load_signal != GPM_LOAD and _samples_gpus(comparison):
         yield "Device load is NVML's: a device that spins in a waiting kernel reads 100 %."
     yield from _without_gpm(comparison)
 
