@@ -8,7 +8,7 @@ from pathlib import Path
 
 from placebench.errors import JobExit
 from placebench.memory_use import MemoryAdvice, describe_use
-from placebench.runfolder import Status, Trial, read_jsonl, write_atomically
+from placebench.runfolder import TRACING, Status, Trial, read_jsonl, write_atomically
 
 _LOG_LINES = 40
 _LOG_BYTES = 64 * 1024
@@ -84,21 +84,28 @@ def lost_head(trial: Trial) -> bool:
     return any(_NO_HEAD in line for line in _read_end(trial.log).splitlines()[-_LAST_WORDS:])
 
 
-def write_end(trial: Trial, verdict: Verdict, memory: Callable[[], MemoryAdvice]) -> Verdict:
+def explain(trial: Trial, verdict: Verdict) -> Verdict:
+    """The verdict, its reason replaced by the job's own exception where it wrote one."""
+    if verdict.status in (Status.DONE, Status.TIMEOUT, Status.INTERRUPTED):
+        return verdict
+    return Verdict(verdict.status, _last_exception(_read_end(trial.error), trial) or verdict.reason)
+
+
+def was_tracing(trial: Trial) -> bool:
+    """Whether the job had done all its steps when it ended, and was tracing kernels."""
+    return trial.read_progress().get("stage") == TRACING
+
+
+def write_end(trial: Trial, verdict: Verdict, memory: Callable[[], MemoryAdvice]) -> None:
     """Write a launch's `status` and, when it is not done, its `error.txt`: reason, advice, what the job left.
 
     Args:
         trial: the launch.
         verdict: how it ended.
         memory: what the plan knows about its memory, asked for when that ran out.
-
-    Returns:
-        The verdict, its reason replaced by the job's own exception where it wrote one.
     """
     if verdict.status is not Status.DONE:
         written, printed = _read_end(trial.error), _read_end(trial.log)
-        if verdict.status not in (Status.TIMEOUT, Status.INTERRUPTED):
-            verdict = Verdict(verdict.status, _last_exception(written, trial) or verdict.reason)
         parts = [f"{verdict.status}: {verdict.reason}\nwhat to do: {_ADVICE[verdict.status]}"]
         if verdict.status is Status.OOM:
             parts.append("--- memory by device ---\n" + "\n".join(describe_use(trial, written, memory())))
@@ -111,7 +118,6 @@ def write_end(trial: Trial, verdict: Verdict, memory: Callable[[], MemoryAdvice]
             parts.append(f"--- the last lines of train.log ---\n{printed}")
         write_atomically(trial.error, "\n\n".join(parts) + "\n")
     trial.set_status(verdict.status)
-    return verdict
 
 
 def _last_exception(text: str, trial: Trial) -> str | None:

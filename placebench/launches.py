@@ -11,7 +11,7 @@ from typing import Any
 
 from placebench.cluster.clocks import clock_notes
 from placebench.devices import device_to_dict
-from placebench.failures import CLUSTER_CHANGED, Verdict, judge, lost_head, write_end
+from placebench.failures import CLUSTER_CHANGED, Verdict, explain, judge, lost_head, was_tracing, write_end
 from placebench.memory_use import memory_advice
 from placebench.ownership import RunRecord
 from placebench.placed import placed_workload
@@ -91,8 +91,12 @@ class Launcher:
         notes += tuple(
             f"process {process.pid} of the launch does not end even by SIGKILL" for process in processes.left
         )
-        end = write_end(trial, end, lambda: memory_advice(self._plan, launch.placement))
         ends_run = job.returncode in CLUSTER_CHANGED or (no_head and self._plan.cluster is not None)
+        end = explain(trial, end)
+        if end.status is not Status.DONE and not ends_run and was_tracing(trial):
+            notes += (f"the launch is done but for the trace of its kernels: {end.reason} (see {trial.log})",)
+            end = Verdict(Status.DONE)
+        write_end(trial, end, lambda: memory_advice(self._plan, launch.placement))
         wall = launch_wall(trial, started, job_ended, time.monotonic())
         return LaunchResult(end.status, end.reason, wall, notes, ends_run)
 

@@ -18,6 +18,8 @@ from typing import Any, TextIO
 SCHEMA_VERSION = 1
 # Begins the line in which a worker that is refused memory tells what its models hold.
 HELD = "held by "
+# The stage in `progress.json` of a launch that has done all its steps and traces kernels.
+TRACING = "trace kernels"
 
 
 class Status(StrEnum):
@@ -98,6 +100,14 @@ class Trial:
     def round(self) -> int:
         """Round from the folder's name, counted from 1."""
         return int(self.path.name.split("-", 1)[0])
+
+    def read_progress(self) -> dict[str, Any]:
+        """What the job was doing last; empty before it has said so."""
+        try:
+            content: dict[str, Any] = json.loads(self.progress.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        return content
 
     @property
     def status(self) -> Status:

@@ -1,6 +1,5 @@
 """What a launch is doing, read from the files that its job and its sampler write."""
 
-import json
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +59,7 @@ class TrialWatch:
 
     def read(self) -> LaunchState:
         """The launch's state; finished steps and changes of phase count as progress, printed text does not."""
-        progress = self._read_progress()
+        progress = self._trial.read_progress()
         steps = self._steps.read()
         now = time.monotonic()
         if steps or progress != self._progress:
@@ -80,10 +79,3 @@ class TrialWatch:
             elapsed_s=now - self._begun,
             silent_s=now - self._changed,
         )
-
-    def _read_progress(self) -> dict[str, Any]:
-        try:
-            content: dict[str, Any] = json.loads(self._trial.progress.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}
-        return content

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
+from typing import Any
 
 import pytest
 from launching import assert_nothing_left, drive, plan, run, running, statuses, wait_for
@@ -209,6 +210,33 @@ def test_the_folder_that_torch_makes_does_not_outlast_a_killed_job(tmp_path: Pat
     """
     run(plan(tmp_path, placements="standard"), body)
     assert list(temp.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("end", "changes", "reason"),
+    [
+        ("error = 'OutOfMemoryError: CUDA out of memory'", {}, "OutOfMemoryError: CUDA out of memory"),
+        ("time.sleep(60)", {"step_timeout_s": 0.5}, "no progress for 0."),
+        ("time.sleep(60)", {"time_limit_s": 5.0}, "the time limit has passed"),
+    ],
+)
+def test_a_trace_that_fails_costs_only_the_trace(
+    tmp_path: Path, temp: Path, end: str, changes: dict[str, Any], reason: str
+) -> None:
+    body = f"""
+    steps()
+    progress("trace kernels", count)
+    {end}
+    open(f"{{trial}}/error.txt", "w").write("Traceback\\n" + error + "\\n")
+    sys.exit(11)
+    """
+    result, said = run(plan(tmp_path, placements="standard", **changes), body)
+    result.raise_unless_done()
+    assert statuses(result.folder) == {"01-standard": "done"}
+    (note,) = (line for line in said.splitlines() if line.startswith("note: "))
+    assert note.startswith(f"note: the launch is done but for the trace of its kernels: {reason}")
+    assert note.endswith("/train.log)")
+    assert_nothing_left(temp)
 
 
 def test_what_a_finished_job_leaves_is_ended(tmp_path: Path, temp: Path) -> None:

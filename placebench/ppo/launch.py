@@ -19,7 +19,7 @@ from placebench.placement import Pool, Role, placement_from_record
 from placebench.ppo.checkpoints import new_checkpoint, read_checkpoint
 from placebench.ppo.compile_cache import remove_empty_cache
 from placebench.ppo.own_ray import OwnRay, RaySession
-from placebench.runfolder import Trial, append_jsonl, write_atomically
+from placebench.runfolder import TRACING, Trial, append_jsonl, write_atomically
 from placebench.telemetry.spans import CONTROLLER, TRACE, SpanRecorder
 from placebench.workload import Workload
 
@@ -193,6 +193,7 @@ class Launch:
         """Trace what a step spends its time on: one more than those that are measured, see `telemetry.kernels`."""
         import ray
 
+        self._progress(TRACING, self._workload.steps)
         with self._recorder.span(0, TRACE):
             ray.get(_call(workers, "trace_kernels"))
             rows = controller.run_step(self._workload.steps + 1).kernels + controller.finish().kernels
@@ -230,7 +231,7 @@ class Launch:
 
     def _step_progress(self, step: int, running: tuple[str, ...]) -> None:
         if step > self._workload.steps:
-            self._progress("trace kernels", self._workload.steps, running)
+            self._progress(TRACING, self._workload.steps, running)
         else:
             self._progress("step", step, running)
 
