@@ -94,7 +94,7 @@ class Launcher:
         ends_run = job.returncode in CLUSTER_CHANGED or (no_head and self._plan.cluster is not None)
         end = explain(trial, end)
         if end.status is not Status.DONE and not ends_run and was_tracing(trial):
-            notes += (f"the launch is done but for the trace of its kernels: {end.reason} (see {trial.log})",)
+            notes += (f"the launch is done but for the trace of its kernels: {end.reason} (see {trial.path})",)
             end = Verdict(Status.DONE)
         write_end(trial, end, lambda: memory_advice(self._plan, launch.placement))
         wall = launch_wall(trial, started, job_ended, time.monotonic())

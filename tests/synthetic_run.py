@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.runfolder import RunFolder, Status, Trial, append_jsonl, write_json
-from placebench.telemetry.spans import TRACE
+from placebench.telemetry.spans import TRACED_STEP
 
 ROLES = {
     "gen": "rollout",
@@ -233,7 +233,7 @@ class SyntheticRun:
                 now += seconds
         traced = self.kernels if round_ == 1 else ()
         if traced:
-            spans.append(_span(0, TRACE, None, None, "controller", now, now + TRACE_S))
+            spans.append(_span(0, TRACED_STEP, None, None, "controller", now, now + TRACE_S))
             now += TRACE_S
         spans.append(_span(0, "stop", None, None, "controller", now, now + STOP_S))
         with trial.spans.open("w") as stream:
@@ -256,7 +256,7 @@ class SyntheticRun:
             | dict(self.header)
         ]
         ticks = int((end - start) / PERIOD_S) + 1
-        traced = next((span["start_mono"] for span in spans if span["phase"] == TRACE), end)
+        traced = next((span["start_mono"] for span in spans if span["phase"] == TRACED_STEP), end)
         for device in (device for devices in layout.pools.values() for device in devices):
             mine = [(span["start_mono"], span["end_mono"]) for span in spans if span["device"] == device]
             for tick in range(ticks):

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs import patched_program, run_job
 
+from placebench.errors import JobExit
+from placebench.failures import was_tracing
 from placebench.runfolder import read_jsonl
 from placebench.telemetry.kernels import shares
-from placebench.telemetry.spans import TRACE
+from placebench.telemetry.spans import TRACED_STEP
 
 NAMES = ("nvjet_gemm", "ncclDevKernel_AllGather", "Memcpy HtoD")
 PARTS = ("kernel_s", "collective_s", "copy_s", "no_kernel_s")
@@ -96,7 +98,7 @@ def test_the_traced_step_comes_after_those_that_count(
     assert job.exit_code == 0, job.output[-3000:]
     assert [row["step"] for row in read_jsonl(job.trial.steps)] == [1, 2]
     assert [line.split(" ")[0] for line in job.output.splitlines() if line.startswith("step:")] == ["step:1", "step:2"]
-    (traced,) = (span for span in job.spans if span["phase"] == TRACE)
+    (traced,) = (span for span in job.spans if span["phase"] == TRACED_STEP)
     steps = [span for span in job.spans if span["phase"] == "step"]
     assert [span["step"] for span in steps] == [1, 2]
     assert max(span["end_mono"] for span in steps) <= traced["start_mono"]
@@ -104,3 +106,15 @@ def test_the_traced_step_comes_after_those_that_count(
     phases = {(span["phase"], span["device"]) for span in job.spans if span["step"] and span["role"]}
     on_devices = {(phase, device) for phase, device in phases if device != "controller" and phase not in untraced}
     assert {(row["phase"], row["device"]) for row in rows} == on_devices
+
+
+def test_a_trace_that_fails_leaves_the_stage_by_which_the_launch_is_kept(tmp_path: Path) -> None:
+    failing = TRACED.replace("        yield\n", "        raise RuntimeError('no trace')\n        yield\n")
+    program = patched_program(tmp_path, failing, PATCH)
+    sizes = ("steps=2", "warmup_steps=0", "batch.size=8", "batch.mini_batch_size=4")
+    job = run_job(tmp_path / "job", "standard", 1, *sizes, program=program)
+    assert job.exit_code == JobExit.FAILED
+    assert "no trace" in job.trial.error.read_text()
+    assert was_tracing(job.trial)
+    assert len(job.steps) == 2
+    assert not job.trial.kernels.exists()

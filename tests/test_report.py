@@ -418,3 +418,11 @@ def test_a_report_of_gpus_says_that_no_kernels_were_traced(tmp_path: Path) -> No
     path = gpu_run(rounds=1).write(tmp_path / "run")
     build_report(path)
     assert "No kernels were traced: time that a phase waits for collectives" in (path / "report.md").read_text()
+
+
+def test_a_report_of_gpus_names_the_placements_whose_kernels_were_not_traced(tmp_path: Path) -> None:
+    times = {"span_s": 0.5, "kernel_s": 0.3, "collective_s": 0.1, "copy_s": 0.05, "no_kernel_s": 0.05}
+    path = gpu_run(rounds=1, kernels=[{"phase": "update_actor", "device": "cpu:0", **times}]).write(tmp_path / "run")
+    next(path.glob("trials/01-split/kernels.jsonl")).unlink()
+    build_report(path)
+    assert "No kernels of split were traced: time that a phase waits" in (path / "report.md").read_text()

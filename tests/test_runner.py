@@ -15,7 +15,7 @@ from launching import assert_nothing_left, drive, plan, run, running, statuses, 
 
 from placebench import launches, runfolder
 from placebench.cluster.discovery import Cluster
-from placebench.errors import InterruptedRunError, LaunchError, PlacebenchError, TimeLimitError
+from placebench.errors import InterruptedRunError, JobExit, LaunchError, PlacebenchError, TimeLimitError
 from placebench.plan import RunRequest
 from placebench.resume import resume_plan
 from placebench.runfolder import RunFolder, Status
@@ -235,8 +235,16 @@ def test_a_trace_that_fails_costs_only_the_trace(
     assert statuses(result.folder) == {"01-standard": "done"}
     (note,) = (line for line in said.splitlines() if line.startswith("note: "))
     assert note.startswith(f"note: the launch is done but for the trace of its kernels: {reason}")
-    assert note.endswith("/train.log)")
+    assert note.endswith("/trials/01-standard)")
     assert_nothing_left(temp)
+
+
+def test_a_cluster_that_changes_while_kernels_are_traced_ends_the_run(tmp_path: Path) -> None:
+    body = f"steps()\nprogress('trace kernels', count)\nsys.exit({JobExit.NODE_LOST})"
+    result, _ = run(plan(tmp_path), body)
+    assert statuses(result.folder) == {"01-standard": "device_lost"}
+    with pytest.raises(LaunchError, match="1 of 2 launches failed"):
+        result.raise_unless_done()
 
 
 def test_what_a_finished_job_leaves_is_ended(tmp_path: Path, temp: Path) -> None:

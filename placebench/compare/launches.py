@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from placebench.compare.run import Launch, is_whole_step
-from placebench.telemetry.spans import TRACE
+from placebench.telemetry.spans import TRACED_STEP
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def launch_times(launch: Launch) -> LaunchTimes:
     if steps.empty:
         return LaunchTimes(math.nan, math.nan, math.nan, math.nan, 0)
     first, last = float(steps["start"].min()), float(steps["end"].max())
-    traced = spans[spans["phase"] == TRACE]
+    traced = spans[spans["phase"] == TRACED_STEP]
     trace = float((traced["end"] - traced["start"]).sum())
     after = float(spans["end"].max()) - last
     return LaunchTimes(first - float(spans["start"].min()), last - first, trace, after - trace, len(steps))

@@ -24,7 +24,7 @@ NOTABLE = 0.01
 NOTABLE_WAIT = 0.05
 MOST_NAMED = 3
 # Difference of logarithms from which a ratio is noticed not to be that of the two values beside it.
-APART = 0.02
+RATIO_APART = 0.02
 
 Side: TypeAlias = tuple[Run, PlacementResult]
 
@@ -295,7 +295,7 @@ def basis(found: Ratio, values: tuple[float, float], *, interleaved: bool = True
     more = "" if found.needed is None else f"; about {found.needed} each would decide"
     if found.corrected_for is not None:
         more = f"; undecided when corrected for {found.corrected_for} comparisons"
-    if abs(math.log(values[1] / values[0] / found.value)) > APART:
+    if abs(math.log(values[1] / values[0] / found.value)) > RATIO_APART:
         more += "; the ratio is of steps paired one by one"
     if math.isnan(found.low):
         return f"{launches if now == before else '1 launch of one of them'}, so no interval{more}"

@@ -20,7 +20,7 @@ from placebench.ppo.checkpoints import new_checkpoint, read_checkpoint
 from placebench.ppo.compile_cache import remove_empty_cache
 from placebench.ppo.own_ray import OwnRay, RaySession
 from placebench.runfolder import TRACING, Trial, append_jsonl, write_atomically
-from placebench.telemetry.spans import CONTROLLER, TRACE, SpanRecorder
+from placebench.telemetry.spans import CONTROLLER, TRACED_STEP, SpanRecorder
 from placebench.workload import Workload
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class Launch:
         import ray
 
         self._progress(TRACING, self._workload.steps)
-        with self._recorder.span(0, TRACE):
+        with self._recorder.span(0, TRACED_STEP):
             ray.get(_call(workers, "trace_kernels"))
             rows = controller.run_step(self._workload.steps + 1).kernels + controller.finish().kernels
         with self._trial.kernels.open("a", encoding="utf-8") as stream:

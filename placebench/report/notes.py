@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from placebench.compare.efficiency import FORMULAS
 from placebench.compare.metrics import placement_metrics
-from placebench.compare.text import plural, threshold
+from placebench.compare.text import listing, plural, threshold
 from placebench.report.schema import Summary
 
 
@@ -80,6 +80,8 @@ def efficiency_formula(summary: Summary) -> str | None:
 
 
 def _missing_trace(summary: Summary) -> Iterator[str]:
-    """That inside a phase waiting is not known, where the run has GPUs and traced no kernels."""
-    if summary.host.get("gpus") and not any(placement.kernels for placement in summary.placements):
-        yield "No kernels were traced: time that a phase waits for collectives or for the host is not known."
+    """Of which placements waiting inside a phase is not known, where the run has GPUs."""
+    without = [placement.name for placement in summary.placements if placement.launches and not placement.kernels]
+    if summary.host.get("gpus") and without:
+        whose = "" if len(without) == len(summary.placements) else f" of {listing(without)}"
+        yield f"No kernels{whose} were traced: time that a phase waits for collectives or for the host is not known."

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 CONTROLLER = "controller"
 # The controller's span of the step whose kernels are traced, which belongs to no step that is kept.
-TRACE = "trace_kernels"
+TRACED_STEP = "trace_kernels"
 
 
 class SpanClock:
