@@ -2,7 +2,7 @@
 
     python benchmarks/reference.py RUN --into runs/reference/HOST/NAME [--note TEXT]
 
-Rebuilds the run's report from its files and copies it, of the trace the first launch of each placement, and writes
+Rebuilds the report from a copy of the run and keeps it, of the trace the first launch of each placement, and writes
 `commands.md`: the exact commands, the host's devices, the versions that made the figures, and what is to be known of
 them. The commands of the reference results stand in benchmarks/README.md.
 """
@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import click
 
 from placebench.compare.text import plural
+from placebench.runfolder import write_json
 
 KEPT = ("summary.json", "report.md")
 TRACE = "trace.json.gz"
@@ -31,15 +33,19 @@ TRACE = "trace.json.gz"
 @click.option("--note", "notes", multiple=True, help="A sentence on the figures for commands.md; repeatable.")
 def main(run: Path, into: Path, notes: tuple[str, ...]) -> None:
     """Copy the report of RUN into a folder."""
-    subprocess.run([sys.executable, "-m", "placebench", "report", str(run)], check=True)
-    content = json.loads((run / "run.json").read_text(encoding="utf-8"))
     shutil.rmtree(into, ignore_errors=True)
     (into / "plots").mkdir(parents=True)
-    for name in KEPT:
-        shutil.copy(run / name, into / name)
-    _keep_first_launches(run / TRACE, into / TRACE)
-    for plot in sorted((run / "plots").glob("*.svg")):
-        shutil.copy(plot, into / "plots" / plot.name)
+    with tempfile.TemporaryDirectory(prefix="pb-reference-") as folder:
+        copy = Path(shutil.copytree(run, Path(folder, run.name)))
+        content = json.loads((copy / "run.json").read_text(encoding="utf-8"))
+        content["command"] = _without_out(content["command"])
+        write_json(copy / "run.json", content)
+        subprocess.run([sys.executable, "-m", "placebench", "report", str(copy)], check=True, stdout=subprocess.DEVNULL)
+        for name in KEPT:
+            shutil.copy(copy / name, into / name)
+        _keep_first_launches(copy / TRACE, into / TRACE)
+        for plot in sorted((copy / "plots").glob("*.svg")):
+            shutil.copy(plot, into / "plots" / plot.name)
     lines = [*_describe(content, into), *(f"- {note}" for note in notes)]
     (into / "commands.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     size = sum(file.stat().st_size for file in into.rglob("*") if file.is_file())
@@ -63,7 +69,7 @@ def _describe(content: dict[str, Any], into: Path) -> list[str]:
         f"# {into.name}",
         "",
         "```bash",
-        shlex.join(_without_paths(content["command"])),
+        shlex.join(content["command"]),
         f"python benchmarks/reference.py runs/*-{content['name']} --into {into}",
         "```",
         "",
@@ -77,8 +83,8 @@ def _describe(content: dict[str, Any], into: Path) -> list[str]:
     ]
 
 
-def _without_paths(command: list[str]) -> list[str]:
-    """The command without `--out`, which says only where its files went."""
+def _without_out(command: list[str]) -> list[str]:
+    """The command without `--out`, which says only where the files lay on that host."""
     if "--out" not in command:
         return command
     at = command.index("--out")
