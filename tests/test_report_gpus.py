@@ -1,0 +1,74 @@
+"""What the report of a run on GPUs says of them."""
+
+from pathlib import Path
+
+import pytest
+from showing import printed, read_summary
+from synthetic_run import gpu_run
+
+from placebench.report import build_report
+
+
+@pytest.fixture(scope="module")
+def on_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    times = {"span_s": 0.5, "kernel_s": 0.3, "collective_s": 0.1, "copy_s": 0.05, "no_kernel_s": 0.05}
+    kernels = [{"step": 2, "phase": "update_actor", "device": device, **times} for device in ("cpu:0", "cpu:1")]
+    path = gpu_run(kernels=kernels).write(tmp_path_factory.mktemp("on_gpus") / "run")
+    build_report(path)
+    return path
+
+
+def test_a_report_of_gpus_has_what_they_did_with_its_formula(on_gpus: Path) -> None:
+    markdown, html = ((on_gpus / name).read_text() for name in ("report.md", "report.html"))
+    text = printed(on_gpus)
+    for page in (markdown, html, " ".join(text.split())):
+        assert "6·N + 12·layers·width·length in training" in page
+        assert "attention not counted as causal" in page
+        assert "MFU update_actor" in page
+        assert "MBU gen" in page
+        assert "tokens/J" in page
+    for page in (markdown, html):
+        assert "15 % of them an embedding that is only looked up" in page
+        assert "Phases on the devices of a pool" in page
+        assert "No kernels were traced" not in page
+    assert "| standard | global_pool (2) | update_actor | 50 % | 25 % | 12 % |" in markdown
+    assert "| standard | update_actor | 0.500 s | 60 % | 20 % | 10 % | 10 % |" in markdown
+    assert "| round | placement | status | steps | warm-up | start-up | in steps | tracing | stopping |" in markdown
+    assert "| 4.00 s | 0.500 s |\n| 1 | split | done |" in markdown
+    assert (on_gpus / "plots" / "efficiency.svg").is_file()
+    assert max(map(len, text.splitlines())) <= 80 or "/" in text
+
+
+def test_the_summary_of_gpus_has_phases_by_pool_and_device(on_gpus: Path) -> None:
+    summary = read_summary(on_gpus)
+    critic = next(
+        found
+        for found in summary.placements[1].phases_in_pools
+        if (found.pool, found.phase) == ("critic_pool", "update_critic")
+    )
+    assert (critic.devices, critic.allocated_bytes) == (1, 3 * 2**30)
+    assert critic.sm_activity == pytest.approx(0.5)
+    assert critic.energy_j == pytest.approx(400 * 0.4 * 1.008, rel=1e-3)
+    assert critic.clock_sm_mhz == pytest.approx(1900)
+    (traced,) = summary.placements[0].kernels
+    assert traced.phase == "update_actor"
+    assert traced.collective_s == pytest.approx(0.1)
+    rows = {found.key: found for found in summary.placements[0].quantities}
+    assert rows["weights_rate"].unit == "B/s"
+    # The step that was traced took twice as much.
+    assert rows["peak_memory"].value == pytest.approx(0.75 * 2**30)
+    assert rows["mfu/update_actor"].value == pytest.approx(0.0535 / 1.008, rel=0.01)
+
+
+def test_a_report_of_gpus_says_that_no_kernels_were_traced(tmp_path: Path) -> None:
+    path = gpu_run(rounds=1).write(tmp_path / "run")
+    build_report(path)
+    assert "No kernels were traced: time that a phase waits for collectives" in (path / "report.md").read_text()
+
+
+def test_a_report_of_gpus_names_the_placements_whose_kernels_were_not_traced(tmp_path: Path) -> None:
+    times = {"span_s": 0.5, "kernel_s": 0.3, "collective_s": 0.1, "copy_s": 0.05, "no_kernel_s": 0.05}
+    path = gpu_run(rounds=1, kernels=[{"phase": "update_actor", "device": "cpu:0", **times}]).write(tmp_path / "run")
+    next(path.glob("trials/01-split/kernels.jsonl")).unlink()
+    build_report(path)
+    assert "No kernels of split were traced: time that a phase waits" in (path / "report.md").read_text()
