@@ -2,7 +2,8 @@
 
     python benchmarks/sampler_overhead.py share --processes 8 --seconds 60
     python benchmarks/sampler_overhead.py steps --pairs 10
-    python benchmarks/sampler_overhead.py steps --pairs 12 --side-by-side --devices gpu:2
+    python benchmarks/sampler_overhead.py steps --pairs 12 --side-by-side --devices gpu:2 --file PAIRS
+    python benchmarks/sampler_overhead.py pairs PAIRS...
 
 `share` samples processes that wait and prints the sampler's share of one core. `steps` starts the real job in pairs
 of launches, one with the sampler and one without, and prints the ratio of the time that their measured steps took in
@@ -12,12 +13,13 @@ not the median step, because what the sampler does rarely, reading the energy co
 The two launches of a pair come one after the other, in an order that alternates from pair to pair. `--side-by-side`
 runs them at the same time, each on its half of the devices, and they exchange the halves from pair to pair: what slows
 down the whole host for minutes, as neighbours of a virtual machine do, then hits both alike. Either way the log ratio
-of pair i is d_i = e + s_i · b + noise, with e the effect, s_i = ±1 by which of the two is first, or on the first half,
-and b what that place is worth; least squares give e, and its interval is Student's t with two degrees of freedom less
-than pairs.
+of pair i in series j is d_ij = e + s_ij · b_j + noise, with e the effect, s_ij = ±1 by which of the two is first, or on
+the first half, and b_j what that place is worth; least squares give e, and its interval is Student's t with as many
+degrees of freedom as there are pairs less parameters.
 
 A launch before the pairs fills caches and does not count. With `--file` the pairs are kept, and those there count too:
-so a measurement goes on after an interruption.
+so a measurement goes on after an interruption. `pairs` prints the ratio that kept pairs give; each of several files is
+a series on devices of its own.
 """
 
 import json
@@ -37,9 +39,11 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 import click
+import numpy as np
 import psutil
-from scipy.stats import linregress, t
+from scipy.stats import t
 
+from placebench.compare.text import plural
 from placebench.config import parse_settings
 from placebench.devices import Device, device_to_dict, discover, parse_devices
 from placebench.errors import LaunchError, PlacebenchError, UsageError
@@ -123,32 +127,81 @@ def steps(
             )
             plan = make_plan(request)
             with kept or Path(folder, "pairs.jsonl").open("a") as file:
+                _read_pairs(Path(file.name))
                 for pair in _measured_pairs(plan, places, hz):
                     file.write(json.dumps(pair) + "\n")
                     file.flush()
-            measured = list(read_jsonl(Path(file.name)))
+            click.echo(f"{plan.placements[0].name} on {len(plan.devices)} {plan.devices[0].kind} devices, {hz:g} Hz:")
+            _print_ratios([_read_pairs(Path(file.name))])
         except PlacebenchError as error:
             raise click.ClickException(str(error)) from None
-    click.echo(
-        f"time with the sampler at {hz:g} Hz / without, {plan.placements[0].name} on {len(plan.devices)}"
-        f" {plan.devices[0].kind} devices, {len(measured)} pairs of launches:"
-    )
-    for phase in measured[0]["with"]:
-        ratio, low, high = effect(measured, phase)
-        click.echo(f"{phase:15} {ratio:.4f}, 95 % interval {low:.4f} to {high:.4f}")
 
 
-def effect(measured: Sequence[Mapping[str, Any]], phase: str) -> tuple[float, float, float]:
+@main.command("pairs")
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def kept_pairs(files: tuple[Path, ...]) -> None:
+    """Print the ratio that the pairs in FILES give, each file a series that `steps --file` kept."""
+    try:
+        _print_ratios([_read_pairs(file) for file in files])
+    except PlacebenchError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def effect(series: Sequence[Sequence[Mapping[str, Any]]], phase: str) -> tuple[float, float, float]:
     """The ratio of a phase's time with the sampler to that without, and the ends of its 95 % interval.
 
     Args:
-        measured: pairs as `--file` keeps them, at least three and in both orders.
+        series: pairs as `--file` keeps them, by the file that keeps them.
         phase: of their timings.
+
+    Raises:
+        UsageError: the pairs are too few to tell the effect from the places and from noise.
     """
-    ratios = [math.log(sum(pair["with"][phase]) / sum(pair["without"][phase])) for pair in measured]
-    found = linregress([1 if pair["first"] == "with" else -1 for pair in measured], ratios)
-    half = float(t.ppf(0.975, len(measured) - 2)) * found.intercept_stderr
-    return math.exp(found.intercept), math.exp(found.intercept - half), math.exp(found.intercept + half)
+    terms, ratios = [], []
+    for number, measured in enumerate(series):
+        for pair in measured:
+            places = [0.0] * len(series)
+            places[number] = 1.0 if pair["first"] == "with" else -1.0
+            terms.append([1.0, *places])
+            ratios.append(math.log(sum(pair["with"][phase]) / sum(pair["without"][phase])))
+    design, observed = np.array(terms), np.array(ratios)
+    free = len(ratios) - len(series) - 1
+    if free < 1 or np.linalg.matrix_rank(design) <= len(series):
+        found = plural(len(ratios), "pair")
+        raise UsageError(f"{found} of launches do not tell the sampler from the places: measure more, in both orders")
+    fitted, *_ = np.linalg.lstsq(design, observed)
+    variance = float(np.sum((observed - design @ fitted) ** 2)) / free
+    half = float(t.ppf(0.975, free)) * math.sqrt(variance * np.linalg.inv(design.T @ design)[0, 0])
+    return math.exp(fitted[0]), math.exp(fitted[0] - half), math.exp(fitted[0] + half)
+
+
+def _print_ratios(series: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+    pairs = [pair for measured in series for pair in measured]
+    phases = {tuple(pair[side]) for pair in pairs for side in ("with", "without")}
+    if len(phases) > 1:
+        raise UsageError("the pairs have different phases: they are not of one work")
+    click.echo(f"time with the sampler / without, {plural(len(pairs), 'pair')} of launches:")
+    for phase in phases.pop() if phases else ("step",):
+        ratio, low, high = effect(series, phase)
+        click.echo(f"{phase:15} {ratio:.4f}, 95 % interval {low:.4f} to {high:.4f}")
+
+
+def _read_pairs(file: Path) -> list[dict[str, Any]]:
+    """The pairs that `--file` kept.
+
+    Raises:
+        UsageError: the file holds something else.
+    """
+    refused = UsageError(f"{file}: not pairs of launches as steps --file keeps them")
+    try:
+        pairs = list(read_jsonl(file))
+        first = {pair["first"] for pair in pairs}
+        totals = [sum(times) for pair in pairs for side in ("with", "without") for times in pair[side].values()]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise refused from None
+    if first - {"with", "without"} or min(totals, default=1.0) <= 0:
+        raise refused
+    return pairs
 
 
 def _places(devices: Sequence[Device], side_by_side: bool) -> list[Sequence[Device]]:
