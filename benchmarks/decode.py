@@ -80,7 +80,6 @@ def _start(side: str) -> Side:
 
 def _prompts(workload: Workload, sequences: int) -> list[list[int]]:
     shape = model_shape(workload.model)
-    assert shape is not None, "a preset or a folder has a shape"
     random = np.random.default_rng(0)
     tokens: list[list[int]] = random.integers(
         1, shape.vocab_size, (sequences, workload.batch.max_prompt_length)

@@ -40,7 +40,6 @@ def main(model: str, sequences: int, repeats: int, peak: float, settings: tuple[
     store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=0, world_size=1)
     shape = model_shape(workload.model)
-    assert shape is not None, "a preset or a folder has a shape"
     batch = _batch(workload, sequences, shape.vocab_size)
     tokens, length = int(batch.lengths.sum()), int(batch.lengths[0])
     work = Work(shape, shape, epochs=1, shared_by=1, value_bytes=2)

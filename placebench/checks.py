@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from placebench.errors import MissingExtraError, UsageError
-from placebench.models import PRESETS, ModelShape, model_shape, score_count
+from placebench.models import PRESETS, ModelShape, is_folder, model_shape, score_count
 from placebench.progress import format_bytes
 from placebench.workload import Workload
 
@@ -123,12 +123,12 @@ def unusable_workload(workload: Workload, *, elsewhere: bool = False) -> Iterato
             has_models = False
             yield str(error)
             continue
-        if shape is not None and length > shape.max_position_embeddings:
+        if length > shape.max_position_embeddings:
             yield (
                 f"batch: {length} tokens of prompt and response are more than the {shape.max_position_embeddings}"
                 f" that {model} takes; lower batch.max_prompt_length or batch.max_response_length"
             )
-        if shape is not None and model not in PRESETS:
+        if is_folder(model):
             yield from _unusable_weights(model, option, shape)
             if model == workload.model:
                 yield from _no_tokenizer(model)
@@ -248,7 +248,7 @@ def _unusable_critic(model: str, actor: str) -> Iterator[str]:
         shape, actors = model_shape(model), model_shape(actor)
     except UsageError:
         return  # told for each model
-    if shape and actors and shape.vocab_size < actors.vocab_size:
+    if shape.vocab_size < actors.vocab_size:
         yield (
             f"critic_model {model}: its vocabulary has {shape.vocab_size} words, fewer than the {actors.vocab_size} of"
             f" {actor}; name one of the actor's family"
@@ -263,7 +263,7 @@ def _unusable_reward_model(model: str, actor: str) -> Iterator[str]:
         return  # told for each model
     if scores not in (1, None):
         yield f"reward_model {model}: gives {scores} scores; name a sequence classifier with a single one"
-    if shape and actors and shape.vocab_size != actors.vocab_size:
+    if shape.vocab_size != actors.vocab_size:
         yield (
             f"reward_model {model}: its vocabulary has {shape.vocab_size} words and that of {actor}"
             f" {actors.vocab_size}; name one of the actor's family"

@@ -31,11 +31,11 @@ class Expectation:
     """Expected duration of a run.
 
     Attributes:
-        seconds: of all launches together; None when there is nothing to tell from.
+        seconds: of all launches together.
         source: where the figure comes from, in words.
     """
 
-    seconds: float | None
+    seconds: float
     source: str
 
 
@@ -107,7 +107,7 @@ def step_flops(workload: Workload, shapes: JobShapes) -> float:
 
 def expect_from_arithmetic(
     workload: Workload,
-    shapes: JobShapes | None,
+    shapes: JobShapes,
     device_flops: float,
     launches: int,
 ) -> Expectation:
@@ -115,12 +115,10 @@ def expect_from_arithmetic(
 
     Args:
         workload: the job.
-        shapes: of its models; None when one is not known before a download.
+        shapes: of its models.
         device_flops: FLOP/s that all devices together are taken to reach.
         launches: to come.
     """
-    if shapes is None:
-        return Expectation(None, "unknown: the model's shape is known only after its download")
     seconds = workload.steps * step_flops(workload, shapes) / device_flops
     return Expectation(launches * (_START_S + seconds), "rough, from the number of operations")
 

@@ -102,6 +102,7 @@ def _describe(plan: Plan, command: Sequence[str]) -> dict[str, Any]:
         "checkpoint_every": plan.checkpoint_every,
         "resumed_from": {"checkpoint": str(plan.start.path), "step": plan.start.step} if plan.start else None,
         "workload": plan.workload.model_dump(mode="json"),
+        "models": plan.shapes.to_dict(),
         "placements": [placement.to_dict() | _estimates(plan, placement) for placement in plan.placements],
         "devices": [device_to_dict(device) for device in plan.devices],
         "host": host_record(),
@@ -115,7 +116,7 @@ def _describe(plan: Plan, command: Sequence[str]) -> dict[str, Any]:
 
 
 def _estimates(plan: Plan, bound: BoundPlacement) -> dict[str, Any]:
-    """The most memory that a device of each pool is expected to use; of no pool when a model's shape is not known."""
+    """The most memory that a device of each pool is expected to use."""
     found = {pool: estimate.peak for (name, pool), estimate in plan.memory.items() if name == bound.name}
     return {"memory_estimate_bytes": found}
 

@@ -23,7 +23,7 @@ class MemoryAdvice:
     """What the plan knows about a launch's memory.
 
     Attributes:
-        estimates: of each device by its id; empty when the model's shape is not known.
+        estimates: of each of its devices by id.
         relief: settings that lower the estimate, one line each.
     """
 
@@ -34,10 +34,7 @@ class MemoryAdvice:
 def memory_advice(plan: Plan, bound: BoundPlacement) -> MemoryAdvice:
     """The plan's knowledge about one of its placements."""
     estimates = {
-        device.id: plan.memory[bound.name, pool]
-        for pool, devices in bound.devices.items()
-        for device in devices
-        if (bound.name, pool) in plan.memory
+        device.id: plan.memory[bound.name, pool] for pool, devices in bound.devices.items() for device in devices
     }
     return MemoryAdvice(estimates, plan.relief(bound))
 

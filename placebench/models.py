@@ -1,4 +1,4 @@
-"""Shapes of decoder-only language models: presets, `config.json` files, and what follows by arithmetic.
+"""Shapes of decoder-only language models: presets, `config.json` of folders and of the hub, and their arithmetic.
 
 The presets have the true shapes of public models and random weights, so nothing is downloaded. Sources:
 the `config.json` of Qwen/Qwen2.5-0.5B, -1.5B and -7B and of meta-llama/Llama-3.1-8B.
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from placebench.errors import UsageError
+from placebench.hub import hub_config
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,19 @@ class JobShapes(NamedTuple):
     critic: ModelShape
     reward: ModelShape | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """For `run.json`, so that a report needs neither folder nor hub."""
+        return {role: shape and asdict(shape) for role, shape in self._asdict().items()}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "JobShapes":
+        """What `to_dict` gave.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        return cls(**{role: shape and ModelShape(**shape) for role, shape in content.items()})
+
 
 PRESETS: Mapping[str, ModelShape] = {
     "tiny": ModelShape("qwen2", 128, 512, 4, 4, 4, 64, False),
@@ -122,37 +136,47 @@ _HEAD_DIMS = {
 }
 
 
-def model_shape(model: str) -> ModelShape | None:
-    """The shape of a preset or of a folder with a `config.json`; None for a hub id, known only after its download.
+def is_folder(model: str) -> bool:
+    """Whether a model is a folder, not a preset nor a hub id."""
+    return model not in PRESETS and bool(model) and Path(model).is_dir()  # an empty path is the current folder
+
+
+def model_shape(model: str) -> ModelShape:
+    """The shape of a preset, of a folder with a `config.json`, or of a hub id.
 
     Raises:
-        UsageError: neither a preset nor a folder nor the form of a hub id (`owner/name`), or an unreadable config.
+        UsageError: neither a preset nor a folder nor the form of a hub id (`owner/name`), or the hub gives no config,
+            or an unreadable one.
     """
     if model in PRESETS:
         return PRESETS[model]
-    path = Path(model)
-    if model and path.is_dir():  # an empty path is the current folder
-        return _read_shape(path / "config.json")
-    owner, slash, name = model.partition("/")
-    if slash and owner not in ("", ".", "..", "~") and name and "/" not in name and not path.exists():
-        return None
-    raise UsageError(
-        f"unknown model {model!r}: use {', '.join(PRESETS)}, a folder with config.json, or a hub id (owner/name)"
-    )
+    path = _config_path(model)
+    return _read_shape(path, _read_config(path))
 
 
 def score_count(model: str) -> int | None:
-    """Scores that a model gives as a sequence classifier; None for a preset, which takes any head, and for a hub id.
+    """Scores that a model gives as a sequence classifier; None for a preset, which takes any head.
 
     A config that names no labels has two, as transformers reads it.
 
     Raises:
-        UsageError: an unreadable config.
+        UsageError: as of `model_shape`.
     """
-    if model in PRESETS or not Path(model).is_dir():
+    if model in PRESETS:
         return None
-    labels = _read_config(Path(model) / "config.json").get("id2label")
+    labels = _read_config(_config_path(model)).get("id2label")
     return len(labels) if isinstance(labels, dict) else 2
+
+
+def _config_path(model: str) -> Path:
+    if is_folder(model):
+        return Path(model) / "config.json"
+    owner, slash, name = model.partition("/")
+    if slash and owner not in ("", ".", "..", "~") and name and "/" not in name and not Path(model).exists():
+        return hub_config(model)
+    raise UsageError(
+        f"unknown model {model!r}: use {', '.join(PRESETS)}, a folder with config.json, or a hub id (owner/name)"
+    )
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -167,8 +191,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     return content
 
 
-def _read_shape(path: Path) -> ModelShape:
-    content = _read_config(path)
+def _read_shape(path: Path, content: Mapping[str, Any]) -> ModelShape:
     if experts := [f"{name} {count}" for name, count in content.items() if _counts_experts(name, count)]:
         raise UsageError(
             f"{path}: a mixture of experts ({', '.join(experts)}), whose memory and work are not known; choose a dense"

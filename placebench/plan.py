@@ -182,15 +182,13 @@ class Plan:
         return self.rounds * len(self.placements)
 
     @cached_property
-    def shapes(self) -> JobShapes | None:
-        """Shapes of the job's models; None when one is known only after its download."""
+    def shapes(self) -> JobShapes:
+        """Shapes of the job's models."""
         return job_shapes(self.workload)
 
     @property
     def memory(self) -> Mapping[tuple[str, str], MemoryEstimate]:
-        """Estimated memory of each device by (placement, pool); empty when a model's shape is not known."""
-        if self.shapes is None:
-            return {}
+        """Estimated memory of each device by (placement, pool)."""
         return {
             (bound.name, pool): estimate
             for bound in self.placements
@@ -198,8 +196,8 @@ class Plan:
         }
 
     def relief(self, bound: BoundPlacement) -> tuple[str, ...]:
-        """Settings that lower a placement's estimated memory; none when a model's shape is not known."""
-        return () if self.shapes is None else fitting.relief(self.workload, self.shapes, bound)
+        """Settings that lower a placement's estimated memory."""
+        return fitting.relief(self.workload, self.shapes, bound)
 
     @property
     def expectation(self) -> Expectation:
@@ -362,9 +360,8 @@ def too_large(workload: Workload, placements: Sequence[BoundPlacement], devices:
         UsageError: a model is not known.
     """
     shapes = job_shapes(workload)
-    if shapes is not None:
-        for bound in placements:
-            yield from fitting.too_large(workload, shapes, bound, devices)
+    for bound in placements:
+        yield from fitting.too_large(workload, shapes, bound, devices)
 
 
 def no_room_for_checkpoints(
@@ -382,24 +379,20 @@ def no_room_for_checkpoints(
     Raises:
         UsageError: a model is not known.
     """
-    shapes = job_shapes(workload)
     saved = workload.steps // every - before // every if every else 0
-    if shapes is not None and saved > 0 and launches:
-        each = checkpoint_bytes(workload, shapes)
+    if saved > 0 and launches:
+        each = checkpoint_bytes(workload, job_shapes(workload))
         yield from checks.no_room_for_checkpoints(folder, each, launches, min(saved, 2))
 
 
-def job_shapes(workload: Workload) -> JobShapes | None:
-    """Shapes of a job's models; None when one is known only after its download.
+def job_shapes(workload: Workload) -> JobShapes:
+    """Shapes of a job's models.
 
     Raises:
         UsageError: a model is not known.
     """
     actor, critic = model_shape(workload.model), model_shape(workload.critic_model or workload.model)
-    reward = model_shape(workload.reward_model) if workload.reward_model else None
-    if actor is None or critic is None or (workload.reward_model and reward is None):
-        return None
-    return JobShapes(actor, critic, reward)
+    return JobShapes(actor, critic, model_shape(workload.reward_model) if workload.reward_model else None)
 
 
 def _by_node(devices: Sequence[Device]) -> list[list[Device]]:

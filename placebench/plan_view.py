@@ -9,7 +9,6 @@ from rich.text import Text
 
 from placebench.devices import Device
 from placebench.fitting import describe_memory
-from placebench.models import model_shape
 from placebench.placed import placed_workload
 from placebench.placement import Placement, Role
 from placebench.plan import BoundPlacement, Plan
@@ -58,8 +57,7 @@ def working_roles(placement: Placement, pool: str, workload: Workload) -> Iterat
 
 
 def _head(plan: Plan) -> Iterator[tuple[str, str]]:
-    shape = model_shape(plan.workload.model)
-    parameters = "" if shape is None else f", {shape.parameters / 1e6:,.1f} M parameters"
+    parameters = f", {plan.shapes.actor.parameters / 1e6:,.1f} M parameters"
     batch, epochs = plan.workload.batch, plan.workload.algorithm.epochs
     expected = plan.expectation
     to_do = len(plan.launches)
@@ -86,9 +84,9 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
             f"until every headline interval is narrower than {plan.auto.precision:.1%}, up to {plan.auto.max_rounds}"
             f" rounds{limit}",
         )
-    seconds = "unknown" if expected.seconds is None else f"about {format_seconds(expected.seconds)}"
+    seconds = f"about {format_seconds(expected.seconds)}"
     most = ""
-    if plan.auto and expected.seconds is not None and to_do:
+    if plan.auto and to_do:
         whole = expected.seconds * (to_do + (plan.auto.max_rounds - plan.rounds) * len(plan.placements)) / to_do
         most = f", about {format_seconds(whole)} for {plan.auto.max_rounds} rounds"
     yield "expected", f"{seconds} for {to_do} launch{'' if to_do == 1 else 'es'}{most} ({expected.source})"
@@ -105,5 +103,4 @@ def describe_devices(devices: Sequence[Device]) -> str:
 
 
 def _describe_memory(plan: Plan, bound: BoundPlacement, pool: str) -> str:
-    estimate = plan.memory.get((bound.name, pool))
-    return "unknown until the model is downloaded" if estimate is None else f"about {describe_memory(estimate)} at most"
+    return f"about {describe_memory(plan.memory[bound.name, pool])} at most"

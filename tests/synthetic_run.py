@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from placebench.models import PRESETS, JobShapes
 from placebench.runfolder import RunFolder, Status, Trial, append_jsonl, write_json
 from placebench.telemetry.spans import TRACED_STEP
 
@@ -167,6 +168,7 @@ class SyntheticRun:
             "steps": self.steps,
             "warmup_steps": self.warmup_steps,
             "workload": dict(self.workload),
+            **self._models(),
             "placements": [self._placement(name) for name in names],
             "devices": self._devices(),
             "host": {
@@ -181,6 +183,11 @@ class SyntheticRun:
             "order": [names if round_ % 2 == 0 else names[::-1] for round_ in range(self.rounds)],
             "wall": {},
         }
+
+    def _models(self) -> dict[str, Any]:
+        """Shapes of a preset's models; nothing for another model, as in a run that did not record them."""
+        shape = PRESETS.get(self.workload["model"])
+        return {"models": JobShapes(shape, shape).to_dict()} if shape else {}
 
     def _placement(self, name: str) -> dict[str, Any]:
         layout = self.layouts[name]

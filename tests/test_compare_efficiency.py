@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from synthetic_run import GPU_METRICS, GPU_WORKLOAD, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import Comparison, compare_run
-from placebench.compare.efficiency import Work, basis, device_peak, work_of
+from placebench.compare.efficiency import Work, basis, device_peak
 from placebench.models import PRESETS
 
 N = 1_543_714_304  # of Qwen2.5-1.5B, as its model card has it: 1.54 billion
@@ -38,8 +38,8 @@ def test_mfu_and_mbu_are_what_a_hand_computes(tmp_path: Path) -> None:
 
 
 def test_the_share_of_logits_that_training_does_not_need_is_as_the_guide_says() -> None:
-    work = work_of({"model": "qwen2.5-1.5b", "precision": "bfloat16"})
-    assert work is not None
+    shape = PRESETS["qwen2.5-1.5b"]
+    work = Work(shape, shape, 1, 1, 2)
     of_prompts = 512 * 2 * 151_936 * 1536 / (1024 * work.forward_flops("actor", 1024))
     guide = Path(__file__).parent.parent / "docs" / "gpus.md"
     assert f"{100 * of_prompts:.1f} % of the actor's FLOPs" in guide.read_text(encoding="utf-8")
@@ -70,8 +70,7 @@ def test_an_engine_over_two_devices_reads_its_weights_once(tmp_path: Path) -> No
         ({"device_name": "NVIDIA H200 NVL"}, "No MFU and no MBU on NVIDIA H200 NVL: its peak is not known."),
         ({"device_name": "NVIDIA H200 MIG 1g.18gb"}, "its peak is not known"),
         ({"workload": GPU_WORKLOAD | {"precision": "float32"}}, "they need a model in bfloat16"),
-        ({"workload": GPU_WORKLOAD | {"model": "/not/here"}}, "whose shape is known"),
-        ({"workload": GPU_WORKLOAD | {"model": "owner/name"}}, "whose shape is known"),
+        ({"workload": GPU_WORKLOAD | {"model": "recorded/nowhere"}}, "whose shape run.json holds"),
     ],
 )
 def test_what_is_not_known_is_missing_and_said(tmp_path: Path, changes: dict[str, Any], word: str) -> None:
@@ -104,9 +103,8 @@ def test_the_basis_names_peaks_and_parameters(tmp_path: Path) -> None:
 
 
 def test_an_untied_embedding_is_not_read_in_decoding() -> None:
-    work = work_of(GPU_WORKLOAD | {"model": "qwen2.5-7b"})
-    assert work is not None
     shape = PRESETS["qwen2.5-7b"]
+    work = Work(shape, shape, 1, 1, 2)
     assert work.decode_bytes(1, 0, 1) == 2 * (shape.parameters - shape.vocab_size * shape.hidden_size)
 
 

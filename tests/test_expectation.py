@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from placebench.expectation import expect_from_arithmetic, reachable_flops, step_flops
+from placebench.expectation import reachable_flops, step_flops
 from placebench.models import PRESETS, JobShapes
 from placebench.plan import Plan, RunRequest, make_plan
-from placebench.workload import Workload, build_workload
+from placebench.workload import build_workload
 
 
 def request(folder: Path, **changes: Any) -> RunRequest:
@@ -52,7 +52,3 @@ def test_operations_of_a_step_by_hand() -> None:
     assert step_flops(grpo, JobShapes(shape, shape)) == 4 * 5 * (2 * 3 * n + 6 * 2 * n)
     assert reachable_flops((), ["NVIDIA H200", "NVIDIA H200"]) == 2 * reachable_flops((), ["NVIDIA H100 80GB HBM3"])
     assert reachable_flops((0, 1), []) == 2 * reachable_flops((7,), [])
-
-
-def test_the_duration_of_an_unknown_model_is_unknown() -> None:
-    assert expect_from_arithmetic(Workload(), None, 1e12, 6).seconds is None

@@ -178,7 +178,6 @@ def test_model_shapes(tmp_path: Path) -> None:
     saved = model_shape(str(tmp_path))
     assert saved is not None
     assert saved.parameters == PRESETS["tiny"].parameters
-    assert model_shape("owner/name") is None
     for wrong in ("tinny", str(tmp_path / "none"), "a/b/c"):
         with pytest.raises(UsageError, match="unknown model"):
             model_shape(wrong)

@@ -23,8 +23,7 @@ import numpy as np
 import pandas as pd
 
 from placebench.compare.run import Device, Launch, Run, RunPlacement
-from placebench.errors import UsageError
-from placebench.models import ModelShape, model_shape
+from placebench.models import JobShapes, ModelShape
 
 # What the job counts of a step, for the work to follow from it; logs of other jobs lack it.
 _COUNTS = tuple(
@@ -105,19 +104,13 @@ class Work:
         return weights + 2 * self.value_bytes * self.actor.num_hidden_layers * width * context_tokens
 
 
-def work_of(workload: Mapping[str, Any]) -> Work | None:
-    """What a run's workload says; None for float32, whose peak is another, and for models whose shape is not known."""
-    if workload.get("precision") != "bfloat16":
-        return None
-    try:
-        actor = model_shape(workload["model"])
-        critic = model_shape(workload.get("critic_model") or workload["model"])
-    except UsageError:  # the folder of a model that is not on this machine
-        return None
-    if actor is None or critic is None:
+def work_of(workload: Mapping[str, Any], models: JobShapes | None) -> Work | None:
+    """What a run's workload says; None for float32, whose peak is another, and for a run that recorded no shapes."""
+    if workload.get("precision") != "bfloat16" or models is None:
         return None
     rollout, algorithm = workload.get("rollout", {}), workload.get("algorithm", {})
-    return Work(actor, critic, algorithm.get("epochs", 1), rollout.get("tensor_parallel_size", 1), value_bytes=2)
+    shared_by = rollout.get("tensor_parallel_size", 1)
+    return Work(models.actor, models.critic, algorithm.get("epochs", 1), shared_by, value_bytes=2)
 
 
 def pool_peak(devices: Mapping[str, Device], pool: tuple[str, ...]) -> Peak | None:
@@ -145,7 +138,7 @@ def measure_efficiency(measured: pd.DataFrame, launch: Launch, placement: RunPla
     numbers = pd.DataFrame(index=measured.index)
     if "perf/update_weights_bytes" in counted and "phase/update_weights" in measured:
         numbers["weights_rate"] = counted["perf/update_weights_bytes"] / measured["phase/update_weights"]
-    work = work_of(run.manifest.get("workload", {}))
+    work = work_of(run.manifest.get("workload", {}), run.models)
     if work is None or not set(_COUNTS) <= set(counted):
         return numbers
     tokens, length = counted["perf/total_num_tokens"], counted["perf/attention_length"]
@@ -167,9 +160,9 @@ def measure_efficiency(measured: pd.DataFrame, launch: Launch, placement: RunPla
 def basis(run: Run) -> tuple[str, ...]:
     """The constants behind a run's MFU and MBU, or why there are none: one line each, none without GPUs."""
     names = dict.fromkeys(device.name for device in run.devices.values() if device.is_gpu)
-    work = work_of(run.manifest.get("workload", {}))
+    work = work_of(run.manifest.get("workload", {}), run.models)
     if names and work is None:
-        return ("No MFU and no MBU: they need a model in bfloat16 whose shape is known where the report is built.",)
+        return ("No MFU and no MBU: they need a model in bfloat16 whose shape run.json holds.",)
     lines = []
     for name in names:
         peak = device_peak(name)

@@ -13,6 +13,7 @@ import pandas as pd
 from placebench.compare.warmup import find_warmup
 from placebench.errors import UsageError
 from placebench.logs.timing import STEP
+from placebench.models import JobShapes
 from placebench.placement import Role
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status, Trial, read_jsonl
 from placebench.telemetry.spans import CONTROLLER
@@ -259,6 +260,7 @@ class Run:
         manifest: `run.json`.
         placements: in the order in which they were given; the others are compared with the first.
         devices: every device by id.
+        models: shapes of the job's models; None in a run of a placebench that did not record them.
         launches: all that the run was to have, by round and placement.
         warmup_steps: first steps that are left out of the numbers of every launch; a launch may have more.
         steps_before: number of the last step that is in the checkpoint which the launches went on from; else 0.
@@ -268,6 +270,7 @@ class Run:
     manifest: Mapping[str, Any]
     placements: tuple[RunPlacement, ...]
     devices: Mapping[str, Device]
+    models: JobShapes | None
     launches: tuple[Launch, ...]
     warmup_steps: int
     steps_before: int = 0
@@ -322,6 +325,7 @@ def load_run(path: Path) -> Run:
             manifest,
             placements,
             _devices(manifest["devices"]),
+            JobShapes.from_dict(manifest["models"]) if "models" in manifest else None,
             tuple(launches),
             int(manifest["warmup_steps"]),
             int((manifest.get("resumed_from") or {"step": 0})["step"]),
