@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_run import GIB, SyntheticRun, edit_spans
 
-from placebench.compare.attribution import IDLE, attribute, attribute_samples, peak_memory
+from placebench.compare.attribution import IDLE, attribute, attribute_samples, gpm_lag, peak_memory
 from placebench.compare.comparison import compare_run
-from placebench.intervals import Intervals
+from placebench.intervals import Intervals, covered
+from placebench.logs.timing import STEP
 
 
 def samples(period: float, loads: list[float | None], **columns: list[float | None]) -> pd.DataFrame:
@@ -205,3 +206,50 @@ def _move_power_to_samples(file: Path, keep: float) -> None:
         if line["kind"] == "sample":
             line["power_w"] = readings.get((line["device"], round(line["mono"] / 0.2)))
     file.write_text("".join(json.dumps(line) + "\n" for line in kept))
+
+
+def late_readings(lag: float, levels: dict[str, float], spans: dict[str, Intervals], end: float) -> pd.DataFrame:
+    """Readings of GPM every 0.2 s, each the mean activity of 0.2 s that ended `lag` before it."""
+    mono = np.arange(0.2, end, 0.2)
+    windows = np.column_stack([mono - 0.2, mono]) - lag
+    activity = sum(level * covered(windows, spans[phase]) / 0.2 for phase, level in levels.items())
+    return pd.DataFrame({"mono": mono, "sm_activity": activity})
+
+
+def steps_of(phases: dict[str, float], steps: int) -> dict[str, Intervals]:
+    """Times of phases of these lengths, one after the other, step after step."""
+    edges = np.cumsum([0.0, *phases.values()])
+    starts = np.arange(steps) * edges[-1]
+    spans = {
+        phase: np.column_stack([starts + edges[number], starts + edges[number + 1]])
+        for number, phase in enumerate(phases)
+    }
+    return spans | {STEP: times((0.0, steps * edges[-1]))}
+
+
+@given(lag=st.integers(0, 25))
+def test_readings_that_come_late_count_for_the_phase_that_they_tell_of(lag: int) -> None:
+    levels = {"gen": 0.4, "wake_up": 0.0, "old_log_prob": 0.9, "update_actor": 0.8}
+    lengths = dict(zip(levels, (1.43, 0.17, 0.31, 1.02), strict=True))
+    spans = steps_of(lengths, 8)
+    readings = late_readings(lag / 100, levels, spans, 8 * sum(lengths.values()))
+    found = gpm_lag(readings, spans)
+    assert found == pytest.approx(lag / 100)
+    wake_up = attribute_samples(readings, spans["wake_up"], "sm_activity", found)
+    # Windows of 0.2 s reach over its ends, but no longer lie a tenth of a second beside it.
+    assert wake_up["load"] < 0.4
+    exact = late_readings(0.0, levels, spans, 8 * sum(lengths.values()))
+    for phase in levels:
+        on_time = attribute_samples(exact, spans[phase], "sm_activity")["load"]
+        assert attribute_samples(readings, spans[phase], "sm_activity", found)["load"] == pytest.approx(
+            on_time, abs=0.06
+        )
+
+
+def test_no_lag_is_found_where_nothing_tells_of_it() -> None:
+    spans = steps_of({"gen": 1.43, "update_actor": 1.02}, 8)
+    even = late_readings(0.1, {"gen": 0.5, "update_actor": 0.5}, spans, 19.6)
+    assert gpm_lag(even, spans) == 0
+    assert gpm_lag(even.head(3), spans) == 0
+    assert gpm_lag(even.assign(sm_activity=np.nan), spans) == 0
+    assert gpm_lag(even.drop(columns="sm_activity"), spans) == 0

@@ -4,6 +4,10 @@ A load that a sampler reports describes the time since its previous sample, and 
 sample counts for a phase by the seconds that its time shares with the phase's spans on that device, and every mean
 says how many seconds of samples it rests on. Memory and clocks are readings of one moment and belong to the phase of
 that moment. Power and energy: see `energy`; phases share the counter's joules by what they drew.
+
+What GPM reads is late: the driver renews its counters about ten times a second, at moments of its own for every GPU.
+On H200s readings five times a second came 0.06 to 0.17 s after what they tell, much the same for all of a launch. So
+they are shifted back by the time that makes the phases explain them best.
 """
 
 from collections.abc import Mapping
@@ -20,6 +24,7 @@ from placebench.logs.timing import STEP
 IDLE = "idle"
 GPM_RATES = ("sm_activity", "tensor_activity", "dram_activity")
 _LOADS = ("util", *GPM_RATES)
+_LAGS_S = np.arange(0.0, 0.255, 0.01)
 RATES = (*_LOADS, "power_w", "clock_sm_mhz")
 COLUMNS = (
     "phase",
@@ -71,6 +76,7 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
         }
         phases[IDLE] = subtract(whole, union(np.concatenate([np.empty((0, 2)), *phases.values()])))
         phases[STEP] = whole
+        lag = gpm_lag(samples, phases)
         allocated = spans[mine].groupby("phase")["allocated_bytes"].max()
         curve = power_curve(launch, device)
         joules = _share_energy(launch.energy[launch.energy["device"] == device], phases, curve)
@@ -78,7 +84,7 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
             {
                 "phase": phase,
                 "device": device,
-                **attribute_samples(samples, active, load_signal),
+                **attribute_samples(samples, active, load_signal, lag),
                 "power_w": curve.mean(active),
                 "allocated_bytes": allocated.get(phase, np.nan),
                 "energy_j": joules[phase],
@@ -88,20 +94,42 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def attribute_samples(samples: pd.DataFrame, times: Intervals, load_signal: str) -> dict[str, float]:
+def gpm_lag(samples: pd.DataFrame, phases: Mapping[str, Intervals]) -> float:
+    """By how many seconds a device's GPM readings come after what they tell.
+
+    Of every lag that may be, the load of each phase is fitted to the readings by least squares; the lag with the least
+    residual is taken, the smallest of equal ones, and 0 where too few readings lie in the steps.
+
+    Args:
+        samples: of one device, in order of time.
+        phases: the disjoint times of each phase on it, with `IDLE` and `STEP`.
+    """
+    values, windows = _readings(samples, "sm_activity")
+    # The whole window must be explained by the phases, wherever in time it comes to lie.
+    reached = windows - np.array([_LAGS_S[-1], 0.0])
+    known = ~np.isnan(values) & (covered(reached, phases[STEP]) > 0.95 * (reached[:, 1] - reached[:, 0]))
+    values, windows = values[known], windows[known]
+    times = [active for phase, active in phases.items() if phase != STEP]
+    if len(values) < 2 * len(times):
+        return 0.0
+    told = values * (windows[:, 1] - windows[:, 0])
+    residuals = []
+    for lag in _LAGS_S:
+        design = np.column_stack([covered(windows - lag, active) for active in times])
+        residuals.append(np.linalg.norm(told - design @ np.linalg.lstsq(design, told)[0]))
+    return float(_LAGS_S[np.flatnonzero(np.array(residuals) <= min(residuals) + 1e-9)[0]])
+
+
+def attribute_samples(samples: pd.DataFrame, times: Intervals, load_signal: str, lag: float = 0.0) -> dict[str, float]:
     """What one device's samples, in order of time, say of the disjoint `times`; keys as in `attribute`.
 
-    Without what others tell: power and energy, and `allocated_bytes`.
+    Without what others tell: power and energy, and `allocated_bytes`. `lag`: as of `gpm_lag`.
     """
     mono = samples["mono"].to_numpy()
     numbers: dict[str, float] = {"span_s": length(times)}
     for rate in _LOADS:
-        values = _column(samples, rate)
-        # GPM is not asked at every tick where ticks are many: a reading covers the time since the one before.
-        asked = ~np.isnan(values) if rate in GPM_RATES else np.full(len(values), True)
-        values, until = values[asked], mono[asked]
-        since = np.column_stack([np.append(np.nan, until[:-1])[: len(until)], until])
-        weights = np.nan_to_num(covered(since, times))
+        values, windows = _readings(samples, rate)
+        weights = np.nan_to_num(covered(windows - (lag if rate in GPM_RATES else 0.0), times))
         known = (weights > 0) & ~np.isnan(values)
         numbers[rate] = float(np.average(values[known], weights=weights[known])) if known.any() else np.nan
         if rate == load_signal:
@@ -121,6 +149,15 @@ def peak_memory(launch: Launch, device: str) -> float:
     """
     samples, end = launch.samples, launch.spans.loc[is_whole_step(launch.spans), "end"].max()
     return float(samples.loc[(samples["device"] == device) & (samples["mono"] <= end), "memory_bytes"].max())
+
+
+def _readings(samples: pd.DataFrame, rate: str) -> tuple[NDArray[np.float64], Intervals]:
+    """Values of a rate and the times that they tell of, from the reading before; from NaN for the first."""
+    values, until = _column(samples, rate), samples["mono"].to_numpy()
+    # GPM is not asked at every tick where ticks are many: a reading covers the time since the one before.
+    asked = ~np.isnan(values) if rate in GPM_RATES else np.full(len(values), True)
+    values, until = values[asked], until[asked]
+    return values, np.column_stack([np.append(np.nan, until[:-1])[: len(until)], until])
 
 
 def _column(samples: pd.DataFrame, name: str) -> NDArray[np.float64]:
