@@ -11,7 +11,7 @@ from synthetic_run import GPU_METRICS, GPU_WORKLOAD, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.compare.efficiency import Work, basis, device_peak
-from placebench.models import PRESETS
+from placebench.models import PRESETS, JobShapes
 
 N = 1_543_714_304  # of Qwen2.5-1.5B, as its model card has it: 1.54 billion
 CRITIC_N = N + 1536  # the output head is tied to the embedding, so the critic has a value head more
@@ -79,6 +79,18 @@ def test_what_is_not_known_is_missing_and_said(tmp_path: Path, changes: dict[str
     assert math.isnan(comparison.first.value("mbu/gen"))
     assert comparison.first.value("weights_rate") == pytest.approx(3e9)
     assert any(word in line for line in basis(comparison.run))
+
+
+def test_shapes_are_those_that_the_run_recorded_or_of_a_preset(tmp_path: Path) -> None:
+    path = gpu_run(rounds=1, pace=lambda *_: 1.0).write(tmp_path / "run")
+    manifest = json.loads((path / "run.json").read_text())
+    recorded = compare_run(path).first.value("mfu/ref")
+    del manifest["models"]
+    (path / "run.json").write_text(json.dumps(manifest))
+    assert compare_run(path).first.value("mfu/ref") == recorded
+    shapes = JobShapes(PRESETS["tiny"], PRESETS["tiny"]).to_dict()
+    (path / "run.json").write_text(json.dumps(manifest | {"models": shapes}))
+    assert compare_run(path).first.value("mfu/ref") < recorded / 100
 
 
 def test_logs_without_the_counts_have_no_mfu(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ class Work:
 
 
 def work_of(workload: Mapping[str, Any], models: JobShapes | None) -> Work | None:
-    """What a run's workload says; None for float32, whose peak is another, and for a run that recorded no shapes."""
+    """What a run's workload says; None for float32, whose peak is another, and for models whose shape is not known."""
     if workload.get("precision") != "bfloat16" or models is None:
         return None
     rollout, algorithm = workload.get("rollout", {}), workload.get("algorithm", {})

@@ -13,7 +13,7 @@ import pandas as pd
 from placebench.compare.warmup import find_warmup
 from placebench.errors import UsageError
 from placebench.logs.timing import STEP
-from placebench.models import JobShapes
+from placebench.models import PRESETS, JobShapes
 from placebench.placement import Role
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status, Trial, read_jsonl
 from placebench.telemetry.spans import CONTROLLER
@@ -260,7 +260,7 @@ class Run:
         manifest: `run.json`.
         placements: in the order in which they were given; the others are compared with the first.
         devices: every device by id.
-        models: shapes of the job's models; None in a run of a placebench that did not record them.
+        models: shapes of the job's models; None where they are not known.
         launches: all that the run was to have, by round and placement.
         warmup_steps: first steps that are left out of the numbers of every launch; a launch may have more.
         steps_before: number of the last step that is in the checkpoint which the launches went on from; else 0.
@@ -325,7 +325,7 @@ def load_run(path: Path) -> Run:
             manifest,
             placements,
             _devices(manifest["devices"]),
-            JobShapes.from_dict(manifest["models"]) if "models" in manifest else None,
+            _models(manifest),
             tuple(launches),
             int(manifest["warmup_steps"]),
             int((manifest.get("resumed_from") or {"step": 0})["step"]),
@@ -376,6 +376,16 @@ def _status(trial: Trial) -> Status:
     except ValueError as error:
         found = str(error).partition(" is not")[0]
         raise UsageError(f"{trial.path / 'status'}: {found} is none of {', '.join(Status)}") from None
+
+
+def _models(manifest: Mapping[str, Any]) -> JobShapes | None:
+    """As the run recorded them; those of presets also of a run from before that was done."""
+    if "models" in manifest:
+        return JobShapes.from_dict(manifest["models"])
+    workload = manifest.get("workload", {})
+    actor = PRESETS.get(workload.get("model"))
+    critic = PRESETS.get(workload.get("critic_model") or workload.get("model"))
+    return JobShapes(actor, critic) if actor and critic else None
 
 
 def _devices(entries: list[dict[str, Any]]) -> dict[str, Device]:
