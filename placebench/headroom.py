@@ -82,9 +82,12 @@ def tight(case: Case) -> Iterator[str]:
     if worst := case.short(ROOMY):
         settings = _roomy_settings(case)
         more = "" if settings is None else f"; {_flags(settings)} needs about {_peak(case.changed(settings))} a device"
+        who = f"each device of {worst.pool} needs"
+        if worst.need != worst.estimate.peak:
+            who = "its devices together need"
         yield (
-            f"placement {case.bound.name!r} may run out of memory, since estimates are known to within 10 %: {worst}"
-            f"{more}"
+            f"placement {case.bound.name!r} may run out of memory: {who} about {format_bytes(worst.need)},"
+            f" {worst.place} has {format_bytes(worst.have)}, and estimates are known to within 10 %{more}"
         )
 
 

@@ -118,11 +118,26 @@ def test_a_plan_that_hardly_fits_says_so() -> None:
     assert list(refused_for_memory(tight)) == []
     assert roomy.notes == ()
     (note,) = tight.notes
-    assert note.startswith("placement 'standard' may run out of memory, ")
-    assert f"each device of global_pool needs about {round(need)}." in note
-    assert f" and GPU-0 has {round(need / 0.97)}.0 GiB; --set batch.micro_batch_tokens=" in note
+    assert note.startswith("placement 'standard' may run out of memory: each device of global_pool needs about ")
+    assert f", GPU-0 has {round(need / 0.97)}.0 GiB, and " in note
+    assert "; --set batch.micro_batch_tokens=" in note
     eased = settings_of(note)
     assert gpu_plan(["standard"], 2, round(need / 0.97), **merge(job, eased)).notes == ()
+
+
+def test_devices_of_a_node_that_hardly_fit_together_say_so() -> None:
+    def plan(memory: int) -> Plan:
+        devices = tuple(device(0, index, memory) for index in range(2))
+        bound = bind(parse_placement("split", [2]), devices)
+        return Plan("x", RunFolder(Path("x")), (bound,), build_workload({}), devices, 1, 1.0)
+
+    needs = sum(estimate.peak for estimate in plan(1 << 34).memory.values())
+    notes = plan(round(needs / 2 / 0.97)).notes
+    assert len(notes) == 1
+    assert re.match(
+        r"placement 'split' may run out of memory: its devices together need about \S+ \S+, node0 ", notes[0]
+    )
+    assert plan(round(needs / 2 / 0.9)).notes == ()
 
 
 def test_a_launch_that_ran_out_while_generating_is_told_of_smaller_batches() -> None:
@@ -146,6 +161,12 @@ def test_a_pool_that_ran_out_is_told_of_another_split() -> None:
     assert fullest(other) < fullest(plan)
     best = gpu_plan(["split:2+2"], 4, 141, model="qwen2.5-1.5b", batch={"mini_batch_size": 96, "size": 96})
     assert plan.relief(best.placements[0])[0].startswith("--set batch.micro_batch_tokens=")
+
+
+def test_another_split_is_named_by_its_word_when_no_setting_fits() -> None:
+    job = {"model": "qwen2.5-7b", "batch": {"size": 96, "mini_batch_size": 96}}
+    (line,) = refused_for_memory(gpu_plan(["split:3+1"], 4, 100, **job))
+    assert "; no setting alone fits, --placements split:2+2 " in line
 
 
 def test_another_split_leaves_engines_whole() -> None:
