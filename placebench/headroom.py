@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from placebench.config import merge, nest
 from placebench.devices import Device
+from placebench.errors import Reasons
 from placebench.fitting import Shortfall, pool_estimates, shortfalls
 from placebench.memory import MemoryEstimate
 from placebench.models import JobShapes, ModelShape
@@ -282,8 +283,10 @@ def _split_word(case: Case) -> str:
     }
     if preset in heads:
         word = "/".join((heads[preset], *placement.name.split("/")[1:]))
-        meant = parse_placement(word, [here + there], has_critic=case.workload.algorithm.has_critic)
-        if replace(meant, name=placement.name) == placement:  # and no file's, which may have any name
+        has_critic = case.workload.algorithm.has_critic
+        meant = Reasons().attempt(lambda: parse_placement(word, [here + there], has_critic=has_critic))
+        # A placement of a file may have a preset's name, and be another.
+        if meant and replace(meant, name=placement.name) == placement:
             return f"--placements {word}"
     return f"another split of the devices ({here} in {first}, {there} in {second})"
 

@@ -169,6 +169,14 @@ def test_another_split_is_named_by_its_word_when_no_setting_fits() -> None:
     assert "; no setting alone fits, --placements split:2+2 " in line
 
 
+@pytest.mark.parametrize("name", ["mine", "split/fast", "learners:3+engines:1"])
+def test_another_split_of_a_file_is_told_by_its_pools(name: str) -> None:
+    plan = gpu_plan(["split:3+1"], 4, 141, model="qwen2.5-1.5b", batch={"mini_batch_size": 96, "size": 96})
+    (bound,) = plan.placements
+    lines = plan.relief(replace(bound, placement=replace(bound.placement, name=name)))
+    assert any(line.startswith("another split of the devices (2 in actor_pool, 2 in critic_pool): ") for line in lines)
+
+
 def test_another_split_leaves_engines_whole() -> None:
     job = {"model": "qwen2.5-1.5b", "batch": {"mini_batch_size": 120, "size": 120}}
     plan = gpu_plan(["learners:2+engines:1xtp4"], 6, 141, **job)
