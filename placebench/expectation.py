@@ -69,7 +69,7 @@ def _comparable_launches(
     """Placement and expected seconds of every finished launch of a run, if it did the same work."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if _work(content["workload"]) != _work(workload) or content["devices"] != list(devices):
+        if _work(content["workload"]) != _work(workload) or _which(content["devices"]) != _which(devices):
             return []
         longer = workload["steps"] / content["workload"]["steps"]
         return [
@@ -80,8 +80,13 @@ def _comparable_launches(
             for launch in content["launches"]
             if launch["status"] == Status.DONE
         ]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []  # a run of another version, or a damaged one, tells nothing about this one
+
+
+def _which(devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Devices without their memory, of which an earlier version or driver may say another size."""
+    return [{key: value for key, value in device.items() if key != "memory_bytes"} for device in devices]
 
 
 def _work(workload: Mapping[str, Any]) -> dict[str, Any]:

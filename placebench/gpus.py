@@ -16,6 +16,13 @@ from placebench.errors import UsageError
 NO_DRIVER_CODES = (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 """Errors of a host that simply has no GPUs: not a fault."""
 
+# Drivers that do not tell their reserve.
+_NO_VERSION_2_CODES = (
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+)
+
 _ANCESTOR_NAMES = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "INT",
     pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
@@ -34,7 +41,7 @@ class Gpu:
         index: NVML's index.
         uuid: `GPU-…`, the identity.
         name: product name.
-        memory_bytes: memory of the board.
+        memory_bytes: memory of the board, without what the driver keeps for itself where it tells how much.
         pci: PCI bus id.
         is_divided: whether it is in MIG mode: a process then has an instance, whose memory and peaks are smaller.
     """
@@ -90,7 +97,7 @@ def _list_gpus() -> GpuInventory:
                 index,
                 pynvml.nvmlDeviceGetUUID(handle),
                 pynvml.nvmlDeviceGetName(handle),
-                pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+                _memory_bytes(handle),
                 pynvml.nvmlDeviceGetPciInfo(handle).busId,
                 _is_divided(handle),
             )
@@ -104,6 +111,17 @@ def _list_gpus() -> GpuInventory:
         for a in range(len(gpus))
     )
     return GpuInventory(pynvml.nvmlSystemGetDriverVersion(), tuple(gpus), unreadable, links)
+
+
+def _memory_bytes(handle: Any) -> int:
+    """Memory that processes may take: the total also has the driver's reserve in it, 0.6 GiB of an H200."""
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError as error:
+        if error.value not in _NO_VERSION_2_CODES:
+            raise
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return int(memory.total - memory.reserved)
 
 
 def _is_divided(handle: Any) -> bool:

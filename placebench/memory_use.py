@@ -24,7 +24,7 @@ class MemoryAdvice:
 
     Attributes:
         estimates: of each of its devices by id.
-        relief: settings that lower the estimate, one line each.
+        relief: what lowers the estimate most, one line each.
     """
 
     estimates: Mapping[str, MemoryEstimate]

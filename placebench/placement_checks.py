@@ -165,24 +165,32 @@ def _shares(placement: Placement, workload: Workload) -> Iterator[_Share]:
         yield _Share(pool, max(1, pool.size // shared_by) if is_apart else 0)
 
 
-def _undivided_batches(placements: Sequence[Placement], workload: Workload) -> Iterator[str]:
-    """Batches that pools cannot share equally, with sizes near them that all can."""
-    batch = workload.batch
-    shares = [
+def _all_shares(placements: Sequence[Placement], workload: Workload) -> list[tuple[Placement, _Share]]:
+    return [
         (placement, share)
         for placement in placements
         # With weak scaling the batch is a device's own.
         if placement.scaling is not Scaling.WEAK
         for share in _shares(placement, workload)
     ]
+
+
+def batch_factors(placements: Sequence[Placement], workload: Workload) -> tuple[int, int]:
+    """What has to divide the batch, and what has to divide the mini-batch, which itself divides the batch."""
+    shares = [share for _, share in _all_shares(placements, workload)]
+    group = workload.batch.group_size
+    engines = [one for share in shares if share.engines for one in (share.pool.size, share.engines * group)]
+    return lcm(group, *engines), lcm(*(share.pool.size for share in shares if not share.engines))
+
+
+def _undivided_batches(placements: Sequence[Placement], workload: Workload) -> Iterator[str]:
+    """Batches that pools cannot share equally, with sizes near them that all can."""
+    batch = workload.batch
+    shares = _all_shares(placements, workload)
     refused = [(placement, wrong) for placement, share in shares for wrong in share.undivided(batch)]
     if not refused:
         return
-    ranks = lcm(*(share.pool.size for _, share in shares if not share.engines))
-    engines = [
-        one for _, share in shares if share.engines for one in (share.pool.size, share.engines * batch.group_size)
-    ]
-    size, mini_batch = _nearest_sizes(batch, lcm(batch.group_size, *engines), ranks)
+    size, mini_batch = _nearest_sizes(batch, *batch_factors(placements, workload))
     for placement, wrong in refused:
         yield f"placement {placement.name!r}: {wrong}; try --batch-size {size} --mini-batch-size {mini_batch}"
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from placebench import checks, fitting
+from placebench import checks, fitting, headroom
 from placebench.cluster.discovery import DEFAULT_PLACEMENT_TIMEOUT_S, Cluster, discover_cluster
 from placebench.devices import Device, device_to_dict, discover, parse_devices, sharing_note
 from placebench.errors import Reasons, UsageError
@@ -196,8 +196,8 @@ class Plan:
         }
 
     def relief(self, bound: BoundPlacement) -> tuple[str, ...]:
-        """Settings that lower a placement's estimated memory."""
-        return fitting.relief(self.workload, self.shapes, bound)
+        """What lowers a placement's estimated memory most."""
+        return headroom.relief(self._case(bound))
 
     @property
     def expectation(self) -> Expectation:
@@ -218,7 +218,12 @@ class Plan:
         shared = sharing_note(self.devices)
         placements = [bound.placement for bound in self.placements]
         changed = changes(self.start, self.workload, placements) if self.start else ()
-        return (*((shared,) if shared else ()), *changed)
+        tight = (line for bound in self.placements for line in headroom.tight(self._case(bound)))
+        return (*((shared,) if shared else ()), *changed, *tight)
+
+    def _case(self, bound: BoundPlacement) -> headroom.Case:
+        placements = [one.placement for one in self.placements]
+        return headroom.Case(self.workload, self.shapes, bound, self.devices, placements)
 
     @property
     def _rounds(self) -> range:
@@ -361,7 +366,8 @@ def too_large(workload: Workload, placements: Sequence[BoundPlacement], devices:
     """
     shapes = job_shapes(workload)
     for bound in placements:
-        yield from fitting.too_large(workload, shapes, bound, devices)
+        case = headroom.Case(workload, shapes, bound, devices, [one.placement for one in placements])
+        yield from headroom.too_large(case)
 
 
 def no_room_for_checkpoints(

@@ -148,6 +148,11 @@ def _asked_for(content: Mapping[str, Any], request: RunRequest) -> tuple[Device,
     return find_devices(replace(request, ray_address=_address(content, request)))[1]
 
 
+def _which(devices: Sequence[Device]) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Devices as far as a run must find them again: how much memory they are said to have may change."""
+    return [(device.id, device.node, device.cores) for device in devices]
+
+
 def _address(content: Mapping[str, Any], request: RunRequest) -> str | None:
     """Where the run's Ray cluster is now; None for a run on one host.
 
@@ -195,7 +200,7 @@ def _agree(
         differs("--sample-hz", request.sample_hz, content["sample_hz"])
     if isinstance(request.rounds, int) and request.rounds < rounds:
         differs("--rounds", request.rounds, f"already {rounds}")
-    if request.devices is not None and _asked_for(content, request) != tuple(devices):
+    if request.devices is not None and _which(_asked_for(content, request)) != _which(devices):
         differs("--devices", request.devices, ", ".join(device.id for device in devices))
     if request.placements is not None:
         has_critic = workload.algorithm.has_critic

@@ -7,7 +7,7 @@ import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nvml_fake import FakeGpu, install
+from nvml_fake import DEFAULTS, FakeGpu, install
 
 from placebench.devices import (
     DeviceSpec,
@@ -181,6 +181,19 @@ def test_gpus_come_in_index_order_under_their_uuid(monkeypatch: pytest.MonkeyPat
     assert {(device.kind, device.name, device.cores) for device in devices} == {("gpu", "NVIDIA H200", ())}
     assert discover(DeviceSpec("gpu", 2)) == devices[:2]
     assert discover(DeviceSpec("cpu", 1))[0].kind == "cpu"
+
+
+def test_the_memory_of_a_gpu_is_what_its_driver_does_not_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = four_gpus()
+    library = install(monkeypatch, gpus)
+    total, reserved = DEFAULTS["memory_total"], DEFAULTS["memory_reserved"]
+    gpus[1].errors["nvmlDeviceGetMemoryInfo_v2"] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+    gpus[2].errors["nvmlDeviceGetMemoryInfo_v2"] = pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+    gpus[3].errors["nvmlDeviceGetMemoryInfo_v2"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    inventory = list_gpus()
+    assert [gpu.memory_bytes for gpu in inventory.gpus] == [total - reserved, total, total]
+    assert list(inventory.unreadable) == [3]
+    assert ("nvmlDeviceGetMemoryInfo", gpus[0].uuid) not in library.calls
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from placebench.devices import device_to_dict
 from placebench.expectation import reachable_flops, step_flops
 from placebench.models import PRESETS, JobShapes
 from placebench.plan import Plan, RunRequest, make_plan
@@ -31,8 +32,10 @@ def finished_run(folder: Path, plan: Plan, seconds: float, **changes: Any) -> No
 def test_an_earlier_run_of_the_same_work_tells_the_duration(tmp_path: Path) -> None:
     plan = make_plan(request(tmp_path, rounds=2))
     assert plan.expectation.source.startswith("rough")
-    finished_run(tmp_path / "runs/20260301T100000Z-a", plan, 10.0)
-    finished_run(tmp_path / "runs/20260301T110000Z-b", plan, 99.0, devices=[])
+    # An earlier version or driver may have said another size of the same device's memory.
+    smaller = [device_to_dict(device) | {"memory_bytes": 1 << 30} for device in plan.devices]
+    finished_run(tmp_path / "runs/20260301T100000Z-a", plan, 10.0, devices=smaller)
+    finished_run(tmp_path / "runs/20260301T110000Z-b", plan, 99.0, devices=["damaged"])
     finished_run(tmp_path / "runs/20260301T120000Z-c", plan, 99.0, launches="damaged")
     assert plan.expectation.seconds == pytest.approx(4 * 10.0)
     assert plan.expectation.source == "as in 20260301T100000Z-a"

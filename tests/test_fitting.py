@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from placebench.config import parse_settings
+from placebench.config import merge, parse_settings
 from placebench.devices import Device
+from placebench.placement_checks import impossible_placements
 from placebench.placement_words import parse_placement
 from placebench.plan import Plan, bind, too_large
 from placebench.runfolder import RunFolder
@@ -35,6 +36,11 @@ def settings_of(line: str) -> dict[str, Any]:
     return parse_settings(re.findall(r"--set (\S+)", line.split("; ")[-1]))
 
 
+def fullest(plan: Plan) -> float:
+    """The largest share of a device's memory that a plan is said to need."""
+    return max(estimate.peak for estimate in plan.memory.values()) / plan.devices[0].memory_bytes
+
+
 def test_what_cannot_fit_on_a_gpu_is_refused_for_its_pool() -> None:
     job = {"model": "qwen2.5-7b", "batch": {"micro_batch_tokens": 8192}}
     found = list(refused_for_memory(gpu_plan(["standard", "split:3+1"], 4, 141, **job)))
@@ -49,7 +55,7 @@ def test_what_cannot_fit_on_a_gpu_is_refused_for_its_pool() -> None:
     [
         ("qwen2.5-7b", "standard", 4, 120, {"batch"}),
         ("qwen2.5-0.5b", "split:2+2", 4, 12, {"batch"}),
-        ("qwen2.5-1.5b", "standard", 2, 38, {"batch"}),
+        ("qwen2.5-1.5b", "standard", 2, 40, {"batch"}),
         ("qwen2.5-1.5b", "standard", 4, 22, {"batch", "rollout", "activation_checkpointing"}),
     ],
 )
@@ -60,11 +66,124 @@ def test_the_settings_proposed_fit_and_a_little_more_does_not(
     proposed = settings_of(line)
     assert set(proposed) <= keys, line
     assert list(refused_for_memory(gpu_plan([word], count, gibibytes, model=model, **proposed))) == []
+    assert fullest(gpu_plan([word], count, gibibytes, model=model, **proposed)) <= 0.95
     if set(proposed) == {"batch"}:
         proposed["batch"]["micro_batch_tokens"] += 1024
-        more = {**proposed, "rollout": {"ignore_eos": True}}
         tokens = proposed["batch"]["micro_batch_tokens"]
-        assert tokens >= 16_384 or list(refused_for_memory(gpu_plan([word], count, gibibytes, model=model, **more)))
+        assert tokens >= 16_384 or fullest(gpu_plan([word], count, gibibytes, model=model, **proposed)) > 0.95
+
+
+# `step` is what divides every batch that can be: the mini-batch, pairs of groups of 8, whole groups for 3 engines.
+@pytest.mark.parametrize(
+    ("words", "count", "batch", "algorithm", "step"),
+    [
+        (["standard"], 2, {"size": 16_384, "mini_batch_size": 128}, "ppo", 128),
+        (["standard", "split:3+1"], 4, {"size": 24_576, "mini_batch_size": 96}, "ppo", 96),
+        (["standard"], 2, {"size": 16_384, "mini_batch_size": 16_384}, "grpo", 8),
+        (["learners:1+engines:3"], 4, {"size": 49_152, "mini_batch_size": 1024}, "grpo", 3072),
+    ],
+)
+def test_a_smaller_batch_is_proposed_where_generating_needs_too_much(
+    words: list[str], count: int, batch: dict[str, int], algorithm: str, step: int
+) -> None:
+    job = {"model": "qwen2.5-1.5b", "algorithm": {"name": algorithm}}
+    lines = list(refused_for_memory(gpu_plan(words, count, 80, batch=batch, **job)))
+    assert len(lines) == len(words)
+    for line, word in zip(lines, words, strict=True):
+        assert " GiB in gen (" in line
+        assert line.endswith(" a device")
+        proposed = settings_of(line)
+        assert set(proposed) == {"batch"}
+        assert set(proposed["batch"]) == {"size", "mini_batch_size"} if step == 8 else {"size"}
+        fits = gpu_plan([word], count, 80, **merge(job, {"batch": {**batch, **proposed["batch"]}}))
+        assert fullest(fits) <= 0.95
+        assert not list(impossible_placements([one.placement for one in fits.placements], fits.workload))
+        larger = {key: size + step for key, size in proposed["batch"].items()}
+        assert fullest(gpu_plan([word], count, 80, **merge(job, {"batch": {**batch, **larger}}))) > 0.95
+
+
+def test_the_batch_is_left_alone_where_other_settings_fit() -> None:
+    job = {"model": "qwen2.5-1.5b", "batch": {"size": 4096}, "sharding": "replicate"}
+    need = round(fullest(gpu_plan(["standard"], 2, 1, **job)))
+    (line,) = refused_for_memory(gpu_plan(["standard"], 2, need - 4, **job))
+    assert " GiB in gen (" in line
+    assert settings_of(line) == {"sharding": "shard"}, line
+
+
+def test_a_plan_that_hardly_fits_says_so() -> None:
+    job = {"model": "qwen2.5-1.5b", "rollout": {"ignore_eos": True}}
+    need = fullest(gpu_plan(["standard"], 2, 1, **job))
+    roomy, tight = (gpu_plan(["standard"], 2, round(need / share), **job) for share in (0.9, 0.97))
+    assert fullest(tight) > 0.95
+    assert list(refused_for_memory(tight)) == []
+    assert roomy.notes == ()
+    (note,) = tight.notes
+    assert note.startswith("placement 'standard' may run out of memory: each device of global_pool needs about ")
+    assert f", GPU-0 has {round(need / 0.97)}.0 GiB, and " in note
+    assert "; --set batch.micro_batch_tokens=" in note
+    eased = settings_of(note)
+    assert gpu_plan(["standard"], 2, round(need / 0.97), **merge(job, eased)).notes == ()
+
+
+def test_devices_of_a_node_that_hardly_fit_together_say_so() -> None:
+    def plan(memory: int) -> Plan:
+        devices = tuple(device(0, index, memory) for index in range(2))
+        bound = bind(parse_placement("split", [2]), devices)
+        return Plan("x", RunFolder(Path("x")), (bound,), build_workload({}), devices, 1, 1.0)
+
+    needs = sum(estimate.peak for estimate in plan(1 << 34).memory.values())
+    notes = plan(round(needs / 2 / 0.97)).notes
+    assert len(notes) == 1
+    assert re.match(
+        r"placement 'split' may run out of memory: its devices together need about \S+ \S+, node0 ", notes[0]
+    )
+    assert plan(round(needs / 2 / 0.9)).notes == ()
+
+
+def test_a_launch_that_ran_out_while_generating_is_told_of_smaller_batches() -> None:
+    batch = {"size": 8192, "mini_batch_size": 128}
+    plan = gpu_plan(["standard"], 2, 141, model="qwen2.5-1.5b", batch=batch)
+    assert plan.memory["standard", "global_pool"].moment == "gen"
+    lines = plan.relief(plan.placements[0])
+    assert lines[0].startswith("--set batch.size=4096: about ")
+    assert len(lines) <= 4
+
+
+def test_a_pool_that_ran_out_is_told_of_another_split() -> None:
+    plan = gpu_plan(
+        ["split:3+1/overlap=updates"], 4, 141, model="qwen2.5-1.5b", batch={"mini_batch_size": 96, "size": 96}
+    )
+    lines = plan.relief(plan.placements[0])
+    (split,) = (line for line in lines if line.startswith("--placements "))
+    word = re.match(r"--placements (split:\S+/overlap=updates): about \S+ \S+ instead of ", split)
+    assert word, split
+    other = gpu_plan([word[1]], 4, 141, model="qwen2.5-1.5b", batch={"mini_batch_size": 96, "size": 96})
+    assert fullest(other) < fullest(plan)
+    best = gpu_plan(["split:2+2"], 4, 141, model="qwen2.5-1.5b", batch={"mini_batch_size": 96, "size": 96})
+    assert plan.relief(best.placements[0])[0].startswith("--set batch.micro_batch_tokens=")
+
+
+def test_another_split_is_named_by_its_word_when_no_setting_fits() -> None:
+    job = {"model": "qwen2.5-7b", "batch": {"size": 96, "mini_batch_size": 96}}
+    (line,) = refused_for_memory(gpu_plan(["split:3+1"], 4, 100, **job))
+    assert "; no setting alone fits, --placements split:2+2 " in line
+
+
+@pytest.mark.parametrize("name", ["mine", "split/fast", "learners:3+engines:1"])
+def test_another_split_of_a_file_is_told_by_its_pools(name: str) -> None:
+    plan = gpu_plan(["split:3+1"], 4, 141, model="qwen2.5-1.5b", batch={"mini_batch_size": 96, "size": 96})
+    (bound,) = plan.placements
+    lines = plan.relief(replace(bound, placement=replace(bound.placement, name=name)))
+    assert any(line.startswith("another split of the devices (2 in actor_pool, 2 in critic_pool): ") for line in lines)
+
+
+def test_another_split_leaves_engines_whole() -> None:
+    job = {"model": "qwen2.5-1.5b", "batch": {"mini_batch_size": 120, "size": 120}}
+    plan = gpu_plan(["learners:2+engines:1xtp4"], 6, 141, **job)
+    assert all("xtp4" in line for line in plan.relief(plan.placements[0]) if "--placements" in line)
+    shared = gpu_plan(["split:2+4"], 6, 141, **job, rollout={"tensor_parallel_size": 2})
+    (split,) = (line for line in shared.relief(shared.placements[0]) if line.startswith("--placements "))
+    assert split.startswith("--placements split:4+2: about ")
 
 
 def test_more_devices_are_named_when_no_setting_fits() -> None:

@@ -61,6 +61,15 @@ def test_a_resumed_run_stays_comparable(tmp_path: Path, changes: dict[str, objec
         resume_plan(folder, RunRequest(**changes))  # type: ignore[arg-type]  # one field each, of its type
 
 
+def test_a_device_whose_memory_is_told_otherwise_is_still_the_same(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path).folder
+    content = json.loads((folder / "run.json").read_text())
+    for device in content["devices"]:
+        device["memory_bytes"] += 645 << 20
+    (folder / "run.json").write_text(json.dumps(content))
+    assert len(resume_plan(folder, RunRequest(devices="cpu:2")).devices) == 2
+
+
 def test_fewer_rounds_or_another_device_cannot_be_resumed(tmp_path: Path) -> None:
     folder = interrupted(tmp_path).folder
     content = json.loads((folder / "run.json").read_text())
