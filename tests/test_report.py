@@ -271,6 +271,19 @@ def test_the_numbers_that_are_said_to_be_compared_launch_by_launch_are(tmp_path:
     assert by_launch == {"hidden by overlap", "device load", "peak memory", "idle", "energy per step", "tokens/J"}
 
 
+def test_the_commands_that_went_on_with_a_run_are_told(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    content = json.loads((path / "run.json").read_text())
+    words = ["placebench", "run", "--resume", "runs/demo", "--time-limit", "900"]
+    resumptions = [{"started": f"2026-03-0{day}T10:00:00Z", "command": words[: 4 if day == 2 else 6]} for day in (2, 3)]
+    (path / "run.json").write_text(json.dumps(content | {"resumptions": resumptions}))
+    build_report(path)
+    assert [one.model_dump(mode="json") for one in read_summary(path).resumptions] == resumptions
+    markdown = (path / "report.md").read_text()
+    assert "| resumption 1, 2026-03-02T10:00:00Z | placebench run --resume runs/demo |" in markdown
+    assert "| resumption 2, 2026-03-03T10:00:00Z | placebench run --resume runs/demo --time-limit 900 |" in markdown
+
+
 def test_the_host_is_told_for_people(tmp_path: Path) -> None:
     path = SyntheticRun(rounds=1).write(tmp_path / "run")
     content = json.loads((path / "run.json").read_text())

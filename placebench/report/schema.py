@@ -269,6 +269,13 @@ class Method(_Part):
     interval: str = Field(description="how the intervals of ratios came about, by placement where they differ")
 
 
+class ResumptionSummary(_Part):
+    """A command by which the run was gone on with."""
+
+    started: str
+    command: tuple[str, ...]
+
+
 class Summary(_Part):
     """The content of `summary.json`."""
 
@@ -280,6 +287,9 @@ class Summary(_Part):
     started: str | None
     ended: str | None
     command: tuple[str, ...]
+    resumptions: tuple[ResumptionSummary, ...] = Field(
+        (), description="commands by which the run was gone on with; early versions did not record them"
+    )
     done: int = Field(description="launches that are done")
     planned: int = Field(description="launches that the run was to have")
     method: Method

@@ -37,6 +37,7 @@ from placebench.report.schema import (
     PlacementSummary,
     Quantity,
     Ratio,
+    ResumptionSummary,
     Sampled,
     ScalingSummary,
     Suggestion,
@@ -56,6 +57,7 @@ def summarize(comparison: Comparison) -> Summary:
         started=manifest.get("started"),
         ended=manifest.get("ended"),
         command=tuple(manifest.get("command", ())),
+        resumptions=tuple(ResumptionSummary(**asdict(one)) for one in run.resumptions),
         done=len(run.launches) - len(run.missing),
         planned=len(run.launches),
         method=Method(
