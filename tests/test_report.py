@@ -248,7 +248,8 @@ def test_the_note_on_ratios_says_which_are_of_steps_of_launches_and_of_no_pairs(
     by_step = plain.removeprefix("Ratio: over standard. Its 95% interval: ").removesuffix(".")
     assert by_step.startswith("the t interval over the log ratios of launches of the same round, each the median over")
     by_step_shown = (
-        "median of the measured steps of a launch; ratio: of its steps paired one by one, not of the medians, but"
+        "median of the measured steps of a launch, of device load the mean over them, of peak memory the highest"
+        " sample; ratio: of its steps paired one by one, not of the medians, but"
         " launch by launch for hidden, idle and waiting time, load, memory, energy, rates and queues of engines and"
         " learners, and what is 0 in a step; "
     )
@@ -261,7 +262,22 @@ def test_the_note_on_ratios_says_which_are_of_steps_of_launches_and_of_no_pairs(
     assert "; of more the t interval over the log ratios of launches of the same round, each of medians, " in unlike
     assert "; of late Welch's t interval over launches, as those of different runs or rounds are no pairs." in unlike
     alone = SyntheticRun({"standard": STANDARD}).write(tmp_path / "alone")
-    assert summarize(compare_run(alone)).method.steps.startswith("median of the measured steps of a launch; hidden, ")
+    assert summarize(compare_run(alone)).method.steps.endswith(
+        " the highest sample; hidden, idle and waiting time: their share of the step"
+    )
+
+
+def test_means_among_the_medians_are_named_where_they_are_measured(tmp_path: Path) -> None:
+    path = gpu_run(rounds=2, steps=5, warmup_steps=0, step_pace=lambda _, __, step: 4.0 if step == 5 else 1.0)
+    comparison = compare_run(path.write(tmp_path / "run"))
+    summary = summarize(comparison)
+    named = "median of the measured steps of a launch, of device load, energy per step and tokens/J the mean over them"
+    assert summary.method.steps.startswith(f"{named}, of peak memory the highest sample; ratio")
+    # One step in five is four times as long: the median is a short one, the energy that of all five.
+    value = {found.key: found.value for found in summary.placements[0].quantities}
+    assert value["energy"] / value["step_time"] == pytest.approx(2 * 400 * 8 / 5, rel=0.02)
+    assert value["tokens_per_j"] == pytest.approx(1300 / value["energy"])
+    assert {"queue", "lag"}.isdisjoint(summary.method.steps.replace("queues", "").split())
 
 
 def test_the_numbers_that_are_said_to_be_compared_launch_by_launch_are(tmp_path: Path) -> None:

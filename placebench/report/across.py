@@ -54,7 +54,7 @@ def summarize_arms(comparison: ArmComparison, warmup_steps: int, command: tuple[
             warmup_steps=warmup_steps,
             load=NO_LOAD,
             efficiency=(),
-            steps=f"{values_of_steps(others)}; {_left_out(comparison, warmup_steps)}",
+            steps=f"{values_of_steps(others, comparison.metrics)}; {_left_out(comparison, warmup_steps)}",
             interval=interval_of_ratios(others),
         ),
         workload={},

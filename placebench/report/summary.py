@@ -68,7 +68,8 @@ def summarize(comparison: Comparison) -> Summary:
             load=load_meaning(comparison),
             efficiency=basis(run),
             noise=noise_on_record(comparison),
-            steps=f"{values_of_steps(comparison.results[1:])}; hidden, idle and waiting time: their share of the step",
+            steps=f"{values_of_steps(comparison.results[1:], comparison.metrics)}; hidden, idle and waiting time: their"
+            " share of the step",
             interval=interval_of_ratios(comparison.results[1:]),
         ),
         workload=manifest.get("workload", {}),
