@@ -151,8 +151,8 @@ def _draw(comparison: ArmComparison) -> Iterator[Plot]:
         (
             "ratios",
             "Ratios",
-            "Each time and throughput over the first arm's, with its 95 % interval where there are launches enough; the"
-            " grey band is the smallest effect of interest.",
+            "Each time and throughput over the first arm's, with its 95 % interval where there are launches enough, an"
+            " arrowhead where it goes on beyond the frame; the grey band is the smallest effect of interest.",
             ratios,
         ),
         (
