@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
@@ -16,6 +17,7 @@ from placebench.compare.comparison import compare_run
 from placebench.errors import UsageError
 from placebench.report import build_report, show
 from placebench.report.notes import notes
+from placebench.report.plots import ratios
 from placebench.report.schema import Summary
 from placebench.report.summary import summarize
 from placebench.runfolder import Status
@@ -298,6 +300,45 @@ def test_the_commands_that_went_on_with_a_run_are_told(tmp_path: Path) -> None:
     markdown = (path / "report.md").read_text()
     assert "| resumption 1, 2026-03-02T10:00:00Z | placebench run --resume runs/demo |" in markdown
     assert "| resumption 2, 2026-03-03T10:00:00Z | placebench run --resume runs/demo --time-limit 900 |" in markdown
+
+
+def test_a_finished_launch_has_its_value_of_every_number(tmp_path: Path) -> None:
+    path = gpu_run(rounds=2, statuses={(2, "split"): Status.OOM}).write(tmp_path / "run")
+    build_report(path)
+    summary = read_summary(path)
+    launches = {(launch.round, launch.placement): launch for launch in summary.launches}
+    assert launches[2, "split"].values == {}
+    for placement in summary.placements:
+        values = launches[1, placement.name].values
+        devices = [found for device in placement.devices for found in device.quantities]
+        # The unit of every value is found by its key.
+        quantities = [*placement.quantities, *placement.controller_view, *placement.overlaps, *placement.waits]
+        assert set(values) == {found.key for found in (*quantities, *devices) if found.value is not None}
+        wanted = ("step_time", "tokens_per_s_per_device", "tokens_per_j", "mfu/update_actor", "mbu/gen", "idle/cpu:1")
+        assert all(values[key] for key in wanted)
+    split = summary.placements[1]
+    assert launches[1, "split"].values["step_time"] == pytest.approx(split.quantities[0].value)
+    first, second = (launches[number, "standard"].values["step_time"] for number in (1, 2))
+    assert first
+    assert second
+    assert (first * second) ** 0.5 == pytest.approx(summary.placements[0].quantities[0].value)
+
+
+def test_an_interval_that_the_frame_cuts_has_an_arrowhead_there(tmp_path: Path) -> None:
+    run = SyntheticRun(rounds=2, pace=lambda round_, name: 2.0 if (round_, name) == (1, "split") else 1.0)
+    figure = ratios(compare_run(run.write(tmp_path / "wide")))
+    assert figure is not None
+    (axes,) = figure.axes
+    heads = {
+        (line.get_marker(), tuple(np.atleast_1d(line.get_xdata())))
+        for line in axes.lines
+        if line.get_marker() in ("<", ">")
+    }
+    low, high = axes.get_xlim()
+    assert heads == {("<", (low,)), (">", (high,))}
+    narrow = ratios(compare_run(SyntheticRun(rounds=2).write(tmp_path / "narrow")))
+    assert narrow is not None
+    assert not {"<", ">"} & {str(line.get_marker()) for line in narrow.axes[0].lines}
 
 
 def test_the_host_is_told_for_people(tmp_path: Path) -> None:

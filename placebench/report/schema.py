@@ -232,6 +232,11 @@ class LaunchSummary(_Part):
     steps_s: Number
     trace_s: Number = Field(default=None, description="of the step after them whose kernels were traced; 0 for none")
     stop_s: Number
+    values: dict[str, Number] = Field(
+        default={},
+        description="of a run: this launch's value of each number of its placement, by key; the unit stands with the"
+        " key among the placement's quantities",
+    )
 
 
 class NoiseSummary(_Part):

@@ -50,6 +50,8 @@ def summarize(comparison: Comparison) -> Summary:
     """Put a comparison into the form of `summary.json`."""
     run = comparison.run
     manifest = run.manifest
+    placements = tuple(_placement(comparison, result) for result in comparison.results)
+    values = {one.name: _launch_values(one, result) for one, result in zip(placements, comparison.results, strict=True)}
     return Summary(
         placebench=__version__,
         name=run.name,
@@ -78,9 +80,9 @@ def summarize(comparison: Comparison) -> Summary:
         git=manifest.get("git"),
         warnings=caveats(comparison),
         calibration=summarize_calibration(comparison),
-        placements=tuple(_placement(comparison, result) for result in comparison.results),
+        placements=placements,
         scaling=tuple(_scaling(found) for found in measure_scaling(comparison)),
-        launches=tuple(_launch(launch) for launch in run.launches),
+        launches=tuple(_launch(launch, values[launch.placement].get(launch.round, {})) for launch in run.launches),
         suggestion=_suggestion(comparison),
     )
 
@@ -260,7 +262,23 @@ def _kernels(result: PlacementResult) -> tuple[KernelTimes, ...]:
     return tuple(KernelTimes.model_validate(row) for row in rows)
 
 
-def _launch(launch: Launch) -> LaunchSummary:
+def _launch_values(placement: PlacementSummary, result: PlacementResult) -> dict[int, dict[str, float]]:
+    """What each launch of a placement measured, by round: the numbers that the summary has of the placement."""
+    listed = (
+        placement.quantities,
+        placement.controller_view,
+        placement.overlaps,
+        placement.waits,
+        *(device.quantities for device in placement.devices),
+    )
+    values: dict[int, dict[str, float]] = {}
+    for key in (found.key for quantities in listed for found in quantities):
+        for number, value in result.by_round(key).items():
+            values.setdefault(number, {})[key] = value
+    return values
+
+
+def _launch(launch: Launch, values: dict[str, float]) -> LaunchSummary:
     done = launch.status is Status.DONE
     times = launch_times(launch) if done else None
     return LaunchSummary(
@@ -274,4 +292,5 @@ def _launch(launch: Launch) -> LaunchSummary:
         steps_s=times.steps_s if times else None,
         trace_s=times.trace_s if times else None,
         stop_s=times.stop_s if times else None,
+        values=values,
     )
