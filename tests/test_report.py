@@ -276,7 +276,7 @@ def test_means_among_the_medians_are_named_where_they_are_measured(tmp_path: Pat
     named = "median of the measured steps of a launch, of device load, energy per step and tokens/J the mean over them"
     assert summary.method.steps.startswith(f"{named}, of peak memory the highest sample; ratio")
     # One step in five is four times as long: the median is a short one, the energy that of all five.
-    value = {found.key: found.value for found in summary.placements[0].quantities}
+    value = {found.key: found.value or 0.0 for found in summary.placements[0].quantities}
     assert value["energy"] / value["step_time"] == pytest.approx(2 * 400 * 8 / 5, rel=0.02)
     assert value["tokens_per_j"] == pytest.approx(1300 / value["energy"])
     assert {"queue", "lag"}.isdisjoint(summary.method.steps.replace("queues", "").split())
