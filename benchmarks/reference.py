@@ -3,8 +3,8 @@
     python benchmarks/reference.py RUN --into runs/reference/HOST/NAME [--note TEXT]
 
 Rebuilds the report from a copy of the run and keeps it, of the trace the first launch of each placement, and writes
-`commands.md`: the exact commands, the host's devices, the versions that made the figures, and what is to be known of
-them. The commands of the reference results stand in benchmarks/README.md.
+`commands.md`: the exact commands, also those that went on with the run, the host's devices, the versions that made the
+figures, and what is to be known of them. The commands of the reference results stand in benchmarks/README.md.
 """
 
 import gzip
@@ -39,6 +39,8 @@ def main(run: Path, into: Path, notes: tuple[str, ...]) -> None:
         copy = Path(shutil.copytree(run, Path(folder, run.name)))
         content = json.loads((copy / "run.json").read_text(encoding="utf-8"))
         content["command"] = _without_out(content["command"])
+        for resumption in content.get("resumptions", []):
+            resumption["command"] = _without_out(_of_run(resumption["command"], _run_glob(content)))
         write_json(copy / "run.json", content)
         subprocess.run([sys.executable, "-m", "placebench", "report", str(copy)], check=True, stdout=subprocess.DEVNULL)
         for name in KEPT:
@@ -65,12 +67,14 @@ def _keep_first_launches(trace: Path, into: Path) -> None:
 def _describe(content: dict[str, Any], into: Path) -> list[str]:
     devices = Counter(device["name"] for device in content["devices"])
     driver, memory = content["host"]["driver"], content["host"]["memory_bytes"]
+    run = _run_glob(content)
     return [
         f"# {into.name}",
         "",
         "```bash",
         shlex.join(content["command"]),
-        f"python benchmarks/reference.py runs/*-{content['name']} --into {into}",
+        *(_line(resumption["command"], run) for resumption in content.get("resumptions", [])),
+        f"python benchmarks/reference.py {run} --into {into}",
         "```",
         "",
         f"- {', '.join(f'{count} × {name}' for name, count in devices.items())}"
@@ -83,12 +87,36 @@ def _describe(content: dict[str, Any], into: Path) -> list[str]:
     ]
 
 
+def _run_glob(content: dict[str, Any]) -> str:
+    return f"runs/*-{content['name']}"
+
+
+def _line(command: list[str], run: str) -> str:
+    """The command for a shell, which is to resolve the run's folder."""
+    return " ".join(word if word == run else shlex.quote(word) for word in command)
+
+
+def _of_run(command: list[str], run: str) -> list[str]:
+    """The command with the run in place of what `--resume` named on that host."""
+    words = _apart(command, "--resume")
+    if "--resume" not in words:
+        return words
+    at = words.index("--resume")
+    return [*words[: at + 1], run, *words[at + 2 :]]
+
+
 def _without_out(command: list[str]) -> list[str]:
     """The command without `--out`, which says only where the files lay on that host."""
-    if "--out" not in command:
-        return command
-    at = command.index("--out")
-    return command[:at] + command[at + 2 :]
+    words = _apart(command, "--out")
+    if "--out" not in words:
+        return words
+    at = words.index("--out")
+    return words[:at] + words[at + 2 :]
+
+
+def _apart(command: list[str], option: str) -> list[str]:
+    """The command with option and value as two words, where they were one."""
+    return [part for word in command for part in (word.split("=", 1) if word.startswith(f"{option}=") else [word])]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any
 from placebench import __version__
 from placebench.devices import device_to_dict, host_record
 from placebench.plan import BoundPlacement, Plan, PlannedLaunch
+from placebench.resumptions import Resumption, recorded_resumptions
 from placebench.runfolder import SCHEMA_VERSION, Status, Trial, write_json
 from placebench.walltime import LaunchWall
 
@@ -24,13 +25,13 @@ class Manifest:
 
     Args:
         plan: the run.
-        command: the command line that started it.
+        command: the command line that started it, or that goes on with it.
     """
 
     def __init__(self, plan: Plan, command: Sequence[str]) -> None:
         self._path = plan.folder.run_file
         self._begun = time.monotonic()
-        self._content = self._earlier() if plan.resumed else _describe(plan, command)
+        self._content = self._earlier(command) if plan.resumed else _describe(plan, command)
         self._earlier_s, _ = recorded_seconds(self._content)
         self._content |= {"auto": plan.auto and plan.auto.to_dict(), "min_effect": plan.min_effect, "ended": None}
         self.extend(plan)
@@ -63,9 +64,12 @@ class Manifest:
         self._content["ended"] = utc_now()
         self._write(status)
 
-    def _earlier(self) -> dict[str, Any]:
+    def _earlier(self, command: Sequence[str]) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
-        return content
+        # The first command alone would not give the run again: its time limit, say, may have stopped it.
+        earlier = [asdict(one) for one in recorded_resumptions(content)]
+        resumption = Resumption(utc_now(), tuple(command))
+        return content | {"resumptions": [*earlier, asdict(resumption)]}
 
     def _write(self, status: Status) -> None:
         total = self.elapsed_s
@@ -92,6 +96,7 @@ def _describe(plan: Plan, command: Sequence[str]) -> dict[str, Any]:
         "name": plan.name,
         "status": str(Status.RUNNING),
         "command": list(command),
+        "resumptions": [],
         "started": utc_now(),
         "ended": None,
         "rounds": plan.rounds,

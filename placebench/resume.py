@@ -26,6 +26,7 @@ from placebench.plan import (
     no_room_for_checkpoints,
 )
 from placebench.ppo.checkpoints import read_checkpoint
+from placebench.resumptions import recorded_resumptions
 from placebench.rounds import auto_rounds, auto_rounds_from, planned_rounds
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status
 from placebench.workload import Workload, build_workload
@@ -107,6 +108,7 @@ def _read_rest(content: Mapping[str, Any]) -> None:
     """Read what only later work on `run.json` needs, so that it is told of here."""
     Status(content["status"])
     recorded_seconds(content)
+    recorded_resumptions(content)
     if content.get("cluster") is not None:
         str(content["cluster"]["address"])
 

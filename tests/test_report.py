@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
@@ -16,6 +17,7 @@ from placebench.compare.comparison import compare_run
 from placebench.errors import UsageError
 from placebench.report import build_report, show
 from placebench.report.notes import notes
+from placebench.report.plots import ratios
 from placebench.report.schema import Summary
 from placebench.report.summary import summarize
 from placebench.runfolder import Status
@@ -248,7 +250,8 @@ def test_the_note_on_ratios_says_which_are_of_steps_of_launches_and_of_no_pairs(
     by_step = plain.removeprefix("Ratio: over standard. Its 95% interval: ").removesuffix(".")
     assert by_step.startswith("the t interval over the log ratios of launches of the same round, each the median over")
     by_step_shown = (
-        "median of the measured steps of a launch; ratio: of its steps paired one by one, not of the medians, but"
+        "median of the measured steps of a launch, of device load the mean over them, of peak memory the highest"
+        " sample; ratio: of its steps paired one by one, not of the medians, but"
         " launch by launch for hidden, idle and waiting time, load, memory, energy, rates and queues of engines and"
         " learners, and what is 0 in a step; "
     )
@@ -261,7 +264,22 @@ def test_the_note_on_ratios_says_which_are_of_steps_of_launches_and_of_no_pairs(
     assert "; of more the t interval over the log ratios of launches of the same round, each of medians, " in unlike
     assert "; of late Welch's t interval over launches, as those of different runs or rounds are no pairs." in unlike
     alone = SyntheticRun({"standard": STANDARD}).write(tmp_path / "alone")
-    assert summarize(compare_run(alone)).method.steps.startswith("median of the measured steps of a launch; hidden, ")
+    assert summarize(compare_run(alone)).method.steps.endswith(
+        " the highest sample; hidden, idle and waiting time: their share of the step"
+    )
+
+
+def test_means_among_the_medians_are_named_where_they_are_measured(tmp_path: Path) -> None:
+    path = gpu_run(rounds=2, steps=5, warmup_steps=0, step_pace=lambda _, __, step: 4.0 if step == 5 else 1.0)
+    comparison = compare_run(path.write(tmp_path / "run"))
+    summary = summarize(comparison)
+    named = "median of the measured steps of a launch, of device load, energy per step and tokens/J the mean over them"
+    assert summary.method.steps.startswith(f"{named}, of peak memory the highest sample; ratio")
+    # One step in five is four times as long: the median is a short one, the energy that of all five.
+    value = {found.key: found.value or 0.0 for found in summary.placements[0].quantities}
+    assert value["energy"] / value["step_time"] == pytest.approx(2 * 400 * 8 / 5, rel=0.02)
+    assert value["tokens_per_j"] == pytest.approx(1300 / value["energy"])
+    assert {"queue", "lag"}.isdisjoint(summary.method.steps.replace("queues", "").split())
 
 
 def test_the_numbers_that_are_said_to_be_compared_launch_by_launch_are(tmp_path: Path) -> None:
@@ -269,6 +287,58 @@ def test_the_numbers_that_are_said_to_be_compared_launch_by_launch_are(tmp_path:
     values = {metric.label: comparison.first.by_step(metric.key).values() for metric in comparison.metrics}
     by_launch = {label for label, found in values.items() if not all(isinstance(one, pd.Series) for one in found)}
     assert by_launch == {"hidden by overlap", "device load", "peak memory", "idle", "energy per step", "tokens/J"}
+
+
+def test_the_commands_that_went_on_with_a_run_are_told(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    content = json.loads((path / "run.json").read_text())
+    words = ["placebench", "run", "--resume", "runs/demo", "--time-limit", "900"]
+    resumptions = [{"started": f"2026-03-0{day}T10:00:00Z", "command": words[: 4 if day == 2 else 6]} for day in (2, 3)]
+    (path / "run.json").write_text(json.dumps(content | {"resumptions": resumptions}))
+    build_report(path)
+    assert [one.model_dump(mode="json") for one in read_summary(path).resumptions] == resumptions
+    markdown = (path / "report.md").read_text()
+    assert "| resumption 1, 2026-03-02T10:00:00Z | placebench run --resume runs/demo |" in markdown
+    assert "| resumption 2, 2026-03-03T10:00:00Z | placebench run --resume runs/demo --time-limit 900 |" in markdown
+
+
+def test_a_finished_launch_has_its_value_of_every_number(tmp_path: Path) -> None:
+    path = gpu_run(rounds=2, statuses={(2, "split"): Status.OOM}).write(tmp_path / "run")
+    build_report(path)
+    summary = read_summary(path)
+    launches = {(launch.round, launch.placement): launch for launch in summary.launches}
+    assert launches[2, "split"].values == {}
+    for placement in summary.placements:
+        values = launches[1, placement.name].values
+        devices = [found for device in placement.devices for found in device.quantities]
+        # The unit of every value is found by its key.
+        quantities = [*placement.quantities, *placement.controller_view, *placement.overlaps, *placement.waits]
+        assert set(values) == {found.key for found in (*quantities, *devices) if found.value is not None}
+        wanted = ("step_time", "tokens_per_s_per_device", "tokens_per_j", "mfu/update_actor", "mbu/gen", "idle/cpu:1")
+        assert all(values[key] for key in wanted)
+    split = summary.placements[1]
+    assert launches[1, "split"].values["step_time"] == pytest.approx(split.quantities[0].value)
+    first, second = (launches[number, "standard"].values["step_time"] for number in (1, 2))
+    assert first
+    assert second
+    assert (first * second) ** 0.5 == pytest.approx(summary.placements[0].quantities[0].value)
+
+
+def test_an_interval_that_the_frame_cuts_has_an_arrowhead_there(tmp_path: Path) -> None:
+    run = SyntheticRun(rounds=2, pace=lambda round_, name: 2.0 if (round_, name) == (1, "split") else 1.0)
+    figure = ratios(compare_run(run.write(tmp_path / "wide")))
+    assert figure is not None
+    (axes,) = figure.axes
+    heads = {
+        (line.get_marker(), tuple(np.atleast_1d(line.get_xdata())))
+        for line in axes.lines
+        if line.get_marker() in ("<", ">")
+    }
+    low, high = axes.get_xlim()
+    assert heads == {("<", (low,)), (">", (high,))}
+    narrow = ratios(compare_run(SyntheticRun(rounds=2).write(tmp_path / "narrow")))
+    assert narrow is not None
+    assert not {"<", ">"} & {str(line.get_marker()) for line in narrow.axes[0].lines}
 
 
 def test_the_host_is_told_for_people(tmp_path: Path) -> None:

@@ -3,17 +3,20 @@
 import json
 import re
 import tempfile
+from io import StringIO
 from pathlib import Path
 
 import pytest
-from launching import assert_nothing_left, plan, run, statuses
+from launching import assert_nothing_left, job, plan, run, statuses
 
+from placebench.display import PlainDisplay
 from placebench.errors import UsageError
 from placebench.ownership import own_run
 from placebench.plan import RunRequest
 from placebench.resume import resume_plan
+from placebench.resumptions import recorded_resumptions
 from placebench.runfolder import RunFolder
-from placebench.runner import RunResult
+from placebench.runner import RunResult, execute
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +43,23 @@ def test_a_resumed_run_keeps_what_is_done(tmp_path: Path, temp: Path) -> None:
     content = json.loads((first.folder / "run.json").read_text())
     assert (content["status"], content["rounds"], len(content["launches"])) == ("done", 2, 4)
     assert content["wall"]["launches_s"] <= content["wall"]["total_s"]
+    assert content["command"] == ["placebench", "run"]
+    assert [set(one) for one in content["resumptions"]] == [{"started", "command"}]
     assert "[2/4] round 1 split: start" in said
     assert_nothing_left(temp)
+
+
+def test_every_resumption_is_recorded_also_in_a_run_of_a_version_that_recorded_none(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path).folder
+    content = json.loads((folder / "run.json").read_text())
+    assert content.pop("resumptions") == []
+    (folder / "run.json").write_text(json.dumps(content))
+    commands = [["placebench", "run", "--resume", str(folder), *limit] for limit in ((), ("--time-limit", "900"))]
+    for command in commands:
+        execute(resume_plan(folder, RunRequest()), command, PlainDisplay(StringIO(), pause_s=0), job("steps()"))
+    resumed = recorded_resumptions(json.loads((folder / "run.json").read_text()))
+    assert [list(one.command) for one in resumed] == commands
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", one.started) for one in resumed)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +115,10 @@ def test_fewer_rounds_or_another_device_cannot_be_resumed(tmp_path: Path) -> Non
         ("checkpoint_every", "often"),
         ("resumed_from", "a checkpoint"),
         ("cluster", {}),
+        ("resumptions", "often"),
+        ("resumptions", ["placebench run --resume RUN"]),
+        ("resumptions", [{"started": "2026-03-01T10:00:00Z", "command": "placebench run"}]),
+        ("resumptions", [{"started": None, "command": ["placebench", "run"]}]),
     ],
 )
 def test_a_run_of_another_version_is_refused_in_one_line_and_left_as_it_is(

@@ -225,7 +225,26 @@ def test_gpus_have_counters_of_tensor_cores_memory_traffic_and_clocks(tmp_path: 
     write_trace(compare_run(gpu_run(rounds=1).write(tmp_path / "run")), path)
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     counters = {event["name"]: event["args"] for event in events if event["ph"] == "C" and "gpu:1" in event["name"]}
+    assert not any("NVLink" in name or "PCIe" in name for name in counters)
     assert counters["gpu:1 tensor cores"] == {"%": 25}
     assert counters["gpu:1 memory traffic"] == {"%": 12.5}
     assert counters["gpu:1 SM clock"] == {"MHz": 1900}
     assert counters["gpu:1 load"] == {"%": 50}
+
+
+def test_gpus_have_counters_of_nvlink_and_pcie_where_they_were_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    links = {"nvlink_rx_bytes_s": 90e9, "nvlink_tx_bytes_s": 80e9, "pcie_rx_bytes_s": 2e9, "pcie_tx_bytes_s": None}
+    run = gpu_run(rounds=1, device_samples={"cpu:1": links})
+    write_trace(compare_run(run.write(tmp_path / "run")), path)
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    counters = {
+        event["name"]: event["args"]
+        for event in events
+        if event["ph"] == "C" and ("NVLink" in event["name"] or "PCIe" in event["name"])
+    }
+    assert counters == {
+        "gpu:1 NVLink received": {"GB/s": 90},
+        "gpu:1 NVLink sent": {"GB/s": 80},
+        "gpu:1 PCIe received": {"GB/s": 2},
+    }

@@ -45,9 +45,9 @@ MEMORY = Metric(
     "peak_memory", "peak memory", "B", "highest sample of the fullest device in a launch, up to its last step"
 )
 IDLE = Metric("idle", "idle", "s", "step without the device's own phases, mean of the devices")
-ENERGY = Metric("energy", "energy per step", "J", "of all devices, from their energy counters")
+ENERGY = Metric("energy", "energy per step", "J", "of all devices, from their energy counters, mean of the steps")
 
-TOKENS_PER_J = Metric("tokens_per_j", "tokens/J", "tokens/J", "tokens of a step / energy of all devices")
+TOKENS_PER_J = Metric("tokens_per_j", "tokens/J", "tokens/J", "tokens of all steps / energy of all devices in them")
 WEIGHTS_RATE = Metric("weights_rate", "weights written", "B/s", "weights a device gets / time of update_weights")
 MBU = Metric(
     "mbu/gen",
@@ -113,7 +113,7 @@ def device_metrics(device: str) -> tuple[Metric, ...]:
         Metric(f"load/{device}", "load", "1", "mean over measured steps"),
         Metric(f"peak_memory/{device}", "peak memory", "B", "highest sample of a launch, up to its last step"),
         Metric(f"idle/{device}", "idle", "s", "step without the device's own phases"),
-        Metric(f"energy/{device}", "energy per step", "J", "from the device's energy counter"),
+        Metric(f"energy/{device}", "energy per step", "J", "from the device's energy counter, mean of the steps"),
     )
 
 

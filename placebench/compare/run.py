@@ -15,6 +15,7 @@ from placebench.errors import UsageError
 from placebench.logs.timing import STEP
 from placebench.models import PRESETS, JobShapes
 from placebench.placement import Role
+from placebench.resumptions import Resumption, recorded_resumptions
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status, Trial, read_jsonl
 from placebench.telemetry.spans import CONTROLLER
 
@@ -264,6 +265,7 @@ class Run:
         launches: all that the run was to have, by round and placement.
         warmup_steps: first steps that are left out of the numbers of every launch; a launch may have more.
         steps_before: number of the last step that is in the checkpoint which the launches went on from; else 0.
+        resumptions: the commands by which it was gone on with.
     """
 
     folder: RunFolder
@@ -274,6 +276,7 @@ class Run:
     launches: tuple[Launch, ...]
     warmup_steps: int
     steps_before: int = 0
+    resumptions: tuple[Resumption, ...] = ()
 
     @property
     def name(self) -> str:
@@ -329,6 +332,7 @@ def load_run(path: Path) -> Run:
             tuple(launches),
             int(manifest["warmup_steps"]),
             int((manifest.get("resumed_from") or {"step": 0})["step"]),
+            recorded_resumptions(manifest),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)

@@ -54,7 +54,7 @@ def summarize_arms(comparison: ArmComparison, warmup_steps: int, command: tuple[
             warmup_steps=warmup_steps,
             load=NO_LOAD,
             efficiency=(),
-            steps=f"{values_of_steps(others)}; {_left_out(comparison, warmup_steps)}",
+            steps=f"{values_of_steps(others, comparison.metrics)}; {_left_out(comparison, warmup_steps)}",
             interval=interval_of_ratios(others),
         ),
         workload={},
@@ -151,8 +151,8 @@ def _draw(comparison: ArmComparison) -> Iterator[Plot]:
         (
             "ratios",
             "Ratios",
-            "Each time and throughput over the first arm's, with its 95 % interval where there are launches enough; the"
-            " grey band is the smallest effect of interest.",
+            "Each time and throughput over the first arm's, with its 95 % interval where there are launches enough, an"
+            " arrowhead where it goes on beyond the frame; the grey band is the smallest effect of interest.",
             ratios,
         ),
         (

@@ -1,9 +1,21 @@
 """What values, ratios and their intervals are, in words."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from placebench.compare.arms import Arm
 from placebench.compare.comparison import PlacementResult
+from placebench.compare.metrics import (
+    DROPPED,
+    ENERGY,
+    ENGINE_TOKENS,
+    LAG,
+    LOAD,
+    MEMORY,
+    QUEUE,
+    TOKENS_PER_J,
+    TRAINER_TOKENS,
+    Metric,
+)
 from placebench.compare.text import listing
 
 BY_STEP = (
@@ -15,19 +27,27 @@ BY_VALUE = (
     "launch by launch for hidden, idle and waiting time, load, memory, energy, rates and queues of engines and"
     " learners, and what is 0 in a step"
 )
+# Counters and flows go on from step to step, so that only their sums over all steps are exact: no medians.
+MEANS_OF_STEPS = (LOAD, ENERGY, TOKENS_PER_J, TRAINER_TOKENS, ENGINE_TOKENS, QUEUE, LAG, DROPPED)
 BY_LAUNCH = (
     "the t interval over the log ratios of launches of the same round, each of medians, as their steps had unequal work"
 )
 NO_PAIRS = "Welch's t interval over launches, as those of different runs or rounds are no pairs"
 
 
-def values_of_steps(others: Sequence[PlacementResult | Arm]) -> str:
+def values_of_steps(others: Sequence[PlacementResult | Arm], metrics: Iterable[Metric]) -> str:
     """What a value says of a launch's steps, and where a ratio is not one value over the other.
 
     Args:
         others: all sides but the first.
+        metrics: the numbers that stand side by side.
     """
+    measured = {metric.key for metric in metrics}
     value = "median of the measured steps of a launch"
+    if means := [metric.label for metric in MEANS_OF_STEPS if metric.key in measured]:
+        value += f", of {listing(means)} the mean over them"
+    if MEMORY.key in measured:
+        value += f", of {MEMORY.label} the highest sample"
     if BY_STEP in _ways(others):
         return f"{value}; ratio: of its steps paired one by one, not of the medians, but {BY_VALUE}"
     return value

@@ -22,7 +22,8 @@ from placebench.report.timeline import timeline
 from placebench.report.waterfall import waterfall
 
 TIMING = "timing_s/"
-# An interval that reaches beyond this factor of the outermost ratio leaves the picture; its ends stand in the text.
+# An interval that reaches beyond this factor of the outermost ratio leaves the picture, with an arrowhead at the edge;
+# its ends stand in the text.
 REACH = 1.5
 # So does a ratio that is further from 1 than this factor, but for an arrow at the edge: others would lie on each other.
 FAR = 8.0
@@ -69,8 +70,8 @@ def draw_plots(comparison: Comparison) -> Iterator[Plot]:
         (
             "ratios",
             "Ratios",
-            "Each time and throughput over the first placement's, with its 95 % interval; the grey band is the smallest"
-            " effect of interest.",
+            "Each time and throughput over the first placement's, with its 95 % interval, an arrowhead where it goes on"
+            " beyond the frame; the grey band is the smallest effect of interest.",
             ratios,
         ),
         (
@@ -186,6 +187,10 @@ def _step_timings(result: PlacementResult) -> pd.DataFrame | None:
 def _draw_ratio(axes: Axes, place: int, found: Ratio, color: str, ends: tuple[float, float]) -> None:
     if not math.isnan(found.low):
         axes.plot([found.low, found.high], [place, place], color=color, linewidth=2.2, solid_capstyle="butt")
+        # The frame cuts what reaches beyond it, which would look like an end of the interval there.
+        for marker, edge, is_cut in (("<", ends[0], found.low < ends[0]), (">", ends[1], found.high > ends[1])):
+            if is_cut:
+                axes.plot(edge, place, marker=marker, markersize=5.5, color=color, markeredgewidth=0, clip_on=False)
     at = min(max(found.value, ends[0]), ends[1])
     marker = "o" if at == found.value else "<" if at == ends[0] else ">"
     axes.plot(

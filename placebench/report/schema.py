@@ -232,6 +232,11 @@ class LaunchSummary(_Part):
     steps_s: Number
     trace_s: Number = Field(default=None, description="of the step after them whose kernels were traced; 0 for none")
     stop_s: Number
+    values: dict[str, Number] = Field(
+        default={},
+        description="of a run: this launch's value of each number of its placement, by key; the unit stands with the"
+        " key among the placement's quantities",
+    )
 
 
 class NoiseSummary(_Part):
@@ -269,6 +274,13 @@ class Method(_Part):
     interval: str = Field(description="how the intervals of ratios came about, by placement where they differ")
 
 
+class ResumptionSummary(_Part):
+    """A command by which the run was gone on with."""
+
+    started: str
+    command: tuple[str, ...]
+
+
 class Summary(_Part):
     """The content of `summary.json`."""
 
@@ -280,6 +292,9 @@ class Summary(_Part):
     started: str | None
     ended: str | None
     command: tuple[str, ...]
+    resumptions: tuple[ResumptionSummary, ...] = Field(
+        (), description="commands by which the run was gone on with; early versions did not record them"
+    )
     done: int = Field(description="launches that are done")
     planned: int = Field(description="launches that the run was to have")
     method: Method

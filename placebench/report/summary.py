@@ -37,6 +37,7 @@ from placebench.report.schema import (
     PlacementSummary,
     Quantity,
     Ratio,
+    ResumptionSummary,
     Sampled,
     ScalingSummary,
     Suggestion,
@@ -49,6 +50,8 @@ def summarize(comparison: Comparison) -> Summary:
     """Put a comparison into the form of `summary.json`."""
     run = comparison.run
     manifest = run.manifest
+    placements = tuple(_placement(comparison, result) for result in comparison.results)
+    values = {one.name: _launch_values(one, result) for one, result in zip(placements, comparison.results, strict=True)}
     return Summary(
         placebench=__version__,
         name=run.name,
@@ -56,6 +59,7 @@ def summarize(comparison: Comparison) -> Summary:
         started=manifest.get("started"),
         ended=manifest.get("ended"),
         command=tuple(manifest.get("command", ())),
+        resumptions=tuple(ResumptionSummary(**asdict(one)) for one in run.resumptions),
         done=len(run.launches) - len(run.missing),
         planned=len(run.launches),
         method=Method(
@@ -66,7 +70,8 @@ def summarize(comparison: Comparison) -> Summary:
             load=load_meaning(comparison),
             efficiency=basis(run),
             noise=noise_on_record(comparison),
-            steps=f"{values_of_steps(comparison.results[1:])}; hidden, idle and waiting time: their share of the step",
+            steps=f"{values_of_steps(comparison.results[1:], comparison.metrics)}; hidden, idle and waiting time: their"
+            " share of the step",
             interval=interval_of_ratios(comparison.results[1:]),
         ),
         workload=manifest.get("workload", {}),
@@ -75,9 +80,9 @@ def summarize(comparison: Comparison) -> Summary:
         git=manifest.get("git"),
         warnings=caveats(comparison),
         calibration=summarize_calibration(comparison),
-        placements=tuple(_placement(comparison, result) for result in comparison.results),
+        placements=placements,
         scaling=tuple(_scaling(found) for found in measure_scaling(comparison)),
-        launches=tuple(_launch(launch) for launch in run.launches),
+        launches=tuple(_launch(launch, values[launch.placement].get(launch.round, {})) for launch in run.launches),
         suggestion=_suggestion(comparison),
     )
 
@@ -257,7 +262,23 @@ def _kernels(result: PlacementResult) -> tuple[KernelTimes, ...]:
     return tuple(KernelTimes.model_validate(row) for row in rows)
 
 
-def _launch(launch: Launch) -> LaunchSummary:
+def _launch_values(placement: PlacementSummary, result: PlacementResult) -> dict[int, dict[str, float]]:
+    """What each launch of a placement measured, by round: the numbers that the summary has of the placement."""
+    listed = (
+        placement.quantities,
+        placement.controller_view,
+        placement.overlaps,
+        placement.waits,
+        *(device.quantities for device in placement.devices),
+    )
+    values: dict[int, dict[str, float]] = {}
+    for key in (found.key for quantities in listed for found in quantities):
+        for number, value in result.by_round(key).items():
+            values.setdefault(number, {})[key] = value
+    return values
+
+
+def _launch(launch: Launch, values: dict[str, float]) -> LaunchSummary:
     done = launch.status is Status.DONE
     times = launch_times(launch) if done else None
     return LaunchSummary(
@@ -271,4 +292,5 @@ def _launch(launch: Launch) -> LaunchSummary:
         steps_s=times.steps_s if times else None,
         trace_s=times.trace_s if times else None,
         stop_s=times.stop_s if times else None,
+        values=values,
     )

@@ -2,8 +2,8 @@
 
 A process is a launch, so launches lie under each other, all from 0. It has tracks for the critical path of every step,
 for the controller's view (whole steps; phases from submission to result), one per device with the phases it worked on,
-counters of load, memory and power, and of the queue between engines and learners. Times are microseconds from the
-launch's first span. Format: 'Trace Event Format', the Chromium project.
+counters of load, memory, power and traffic over NVLink and PCIe, as far as recorded, and of the queue between engines
+and learners. Times are microseconds from the launch's first span. Format: 'Trace Event Format', the Chromium project.
 """
 
 import gzip
@@ -28,6 +28,12 @@ from placebench.telemetry.spans import CONTROLLER
 GIB = 2**30
 # Perfetto wants thread ids that are unique in the whole trace; a launch has room for this many tracks.
 TRACKS = 1000
+LINKS = {
+    "nvlink_rx_bytes_s": "NVLink received",
+    "nvlink_tx_bytes_s": "NVLink sent",
+    "pcie_rx_bytes_s": "PCIe received",
+    "pcie_tx_bytes_s": "PCIe sent",
+}
 Event = dict[str, Any]
 
 
@@ -144,6 +150,7 @@ def _counters(
         (comparison.load_signal, "load", "%", 100.0),
         ("tensor_activity", "tensor cores", "%", 100.0),
         ("dram_activity", "memory traffic", "%", 100.0),
+        *((column, name, "GB/s", 1e-9) for column, name in LINKS.items()),
     )
     readings = (("memory_bytes", "memory", "GiB", 1 / GIB), ("clock_sm_mhz", "SM clock", "MHz", 1.0))
     for device in placement.devices:
@@ -155,7 +162,7 @@ def _counters(
             for column, name, unit, factor in columns:
                 if column in samples:
                     # GPM is not asked at every tick where ticks are many: a reading covers the time since the last.
-                    known = samples[samples[column].notna()] if column in GPM_RATES else samples
+                    known = samples[samples[column].notna()] if column in {*GPM_RATES, *LINKS} else samples
                     times, values = (known[key].to_numpy(dtype=np.float64) for key in ("mono", column))
                     series.append((name, unit, factor, times, values[first:]))
         ticks = samples["mono"].to_numpy(dtype=np.float64)
