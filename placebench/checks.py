@@ -1,6 +1,5 @@
 """Reasons why a run cannot be, each one line with what to do: packages, folders, workload."""
 
-import json
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 from placebench.errors import MissingExtraError, UsageError
 from placebench.models import PRESETS, ModelShape, is_folder, model_shape, score_count
 from placebench.progress import format_bytes
+from placebench.reading import parse_json
 from placebench.workload import Workload
 
 JOB_PACKAGES = ("torch", "ray", "transformers")
@@ -230,7 +230,7 @@ def _shards(folder: Path) -> set[str]:
     if (folder / "model.safetensors").exists():
         return set()
     try:
-        content = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        content = parse_json((folder / _INDEX).read_text(encoding="utf-8"))
         return set(map(str, content["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return set()
