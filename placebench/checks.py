@@ -24,12 +24,14 @@ _EMBEDDING = "embed_tokens.weight"
 # Files that hold a tokenizer's words, of every kind that transformers reads.
 _WORDS = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
 _IMPORT_TIMEOUT_S = 60
+_IMPORTED = "the reward is imported"
 _IMPORT_REWARD = """
 import sys
 from placebench.errors import UsageError
 from placebench.ppo.rewards import load_reward
 try:
     load_reward(sys.argv[1])
+    print(sys.argv[2])
 except UsageError as error:
     sys.exit(str(error))
 """
@@ -284,11 +286,18 @@ def _unusable_reward(name: str) -> Iterator[str]:
         yield f"data.reward {name!r}: use {', '.join(REWARDS)}, or module:function"
         return
     # In a process of its own: what the user's module starts or loads must not stay here while launches are timed.
-    command = [sys.executable, "-c", _IMPORT_REWARD, name]
+    command = [sys.executable, "-c", _IMPORT_REWARD, name, _IMPORTED]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_IMPORT_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         yield f"data.reward {name!r}: importing {module} takes more than {_IMPORT_TIMEOUT_S} s; make that quicker"
         return
-    if done.returncode:
-        yield (done.stderr.strip().splitlines() or [f"importing {module} ends the process ({done.returncode})"])[-1]
+    # A module may end the process with 0 too.
+    if done.returncode or _IMPORTED not in done.stdout:
+        told = (line for line in done.stderr.splitlines() if line.startswith("data.reward "))
+        yield next(told, None) or (
+            f"data.reward {name!r}: importing {module} ends the process ({done.returncode}); take out of {module} what"
+            " ends it, or name another function"
+        )
