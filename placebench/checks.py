@@ -1,6 +1,5 @@
 """Reasons why a run cannot be, each one line with what to do: packages, folders, workload."""
 
-import json
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 from placebench.errors import MissingExtraError, UsageError
 from placebench.models import PRESETS, ModelShape, is_folder, model_shape, score_count
 from placebench.progress import format_bytes
+from placebench.reading import parse_json
 from placebench.workload import Workload
 
 JOB_PACKAGES = ("torch", "ray", "transformers")
@@ -24,12 +24,14 @@ _EMBEDDING = "embed_tokens.weight"
 # Files that hold a tokenizer's words, of every kind that transformers reads.
 _WORDS = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
 _IMPORT_TIMEOUT_S = 60
+_IMPORTED = "the reward is imported"
 _IMPORT_REWARD = """
 import sys
 from placebench.errors import UsageError
 from placebench.ppo.rewards import load_reward
 try:
     load_reward(sys.argv[1])
+    print(sys.argv[2])
 except UsageError as error:
     sys.exit(str(error))
 """
@@ -230,7 +232,7 @@ def _shards(folder: Path) -> set[str]:
     if (folder / "model.safetensors").exists():
         return set()
     try:
-        content = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        content = parse_json((folder / _INDEX).read_text(encoding="utf-8"))
         return set(map(str, content["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return set()
@@ -284,11 +286,18 @@ def _unusable_reward(name: str) -> Iterator[str]:
         yield f"data.reward {name!r}: use {', '.join(REWARDS)}, or module:function"
         return
     # In a process of its own: what the user's module starts or loads must not stay here while launches are timed.
-    command = [sys.executable, "-c", _IMPORT_REWARD, name]
+    command = [sys.executable, "-c", _IMPORT_REWARD, name, _IMPORTED]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_IMPORT_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         yield f"data.reward {name!r}: importing {module} takes more than {_IMPORT_TIMEOUT_S} s; make that quicker"
         return
-    if done.returncode:
-        yield (done.stderr.strip().splitlines() or [f"importing {module} ends the process ({done.returncode})"])[-1]
+    # A module may end the process with 0 too.
+    if done.returncode or _IMPORTED not in done.stdout:
+        told = (line for line in done.stderr.splitlines() if line.startswith("data.reward "))
+        yield next(told, None) or (
+            f"data.reward {name!r}: importing {module} ends the process ({done.returncode}); take out of {module} what"
+            " ends it, or name another function"
+        )

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from placebench.errors import UsageError
+from placebench.reading import read_text
 
 # What yaml lets through: a date that is none, a number of thousands of digits, brackets nested by the thousand.
 _UNREADABLE_VALUE = (ValueError, RecursionError)
@@ -30,11 +31,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: the file cannot be read, is not YAML (with the line), or holds something else.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"{path}: cannot read it: {reason}") from None
+    text = read_text(path)
     try:
         content = yaml.load(text, _Loader)
     except yaml.YAMLError as error:

@@ -1,6 +1,5 @@
 """How long a run will take: from an earlier run of the same work where there is one, else by arithmetic."""
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from placebench.models import JobShapes
+from placebench.reading import parse_json
 from placebench.runfolder import Status
 from placebench.workload import Workload
 
@@ -68,7 +68,7 @@ def _comparable_launches(
 ) -> list[dict[str, Any]]:
     """Placement and expected seconds of every finished launch of a run, if it did the same work."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         if _work(content["workload"]) != _work(workload) or _which(content["devices"]) != _which(devices):
             return []
         longer = workload["steps"] / content["workload"]["steps"]

@@ -4,7 +4,6 @@ The presets have the true shapes of public models and random weights, so nothing
 the `config.json` of Qwen/Qwen2.5-0.5B, -1.5B and -7B and of meta-llama/Llama-3.1-8B.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 from placebench.errors import UsageError
 from placebench.hub import hub_config
+from placebench.reading import parse_json
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _config_path(model: str) -> Path:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"{path.parent}: no config.json there; --model takes the folder of a saved model") from None
     except (OSError, ValueError) as error:

@@ -11,7 +11,6 @@ A sweep ends only what a record names: see `placebench.processes`. Somebody else
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from placebench.errors import PlacebenchError
+from placebench.reading import parse_json
 from placebench.runfolder import RunFolder, Status, write_json
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def own_run(run: Path) -> Iterator[RunRecord]:
 def _says_running(run: Path) -> bool:
     """Whether a run's file says that it goes on."""
     try:
-        return bool(json.loads(RunFolder(run).run_file.read_text(encoding="utf-8"))["status"] == Status.RUNNING)
+        return bool(parse_json(RunFolder(run).run_file.read_text(encoding="utf-8"))["status"] == Status.RUNNING)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -152,7 +152,7 @@ def mark_interrupted(run: Path) -> None:
     for trial in folder.trials():
         if trial.stands_at(Status.RUNNING):
             trial.set_status(Status.INTERRUPTED)
-    content = json.loads(folder.run_file.read_text(encoding="utf-8"))
+    content = parse_json(folder.run_file.read_text(encoding="utf-8"))
     if content["status"] == Status.RUNNING:
         write_json(folder.run_file, content | {"status": str(Status.INTERRUPTED)})
 
@@ -207,7 +207,7 @@ def _records(state: Path) -> list[Path]:
 def _read_record(folder: Path) -> dict[str, Any] | None:
     """The content of a record; None when its run was killed before it could write one, or it is damaged."""
     try:
-        content = json.loads((folder / "owner.json").read_text(encoding="utf-8"))
+        content = parse_json((folder / "owner.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
     return content if _is_record(content) else None

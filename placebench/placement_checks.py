@@ -89,6 +89,12 @@ def _unusable_engines(placement: Placement, workload: Workload) -> Iterator[str]
         yield f"an engine of {shared_by} devices cannot be: {', '.join(map(str, get_args(EngineSize)))} can share one"
         return
     where = f"lower {_engine_size_key(placement)}"
+    if placement.scaling is not None and shared_by > 1:
+        yield (
+            f"scaling {placement.scaling} makes each device a full replica that generates for itself, and engines of"
+            f" {shared_by} devices are none; use tensor_parallel: 1, or leave scaling out"
+        )
+        return
     if rollout.backend == "torch":
         if (placement.tensor_parallel or 1) > 1:
             yield f"an engine of {shared_by} devices needs rollout.backend vllm; torch generates on single devices"

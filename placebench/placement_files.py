@@ -139,7 +139,12 @@ class _File:
         return value
 
 
-_NO_NAME = "must be a short text of letters, digits, spaces and + = . , : @ / -"
+# Names become folders and stand in messages and tables: none of signs alone, none that ends in a space.
+_NAME = re.compile(r"(?=.{1,60}\Z)\w([\w+=.,:@/ -]*[\w+=.,:@/-])?")
+_NO_NAME = (
+    "must be a short text of letters, digits, spaces and + = . , : @ / -, beginning with a letter or digit and not"
+    " ending with a space"
+)
 _EXAMPLES = {"pools": "pools: {actor_pool: [2], critic_pool: [2]}", "roles": "roles: {actor: actor_pool, …}"}
 
 
@@ -148,7 +153,7 @@ def _plural_nodes(count: int) -> str:
 
 
 def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[\w+=.,:@/ -]{1,60}", value) is not None
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 def _whole(value: Any, least: int) -> int:

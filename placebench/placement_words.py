@@ -52,10 +52,8 @@ def parse_placements(text: str, nodes: Nodes, *, has_critic: bool = True) -> tup
 
 def readable_placements(text: str, nodes: Nodes, reasons: Reasons, *, has_critic: bool = True) -> tuple[Placement, ...]:
     """The placements of a list's words that can be read; what is wrong with the others goes to `reasons`."""
-    words = split_words(text)
-    if "" in words:
-        reasons.add([f"--placements {text!r} has an empty entry: write for example standard,split"])
-    attempts = [reasons.attempt(partial(parse_placement, word, nodes, has_critic=has_critic)) for word in words if word]
+    words = _given_words(text, reasons)
+    attempts = [reasons.attempt(partial(parse_placement, word, nodes, has_critic=has_critic)) for word in words]
     placements = [placement for placement in attempts if placement]
     names = [placement.name for placement in placements]
     reasons.add(
@@ -64,6 +62,20 @@ def readable_placements(text: str, nodes: Nodes, reasons: Reasons, *, has_critic
         if names.count(name) > 1
     )
     return tuple(placements)
+
+
+def refuse_wrong_words(text: str, reasons: Reasons, *, has_critic: bool = True) -> None:
+    """Add to `reasons` what is wrong with a list's words on whatever nodes."""
+    for word in _given_words(text, reasons):
+        reasons.attempt(partial(refuse_wrong_word, word, has_critic=has_critic))
+
+
+def _given_words(text: str, reasons: Reasons) -> tuple[str, ...]:
+    """The words of a list; empty ones go to `reasons`."""
+    words = split_words(text)
+    if "" in words:
+        reasons.add([f"--placements {text!r} has an empty entry: write for example standard,split"])
+    return tuple(word for word in words if word)
 
 
 def parse_placement(word: str, nodes: Nodes, *, has_critic: bool = True) -> Placement:
@@ -203,7 +215,8 @@ SETTINGS: Mapping[str, Setting] = {
     "staleness": Setting(
         "K",
         "updates by which the weights that generate may lag behind; 0 (the default) is strictly synchronous",
-        lambda text: int(text) if re.fullmatch("[0-9]{1,4}", text) else None,
+        # Any number, so that one that is too large is refused for that; Python reads none of more digits.
+        lambda text: int(text) if re.fullmatch("[0-9]{1,4300}", text) else None,
     ),
     "inflight_updates": Setting(
         "true|false",

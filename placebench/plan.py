@@ -16,7 +16,7 @@ from placebench.memory import MemoryEstimate
 from placebench.models import JobShapes, model_shape
 from placebench.placement import Placement
 from placebench.placement_checks import impossible_placements
-from placebench.placement_words import readable_placements
+from placebench.placement_words import readable_placements, refuse_wrong_words
 from placebench.ppo.checkpoints import Checkpoint, changes, checkpoint_bytes, differences, read_checkpoint
 from placebench.rounds import AutoRounds, auto_rounds, planned_rounds
 from placebench.runfolder import RunFolder, slug
@@ -255,7 +255,7 @@ def make_plan(request: RunRequest) -> Plan:
     cluster, devices = found or (None, None)
     if devices:
         reasons.add(_not_here(request))
-    placements = _bind_readable(words, devices, request, reasons) if devices else ()
+    placements = _bind_readable(words, devices or (), request, reasons)
     path = request.resume_from
     start = reasons.attempt(lambda: read_checkpoint(path)) if path is not None else None
     every, before = request.checkpoint_every, start.step if start else 0
@@ -295,8 +295,14 @@ def make_plan(request: RunRequest) -> Plan:
 def _bind_readable(
     words: str, devices: Sequence[Device], request: RunRequest, reasons: Reasons
 ) -> tuple[BoundPlacement, ...]:
-    """The placements that can be read, with their devices; what is wrong with the others goes to `reasons`."""
+    """The placements that can be read, with their devices; what is wrong with the others goes to `reasons`.
+
+    Without devices it is what would be wrong on any.
+    """
     has_critic = asks_for_critic(request.workload)
+    if not devices:
+        refuse_wrong_words(words, reasons, has_critic=has_critic)
+        return ()
     readable = readable_placements(words, devices_per_node(devices), reasons, has_critic=has_critic)
     return tuple(bind(placement, devices) for placement in readable)
 

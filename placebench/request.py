@@ -69,13 +69,18 @@ def _origin(key: str, flags: Mapping[str, str], config: Path | None) -> str:
         return ", ".join(dict.fromkeys(given))
     if config is None:
         return "workload"
+    return _place(config, key)
+
+
+def _place(config: Path, key: str) -> str:
+    """The line of the file that sets a key; the file alone for a default of it, or for a pipe, which is read once."""
     line = find_line(config, key)
     return str(config) if line is None else f"{config}, line {line}"
 
 
 def _run_value(config: Path, key: str, value: Any) -> Any:
     """The checked value of a key of the file that belongs to the run, not to the workload."""
-    where = f"{config}, line {find_line(config, key)}: {key}"
+    where = f"{_place(config, key)}: {key}"
     if key == "rounds":
         if value != "auto" and (type(value) is not int or not 1 <= value <= MOST_ROUNDS):
             raise UsageError(f"{where}: {value!r} is neither a number from 1 to {MOST_ROUNDS} nor auto")

@@ -1,6 +1,5 @@
 """Going on with a run that was interrupted, failed in part, or is to have more rounds."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,6 +25,7 @@ from placebench.plan import (
     no_room_for_checkpoints,
 )
 from placebench.ppo.checkpoints import read_checkpoint
+from placebench.reading import parse_json
 from placebench.resumptions import recorded_resumptions
 from placebench.rounds import auto_rounds, auto_rounds_from, planned_rounds
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status
@@ -54,7 +54,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         name, every = str(content["name"]), content.get("checkpoint_every") and int(content["checkpoint_every"])
         checkpoint = Path(content["resumed_from"]["checkpoint"]) if content.get("resumed_from") else None
         _read_rest(content)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{folder.run_file}: not as this placebench writes it: {error!r}; start a new run") from None
     mark_interrupted(path)
     reasons = Reasons()
@@ -94,7 +94,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
 
 def _read_run(folder: RunFolder) -> dict[str, Any]:
     try:
-        content = json.loads(folder.run_file.read_text(encoding="utf-8"))
+        content = parse_json(folder.run_file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"--resume {folder.path}: there is no run; name a folder with run.json in it") from None
     except (OSError, ValueError) as error:

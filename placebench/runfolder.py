@@ -15,6 +15,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO
 
+from placebench.reading import parse_json
+
 SCHEMA_VERSION = 1
 # Begins the line in which a worker that is refused memory tells what its models hold.
 HELD = "held by "
@@ -104,7 +106,7 @@ class Trial:
     def read_progress(self) -> dict[str, Any]:
         """What the job was doing last; empty before it has said so."""
         try:
-            content: dict[str, Any] = json.loads(self.progress.read_text(encoding="utf-8"))
+            content: dict[str, Any] = parse_json(self.progress.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         return content
@@ -224,7 +226,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     with stream:
         for line in stream:
             if line.endswith("\n"):
-                yield json.loads(line)
+                yield parse_json(line)
 
 
 class JsonlTail:
@@ -250,4 +252,4 @@ class JsonlTail:
 
     def read(self) -> list[dict[str, Any]]:
         """The objects of those lines."""
-        return [json.loads(line) for line in self.read_lines()]
+        return [parse_json(line) for line in self.read_lines()]

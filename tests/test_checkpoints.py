@@ -170,7 +170,12 @@ def change_state(path: Path, **content: Any) -> None:
         (lambda path: (path / "actor.pt").write_bytes(b"we"), "actor.pt has 2 bytes and was written with 7"),
         (lambda path: (path / "state.json").write_text("{"), "state.json is damaged"),
         (lambda path: (path / "state.json").write_text("[]"), "not as this placebench writes it"),
+        (lambda path: (path / "state.json").write_text("[" * 100_000), "state.json is damaged"),
         (lambda path: change_state(path, schema_version=2), "not as this placebench writes it"),
+        (lambda path: change_state(path, step=float("inf")), "not as this placebench writes it"),
+        (lambda path: change_state(path, step=-3), "not as this placebench writes it"),
+        (lambda path: change_state(path, kl_coef=float("nan")), "not as this placebench writes it"),
+        (lambda path: change_state(path, files={}), "not as this placebench writes it"),
         (lambda path: change_state(path, step=9), "with 2 warm-up steps --steps must be at least 12; it is 10"),
     ],
 )

@@ -59,6 +59,8 @@ def test_folders_that_are_no_run_are_refused_in_one_line(tmp_path: Path) -> None
     empty.mkdir()
     no_json = SyntheticRun(rounds=1).write(tmp_path / "no-json")
     (no_json / "run.json").write_text("{")
+    deep = SyntheticRun(rounds=1).write(tmp_path / "deep")
+    (deep / "run.json").write_text("[" * 100_000)
     other = SyntheticRun(rounds=1).write(tmp_path / "other")
     (other / "run.json").write_text("[]")
     cases = {
@@ -66,10 +68,12 @@ def test_folders_that_are_no_run_are_refused_in_one_line(tmp_path: Path) -> None
         empty: "there is no run.json in it",
         run / "run.json": "is a file",
         no_json: "cannot read it as JSON",
+        deep: "cannot read it as JSON: its brackets are nested too deep",
         other: "it has no schema_version",
         damage_run_file(SyntheticRun(rounds=1).write(tmp_path / "newer"), schema_version=2): "upgrade placebench",
         damage_run_file(SyntheticRun(rounds=1).write(tmp_path / "odd"), rounds="many"): "not as placebench writes it",
         damage_run_file(SyntheticRun(rounds=1).write(tmp_path / "gone-on"), resumptions=1): "resumptions: 1 is no list",
+        damage_run_file(SyntheticRun(rounds=1).write(tmp_path / "vast"), rounds=math.inf): "not as placebench writes",
         damage_run_file(SyntheticRun(rounds=1).write(tmp_path / "less"), devices=[{}]): "'kind' is missing",
     }
     for path, message in cases.items():
@@ -83,6 +87,7 @@ def test_folders_that_are_no_run_are_refused_in_one_line(tmp_path: Path) -> None
     ("name", "line", "message"),
     [
         ("spans.jsonl", "nonsense\n", "not one JSON object"),
+        ("spans.jsonl", "[" * 100_000 + "\n", "not one JSON object"),
         ("spans.jsonl", '{"step": 1}\n', "must be an object with step, phase"),
         ("steps.jsonl", "[1]\n", "must be an object with step, metrics"),
         ("devices.jsonl", '{"mono": 1}\n', "must be an object with kind"),

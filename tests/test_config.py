@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from typing import Any
 
@@ -177,13 +178,28 @@ def test_a_wrong_file_is_one_line_with_its_place(tmp_path: Path, yaml: str, reas
 
 
 @pytest.mark.parametrize(
-    ("make", "reason"), [(Path.mkdir, "Is a directory"), (lambda path: path.write_bytes(b"\xff"), "UTF-8")]
+    ("make", "reason"),
+    [
+        (Path.mkdir, "Is a directory"),
+        (lambda path: path.write_bytes(b"\xff"), "UTF-8"),
+        (os.mkfifo, "it is a pipe or a device; name a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is a pipe or a device"),
+    ],
 )
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, make: Any, reason: str) -> None:
     path = tmp_path / "bench.yaml"
     make(path)
     with pytest.raises(UsageError, match=reason):
         load_yaml(path)
+
+
+def test_what_the_shell_has_opened_is_read_once() -> None:
+    read, write = os.pipe()
+    with os.fdopen(write, "w") as stream:
+        stream.write("steps: 3\nrounds: 0\n")
+    with pytest.raises(UsageError, match=rf"^/dev/fd/{read}: rounds: 0 is neither a number"):
+        build_request({}, [], [], Path(f"/dev/fd/{read}"))
+    os.close(read)
 
 
 def test_the_line_of_a_key_is_found(tmp_path: Path) -> None:

@@ -63,3 +63,9 @@ def test_a_mixture_of_experts_is_refused(tmp_path: Path, kind: str) -> None:
     transformers.AutoConfig.for_model(kind).save_pretrained(tmp_path)
     with pytest.raises(UsageError, match=r"config\.json: a mixture of experts \(.*experts.* \d+.*choose a dense model"):
         model_shape(str(tmp_path))
+
+
+def test_a_config_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(UsageError, match="cannot read it as JSON: its brackets are nested too deep"):
+        model_shape(str(tmp_path))

@@ -149,7 +149,11 @@ def test_an_impossible_workload_is_refused(tmp_path: Path, workload: dict[str, A
     [
         ("raise SystemError('no')", "cannot import it: SystemError: no"),
         ("def f(:", "cannot import it: SyntaxError: invalid syntax"),
-        ("import os; os._exit(3)", "importing scores ends the process (3)"),
+        ("import os; os._exit(3)", "data.reward 'scores:score': importing scores ends the process (3); take out of"),
+        ("import os; os._exit(0)", "data.reward 'scores:score': importing scores ends the process (0); take out of"),
+        ("import sys; sys.exit('bye')", "data.reward 'scores:score': cannot import it: SystemExit: bye"),
+        ("raise ValueError('two\\nlines')", "data.reward 'scores:score': cannot import it: ValueError: two"),
+        ("import os; os.write(2, b'\\xff\\n'); os._exit(3)", "importing scores ends the process (3)"),
         ("import time; time.sleep(60)", "importing scores takes more than 1 s"),
     ],
 )
@@ -162,6 +166,21 @@ def test_a_reward_of_the_user_that_cannot_be_imported_is_refused(
         monkeypatch.setattr(checks, "_IMPORT_TIMEOUT_S", 1)
     (found,) = reasons(request(tmp_path, workload={"data": {"reward": "scores:score"}}))
     assert reason in found
+
+
+def test_words_that_nobody_can_read_are_told_without_devices_too(tmp_path: Path) -> None:
+    wanted = request(
+        tmp_path, devices="gpu:99", placements="spilt,,split/overlap=x,ddp:4", workload={"model": "nope"}, dry_run=True
+    )
+    found = reasons(wanted)
+    for reason in (
+        "unknown model 'nope'",
+        "unknown placement 'spilt'",
+        "has an empty entry",
+        "placement 'split/overlap=x': unknown setting 'overlap=x'",
+    ):
+        assert any(reason in line for line in found)
+    assert len(found) == 5  # the last one says that the GPUs are not there
 
 
 def test_a_plan_for_other_hosts_needs_nothing_installed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

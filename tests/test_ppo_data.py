@@ -1,6 +1,7 @@
 """Prompts, answers, rewards and tokenizers, in this process."""
 
 import json
+import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -72,6 +73,13 @@ def test_a_step_of_a_large_file_costs_no_more_than_its_prompts() -> None:
         ("a.jsonl", "[1]", "line 1: must be an object"),
         ("a.jsonl", '{"prompt": "a"}\n{"question": "b"}', "line 2: no field 'prompt'"),
         ("a.jsonl", '{"prompt": 3}', "must be text"),
+        ("a.jsonl", '{"prompt": []}', "line 1: 'prompt' must be text or a list of chat messages"),
+        ("a.jsonl", '{"prompt": [{"role": "user"}]}', "line 1: 'prompt': message 1 must be an object whose content is"),
+        ("a.jsonl", '{"prompt": [{"content": "a"}, {"content": 3}]}', "message 2 must be an object"),
+        ("a.jsonl", '{"prompt": [{"content": null}]}', "message 1 must be an object"),
+        ("a.jsonl", '{"prompt": [{"content": [{"type": "text", "text": "a"}]}]}', "message 1 must be an object"),
+        ("a.jsonl", '{"prompt": [{"content": "a"}, "b"]}', "message 2 must be an object"),
+        ("a.jsonl", "[" * 100_000, "line 1: not JSON: its brackets are nested too deep"),
         ("a.jsonl", "", "has no prompts"),
         ("a.parquet", "no table", "cannot read it as parquet"),
         ("a.txt", "", "use arithmetic, code, a .jsonl or a .parquet file"),
@@ -81,6 +89,20 @@ def test_unusable_prompt_files(tmp_path: Path, name: str, text: str, words: str)
     (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=words):
         open_prompts(Data(source=str(tmp_path / name)), 0, 16)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_prompts_are_not_waited_for_at_a_pipe(tmp_path: Path, suffix: str) -> None:
+    pipe = tmp_path / f"a.{suffix}"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="it is a pipe or a device; name a regular file"):
+        open_prompts(Data(source=str(pipe)), 0, 16)
+
+
+def test_chat_messages_need_no_role_and_may_hold_separators_of_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"prompt": [{"content": "a\u2028b"}, {"role": "user", "content": "c"}]}\r\n')
+    (prompt,) = open_prompts(Data(source=str(tmp_path / "a.jsonl")), 0, 16).step_prompts(1, 1)
+    assert prompt.text == "a\u2028b\nc"
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,7 @@ def test_fewer_rounds_or_another_device_cannot_be_resumed(tmp_path: Path) -> Non
         ("wall", {"total_s": "long"}),
         ("placements", [{"name": "standard", "pools": None}]),
         ("checkpoint_every", "often"),
+        ("rounds", float("inf")),
         ("resumed_from", "a checkpoint"),
         ("cluster", {}),
         ("resumptions", "often"),

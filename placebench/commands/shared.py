@@ -1,6 +1,5 @@
 """What several commands need."""
 
-import json
 import math
 import os
 import re
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from placebench.errors import UsageError
+from placebench.reading import parse_json
 from placebench.rounds import MOST_ROUNDS
 from placebench.telemetry.samples import MAX_HZ
 
@@ -62,7 +62,7 @@ def find_run(text: str) -> Path:
 def _started(run_file: Path) -> str:
     """When a run was started, by its file, for a folder may have been renamed; empty where that cannot be read."""
     try:
-        return str(json.loads(run_file.read_text(encoding="utf-8"))["started"])
+        return str(parse_json(run_file.read_text(encoding="utf-8"))["started"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

@@ -4,7 +4,6 @@ The figures lie in `calibration.json` in the folder of the run that measured the
 newest calibration beside its own run that had the same devices and the same workload but for the seed.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from placebench.compare.run import Run
 from placebench.compare.statistics import Noise
+from placebench.reading import parse_json
 from placebench.runfolder import RunFolder, write_json
 
 
@@ -62,7 +62,7 @@ def find_calibration(run: Run) -> Calibration | None:
     for path in sorted(beside.glob("*/calibration.json"), reverse=True):
         folder = RunFolder(path.parent)
         try:
-            manifest = json.loads(folder.run_file.read_text(encoding="utf-8"))
+            manifest = parse_json(folder.run_file.read_text(encoding="utf-8"))
             if folder.path.name != run.folder.path.resolve().name and _setting(manifest) == _setting(run.manifest):
                 return _read(folder)
         except (OSError, ValueError, KeyError, TypeError):
@@ -77,7 +77,7 @@ def _setting(manifest: Mapping[str, Any]) -> tuple[object, object]:
 
 
 def _read(folder: RunFolder) -> Calibration:
-    content = json.loads(folder.calibration_file.read_text(encoding="utf-8"))
+    content = parse_json(folder.calibration_file.read_text(encoding="utf-8"))
     variations = {key: Variation(**found) for key, found in content["variations"].items()}
     if content["schema_version"] != 1 or not all(math.isfinite(found.pair) for found in variations.values()):
         raise ValueError("not a calibration of this version")

@@ -1,6 +1,5 @@
 """Reading a run folder, finished or not, into frames."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +14,7 @@ from placebench.errors import UsageError
 from placebench.logs.timing import STEP
 from placebench.models import PRESETS, JobShapes
 from placebench.placement import Role
+from placebench.reading import parse_json
 from placebench.resumptions import Resumption, recorded_resumptions
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status, Trial, read_jsonl
 from placebench.telemetry.spans import CONTROLLER
@@ -334,7 +334,7 @@ def load_run(path: Path) -> Run:
             int((manifest.get("resumed_from") or {"step": 0})["step"]),
             recorded_resumptions(manifest),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise UsageError(f"{folder.run_file}: not as placebench writes it: {what}") from None
 
@@ -347,7 +347,7 @@ def is_whole_step(spans: pd.DataFrame) -> "pd.Series[bool]":
 
 def _read_manifest(folder: RunFolder) -> dict[str, Any]:
     try:
-        content = json.loads(folder.run_file.read_text(encoding="utf-8"))
+        content = parse_json(folder.run_file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         what = "there is no run.json in it" if folder.path.is_dir() else "there is no such folder"
         raise UsageError(f"{folder.path}: {what}; name the folder of a run, such as runs/<time>-<name>") from None

@@ -12,13 +12,13 @@ looks like a checkpoint. Only the newest checkpoint of a launch is kept.
 Nothing here needs torch: `model_state` reads and writes the models.
 """
 
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from placebench.errors import UsageError
 from placebench.models import JobShapes
 from placebench.placed import placed_workload
 from placebench.placement import Placement
+from placebench.reading import parse_json
 from placebench.runfolder import write_json
 from placebench.workload import Workload
 
@@ -134,19 +135,19 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """
     path = _newest(path)
     try:
-        content = json.loads((path / STATE).read_text(encoding="utf-8"))
+        content = parse_json((path / STATE).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"--resume-from {path}: cannot read {STATE}: {error.strerror}; name a checkpoint") from None
     except ValueError:
         raise UsageError(f"--resume-from {path}: {STATE} is damaged; name another checkpoint") from None
     try:
-        if content["schema_version"] != SCHEMA_VERSION:
-            raise ValueError
-        checkpoint = Checkpoint(
-            path.resolve(), int(content["step"]), float(content["kl_coef"]), dict(content["workload"])
-        )
+        step, kl_coef = int(content["step"]), float(content["kl_coef"])
         sizes = {str(name): int(size) for name, size in content["files"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError):
+        is_ours = content["schema_version"] == SCHEMA_VERSION and model_file("actor") in sizes
+        if not is_ours or step < 1 or not isfinite(kl_coef):
+            raise ValueError
+        checkpoint = Checkpoint(path.resolve(), step, kl_coef, dict(content["workload"]))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise UsageError(f"--resume-from {path}: {STATE} is not as this placebench writes it") from None
     for name, size in sizes.items():
         file = path / name

@@ -1,7 +1,7 @@
 """Prompts: generated from the seed, or read from a file; every step's prompts follow from seed and step."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from placebench.errors import UsageError
 from placebench.ppo.code_tests import code_tests, problems, read_tests
+from placebench.reading import parse_json, read_text, refuse_pipe
 from placebench.workload import Data
 
 
@@ -116,15 +117,12 @@ def open_prompts(data: Data, seed: int, longest: int, compared_by: str | None = 
 
 
 def _read_jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot read it: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
-    for number, line in enumerate(lines, start=1):
+    # Not splitlines: it would also cut at U+2028 and the like, which JSON allows within a text.
+    for number, line in enumerate(read_text(path, "utf-8-sig").split("\n"), start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError as error:
             raise UsageError(f"{path}, line {number}: not JSON: {error}") from None
         if not isinstance(row, dict):
@@ -136,6 +134,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     import pyarrow
     import pyarrow.parquet
 
+    refuse_pipe(path)
     try:
         table = pyarrow.parquet.read_table(path)
     except (OSError, pyarrow.ArrowException) as error:
@@ -150,7 +149,7 @@ def _prompt(row: Mapping[str, Any], data: Data, where: str, compared_by: str | N
         raise UsageError(f"{where}: no field {data.prompt_key!r} (data.prompt_key); it has {', '.join(row)}")
     content = row[data.prompt_key]
     if isinstance(content, list):
-        content = "\n".join(str(message["content"]) for message in content if isinstance(message, Mapping))
+        content = _chat(content, f"{where}: {data.prompt_key!r}")
     if not isinstance(content, str) or not content:
         raise UsageError(f"{where}: {data.prompt_key!r} must be text or a list of chat messages")
     answer = row.get(data.answer_key)
@@ -161,6 +160,20 @@ def _prompt(row: Mapping[str, Any], data: Data, where: str, compared_by: str | N
     if compared_by is not None:
         _check_answer(answer, row, data, where, compared_by)
     return Prompt(content, "" if answer is None else str(answer))
+
+
+def _chat(messages: Sequence[object], where: str) -> str:
+    """The text of chat messages, whose roles are not looked at: each message's content on lines of its own."""
+    texts: list[str] = []
+    for number, message in enumerate(messages, start=1):
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if not isinstance(content, str):
+            raise UsageError(
+                f"{where}: message {number} must be an object whose content is text, such as"
+                ' {"role": "user", "content": "1+1="}'
+            )
+        texts.append(content)
+    return "\n".join(texts)
 
 
 def _check_answer(answer: object, row: Mapping[str, Any], data: Data, where: str, compared_by: str) -> None:

@@ -58,7 +58,7 @@ def load_reward(name: str) -> RewardFunction:
         sys.path.insert(0, os.getcwd())
     try:
         function = getattr(importlib.import_module(module_name), function_name)
-    except Exception as error:  # noqa: BLE001 - a module may raise anything as it is imported
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything as it is imported
         raise UsageError(f"data.reward {name!r}: cannot import it: {type(error).__name__}: {error}") from None
     if not callable(function):
         raise UsageError(f"data.reward {name!r}: {function_name} is not a function")

@@ -5,7 +5,6 @@
 """
 
 import argparse
-import json
 import math
 import os
 import signal
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 
 from placebench.devices import Device, device_from_dict, device_to_dict
 from placebench.errors import PlacebenchError, UsageError
+from placebench.reading import parse_json
 from placebench.runfolder import SCHEMA_VERSION, Trial, append_jsonl
 from placebench.telemetry.cpu_source import CpuSource
 from placebench.telemetry.processes import ProcessFile, ProcessSource
@@ -201,7 +201,7 @@ def read_devices(trial: Trial) -> tuple[Device, ...]:
     """
     path = trial.launch_file
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))["devices"]
+        entries = parse_json(path.read_text(encoding="utf-8"))["devices"]
     except OSError as error:
         raise UsageError(f"{path}: cannot read it: {error.strerror}") from None
     except (KeyError, TypeError, ValueError):

@@ -1,0 +1,51 @@
+"""Reading files that users name or may have damaged: nothing is waited for without end, nothing overflows the stack."""
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+from placebench.errors import UsageError
+
+# What the user's shell has opened for this very command (`<(...)`, `|`): somebody writes there.
+_OPENED = ("/dev/stdin", "/dev/fd/")
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """The text of a file that the user names.
+
+    Raises:
+        UsageError: the file cannot be read, or is a pipe or a device.
+    """
+    refuse_pipe(path)
+    try:
+        return path.read_text(encoding=encoding)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"{path}: cannot read it: {reason}") from None
+
+
+def refuse_pipe(path: Path) -> None:
+    """See that a path is no named pipe or device, which may never come to an end.
+
+    Raises:
+        UsageError: it is one.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return  # told, with the reason, when it is opened
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or str(path).startswith(_OPENED)):
+        raise UsageError(f"{path}: cannot read it: it is a pipe or a device; name a regular file")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: it is not JSON, or its brackets are nested too deep to be read.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("its brackets are nested too deep") from None
