@@ -60,6 +60,8 @@ def write(name: str, text: str) -> str:
         (["run", "--rounds", "many"], "--rounds 'many': neither a number from 1 to 10000 nor auto"),
         (["run", "--precision", "2%"], "--precision: only for a number of rounds that is not fixed: add --rounds auto"),
         (["run", "--rounds", "auto", "--precision", "wide"], "--precision 'wide': write a share, such as 5% or 0.05"),
+        (["run", "--rounds", "auto", "--precision", "0"], "--precision 0: give at least 0.01%, and less than 100%"),
+        (["run", "--rounds", "auto", "--precision", "1e-200"], "--precision 1e-200: give at least 0.01%"),
         (["run", "--warmup-steps", "10"], "warmup_steps 10 leaves none of 10 steps to measure"),
         (["run", "--seed", "-1"], "--seed: seed: input should be greater than or equal to 0"),
         (["run", "--devices", "gpu:999"], "--devices gpu:999: found "),
