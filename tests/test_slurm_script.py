@@ -141,6 +141,12 @@ def test_an_h_within_a_short_option_asks_for_no_help() -> None:
         (["--", "run", "--config", "nofile.yaml"], "nofile.yaml: cannot read it"),
         (["--", "run", "--set", "batch.sizes=3"], "unknown key 'batch.sizes'"),
         (["--", "run", "--set", "data.source=no.jsonl"], "no.jsonl"),
+        (["--", "run", "--set", "data.reward=luck"], "data.reward 'luck': use "),
+        (["--", "run", "--set", "reward_model=qwen2.5-0.5b"], "reward_model qwen2.5-0.5b: its vocabulary has"),
+        (
+            ["--", "run", "--set", "data.source=code", "--set", "batch.max_prompt_length=4"],
+            "tokens and batch.max_prompt_length is 4; raise it",
+        ),
         (["--", "run", "--model", "qwen2.5-9b"], "unknown model 'qwen2.5-9b'"),
         (["--", "run", "--precision", "5%"], "--precision"),
         (["--", "run", "--name", "two words"], "--name 'two words'"),
@@ -174,6 +180,8 @@ def test_what_cannot_be_is_refused_before_it_is_submitted(words: list[str], said
         ["--gpus-per-node", "4", "--", "run", "--devices", "gpu", "--placements", "split:2+2"],
         # How many devices share the batch is known on the nodes alone.
         ["--nodes", "3", "--", "run", "--batch-size", "64"],
+        # So is whether they have the reward's module.
+        ["--", "run", "--set", "data.reward=module_of_the_nodes:score"],
         ["--", "run", "--model", "somebody/model", "--rounds", "auto"],
         ["--time", "2:01", "--", "run"],
         ["-t", "0", "--", "run"],  # no limit
