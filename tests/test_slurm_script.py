@@ -316,6 +316,29 @@ def test_a_run_that_goes_on_has_its_checkpoint_already(tmp_path: Path, start: tu
     assert again == [*given, *kept, *cluster, "--resume", str(tmp_path / "runs" / "b")]
 
 
+@pytest.mark.parametrize(
+    ("files", "reports"),
+    [
+        ({}, True),
+        ({"summary.json": "interrupted", "report.html": ""}, True),  # of an earlier stop
+        ({"summary.json": "done"}, True),
+        ({"summary.json": "done", "report.html": ""}, False),
+    ],
+)
+def test_a_run_that_lacks_its_report_alone_is_not_run_again(
+    tmp_path: Path, files: dict[str, str], reports: bool
+) -> None:
+    run = tmp_path / "runs" / "b"
+    run.mkdir(parents=True)
+    for name, status in {"run.json": "done", **files}.items():
+        (run / name).write_text(json.dumps({"status": status}))
+    command = run_command(("run", "--rounds", "3"), tmp_path, "n1:1")[3:]
+    begun_again = ["run", "--rounds", "3", "--ray-address", "n1:1", "--out", str(tmp_path / "runs")]
+    assert command == (["report", str(run)] if reports else begun_again)
+    (run / "run.json").write_text(json.dumps({"status": "interrupted"}))
+    assert run_command(("run",), tmp_path, "n1:1")[-2:] == ["--resume", str(run)]
+
+
 # The programs of a SLURM whose controller does not answer squeue; what it is asked for besides is written down.
 SLOW_SLURM = {
     "scontrol": '[ "$1" = show ] && echo n1 || echo "$@" >>"$ASKED"',
