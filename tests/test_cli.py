@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -319,18 +320,25 @@ def test_latest_is_the_newest_run_here() -> None:
     assert find_run("latest") == Path("runs/20260302T100000Z-b")
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_report_that_is_stopped_says_that_the_launches_are_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
 ) -> None:
     def stop(_: Path) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     result = RunResult(tmp_path / "a-run", 2, 2, (), None)
     monkeypatch.setattr("placebench.runner.execute", lambda *_: result)
     monkeypatch.setattr(cli, "_report", stop)
-    done = invoke("run", "--devices", "cpu:2", "--rounds", "1")
-    assert done.exit_code == 130
+    before = signal.getsignal(number)
+    # As it is outside of the report, which must not be what the test process dies of.
+    signal.signal(number, lambda *_: None)
+    try:
+        done = invoke("run", "--devices", "cpu:2", "--rounds", "1")
+    finally:
+        signal.signal(number, before)
+    assert done.exit_code == code
     assert done.stderr == (
-        "placebench: stopped while the report was made: 2 of 2 launches are done; see them with placebench show"
-        f" {tmp_path / 'a-run'}\n"
+        f"placebench: stopped by {number.name} while the report was made: 2 of 2 launches are done; make it with"
+        f" placebench report {tmp_path / 'a-run'}\n"
     )
