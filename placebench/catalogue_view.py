@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from placebench.catalogue import Entry, look_up, usual_words
+from placebench.checks import unusable_workload
 from placebench.devices import Device, index_ranges
 from placebench.errors import Reasons
 from placebench.placement_presets import PRESETS
@@ -27,8 +28,8 @@ def show_catalogue(request: RunRequest, words: Sequence[str], console: Console) 
         console: where to.
 
     Raises:
-        UsageError: devices or workload cannot be, or, once all are shown, words are no placements; one line for every
-            reason.
+        UsageError: devices or workload cannot be, whatever the placement, or, once all are shown, words are no
+            placements; one line for every reason.
     """
     if request.placements and not words:
         words = [request.placements]
@@ -36,6 +37,9 @@ def show_catalogue(request: RunRequest, words: Sequence[str], console: Console) 
     reasons = Reasons()
     found = reasons.attempt(lambda: find_devices(request))
     workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
+    if workload:
+        # It may run on other hosts, which alone have its packages.
+        reasons.add(unusable_workload(workload, elsewhere=True, tries_reward=False))
     reasons.raise_any()
     assert found is not None
     assert workload is not None

@@ -109,12 +109,13 @@ def full_disks(folder: Path) -> Iterator[str]:
             )
 
 
-def unusable_workload(workload: Workload, *, elsewhere: bool = False) -> Iterator[str]:
+def unusable_workload(workload: Workload, *, elsewhere: bool = False, tries_reward: bool = True) -> Iterator[str]:
     """Models, data, reward and rollout that are not there or do not go together.
 
     Args:
         workload: to be checked.
         elsewhere: whether it is planned for other hosts, so that nothing need be installed here.
+        tries_reward: whether the reward must work on this host: its module imported, its sandbox there.
     """
     has_models = True
     length = workload.batch.max_prompt_length + workload.batch.max_response_length
@@ -138,7 +139,7 @@ def unusable_workload(workload: Workload, *, elsewhere: bool = False) -> Iterato
         yield from _unusable_critic(workload.critic_model, workload.model)
     yield from _unusable_prompts(workload)
     if workload.reward_model is None:
-        yield from _unusable_reward(workload.data.reward)
+        yield from _unusable_reward(workload.data.reward, tries=tries_reward)
     else:
         yield from _unusable_reward_model(workload.reward_model, workload.model)
     # vLLM is what models of real size begin with: of one that is not there, it may not be what is wanted.
@@ -272,18 +273,20 @@ def _unusable_reward_model(model: str, actor: str) -> Iterator[str]:
         )
 
 
-def _unusable_reward(name: str) -> Iterator[str]:
-    """A reward that is neither built in nor a `module:function` that can be imported."""
+def _unusable_reward(name: str, *, tries: bool) -> Iterator[str]:
+    """A reward that is neither built in nor a `module:function`, or, where it is tried, one that does not work here."""
     from placebench.ppo.rewards import REWARDS
     from placebench.ppo.sandbox import why_unavailable
 
     if name in REWARDS:
-        if name == "code_tests" and (reason := why_unavailable()):
+        if tries and name == "code_tests" and (reason := why_unavailable()):
             yield f"data.reward {name}: {reason}; take another reward or host"
         return
     module, colon, function = name.partition(":")
     if not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
         yield f"data.reward {name!r}: use {', '.join(REWARDS)}, or module:function"
+        return
+    if not tries:
         return
     # In a process of its own: what the user's module starts or loads must not stay here while launches are timed.
     command = [sys.executable, "-c", _IMPORT_REWARD, name, _IMPORTED]

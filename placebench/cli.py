@@ -287,15 +287,18 @@ def _start(plan: "Plan", *, dry_run: bool) -> None:
         return
     from placebench.display import open_display
     from placebench.runner import execute
+    from placebench.signals import Stopped, raised_signals
 
     result = execute(plan, ["placebench", *sys.argv[1:]], open_display())
     if result.done:
         try:
-            _report(result.folder)
-        except KeyboardInterrupt:
+            with raised_signals():
+                _report(result.folder)
+        except Stopped as stopped:
             raise InterruptedRunError(
-                f"stopped while the report was made: {result.done} of {result.total} launches are done; see them with"
-                f" placebench show {result.folder}"
+                f"stopped by {stopped} while the report was made: {result.done} of {result.total} launches are done;"
+                f" make it with placebench report {result.folder}",
+                stopped.exit_code,
             ) from None
     result.raise_unless_done()
 

@@ -75,9 +75,17 @@ class TimeLimitError(PlacebenchError):
 
 
 class InterruptedRunError(PlacebenchError):
-    """The user stopped the run; what is done is kept."""
+    """The user stopped the run; what is done is kept.
+
+    Attributes:
+        exit_code: 130, unless another signal than that of Ctrl-C has ended it at once.
+    """
 
     exit_code = 130
+
+    def __init__(self, message: str, exit_code: int = exit_code) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class Reasons:

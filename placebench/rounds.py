@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 DEFAULT_ROUNDS = 3
 FIRST_LOOK = 6
 DEFAULT_PRECISION = 0.05
+# Finer than any host is quiet; the rounds that a width is expected to take grow without bound towards 0.
+LEAST_PRECISION = 1e-4
 DEFAULT_MAX_ROUNDS = 20
 # More than anybody waits for; a plan holds every one of its launches.
 MOST_ROUNDS = 10_000
@@ -83,22 +85,30 @@ class AutoRounds:
 
 
 def auto_rounds_from(content: Mapping[str, Any] | None) -> AutoRounds | None:
-    """What `to_dict` wrote; None where a run has a fixed number of rounds."""
-    return None if content is None else AutoRounds(**content)
+    """What `to_dict` wrote; None where a run has a fixed number of rounds.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not that.
+    """
+    return None if content is None else AutoRounds(**{**content, "precision": float(content["precision"])})
 
 
 def auto_rounds(request: "RunRequest", stored: AutoRounds | None = None) -> AutoRounds | None:
     """What the request says of `--rounds auto`, over what a run that is resumed has stored; None for fixed rounds.
 
     Raises:
-        UsageError: a limit is given although the number of rounds is fixed.
+        UsageError: the precision is none that rounds can reach, or a limit is given although their number is fixed.
     """
     limits = {"precision": request.precision, "max_rounds": request.max_rounds, "max_time_s": request.max_time_s}
     given = {name: value for name, value in limits.items() if value is not None}
     if request.rounds == "auto" or (request.rounds is None and stored is not None):
         before = stored or AutoRounds()
+        precision = before.precision if request.precision is None else request.precision
+        # What is stored may be from a version that took any, and nan is in no range.
+        if not LEAST_PRECISION <= precision < 1:
+            raise UsageError(f"--precision {precision:g}: give at least {LEAST_PRECISION:.2%}, and less than 100%")
         return AutoRounds(
-            before.precision if request.precision is None else request.precision,
+            precision,
             before.max_rounds if request.max_rounds is None else request.max_rounds,
             before.max_time_s if request.max_time_s is None else request.max_time_s,
         )

@@ -1,13 +1,45 @@
 """Stopping on request: the signals that end a run are noted, and the run's own loop acts on them.
 
-A handler that raised could cut a cleanup in half; this one only remembers.
+A handler that raised could cut a cleanup in half; that of a run only remembers. Where nothing has to be cleaned up, as
+while a report is made, one that raises stops at once.
 """
 
+import contextlib
 import signal
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Self
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(BaseException):
+    """A signal asks the process to end; like KeyboardInterrupt no Exception, which somebody might take for a fault.
+
+    Attributes:
+        exit_code: that of a shell for a process that the signal has ended.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+@contextlib.contextmanager
+def raised_signals() -> Iterator[None]:
+    """Let SIGINT, SIGTERM and SIGHUP raise `Stopped` in the body; a signal ignored before (nohup) stays ignored."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise Stopped(number)
+
+    before = {number: handler for number in _NUMBERS if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+    try:
+        for number in before:
+            signal.signal(number, stop)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class StopSignals:

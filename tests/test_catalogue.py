@@ -124,6 +124,28 @@ def test_what_cannot_be_read_is_refused(arguments: list[str], reason: str) -> No
     assert reason in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--model", "nope"], "unknown model 'nope': use tiny"),
+        (["--set", "reward_model=nope"], "unknown model 'nope': use tiny"),
+        (["--set", "data.source=nope.jsonl"], "nope.jsonl"),
+        (["--set", "data.reward=luck"], "data.reward 'luck': use "),
+    ],
+)
+@pytest.mark.parametrize("words", [[], ["standard"], ["standard", "split"]])
+def test_what_is_wrong_with_the_workload_is_told_once(words: list[str], arguments: list[str], reason: str) -> None:
+    result = placements(*words, *arguments, "--devices", "gpu:2@80GiB")
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1)
+    assert reason in result.stderr
+
+
+def test_what_only_other_hosts_have_is_no_fault_of_the_workload() -> None:
+    for setting in ("rollout.backend=vllm", "data.reward=module_of_the_nodes:score"):
+        result = placements("standard", "--set", setting, "--devices", "gpu:2@80GiB")
+        assert (result.exit_code, result.stderr) == (0, "")
+
+
 def test_a_list_is_read_as_run_reads_it() -> None:
     output = placements("standard,split", "learners:2,2+engines:2xtp2, ddp:4", "--devices", "gpu:4x2").output
     for word in ("standard", "split", "learners:2,2+engines:2xtp2", "ddp:4"):

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,8 @@ def write(name: str, text: str) -> str:
         (["run", "--rounds", "many"], "--rounds 'many': neither a number from 1 to 10000 nor auto"),
         (["run", "--precision", "2%"], "--precision: only for a number of rounds that is not fixed: add --rounds auto"),
         (["run", "--rounds", "auto", "--precision", "wide"], "--precision 'wide': write a share, such as 5% or 0.05"),
+        (["run", "--rounds", "auto", "--precision", "0"], "--precision 0: give at least 0.01%, and less than 100%"),
+        (["run", "--rounds", "auto", "--precision", "1e-200"], "--precision 1e-200: give at least 0.01%"),
         (["run", "--warmup-steps", "10"], "warmup_steps 10 leaves none of 10 steps to measure"),
         (["run", "--seed", "-1"], "--seed: seed: input should be greater than or equal to 0"),
         (["run", "--devices", "gpu:999"], "--devices gpu:999: found "),
@@ -317,18 +320,25 @@ def test_latest_is_the_newest_run_here() -> None:
     assert find_run("latest") == Path("runs/20260302T100000Z-b")
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_report_that_is_stopped_says_that_the_launches_are_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
 ) -> None:
     def stop(_: Path) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     result = RunResult(tmp_path / "a-run", 2, 2, (), None)
     monkeypatch.setattr("placebench.runner.execute", lambda *_: result)
     monkeypatch.setattr(cli, "_report", stop)
-    done = invoke("run", "--devices", "cpu:2", "--rounds", "1")
-    assert done.exit_code == 130
+    before = signal.getsignal(number)
+    # As it is outside of the report, which must not be what the test process dies of.
+    signal.signal(number, lambda *_: None)
+    try:
+        done = invoke("run", "--devices", "cpu:2", "--rounds", "1")
+    finally:
+        signal.signal(number, before)
+    assert done.exit_code == code
     assert done.stderr == (
-        "placebench: stopped while the report was made: 2 of 2 launches are done; see them with placebench show"
-        f" {tmp_path / 'a-run'}\n"
+        f"placebench: stopped by {number.name} while the report was made: 2 of 2 launches are done; make it with"
+        f" placebench report {tmp_path / 'a-run'}\n"
     )

@@ -12,10 +12,13 @@ from rich.console import Console
 from showing import printed, read_summary
 from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
 
+from placebench.compare.across import compare_arms
 from placebench.compare.arms import run_arms
 from placebench.compare.comparison import compare_run
+from placebench.compare.sources import ReadingOptions, Source, read_arms
 from placebench.errors import UsageError
 from placebench.report import build_report, show
+from placebench.report.across import summarize_arms
 from placebench.report.notes import notes
 from placebench.report.plots import ratios
 from placebench.report.schema import Summary
@@ -201,6 +204,35 @@ def test_all_placements_stand_in_one_table_and_nobodys_numbers_in_none(tmp_path:
     # None of them has engines of its own.
     assert "| engines wait |" not in markdown
     assert "| hidden by overlap |" in markdown
+
+
+def test_which_side_is_slower_is_told_of_the_first_placement_too(tmp_path: Path) -> None:
+    names = ("learners:1+engines:1/staleness=1", "learners:1+engines:1/staleness=2")
+    metrics = {
+        "training/trainer_wait_s": 0.5,
+        "training/engine_wait_s": 0.0,
+        "training/queue_mean": 0.0,
+        "training/lag_mean": 1.0,
+        "training/dropped_sequences": 0,
+        "training/generated_tokens": 1200,
+        "training/generating_s": 1.5,
+    }
+    path = SyntheticRun(layouts=dict.fromkeys(names, SPLIT), rounds=2, metrics=metrics).write(tmp_path / "run")
+    run_file = path / "run.json"
+    run_file.write_text(run_file.read_text().replace('"staleness": 0', '"staleness": 1'))
+    built = build_report(path)
+    first, second = read_summary(path).placements
+    assert first.headline is None
+    assert len(first.reasons) == 1
+    told = " ".join(printed(path).split())
+    for name, sentence in zip(names, (first.reasons[0], second.reasons[-1]), strict=True):
+        assert sentence.startswith(f"In {name}, learners wait 0.500 s of the ")
+        assert sentence.endswith(": the engines are the slower side, where a device more would help first.")
+        assert told.count(sentence) == 1
+        assert built.markdown.read_text().count(sentence) == 1
+        assert built.html.read_text().count(sentence) == 1
+    compared = summarize_arms(compare_arms(read_arms([Source(None, run=path)], ReadingOptions())), 2).placements
+    assert [f"In {one.name}, learners wait 0.500 s" in one.reasons[-1] for one in compared] == [True, True]
 
 
 @pytest.mark.parametrize("names", [("standard",), ("standard", "split", "other")])
@@ -397,6 +429,7 @@ import sys
 from pathlib import Path
 from rich.console import Console
 from placebench.report import build_report, show
+from placebench.report.across import summarize_arms
 build_report(Path({str(path)!r}))
 show(Path({str(path)!r}), Console())
 heavy = ("torch", "ray", "transformers", "vllm", "pynvml", "matplotlib.pyplot", "scipy.stats", "scipy.optimize")

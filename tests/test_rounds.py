@@ -16,7 +16,7 @@ from placebench.config import load_yaml
 from placebench.errors import UsageError
 from placebench.plan import RunRequest, make_plan
 from placebench.resume import resume_plan
-from placebench.rounds import FIRST_LOOK, AutoRounds, auto_rounds
+from placebench.rounds import FIRST_LOOK, LEAST_PRECISION, AutoRounds, auto_rounds
 from placebench.runfolder import RunFolder, Status
 
 # A job with spans, whose steps take `pace` times 0.1 s as far as its files tell, in no time at all.
@@ -106,6 +106,24 @@ def test_limits_need_rounds_auto(tmp_path: Path) -> None:
     assert auto_rounds(RunRequest(rounds="auto", precision=0.1)) == AutoRounds(precision=0.1)
     (tmp_path / "bench.yaml").write_text("rounds: auto\n")
     assert load_yaml(tmp_path / "bench.yaml") == {"rounds": "auto"}
+
+
+@pytest.mark.parametrize("precision", [0.0, 1e-200, 0.99e-4, 1.0, math.nan])
+def test_a_precision_that_no_rounds_reach_is_refused(precision: float) -> None:
+    for request, stored in (
+        (RunRequest(rounds="auto", precision=precision), None),
+        (RunRequest(precision=precision), AutoRounds()),
+        (RunRequest(), AutoRounds(precision)),
+    ):
+        with pytest.raises(UsageError, match=r"^--precision \S+: give at least 0.01%, and less than 100%$"):
+            auto_rounds(request, stored)
+    # A run that has such a precision goes on with another one.
+    assert auto_rounds(RunRequest(precision=0.05), AutoRounds(precision)) == AutoRounds()
+
+
+@given(st.integers(1, 40), st.floats(0), st.floats(LEAST_PRECISION, 1, exclude_max=True))
+def test_the_rounds_to_expect_can_be_told_of_every_precision(rounds: int, width: float, precision: float) -> None:
+    assert rounds <= AutoRounds(precision).expected_rounds(rounds, width) <= max(rounds, 20)
 
 
 def test_the_width_of_headlines_covers_every_placement_and_one_alone(tmp_path: Path) -> None:

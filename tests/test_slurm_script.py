@@ -141,6 +141,12 @@ def test_an_h_within_a_short_option_asks_for_no_help() -> None:
         (["--", "run", "--config", "nofile.yaml"], "nofile.yaml: cannot read it"),
         (["--", "run", "--set", "batch.sizes=3"], "unknown key 'batch.sizes'"),
         (["--", "run", "--set", "data.source=no.jsonl"], "no.jsonl"),
+        (["--", "run", "--set", "data.reward=luck"], "data.reward 'luck': use "),
+        (["--", "run", "--set", "reward_model=qwen2.5-0.5b"], "reward_model qwen2.5-0.5b: its vocabulary has"),
+        (
+            ["--", "run", "--set", "data.source=code", "--set", "batch.max_prompt_length=4"],
+            "tokens and batch.max_prompt_length is 4; raise it",
+        ),
         (["--", "run", "--model", "qwen2.5-9b"], "unknown model 'qwen2.5-9b'"),
         (["--", "run", "--precision", "5%"], "--precision"),
         (["--", "run", "--name", "two words"], "--name 'two words'"),
@@ -174,6 +180,8 @@ def test_what_cannot_be_is_refused_before_it_is_submitted(words: list[str], said
         ["--gpus-per-node", "4", "--", "run", "--devices", "gpu", "--placements", "split:2+2"],
         # How many devices share the batch is known on the nodes alone.
         ["--nodes", "3", "--", "run", "--batch-size", "64"],
+        # So is whether they have the reward's module.
+        ["--", "run", "--set", "data.reward=module_of_the_nodes:score"],
         ["--", "run", "--model", "somebody/model", "--rounds", "auto"],
         ["--time", "2:01", "--", "run"],
         ["-t", "0", "--", "run"],  # no limit
@@ -306,6 +314,29 @@ def test_a_run_that_goes_on_has_its_checkpoint_already(tmp_path: Path, start: tu
     again = run_command(words, tmp_path, "n1:1")
     kept = ["run", "--rounds", "3", "--steps", "9"]
     assert again == [*given, *kept, *cluster, "--resume", str(tmp_path / "runs" / "b")]
+
+
+@pytest.mark.parametrize(
+    ("files", "reports"),
+    [
+        ({}, True),
+        ({"summary.json": "interrupted", "report.html": ""}, True),  # of an earlier stop
+        ({"summary.json": "done"}, True),
+        ({"summary.json": "done", "report.html": ""}, False),
+    ],
+)
+def test_a_run_that_lacks_its_report_alone_is_not_run_again(
+    tmp_path: Path, files: dict[str, str], reports: bool
+) -> None:
+    run = tmp_path / "runs" / "b"
+    run.mkdir(parents=True)
+    for name, status in {"run.json": "done", **files}.items():
+        (run / name).write_text(json.dumps({"status": status}))
+    command = run_command(("run", "--rounds", "3"), tmp_path, "n1:1")[3:]
+    begun_again = ["run", "--rounds", "3", "--ray-address", "n1:1", "--out", str(tmp_path / "runs")]
+    assert command == (["report", str(run)] if reports else begun_again)
+    (run / "run.json").write_text(json.dumps({"status": "interrupted"}))
+    assert run_command(("run",), tmp_path, "n1:1")[-2:] == ["--resume", str(run)]
 
 
 # The programs of a SLURM whose controller does not answer squeue; what it is asked for besides is written down.

@@ -26,7 +26,8 @@ def placements(words: tuple[str, ...], settings: tuple[str, ...], config: Path |
     """Explain every placement word; show which can be on the devices, where, and why others cannot.
 
     WORD is a placement to look up, or several set apart by commas; without one, those of the file are, or else the
-    usual ones of each kind. The exit code is 2 where a word is no placement, and 0 where one just cannot be here.
+    usual ones of each kind. The exit code is 2 where a word is no placement or the workload cannot be, and 0 where a
+    placement just cannot be here.
     """
     from placebench.catalogue_view import show_catalogue
     from placebench.request import WorkloadOption, build_request

@@ -116,14 +116,18 @@ def _arm(comparison: ArmComparison, arm: Arm) -> PlacementSummary:
 
 
 def _verdict(comparison: ArmComparison, arm: Arm) -> tuple[str | None, tuple[str, ...]]:
-    """Headline and reasons: of every arm against the first, or of the only one by itself."""
-    engines = slower_side(arm, arm.side[1].placement.staleness) if arm.side else None
+    """Headline and reasons: of every arm against the first, or of the only one by itself.
+
+    The first of several has no headline, and of reasons only what is said of it alone: which of its sides waits.
+    """
+    side = slower_side(arm, arm.side[1].placement.staleness) if arm.side else None
+    sides = (side,) if side else ()
     if arm is not comparison.arms[0]:
-        return headline(comparison, arm), (*reasons(comparison, arm), *([engines] if engines else []))
+        return headline(comparison, arm), (*reasons(comparison, arm), *sides)
     if len(comparison.arms) > 1:
-        return None, ()
+        return None, sides
     waits = waiting(*arm.side) if arm.side else None
-    return alone(arm), tuple(text for text in (waits, engines) if text)
+    return alone(arm), ((waits,) if waits else ()) + sides
 
 
 def write_report(comparison: ArmComparison, summary: Summary, folder: Path) -> ReportPaths:

@@ -118,13 +118,16 @@ def _placement(comparison: Comparison, result: PlacementResult) -> PlacementSumm
 
 
 def _verdict(comparison: Comparison, result: PlacementResult) -> tuple[str | None, tuple[str, ...]]:
-    """Headline and reasons: of every placement against the first, or of the only one by itself."""
+    """Headline and reasons: of every placement against the first, or of the only one by itself.
+
+    The first of several has no headline, and of reasons only what is said of it alone: which of its sides waits.
+    """
     side = slower_side(result, result.placement.staleness)
     sides = (side,) if side else ()
     if result is not comparison.first:
         return headline(comparison, result), (*reasons(comparison, result), *sides)
     if len(comparison.results) > 1:
-        return None, ()
+        return None, sides
     waits = waiting(comparison.run, result)
     return alone(result), ((waits,) if waits else ()) + sides
 

@@ -84,6 +84,11 @@ def _print_words(summary: Summary, console: Console) -> None:
         console.print(Text(placement.headline or "", "bold"))
         for reason in placement.reasons:
             console.print(Padding(Text(reason), (0, 0, 0, 2)))
+    for placement in summary.placements:
+        if not placement.headline:
+            for reason in placement.reasons:
+                console.print()
+                console.print(Text(reason))
     if summary.suggestion:
         console.print()
         console.print(Text(summary.suggestion.text))

@@ -1,17 +1,14 @@
 """What of a run cannot be, seen before its job is queued: nothing here asks SLURM, or what only the nodes know."""
 
-from functools import partial
-
 from placebench import checks
 from placebench.devices import DeviceSpec, parse_devices
 from placebench.errors import Reasons, UsageError
 from placebench.placement_checks import impossible_placements
 from placebench.placement_words import readable_placements
-from placebench.plan import DEFAULT_PLACEMENTS, RunRequest, job_shapes
+from placebench.plan import DEFAULT_PLACEMENTS, RunRequest
 from placebench.ppo.checkpoints import differences, read_checkpoint
-from placebench.ppo.data import open_prompts
 from placebench.rounds import auto_rounds
-from placebench.workload import Workload, asks_for_critic, build_workload
+from placebench.workload import asks_for_critic, build_workload
 
 # What a node with cores enough gives where nobody says how many.
 USUAL_CPU_DEVICES = 8
@@ -20,7 +17,8 @@ USUAL_CPU_DEVICES = 8
 def refuse_impossible(request: RunRequest, nodes: int, gpus_per_node: int) -> None:
     """Check a run that a job is to start on its nodes.
 
-    Memory is left out, since the card is not known, and so is what belongs to one host: its packages, disks, sandbox.
+    Memory is left out, since the card is not known, and so is what belongs to one host: its packages, disks, sandbox,
+    the module of its reward.
 
     Raises:
         UsageError: one line for every reason why it cannot be.
@@ -28,7 +26,7 @@ def refuse_impossible(request: RunRequest, nodes: int, gpus_per_node: int) -> No
     reasons = Reasons()
     workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
     if workload:
-        reasons.attempt(partial(_find_models_and_data, workload))
+        reasons.add(checks.unusable_workload(workload, elsewhere=True, tries_reward=False))
     path = request.resume_from
     start = reasons.attempt(lambda: read_checkpoint(path)) if path is not None else None
     if workload and start:
@@ -47,11 +45,6 @@ def refuse_impossible(request: RunRequest, nodes: int, gpus_per_node: int) -> No
         if workload and spec.count is not None:
             reasons.add(impossible_placements(placements, workload, start.step if start else 0))
     reasons.raise_any()
-
-
-def _find_models_and_data(workload: Workload) -> None:
-    job_shapes(workload)
-    open_prompts(workload.data, workload.seed, workload.batch.max_prompt_length)
 
 
 def _devices_of_each_node(request: RunRequest, gpus: int) -> DeviceSpec:

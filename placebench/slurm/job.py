@@ -24,7 +24,8 @@ from placebench.cluster.discovery import PROBE
 from placebench.errors import PlacebenchError, UsageError
 from placebench.manifest import utc_now
 from placebench.ownership import ray_temp_dir
-from placebench.runfolder import Status, write_atomically
+from placebench.report import HTML
+from placebench.runfolder import RunFolder, Status, write_atomically
 from placebench.slurm.node import free_port
 from placebench.slurm.summary import JobFacts, job_summary
 
@@ -182,11 +183,16 @@ def _count_nodes(address: str) -> int:
 
 
 def run_command(words: Sequence[str], folder: Path, address: str) -> list[str]:
-    """The command of the run: as given, or to go on with what an earlier start of the job has left."""
+    """The command of the run: as given, or to go on with what an earlier start of the job has left.
+
+    A run that lacks nothing but its report gets that alone: begun again, it would take all of its time once more.
+    """
     program, cluster = [sys.executable, "-m", "placebench"], ["--ray-address", address]
     if begun := unfinished_run(folder):
         # The run has its checkpoint written down, and takes no other one.
         return [*program, *_without("--resume-from", words), *cluster, "--resume", str(begun)]
+    if done := unreported_run(folder):
+        return [*program, "report", str(done)]
     return [*program, *words, *cluster, "--out", str(folder / "runs")]
 
 
@@ -203,9 +209,24 @@ def _without(option: str, words: Sequence[str]) -> Iterator[str]:
 def unfinished_run(folder: Path) -> Path | None:
     """The run of an earlier start of the job that has not come to its end; None without one."""
     for file in sorted((folder / "runs").glob("*/run.json"), reverse=True):
-        if json.loads(file.read_text(encoding="utf-8"))["status"] != Status.DONE:
+        if _status(file) != Status.DONE:
             return file.parent
     return None
+
+
+def unreported_run(folder: Path) -> Path | None:
+    """The newest run of an earlier start of the job, where it is done and its report is not; else None."""
+    runs = sorted((folder / "runs").glob("*/run.json"))
+    if not runs or _status(runs[-1]) != Status.DONE:
+        return None
+    run = RunFolder(runs[-1].parent)
+    # The page is written last; a summary of another status is that of an earlier stop of the run.
+    whole = run.summary_file.exists() and (run.path / HTML).exists() and _status(run.summary_file) == Status.DONE
+    return None if whole else run.path
+
+
+def _status(file: Path) -> str:
+    return str(json.loads(file.read_text(encoding="utf-8"))["status"])
 
 
 def _end_step(job: Allocation) -> str | None:
