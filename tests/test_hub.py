@@ -102,8 +102,12 @@ def config(tmp_path: Path, model: str, **changes: Any) -> None:
 
 
 def run(hub: Hub, folder: Path, model: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return placebench(hub, folder, "run", "--model", model, "--devices", "cpu:2", *words, **environment)
+
+
+def placebench(hub: Hub, folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "placebench", "run", "--model", model, "--devices", "cpu:2", *words],
+        [sys.executable, "-m", "placebench", *words],
         capture_output=True,
         text=True,
         timeout=240,
@@ -180,6 +184,16 @@ def test_a_reward_model_of_the_hub_must_give_one_score(tmp_path: Path, hub: Hub)
     refused = run(hub, tmp_path, "tiny", "--set", "reward_model=owner/judge")
     assert refused.returncode == 2
     assert "reward_model owner/judge: gives 3 scores; name a sequence classifier with a single one" in refused.stderr
+
+
+def test_a_job_of_a_hub_model_is_checked_before_it_is_queued(tmp_path: Path, hub: Hub) -> None:
+    config(tmp_path, "owner/small")
+    submit = ("slurm", "submit", "--print", "--gpus-per-node", "4", "--", "run", "--placements", "split", "--model")
+    printed = placebench(hub, tmp_path, *submit, "owner/small")
+    assert (printed.returncode, printed.stderr) == (0, "")
+    refused = placebench(hub, tmp_path, *submit, "owner/none")
+    assert refused.returncode == 2
+    assert "has no such model that you may read" in refused.stderr
 
 
 @pytest.mark.timeout(300)
