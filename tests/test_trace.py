@@ -5,12 +5,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 from synthetic_run import STARTUP_S, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import compare_run
+from placebench.intervals import covered, union
 from placebench.report.trace import write_trace
+from placebench.runfolder import RunFolder, read_jsonl
 
 Event = dict[str, Any]
 
@@ -248,3 +251,25 @@ def test_gpus_have_counters_of_nvlink_and_pcie_where_they_were_recorded(tmp_path
         "gpu:1 NVLink sent": {"GB/s": 80},
         "gpu:1 PCIe received": {"GB/s": 2},
     }
+
+
+def test_counters_of_gpm_stand_where_what_they_tell_has_been(tmp_path: Path) -> None:
+    folder = gpu_run(rounds=1, steps=16, pace=lambda *_: 1.0).write(tmp_path / "run")
+    trial = RunFolder(folder).trial(1, "standard")
+    spans = [span for span in read_jsonl(trial.spans) if span["phase"] in ("gen", "update_actor")]
+    lines = list(read_jsonl(trial.device_samples))
+    for line in lines:
+        if line["kind"] == "sample":
+            busy = np.array([[s["start_mono"], s["end_mono"]] for s in spans if s["device"] == line["device"]])
+            told = np.array([[line["mono"] - 0.3, line["mono"] - 0.1]])
+            line["sm_activity"] = float(covered(told, union(busy))[0]) / 0.2
+    trial.device_samples.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    comparison = compare_run(folder)
+    assert comparison.first.samples["lag_s"].to_numpy() == pytest.approx(0.1)
+    path = tmp_path / "trace.json.gz"
+    write_trace(comparison, path)
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    (process,) = (event["pid"] for event in events if event.get("args") == {"name": "round 1 standard"})
+    mine = [event for event in events if event["ph"] == "C" and event["pid"] == process]
+    load, clock = ([event["ts"] for event in mine if event["name"] == f"gpu:1 {name}"] for name in ("load", "SM clock"))
+    assert load[-1] == pytest.approx(clock[-2] - 1e5, abs=1)

@@ -37,6 +37,7 @@ COLUMNS = (
     "peak_memory_bytes",
     "allocated_bytes",
     "energy_j",
+    "lag_s",
 )
 
 
@@ -54,7 +55,8 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
         measured steps, `seconds` the part that samples with a load cover, `samples` their number; `load` and its
         like (shares 0..1) and power (W) are means over time, the clock (MHz) of its readings; `energy_j` is the sum
         over the measured steps, of which the phases and `IDLE` add up to `STEP`; `allocated_bytes` is the most
-        that tensors took, where the job counts it. What the source does not have is NaN.
+        that tensors took, where the job counts it; `lag_s` is what was taken out of GPM's readings of the device.
+        What the source does not have is NaN.
     """
     spans = launch.spans
     is_step = is_whole_step(spans)
@@ -88,6 +90,7 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
                 "power_w": curve.mean(active),
                 "allocated_bytes": allocated.get(phase, np.nan),
                 "energy_j": joules[phase],
+                "lag_s": lag,
             }
             for phase, active in phases.items()
         ]
@@ -123,7 +126,7 @@ def gpm_lag(samples: pd.DataFrame, phases: Mapping[str, Intervals]) -> float:
 def attribute_samples(samples: pd.DataFrame, times: Intervals, load_signal: str, lag: float = 0.0) -> dict[str, float]:
     """What one device's samples, in order of time, say of the disjoint `times`; keys as in `attribute`.
 
-    Without what others tell: power and energy, and `allocated_bytes`. `lag`: as of `gpm_lag`.
+    Without what others tell: power and energy, `allocated_bytes` and `lag_s`. `lag`: as of `gpm_lag`.
     """
     mono = samples["mono"].to_numpy()
     numbers: dict[str, float] = {"span_s": length(times)}

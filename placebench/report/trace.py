@@ -156,15 +156,17 @@ def _counters(
     for device in placement.devices:
         samples = launch.samples[launch.samples["device"] == device]
         label = comparison.run.devices[device].label
+        lag = _gpm_lag(comparison, launch, device)
         # Perfetto draws a value from its time on, so a mean stands where its stretch begins.
         series: list[tuple[str, str, float, NDArray[np.float64], NDArray[np.float64]]] = []
         for columns, first in ((readings, 0), (rates, 1)):
             for column, name, unit, factor in columns:
                 if column in samples:
                     # GPM is not asked at every tick where ticks are many: a reading covers the time since the last.
-                    known = samples[samples[column].notna()] if column in {*GPM_RATES, *LINKS} else samples
+                    of_gpm = column in {*GPM_RATES, *LINKS}
+                    known = samples[samples[column].notna()] if of_gpm else samples
                     times, values = (known[key].to_numpy(dtype=np.float64) for key in ("mono", column))
-                    series.append((name, unit, factor, times, values[first:]))
+                    series.append((name, unit, factor, times - (lag if of_gpm else 0.0), values[first:]))
         ticks = samples["mono"].to_numpy(dtype=np.float64)
         # Readings of the buffer would be ten times as many.
         series.append(("power", "W", 1.0, ticks, power_curve(launch, device).between(ticks)))
@@ -172,6 +174,15 @@ def _counters(
             for mono, value in zip(times, values, strict=False):
                 if mono >= zero and not math.isnan(value):
                     yield _counter(process, f"{label} {name}", unit, _micros(mono, zero), factor * value)
+
+
+def _gpm_lag(comparison: Comparison, launch: Launch, device: str) -> float:
+    """By how many seconds GPM's readings of a device are late, as far as its launch could tell."""
+    (result,) = (result for result in comparison.results if result.name == launch.placement)
+    if result.samples.empty:
+        return 0.0
+    mine = result.samples[(result.samples["round"] == launch.round) & (result.samples["device"] == device)]
+    return float(mine["lag_s"].max()) if len(mine) else 0.0
 
 
 def _queue(launch: Launch, process: int, zero: float) -> Iterator[Event]:
