@@ -41,6 +41,8 @@ class Layout:
         step_s: length of the step.
         scaling: `strong` or `weak` for a layout of replicas.
         overlap: what the placement lets overlap.
+        staleness: how many updates the weights that generate may lag behind.
+        inflight_updates: whether engines go on while they take new weights.
     """
 
     pools: Mapping[str, tuple[str, ...]]
@@ -49,6 +51,8 @@ class Layout:
     step_s: float
     scaling: str | None = None
     overlap: str = "all"
+    staleness: int = 0
+    inflight_updates: bool = False
 
 
 STANDARD = Layout(
@@ -197,8 +201,8 @@ class SyntheticRun:
             "pools": pools,
             "roles": dict(layout.roles),
             "overlap": layout.overlap,
-            "staleness": 0,
-            "inflight_updates": False,
+            "staleness": layout.staleness,
+            "inflight_updates": layout.inflight_updates,
             "scaling": layout.scaling,
         }
 

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 
 from placebench.compare.comparison import GPM_LOAD, Comparison, PlacementResult
+from placebench.compare.gains import overlap_gains
 from placebench.compare.hardware import hardware_warnings
 from placebench.compare.metrics import LOAD, STEP_TIME
 from placebench.compare.run import Launch, Run, is_whole_step
 from placebench.compare.statistics import Ratio
-from placebench.compare.text import interval, number, plural, ratio
+from placebench.compare.text import factor, number, plural
 from placebench.compare.work import UnequalWork
 from placebench.placement import Scaling
 from placebench.runfolder import Status
@@ -137,11 +138,17 @@ def _unequal_work(comparison: Comparison) -> Iterator[str]:
         step = other.ratios.get(STEP_TIME.key)
         if other.work is None or step is None:
             continue
-        work = other.work
-        yield (
-            f"Unequal work: {other.name} had {number(_tokens(other))} tokens a step, {first.name}"
-            f" {number(_tokens(first))} {work_figures(step, work)} --ignore-eos makes work equal."
-        )
+        yield _unequal(first, other, step, other.work)
+    for gain in overlap_gains(comparison):
+        if gain.work is not None:
+            yield _unequal(gain.base, gain.result, gain.overlap, gain.work)
+
+
+def _unequal(first: PlacementResult, other: PlacementResult, step: Ratio, work: UnequalWork) -> str:
+    return (
+        f"Unequal work: {other.name} had {number(_tokens(other))} tokens a step, {first.name}"
+        f" {number(_tokens(first))} {work_figures(step, work)} --ignore-eos makes work equal."
+    )
 
 
 def work_figures(measured: Ratio, work: UnequalWork, label: str = "Step time") -> str:
@@ -153,8 +160,7 @@ def work_figures(measured: Ratio, work: UnequalWork, label: str = "Step time") -
 
 
 def _figure(found: Ratio) -> str:
-    ends = "" if math.isnan(found.low) else f" ({interval(found.low, found.high)})"
-    return ratio(found.value, found.low, found.high) + ends
+    return factor(found.value, found.low, found.high)
 
 
 def _adjustment(work: UnequalWork) -> str:

@@ -13,7 +13,7 @@ from placebench.compare.warmup import find_warmup
 from placebench.errors import UsageError
 from placebench.logs.timing import STEP
 from placebench.models import PRESETS, JobShapes
-from placebench.placement import Role
+from placebench.placement import Overlap, Role
 from placebench.reading import parse_json
 from placebench.resumptions import Resumption, recorded_resumptions
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status, Trial, read_jsonl
@@ -57,6 +57,7 @@ class RunPlacement:
         roles: the pool of each role.
         overlap: what could run side by side.
         staleness: how many updates the weights that generate may lag behind; 0 is synchronous.
+        inflight_updates: whether engines go on generating while they take new weights.
         scaling: of replicas, `strong` (the batch of a step stays) or `weak` (that of a device stays); else None.
         tensor_parallel: devices that share one engine, in place of the workload's; None for the workload's.
         memory_estimates: the most memory that a device of each pool was expected to use, bytes; of those known.
@@ -67,6 +68,7 @@ class RunPlacement:
     roles: Mapping[str, str]
     overlap: str
     staleness: int = 0
+    inflight_updates: bool = False
     scaling: str | None = None
     tensor_parallel: int | None = None
     memory_estimates: Mapping[str, int] = field(default_factory=dict)
@@ -309,8 +311,9 @@ def load_run(path: Path) -> Run:
                 entry["name"],
                 {pool: tuple(devices) for pool, devices in entry["pools"].items()},
                 dict(entry["roles"]),
-                entry["overlap"],
+                Overlap(entry["overlap"]),
                 int(entry.get("staleness", 0)),
+                bool(entry.get("inflight_updates", False)),
                 entry.get("scaling"),
                 entry.get("tensor_parallel"),
                 dict(entry.get("memory_estimate_bytes", {})),

@@ -105,6 +105,12 @@ def interval(low: float | None, high: float | None) -> str:
     return ("–" if low >= LOWEST and not low <= HIGHEST < high else " to ").join(ends)
 
 
+def factor(value: float, low: float, high: float) -> str:
+    """A ratio with its interval in a sentence: `1.31 (1.27–1.35)`, without one where it is not known."""
+    ends = "" if math.isnan(low) else f" ({interval(low, high)})"
+    return ratio(value, low, high) + ends
+
+
 def percent(share: float) -> str:
     """A share with one decimal."""
     return f"{100 * share:.1f} %"

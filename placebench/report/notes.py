@@ -24,6 +24,7 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
         f" within {effect}, else undecided; of phases and other details, at a false discovery rate of 5 % together"
         f"{_about_headlines(summary)}.",
         *(f"{found.label}: {found.meaning}." for found in placement_metrics(()) if found.key in measured),
+        *_about_gains(summary),
         *_about_scaling(summary),
         "Phase: time of the device that worked longest on it. Phases in different pools overlap and do not add up.",
         f"Load: {summary.method.load}. A sample counts for a phase by the time they share; 'sampled' is that time and"
@@ -48,6 +49,16 @@ def _about_ratios(summary: Summary) -> str:
 def _about_headlines(summary: Summary) -> str:
     others = len(summary.placements) - 1
     return f"; step and tokens/s are corrected for the {others} comparisons" if others > 1 else ""
+
+
+def _about_gains(summary: Summary) -> Iterator[str]:
+    if summary.overlap_gains:
+        yield (
+            "Gain of the split and of the overlap: step times of two placements each, paired as all ratios are; below 1"
+            " is faster. Factors to read beside the verdicts: they have none of their own, and are not among what those"
+            " are corrected for. Each is measured by itself, so the two may give a little more or less than both"
+            " together."
+        )
 
 
 def _about_scaling(summary: Summary) -> Iterator[str]:

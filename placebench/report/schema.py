@@ -24,13 +24,18 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Ratio(_Part):
-    """A number over the same number of the first placement."""
+class Factor(_Part):
+    """A number of a placement over the same number of another one."""
 
     value: float
     low: Number = Field(description="lower end of the interval; null with fewer than two pairs")
     high: Number = Field(description="upper end of the interval")
     pairs: int = Field(description="rounds that both placements finished")
+
+
+class Ratio(Factor):
+    """A number over the same number of the first placement, and what that says."""
+
     p_value: Number = Field(
         default=None,
         description="of the test over launches whether the ratio is on this side of the smallest effect of interest,"
@@ -203,6 +208,18 @@ class ScalingSummary(_Part):
     efficiency: Ratio | None = Field(description="tokens/s/device over the base's, likewise")
 
 
+class OverlapGain(_Part):
+    """A placement against the one that differs from it in less overlap alone; step times, without a verdict."""
+
+    placement: str
+    base: str = Field(description="the same with the least overlap that the run has")
+    split: Factor | None = Field(
+        description="base over the first placement; null where they differ in more than how pools share the devices"
+    )
+    overlap: Factor = Field(description="placement over base")
+    together: Factor | None = Field(description="placement over the first placement; null where split is")
+
+
 class Forecast(_Part):
     """What a placement's step is expected to take, from the phases measured under the placements of the run."""
 
@@ -306,6 +323,9 @@ class Summary(_Part):
     calibration: CalibrationSummary | None = Field(None, description="of a run that compares a placement with itself")
     placements: tuple[PlacementSummary, ...]
     scaling: tuple[ScalingSummary, ...] = Field((), description="empty without replicas of several numbers")
+    overlap_gains: tuple[OverlapGain, ...] = Field(
+        (), description="empty where no placement was run with less overlap, too, or it is the first"
+    )
     launches: tuple[LaunchSummary, ...]
     suggestion: Suggestion | None = Field(default=None, description="null where no placement was measured")
     facts: tuple[Fact, ...] = Field((), description="of a comparison: what is known of the runs, what differs first")

@@ -13,6 +13,8 @@ from placebench.compare.caveats import caveats, load_meaning
 from placebench.compare.comparison import Comparison, PlacementResult
 from placebench.compare.efficiency import basis
 from placebench.compare.engines import slower_side
+from placebench.compare.gains import OverlapGain as MeasuredGain
+from placebench.compare.gains import overlap_gains, tell_gain
 from placebench.compare.launches import launch_times
 from placebench.compare.measured import Measured
 from placebench.compare.metrics import Metric, controller_metric, device_metrics
@@ -27,10 +29,12 @@ from placebench.report.method import interval_of_ratios, values_of_steps
 from placebench.report.schema import (
     DeviceSummary,
     Difference,
+    Factor,
     Forecast,
     KernelTimes,
     LaunchSummary,
     Method,
+    OverlapGain,
     PathPart,
     PhaseInPool,
     PhaseOnDevice,
@@ -50,7 +54,9 @@ def summarize(comparison: Comparison) -> Summary:
     """Put a comparison into the form of `summary.json`."""
     run = comparison.run
     manifest = run.manifest
-    placements = tuple(_placement(comparison, result) for result in comparison.results)
+    gains = overlap_gains(comparison)
+    told = {gain.result.name: tell_gain(gain, comparison.first.name) for gain in gains}
+    placements = tuple(_placement(comparison, result, told.get(result.name)) for result in comparison.results)
     values = {one.name: _launch_values(one, result) for one, result in zip(placements, comparison.results, strict=True)}
     return Summary(
         placebench=__version__,
@@ -82,6 +88,7 @@ def summarize(comparison: Comparison) -> Summary:
         calibration=summarize_calibration(comparison),
         placements=placements,
         scaling=tuple(_scaling(found) for found in measure_scaling(comparison)),
+        overlap_gains=tuple(_overlap_gain(gain) for gain in gains),
         launches=tuple(_launch(launch, values[launch.placement].get(launch.round, {})) for launch in run.launches),
         suggestion=_suggestion(comparison),
     )
@@ -95,7 +102,7 @@ def _suggestion(comparison: Comparison) -> Suggestion | None:
     return Suggestion(placement=found.placement, text=found.text, forecasts=forecasts)
 
 
-def _placement(comparison: Comparison, result: PlacementResult) -> PlacementSummary:
+def _placement(comparison: Comparison, result: PlacementResult, gain: str | None) -> PlacementSummary:
     verdict, why = _verdict(comparison, result)
     return PlacementSummary(
         name=result.name,
@@ -104,7 +111,7 @@ def _placement(comparison: Comparison, result: PlacementResult) -> PlacementSumm
         overlap=result.placement.overlap,
         launches=len(result.launches),
         headline=verdict,
-        reasons=why,
+        reasons=(*why, gain) if gain else why,
         quantities=quantities(result, comparison.metrics),
         controller_view=quantities(result, (controller_metric(phase) for phase in comparison.phases)),
         overlaps=times(result, "overlap/"),
@@ -181,6 +188,20 @@ def _scaling(found: ScalingResult) -> ScalingSummary:
             "efficiency": _ratio(found.efficiency),
         }
     )
+
+
+def _overlap_gain(found: MeasuredGain) -> OverlapGain:
+    return OverlapGain(
+        placement=found.result.name,
+        base=found.base.name,
+        split=_factor(found.split) if found.split else None,
+        overlap=_factor(found.overlap),
+        together=_factor(found.together) if found.together else None,
+    )
+
+
+def _factor(found: MeasuredRatio) -> Factor:
+    return Factor(value=found.value, low=found.low, high=found.high, pairs=found.pairs)
 
 
 def times(result: PlacementResult, prefix: str) -> tuple[Quantity, ...]:

@@ -8,7 +8,7 @@ from placebench.compare.host_facts import host_facts
 from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
 from placebench.compare.text import MISSING, interval, plural, quantity, ratio
 from placebench.config import flatten
-from placebench.report.schema import Fact, PlacementSummary, Quantity, Ratio, Sampled, Summary
+from placebench.report.schema import Fact, Factor, PlacementSummary, Quantity, Sampled, Summary
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,19 @@ def scaling_grid(summary: Summary) -> Grid:
     )
 
 
-def _ratio_cells(found: Ratio | None) -> tuple[str, str]:
+def gain_grid(summary: Summary) -> Grid:
+    """What a step takes by the split and by the overlap of placements that were run with less overlap, too."""
+    ends = "95 % interval"
+    header = ("placement", "with less overlap", "split", ends, "overlap", ends, "together", ends)
+    rows = [
+        (found.placement, found.base, *(cell for one in factors for cell in _ratio_cells(one)))
+        for found in summary.overlap_gains
+        for factors in [(found.split, found.overlap, found.together)]
+    ]
+    return Grid("Gain of the split and of the overlap", *_without_empty_columns(header, rows))
+
+
+def _ratio_cells(found: Factor | None) -> tuple[str, str]:
     if found is None:
         return MISSING, MISSING
     return ratio(found.value, found.low, found.high), interval(found.low, found.high)

@@ -1,0 +1,114 @@
+"""What the split gains and what the overlap gains, told apart: placements that differ in nothing but the overlap.
+
+With p the placement, p0 the same with less overlap and s the first one, the step times divide as p/s = p0/s · p/p0. The
+first factor is the split's doing where nothing overlaps in p0 and s, the second is the overlap's. Each is a ratio of
+paired launches of its own (`pairing`), so the two factors may give a little more or less than the ratio of p to s.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.metrics import STEP_TIME
+from placebench.compare.pairing import pair
+from placebench.compare.run import RunPlacement
+from placebench.compare.statistics import Ratio
+from placebench.compare.text import factor, plural
+from placebench.compare.work import UnequalWork
+from placebench.placement import Overlap
+
+
+@dataclass(frozen=True)
+class OverlapGain:
+    """A placement against the one that differs from it in less overlap alone.
+
+    Attributes:
+        result: the placement.
+        base: the same with the least overlap that the run has.
+        split: step time of the base over that of the first placement; None where it is not the split's doing alone.
+        overlap: step time of the placement over that of the base.
+        together: step time of the placement over that of the first; None where `split` is.
+        work: how its work differs from the base's; None where it does not.
+    """
+
+    result: PlacementResult
+    base: PlacementResult
+    split: Ratio | None
+    overlap: Ratio
+    together: Ratio | None
+    work: UnequalWork | None
+
+
+def overlap_gains(comparison: Comparison) -> tuple[OverlapGain, ...]:
+    """What the overlap gains by itself, of every placement that the run also has with less overlap.
+
+    What is compared with the first placement is not told twice: no pair has the first in it.
+    """
+    found = []
+    for result in comparison.results[1:]:
+        base = _base(result, comparison.results)
+        if base is None or base is comparison.first:
+            continue
+        pairing = pair(base, result, comparison.min_effect)
+        overlap = pairing.ratio(STEP_TIME)
+        if overlap is None:
+            continue
+        split, together = (side.ratios.get(STEP_TIME.key) for side in (base, result))
+        if split is None or not _is_split_alone(comparison.first.placement, base.placement):
+            split = together = None
+        found.append(OverlapGain(result, base, split, overlap, together, pairing.work))
+    return tuple(found)
+
+
+def tell_gain(gain: OverlapGain, first: str) -> str:
+    """The factors in one sentence; no verdict, see docs/statistics.md.
+
+    Args:
+        gain: the factors.
+        first: name of the first placement.
+    """
+    name, base, overlap = gain.result.name, gain.base.name, _factor(gain.overlap)
+    rounds = ""
+    if not gain.overlap.pairs:
+        rounds = ", launches not paired"
+    elif gain.overlap.pairs < max(gain.overlap.launches):
+        rounds = f", {plural(gain.overlap.pairs, 'round')} with both"
+    if gain.split is None or gain.together is None:
+        return f"The overlap by itself: a step of {name} takes {overlap} times as long as one of {base}{rounds}."
+    return (
+        f"Split and overlap told apart: the split by itself makes a step {_factor(gain.split)} times as long ({base}"
+        f" against {first}), the overlap {overlap} times ({name} against {base}{rounds}), both together"
+        f" {_factor(gain.together)} times."
+    )
+
+
+def _factor(found: Ratio) -> str:
+    return factor(found.value, found.low, found.high)
+
+
+def _base(result: PlacementResult, results: Sequence[PlacementResult]) -> PlacementResult | None:
+    """The measured placement with the least overlap of those that differ from a result in less overlap alone."""
+    order = list(Overlap)
+    less = [
+        other
+        for other in results
+        if other.launches
+        and order.index(Overlap(other.placement.overlap)) < order.index(Overlap(result.placement.overlap))
+        and _but_for_overlap(other.placement) == _but_for_overlap(result.placement)
+    ]
+    return min(less, key=lambda other: order.index(Overlap(other.placement.overlap)), default=None)
+
+
+def _but_for_overlap(placement: RunPlacement) -> RunPlacement:
+    # The plan's estimate of memory follows from the rest, and may well differ with what runs at a time.
+    return replace(placement, name="", overlap="", memory_estimates={})
+
+
+def _is_split_alone(first: RunPlacement, base: RunPlacement) -> bool:
+    """Whether two placements differ in how pools share as many devices alone, and nothing can overlap in either."""
+    if first.pools == base.pools or len(first.devices) != len(base.devices):
+        return False
+    serial = all(placement.overlap == Overlap.NONE or len(placement.pools) == 1 for placement in (first, base))
+    # How many devices share an engine follows the pools of engines.
+    moved = replace(base, pools=first.pools, roles=first.roles, tensor_parallel=first.tensor_parallel)
+    return serial and _but_for_overlap(moved) == _but_for_overlap(first)

@@ -1,0 +1,192 @@
+"""The gain of the split and that of the overlap against numbers worked out by hand."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, read_json
+
+from placebench.compare.caveats import caveats
+from placebench.compare.comparison import compare_run
+from placebench.compare.gains import OverlapGain, overlap_gains, tell_gain
+from placebench.errors import UsageError
+from placebench.report import build_report, show
+from placebench.report.summary import summarize
+from placebench.report.tables import gain_grid
+from placebench.runfolder import Status
+
+
+def with_overlap(overlap: str, pace: float, layout: Layout = SPLIT) -> Layout:
+    """A layout whose step takes so many times as long."""
+    times = {phase: (start * pace, end * pace) for phase, (start, end) in layout.times.items()}
+    return replace(layout, times=times, step_s=layout.step_s * pace, overlap=overlap)
+
+
+NONE = "split/overlap=none"
+UPDATES = "split/overlap=updates"
+LAYOUTS = {
+    "standard": STANDARD,
+    "split": SPLIT,
+    NONE: with_overlap("none", 1.25),
+    UPDATES: with_overlap("updates", 1.1),
+}
+
+
+def pace(round_: int, placement: str) -> float:
+    """The launches of one placement are 1 % apart, the others' not at all, so that its intervals have a width."""
+    return 1 + 0.01 * (round_ - 2) if placement == NONE else 1.0
+
+
+def gains(folder: Path, *names: str, **changes: Layout) -> tuple[OverlapGain, ...]:
+    layouts = {name: LAYOUTS[name] for name in names} | changes
+    return overlap_gains(compare_run(SyntheticRun(layouts, pace=pace).write(folder / "run")))
+
+
+def test_split_and_overlap_by_hand(tmp_path: Path) -> None:
+    (gain,) = gains(tmp_path, "standard", "split", NONE)
+    assert (gain.result.name, gain.base.name) == ("split", NONE)
+    assert gain.split is not None
+    assert gain.together is not None
+    assert gain.split.value == pytest.approx(1.25 * 1.83 / 1.30, rel=1e-3)
+    assert gain.overlap.value == pytest.approx(1 / 1.25, rel=1e-3)
+    assert gain.together.value == pytest.approx(gain.split.value * gain.overlap.value)
+    # t of 2 degrees of freedom times sd / √3 of three log ratios 0.01 apart.
+    half_width = 4.3027 * 0.01 / 3**0.5
+    for found in (gain.split, gain.overlap):
+        assert found.high / found.low == pytest.approx(1 + 2 * half_width, rel=2e-3)
+    assert tell_gain(gain, "standard") == (
+        "Split and overlap told apart: the split by itself makes a step 1.76 (1.72–1.80) times as long"
+        " (split/overlap=none against standard), the overlap 0.80 (0.78–0.82) times (split against split/overlap=none),"
+        " both together 1.408 (1.408–1.408) times."
+    )
+
+
+def test_every_overlap_is_told_against_the_least(tmp_path: Path) -> None:
+    found = gains(tmp_path, "standard", "split", UPDATES, NONE)
+    assert [(gain.result.name, gain.base.name) for gain in found] == [("split", NONE), (UPDATES, NONE)]
+    assert [gain.overlap.value for gain in found] == pytest.approx([1 / 1.25, 1.1 / 1.25], rel=1e-3)
+
+
+@pytest.mark.parametrize("names", [("split", NONE), (NONE, "split"), (NONE, UPDATES, "split"), ("standard", "split")])
+def test_what_is_compared_with_the_first_is_not_told_twice(tmp_path: Path, names: tuple[str, ...]) -> None:
+    assert gains(tmp_path, *names) == ()
+
+
+def test_of_three_overlaps_the_two_that_are_not_first_are_told(tmp_path: Path) -> None:
+    (gain,) = gains(tmp_path, "split", UPDATES, NONE)
+    assert (gain.result.name, gain.base.name, gain.split) == (UPDATES, NONE, None)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(LAYOUTS[NONE], pools={"actor_pool": ("cpu:1",), "critic_pool": ("cpu:0",)}),
+        replace(LAYOUTS[NONE], roles=dict(SPLIT.roles) | {"ref": "critic_pool"}),
+        replace(LAYOUTS[NONE], inflight_updates=True),
+        replace(LAYOUTS[NONE], staleness=1),
+        replace(LAYOUTS[NONE], scaling="strong"),
+    ],
+)
+def test_placements_that_differ_in_more_than_the_overlap_are_no_pair(tmp_path: Path, other: Layout) -> None:
+    assert gains(tmp_path, "standard", "split", other=other) == ()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        # Of three devices; of pools beside which work overlaps; of older weights.
+        replace(STANDARD, pools={"global_pool": ("cpu:0", "cpu:1", "cpu:2")}),
+        replace(SPLIT, pools={"actor_pool": ("cpu:1",), "critic_pool": ("cpu:0",)}),
+        replace(STANDARD, staleness=1),
+    ],
+)
+def test_the_splits_factor_is_told_where_nothing_else_is_in_it(tmp_path: Path, first: Layout) -> None:
+    layouts = {"first": first, "split": SPLIT, NONE: LAYOUTS[NONE]}
+    (gain,) = overlap_gains(compare_run(SyntheticRun(layouts, pace=pace).write(tmp_path / "run")))
+    assert (gain.split, gain.together) == (None, None)
+    assert tell_gain(gain, "first") == (
+        "The overlap by itself: a step of split takes 0.80 (0.78–0.82) times as long as one of split/overlap=none."
+    )
+
+
+def test_pools_without_overlap_are_a_base_of_the_split_too(tmp_path: Path) -> None:
+    turned = replace(LAYOUTS[NONE], pools={"actor_pool": ("cpu:1",), "critic_pool": ("cpu:0",)})
+    layouts = {"turned": turned, "split": SPLIT, NONE: LAYOUTS[NONE]}
+    (gain,) = overlap_gains(compare_run(SyntheticRun(layouts).write(tmp_path / "run")))
+    assert gain.split is not None
+    assert gain.split.value == pytest.approx(1.0)
+
+
+def test_part_of_the_overlap_in_the_base_leaves_the_split_out(tmp_path: Path) -> None:
+    (gain,) = gains(tmp_path, "standard", UPDATES, "split")
+    assert (gain.result.name, gain.base.name, gain.split) == ("split", UPDATES, None)
+
+
+def test_lost_rounds_are_told(tmp_path: Path) -> None:
+    layouts = {name: LAYOUTS[name] for name in ("standard", "split", NONE)}
+    lost = {(3, NONE): Status.FAILED}
+    (gain,) = overlap_gains(compare_run(SyntheticRun(layouts, statuses=lost).write(tmp_path / "one")))
+    assert "(split against split/overlap=none, 2 rounds with both)" in tell_gain(gain, "standard")
+    apart = {(3, NONE): Status.FAILED, (4, NONE): Status.FAILED, (1, "split"): Status.FAILED, (2, "split"): Status.OOM}
+    run = SyntheticRun(layouts, rounds=4, statuses=apart)
+    (gain,) = overlap_gains(compare_run(run.write(tmp_path / "apart")))
+    assert "(split against split/overlap=none, launches not paired)" in tell_gain(gain, "standard")
+    failed = {(round_, NONE): Status.FAILED for round_ in (1, 2, 3)}
+    assert overlap_gains(compare_run(SyntheticRun(layouts, statuses=failed).write(tmp_path / "failed"))) == ()
+
+
+def test_one_round_gives_factors_without_intervals(tmp_path: Path) -> None:
+    layouts = {name: LAYOUTS[name] for name in ("standard", "split", NONE)}
+    (gain,) = overlap_gains(compare_run(SyntheticRun(layouts, rounds=1).write(tmp_path / "run")))
+    assert "the overlap 0.80 times (split against split/overlap=none), both" in tell_gain(gain, "standard")
+
+
+def test_unequal_work_of_the_two_is_a_warning(tmp_path: Path) -> None:
+    # Each is within 1 % of the first, and they are not of each other.
+    layouts = {name: LAYOUTS[name] for name in ("standard", "split", NONE)}
+    run = SyntheticRun(layouts, tokens={"standard": 1300, "split": 1310, NONE: 1290})
+    lines = [line for line in caveats(compare_run(run.write(tmp_path / "run"))) if line.startswith("Unequal work")]
+    assert len(lines) == 1
+    assert lines[0].startswith("Unequal work: split had 1,310 tokens a step, split/overlap=none 1,290 (+1.6 %)")
+
+
+def test_verdicts_are_those_without_the_factors(tmp_path: Path) -> None:
+    comparison = compare_run(SyntheticRun(LAYOUTS, pace=pace).write(tmp_path / "run"))
+    ratio = comparison.results[1].ratios["step_time"]
+    assert ratio is not None
+    for gain in overlap_gains(comparison):
+        if gain.result.name == "split":
+            assert gain.together is ratio
+
+
+def test_every_report_has_the_gains(tmp_path: Path) -> None:
+    layouts = {name: LAYOUTS[name] for name in ("standard", "split", NONE)}
+    path = SyntheticRun(layouts, pace=pace).write(tmp_path / "run")
+    build_report(path)
+    console = Console(file=io.StringIO(), width=1000)
+    show(path, console)
+    assert isinstance(console.file, io.StringIO)
+    markdown, html = ((path / name).read_text() for name in ("report.md", "report.html"))
+    for text in (console.file.getvalue(), markdown, html):
+        assert text.count("Split and overlap told apart: the split by itself makes a step 1.76 (1.72–1.80) times") == 1
+    assert "| split | split/overlap=none | 1.76 | 1.72–1.80 | 0.80 | 0.78–0.82 | 1.408 | 1.408–1.408 |" in markdown
+    assert "<h2>Gain of the split and of the overlap</h2>" in html
+    (row,) = read_json(path / "summary.json")["overlap_gains"]
+    assert (row["placement"], row["base"], row["overlap"]["pairs"]) == ("split", NONE, 3)
+    assert row["overlap"]["value"] == pytest.approx(0.8, rel=1e-3)
+    assert "verdict" not in row["overlap"]
+
+
+def test_a_run_without_such_placements_has_no_gains(tmp_path: Path) -> None:
+    summary = summarize(compare_run(SyntheticRun().write(tmp_path / "run")))
+    assert summary.overlap_gains == ()
+    assert gain_grid(summary).rows == ()
+    assert not any("told apart" in reason for placement in summary.placements for reason in placement.reasons)
+
+
+def test_an_overlap_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    path = SyntheticRun({"standard": replace(STANDARD, overlap="some")}).write(tmp_path / "run")
+    with pytest.raises(UsageError, match=r"run\.json: not as placebench writes it: 'some' is not a valid Overlap"):
+        compare_run(path)
