@@ -1,9 +1,10 @@
 """docs/report.md defines what a report shows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from synthetic_run import SyntheticRun, gpu_run
+from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
 
 from placebench.compare.metrics import placement_metrics
 from placebench.compare.suggestion import NOTHING_LEFT
@@ -23,10 +24,13 @@ def test_every_number_is_defined() -> None:
 def test_every_heading_of_a_report_is_explained(tmp_path: Path, gpus: bool) -> None:
     times = {"span_s": 0.5, "kernel_s": 0.3, "collective_s": 0.1, "copy_s": 0.05, "no_kernel_s": 0.05}
     kernels = [{"step": 2, "phase": "update_actor", "device": "cpu:0", **times}]
-    run = gpu_run(rounds=2, kernels=kernels) if gpus else SyntheticRun(rounds=2)
+    layouts = {"standard": STANDARD, "split": SPLIT, "split/overlap=none": replace(SPLIT, overlap="none")}
+    queue = {"training/queue_mean": 2.0, "training/queue_max": 4.0}
+    run = gpu_run(rounds=2, kernels=kernels) if gpus else SyntheticRun(layouts, rounds=2, metrics=queue)
     markdown = build_report(run.write(tmp_path / "run")).markdown.read_text()
     headings = [line.removeprefix("## ").partition(":")[0] for line in markdown.splitlines() if line.startswith("## ")]
-    known = {"split against standard", "Warnings", "How to read this"}
+    known = {"split against standard", "split/overlap=none against standard", "Warnings", "How to read this"}
+    assert gpus or {"Gain of the split and of the overlap", "Sequences that wait for the trainer"} <= set(headings)
     assert [heading for heading in headings if heading not in known and heading not in PAGE] == []
     assert NOTHING_LEFT in markdown
 

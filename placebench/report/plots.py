@@ -17,6 +17,7 @@ from placebench.compare.text import interval, ratio
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
 from placebench.report.figures import mean_per_phase, phases_over_steps
 from placebench.report.peaks import shares_of_peak
+from placebench.report.queue_plot import queue_over_steps
 from placebench.report.style import WIDTH, phase_colors
 from placebench.report.timeline import timeline
 from placebench.report.waterfall import waterfall
@@ -93,6 +94,14 @@ def draw_plots(comparison: Comparison) -> Iterator[Plot]:
             "Phases over the steps",
             "Seconds of each phase from submission to result, mean of the launches, warm-up included.",
             steps,
+        ),
+        (
+            "queue",
+            "Sequences that wait for the trainer",
+            "Where engines are apart from learners: sequences ready to be trained on in each step, on average and at"
+            " most, mean of the launches, warm-up included. The dashed line, batch size · staleness, is where engines"
+            " have nothing left to do until the next update.",
+            queue_over_steps,
         ),
     )
     for name, title, caption, draw in drawn:
