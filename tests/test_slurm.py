@@ -33,7 +33,10 @@ def slurm() -> Iterator[dict[str, str]]:
     if reason := no_slurm():
         pytest.skip(reason)
     command = [str(START), "bash", "-c", "echo $SLURM_CONF; read -r _ || true"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    # In a session of its own it outlives a Ctrl-C, and ends in order when its standard input does, with this process.
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert process.stdin is not None
     assert process.stdout is not None
     conf = process.stdout.readline().strip()
@@ -42,7 +45,7 @@ def slurm() -> Iterator[dict[str, str]]:
         pytest.skip("the daemons of SLURM do not come up on this host: see what they said above")
     yield {**os.environ, "SLURM_CONF": conf, "CI": "true"}
     process.stdin.close()
-    process.wait(60)
+    process.wait(120)
     process.stdout.close()
     assert not Path(conf).parent.exists()
 
@@ -89,9 +92,11 @@ class Jobs:
 
 @pytest.fixture
 def jobs(tmp_path: Path, temp: Path, slurm: dict[str, str]) -> Iterator[Jobs]:
-    """SLURM, in a folder; after the test nothing of a job is left on its nodes."""
-    yield Jobs(tmp_path, {**slurm, "TMPDIR": str(temp)})
-    wait_for(lambda: not processes_of(tmp_path) and not processes_of(temp), 30)
+    """SLURM, in a folder; after the test, however it ended, no job goes on and nothing of one is left on its nodes."""
+    jobs = Jobs(tmp_path, {**slurm, "TMPDIR": str(temp)})
+    yield jobs
+    jobs.call("scancel", "--user=root")
+    wait_for(lambda: not processes_of(tmp_path) and not processes_of(temp), 60)
     assert_nothing_left(temp)
 
 

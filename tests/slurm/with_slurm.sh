@@ -2,27 +2,48 @@
 # with_slurm.sh COMMAND...: run a command with a SLURM of its own: munge, a controller and two nodes of 2 CPUs on this
 # machine, all in a temporary folder that is gone afterwards. Needs root and the packages slurm-wlm and munge.
 #
-# The command finds the cluster by SLURM_CONF; the node names are pb1 and pb2.
+# The command finds the cluster by SLURM_CONF; the node names are pb1 and pb2. When it has ended, jobs that are left are
+# cancelled, and whatever is still there with that SLURM_CONF in its environment is killed.
 set -euo pipefail
 
 folder=$(mktemp -d /tmp/pbslurm.XXXXXX)
 daemons=()
 
+# Processes of this SLURM: those with its file in their environment, and what they have started, for Ray's agents write
+# over theirs.
+members() {
+    local found
+    # Empty for grep, which would find itself.
+    found=$(SLURM_CONF='' grep -lszxF "SLURM_CONF=$folder/slurm.conf" /proc/[0-9]*/environ | cut -d / -f 3)
+    while [ -n "$found" ]; do
+        echo "$found"
+        found=$(pgrep --parent "$(paste -sd , <<<"$found")")
+    done
+}
+
 end() {
-    local status=$?
-    scancel --user="$(id -un)" 2>/dev/null || true
-    for process in "${daemons[@]}"; do kill "$process" 2>/dev/null || true; done
-    for process in "${daemons[@]}"; do wait "$process" 2>/dev/null || true; done
-    # Step daemons of jobs that were cut off are children of nobody any more.
-    for file in "$folder"/*/*.pid; do
-        if [ -e "$file" ]; then kill -KILL "$(<"$file")" 2>/dev/null || true; fi
+    local status=$? left
+    trap '' TERM INT HUP
+    set +e
+    if [ -e "$folder/slurm.conf" ] && scancel --user="$(id -un)" 2>/dev/null; then
+        # Jobs stop in order, or are killed after KillWait.
+        for _ in $(seq 90); do [ -z "$(squeue --noheader 2>/dev/null)" ] && break; sleep 0.5; done
+    fi
+    kill "${daemons[@]}" 2>/dev/null
+    for _ in $(seq 50); do kill -0 "${daemons[@]}" 2>/dev/null || break; sleep 0.1; done
+    # Step daemons and jobs that were cut off are children of nobody any more.
+    for _ in $(seq 50); do
+        mapfile -t left < <(members)
+        [ "${#left[@]}" -eq 0 ] && break
+        kill -KILL "${left[@]}" 2>/dev/null
+        sleep 0.1
     done
     if [ "$status" -ne 0 ]; then tail -n 20 "$folder"/*.log >&2 || true; fi
     rm -rf "$folder"
     exit "$status"
 }
 trap end EXIT
-trap 'exit 143' TERM INT
+trap 'exit 143' TERM INT HUP
 
 free_ports() {
     python3 - "$1" <<'PYTHON'
