@@ -293,10 +293,12 @@ def _start(plan: "Plan", *, dry_run: bool) -> None:
     if result.done:
         try:
             with raised_signals():
+                if result.late_signal:
+                    raise Stopped(result.late_signal)
                 _report(result.folder)
         except Stopped as stopped:
             raise InterruptedRunError(
-                f"stopped by {stopped} while the report was made: {result.done} of {result.total} launches are done;"
+                f"stopped by {stopped} before the report was made: {result.done} of {result.total} launches are done;"
                 f" make it with placebench report {result.folder}",
                 stopped.exit_code,
             ) from None

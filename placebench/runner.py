@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import signal
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,7 @@ class RunResult:
         total: launches that it was to have.
         failures: launches that are not done, as folder and reason.
         stopped_by: why it ended early; None when it did not.
+        late_signal: the signal that came when no launch was left to stop; None without one.
     """
 
     folder: Path
@@ -43,6 +45,7 @@ class RunResult:
     total: int
     failures: tuple[tuple[Path, str], ...]
     stopped_by: str | None
+    late_signal: signal.Signals | None = None
 
     def raise_unless_done(self) -> None:
         """Say what is missing.
@@ -88,7 +91,9 @@ def execute(plan: Plan, command: Sequence[str], display: Display, job: Sequence[
                 display.note(note)
             stop = _StopReason(signals, plan.time_limit_s)
             run = _Run(plan, Manifest(plan, command), Launcher(plan, record, job, stop), display)
-            return run.go(stop)
+            result = run.go(stop)
+    is_late = result.stopped_by in (None, TIME_LIMIT)
+    return replace(result, late_signal=signals.received if is_late else None)
 
 
 class _StopReason:

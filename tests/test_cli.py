@@ -320,14 +320,16 @@ def test_latest_is_the_newest_run_here() -> None:
     assert find_run("latest") == Path("runs/20260302T100000Z-b")
 
 
+@pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_report_that_is_stopped_says_that_the_launches_are_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int, is_late: bool
 ) -> None:
     def stop(_: Path) -> None:
+        assert not is_late
         signal.raise_signal(number)
 
-    result = RunResult(tmp_path / "a-run", 2, 2, (), None)
+    result = RunResult(tmp_path / "a-run", 2, 2, (), None, late_signal=number if is_late else None)
     monkeypatch.setattr("placebench.runner.execute", lambda *_: result)
     monkeypatch.setattr(cli, "_report", stop)
     before = signal.getsignal(number)
@@ -339,6 +341,6 @@ def test_a_report_that_is_stopped_says_that_the_launches_are_done(
         signal.signal(number, before)
     assert done.exit_code == code
     assert done.stderr == (
-        f"placebench: stopped by {number.name} while the report was made: 2 of 2 launches are done; make it with"
+        f"placebench: stopped by {number.name} before the report was made: 2 of 2 launches are done; make it with"
         f" placebench report {tmp_path / 'a-run'}\n"
     )

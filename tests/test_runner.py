@@ -15,6 +15,7 @@ from launching import assert_nothing_left, drive, plan, run, running, statuses, 
 
 from placebench import launches, runfolder
 from placebench.cluster.discovery import Cluster
+from placebench.display import PlainDisplay
 from placebench.errors import InterruptedRunError, JobExit, LaunchError, PlacebenchError, TimeLimitError
 from placebench.plan import RunRequest
 from placebench.resume import resume_plan
@@ -293,6 +294,17 @@ def test_a_signal_that_ends_the_job_first_stops_the_run_too(tmp_path: Path, temp
     assert "stopped by SIGTERM: 0 of 2 launches are done" in output
     assert statuses(folder) == {"01-standard": "interrupted"}
     assert_nothing_left(temp)
+
+
+@pytest.mark.parametrize("moment", ["end", "__exit__"])
+def test_a_signal_after_the_last_launch_is_told_to_who_makes_the_report(tmp_path: Path, moment: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlainDisplay, moment, lambda *_: signal.raise_signal(signal.SIGTERM))
+        result, _ = run(plan(tmp_path, placements="standard"), "steps()")
+    assert (result.done, result.stopped_by, result.late_signal) == (1, None, signal.SIGTERM)
+    assert json.loads((result.folder / "run.json").read_text())["status"] == "done"
+    again, _ = run(resume_plan(result.folder, RunRequest()), "raise SystemExit")
+    assert (again.done, again.total, again.late_signal) == (1, 1, None)
 
 
 def test_the_time_limit_ends_the_run(tmp_path: Path, temp: Path) -> None:
