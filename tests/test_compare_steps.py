@@ -10,7 +10,7 @@ from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans, ste
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.launches import launch_times
-from placebench.compare.run import RunPlacement
+from placebench.compare.run import KERNEL_TIMES, RunPlacement
 from placebench.compare.steps import cut_step, measure_step
 
 
@@ -73,6 +73,8 @@ def test_a_phase_lasts_as_long_as_its_slowest_device() -> None:
     assert numbers["phase/gen"] == pytest.approx(0.7)
     assert numbers["wait/pool/own pool"] == pytest.approx(0.15)  # cpu:0 waits 0.3 for cpu:1, mean of the two
     assert numbers["wait/pool/no phase"] == pytest.approx(0.3)
+    assert [numbers[f"wait_slower_ranks/cpu:{rank}"] for rank in (0, 1)] == pytest.approx([0.3, 0.0])
+    assert [numbers[f"wait_nothing_to_do/cpu:{rank}"] for rank in (0, 1)] == pytest.approx([0.3, 0.3])
 
 
 def test_an_engine_that_waits_is_not_said_to_wait_for_other_engines() -> None:
@@ -152,9 +154,14 @@ def test_any_step_adds_up(work: list[tuple[str, str, list[int]]]) -> None:
         for device in ("cpu:0", "cpu:1", "cpu:2")
     }
     for device, seconds in busy.items():
+        parts = [numbers[f"wait_{cause}/{device}"] for cause in ("nothing_to_do", "slower_ranks")]
+        assert min(parts) >= 0
+        assert sum(parts) == pytest.approx(numbers[f"idle/{device}"])
         assert numbers[f"idle/{device}"] == pytest.approx(2.0 - seconds)
     for pool, devices in layout.pools.items():
         waits = sum(value for key, value in numbers.items() if key.startswith(f"wait/{pool}/"))
+        slower = [numbers[f"wait_slower_ranks/{device}"] for device in devices]
+        assert numbers.get(f"wait/{pool}/own pool", 0.0) == pytest.approx(sum(slower) / len(devices))
         assert waits == pytest.approx(sum(numbers[f"idle/{device}"] for device in devices) / len(devices))
     assert -1e-9 <= numbers["hidden"] <= busy["cpu:2"] + 1e-9
     assert numbers["unattributed"] == pytest.approx(2.0)
@@ -173,7 +180,10 @@ def test_launches_count_with_the_median_after_the_warm_up(tmp_path: Path) -> Non
     assert sorted(standard.steps["step"].unique()) == [3, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize(("kernels", "trace_s"), [((), 0.0), (({"phase": "gen", "device": "cpu:0"},), 4.0)])
+TRACED = {"phase": "gen", "device": "cpu:0", **dict.fromkeys(KERNEL_TIMES, 0.1)}
+
+
+@pytest.mark.parametrize(("kernels", "trace_s"), [((), 0.0), ((TRACED,), 4.0)])
 def test_the_time_of_a_launch_is_divided(tmp_path: Path, kernels: Sequence[Mapping[str, Any]], trace_s: float) -> None:
     synthetic = SyntheticRun(rounds=1, pace=lambda *_: 1.0, kernels=kernels)
     run = compare_run(synthetic.write(tmp_path / "run")).run

@@ -342,7 +342,7 @@ def test_a_finished_launch_has_its_value_of_every_number(tmp_path: Path) -> None
     assert launches[2, "split"].values == {}
     for placement in summary.placements:
         values = launches[1, placement.name].values
-        devices = [found for device in placement.devices for found in device.quantities]
+        devices = [found for device in placement.devices for found in (*device.quantities, *device.waits)]
         # The unit of every value is found by its key.
         quantities = [*placement.quantities, *placement.controller_view, *placement.overlaps, *placement.waits]
         assert set(values) == {found.key for found in (*quantities, *devices) if found.value is not None}
@@ -354,6 +354,25 @@ def test_a_finished_launch_has_its_value_of_every_number(tmp_path: Path) -> None
     assert first
     assert second
     assert (first * second) ** 0.5 == pytest.approx(summary.placements[0].quantities[0].value)
+
+
+def test_what_each_device_waits_for_without_a_trace(finished: Path) -> None:
+    summary = read_summary(finished)
+    for placement in summary.placements:
+        for device in placement.devices:
+            waits = {found.key: found.value or 0.0 for found in device.waits}
+            assert list(waits) == [f"wait_nothing_to_do/{device.id}", f"wait_slower_ranks/{device.id}"]
+            idle = next(found.value for found in device.quantities if found.label == "idle")
+            assert sum(waits.values()) == pytest.approx(idle)
+    markdown, html = ((finished / name).read_text() for name in ("report.md", "report.html"))
+    header = "placement | device | nothing to do | slower ranks | collectives | host | sum | share of the step |"
+    assert f"## What each device waits for\n\n| {header}\n" in markdown
+    assert "| split | cpu:1 | 1.23 s | 0 s | – | – | 1.23 s | 66.7 % |" in markdown
+    for page in (markdown, html):
+        assert "nothing to do = idle − slower ranks" in page
+        assert "no kernels of the device were traced; that is done on GPUs alone" in page
+        assert "Of the one traced step" not in page
+        assert "Not traced" not in page
 
 
 def test_an_interval_that_the_frame_cuts_has_an_arrowhead_there(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from showing import printed, read_summary
-from synthetic_run import gpu_run
+from synthetic_run import STANDARD, gpu_run
 
 from placebench.report import build_report
 
@@ -58,6 +58,47 @@ def test_the_summary_of_gpus_has_phases_by_pool_and_device(on_gpus: Path) -> Non
     # The step that was traced took twice as much.
     assert rows["peak_memory"].value == pytest.approx(0.75 * 2**30)
     assert rows["mfu/update_actor"].value == pytest.approx(0.0535 / 1.008, rel=0.01)
+
+
+def test_what_each_gpu_waits_for_has_its_parts_inside_phases(tmp_path: Path) -> None:
+    """cpu:1 comes first to the collectives of update_actor; one GPU's ranks of `split` share none with another."""
+    phases = [phase for phase in STANDARD.times if phase not in ("adv", "gen")]
+    times = {"span_s": 1.0, "kernel_s": 0.6, "collective_s": 0.1, "copy_s": 0.05, "no_kernel_s": 0.25}
+    kernels = [{"phase": phase, "device": device, **times} for phase in phases for device in ("cpu:0", "cpu:1")]
+    kernels[-3] |= {"collective_s": 0.3, "kernel_s": 0.4}
+    assert (kernels[-3]["phase"], kernels[-3]["device"]) == ("update_actor", "cpu:1")
+    path = gpu_run(rounds=2, kernels=kernels, pace=lambda *_: 1.0).write(tmp_path / "run")
+    build_report(path)
+    summary = read_summary(path)
+    waits = {found.key: found for found in summary.placements[0].devices[1].waits}
+    # Of 1.26 s of phases gen has 0.50 s, which are not traced, and update_actor 0.24 s; idle are 0.04 s.
+    expected = {
+        "wait_nothing_to_do": 0.04,
+        "wait_slower_ranks": 0.0,
+        "wait_slower_ranks_inside": 0.24 * 0.2,
+        "wait_collectives": 0.76 * 0.1,
+        "wait_host": 0.76 * 0.25,
+        "not_traced": 0.50,
+    }
+    assert {key: found.value for key, found in waits.items()} == pytest.approx(
+        {f"{key}/cpu:1": value for key, value in expected.items()}
+    )
+    assert {found.key.partition("/")[0]: found.n for found in waits.values()} == {
+        key: 2 if key in ("wait_nothing_to_do", "wait_slower_ranks") else 1 for key in expected
+    }
+    launches = {(launch.round, launch.placement): launch.values for launch in summary.launches}
+    for key, value in expected.items():
+        assert launches[1, "standard"][f"{key}/cpu:1"] == pytest.approx(value)
+    assert launches[2, "standard"]["wait_nothing_to_do/cpu:1"] == pytest.approx(0.04)
+    assert launches[2, "standard"]["wait_host/cpu:1"] is None
+    markdown, html = ((path / name).read_text() for name in ("report.md", "report.html"))
+    assert "| sum | share of the step | not traced |\n" in markdown
+    assert "| standard | gpu:1 | 0.0400 s | 0.0480 s | 0.0760 s | 0.190 s | 0.354 s | 27.2 % | 0.500 s |" in markdown
+    assert "| split | gpu:0 | 0.0400 s | 0 s | " in markdown
+    for page in (markdown, html):
+        assert "host = Σ busy · n / l" in page
+        assert "Not traced: time of phases of which there is no trace" in page
+        assert "no kernels of the device were traced" not in page
 
 
 def test_a_report_of_gpus_says_that_no_kernels_were_traced(tmp_path: Path) -> None:

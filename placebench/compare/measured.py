@@ -12,7 +12,7 @@ from placebench.compare.metrics import STEP_TIME, Metric
 from placebench.compare.statistics import Estimate, LaunchValue, Ratio, estimate
 
 # Seconds that are divided into parts: their parts add up only as means.
-ADDITIVE = ("hidden", "idle", "overlap/", "wait/", "queues/", *PATH_KEYS)
+ADDITIVE = ("hidden", "idle", "overlap/", "wait/", "wait_", "not_traced/", "queues/", *PATH_KEYS)
 # What flows through queues from step to step, and levels in them, which are no parts of the step: plain means.
 MEANS = ("flow/",)
 

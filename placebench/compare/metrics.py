@@ -117,6 +117,28 @@ def device_metrics(device: str) -> tuple[Metric, ...]:
     )
 
 
+def wait_metrics(device: str) -> tuple[Metric, ...]:
+    """What one device waited for: idle time by cause, and of a traced GPU what lies inside its phases (`waits`)."""
+    return (
+        Metric(f"wait_nothing_to_do/{device}", "nothing to do", "s", "idle while no other device of its pool works"),
+        Metric(f"wait_slower_ranks/{device}", "slower ranks", "s", "idle while another device of its pool works"),
+        Metric(
+            f"wait_slower_ranks_inside/{device}",
+            "slower ranks, inside phases",
+            "s",
+            "collectives alone, beyond those of the rank of its pool that has least of them",
+        ),
+        Metric(
+            f"wait_collectives/{device}",
+            "collectives",
+            "s",
+            "collectives alone, of the rank of its pool that has least of them",
+        ),
+        Metric(f"wait_host/{device}", "host", "s", "phases with nothing on the device"),
+        Metric(f"not_traced/{device}", "not traced", "s", "phases of which there is no trace"),
+    )
+
+
 def placement_metrics(phases: Iterable[str]) -> tuple[Metric, ...]:
     """The numbers that stand side by side for placements, in the order of the tables."""
     return (

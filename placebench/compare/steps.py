@@ -135,6 +135,8 @@ def measure_step(step: Step, placement: RunPlacement) -> dict[str, float]:
     - `hidden`: what overlap saved: the busy time of every pool, and the controller's, summed, without the busy
       time of all together;
     - `idle/<device>`, and `idle`, their mean;
+    - `wait_slower_ranks/<device>` and `wait_nothing_to_do/<device>`: of `idle/<device>`, the time in which another
+      device of its pool works, and all else;
     - `overlap/<phase>+<phase>`: time in which phases of different pools ran side by side;
     - `wait/<pool>/<cause>`: the idle time of the pool's devices by cause (see `_waits`), mean of its devices.
     """
@@ -154,7 +156,11 @@ def measure_step(step: Step, placement: RunPlacement) -> dict[str, float]:
     for pool, devices in placement.pools.items():
         alone = placement.has_engines and pool == placement.roles[Role.ROLLOUT]
         for device in devices:
-            for cause, seconds in _waits(step, (device,) if alone else devices, idle[device]).items():
+            waits = _waits(step, (device,) if alone else devices, idle[device])
+            numbers[f"wait_slower_ranks/{device}"] = waits.get(OWN_POOL, 0.0)
+            others = (seconds for cause, seconds in waits.items() if cause != OWN_POOL)
+            numbers[f"wait_nothing_to_do/{device}"] = sum(others, 0.0)
+            for cause, seconds in waits.items():
                 key = f"wait/{pool}/{cause}"
                 numbers[key] = numbers.get(key, 0.0) + seconds / len(devices)
     return numbers | _overlaps(step, pools)

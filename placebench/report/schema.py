@@ -76,6 +76,12 @@ class DeviceSummary(_Part):
     pool: str
     estimated_memory_bytes: Number = Field(description="the plan's estimate of the highest sample, null where unknown")
     quantities: tuple[Quantity, ...]
+    waits: tuple[Quantity, ...] = Field(
+        (),
+        description="what it waited for, per step: of its idle time `wait_nothing_to_do` and `wait_slower_ranks`, which"
+        " add up to it; in its phases, where a step was traced, `wait_slower_ranks_inside`, `wait_collectives` and"
+        " `wait_host`, and `not_traced`, the time of those not traced; early versions did not write them",
+    )
 
 
 class Sampled(_Part):

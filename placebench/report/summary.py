@@ -17,7 +17,7 @@ from placebench.compare.gains import OverlapGain as MeasuredGain
 from placebench.compare.gains import overlap_gains, tell_gain
 from placebench.compare.launches import launch_times
 from placebench.compare.measured import Measured
-from placebench.compare.metrics import Metric, controller_metric, device_metrics
+from placebench.compare.metrics import Metric, controller_metric, device_metrics, wait_metrics
 from placebench.compare.reasons import alone, headline, reasons, waiting
 from placebench.compare.run import KERNEL_TIMES, Launch
 from placebench.compare.scaling import ScalingResult, measure_scaling
@@ -257,6 +257,7 @@ def _device(comparison: Comparison, result: PlacementResult, device: str) -> Dev
         pool=pool,
         estimated_memory_bytes=result.placement.memory_estimates.get(pool),
         quantities=tuple(quantity for quantity in quantities(result, device_metrics(device)) if quantity.n),
+        waits=tuple(quantity for quantity in quantities(result, wait_metrics(device)) if quantity.n),
     )
 
 
@@ -294,6 +295,7 @@ def _launch_values(placement: PlacementSummary, result: PlacementResult) -> dict
         placement.overlaps,
         placement.waits,
         *(device.quantities for device in placement.devices),
+        *(device.waits for device in placement.devices),
     )
     values: dict[int, dict[str, float]] = {}
     for key in (found.key for quantities in listed for found in quantities):

@@ -36,11 +36,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of plain cells."""
+    """A table of plain cells.
+
+    Attributes:
+        title: its heading.
+        header: headings of the columns.
+        rows: cells of each row, as many as columns.
+        notes: formulas and footnotes, which stand below it.
+    """
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
 
 
 def comparison_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:

@@ -1,6 +1,6 @@
 """Where the step's time goes, as tables: critical paths, waiting, overlap, and what other placements would take."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from placebench.compare.critical_path import END
 from placebench.compare.metrics import STEP_TIME
@@ -16,6 +16,23 @@ SHORT = 5
 LEAST = 0.005
 ALL_ELSE = "all else"
 CAUSES = {OWN_POOL: "slower devices of its pool (rank imbalance)", NO_PHASE: "the controller (no phase runs)"}
+_WAITS = ("nothing to do", "slower ranks", "collectives", "host", "sum", "share of the step", "not traced")
+_IDLE_WAITS = (
+    "Of the measured steps: idle = step − the device's own phases; slower ranks = idle while another device of its pool"
+    " works; nothing to do = idle − slower ranks."
+)
+_TRACED_WAITS = (
+    "Of the one traced step, as shares of its phases, scaled to the measured steps: collectives = Σ busy · min c / l;"
+    " slower ranks, added to those above = Σ busy · (c − min c) / l; host = Σ busy · n / l. The sums are over the"
+    " device's phases: busy, its time in the phase, all phases together step − idle; l, the phase's traced length; c,"
+    " time in it with collectives alone; min c, that of the rank that has least, for who comes last waits least"
+    " (ranks: the pool's; in gen those of one engine, where several share it); n, time with nothing on the GPU."
+)
+_UNKNOWN_WAITS = (
+    "A dash: not known, because no kernels of the device were traced; that is done on GPUs alone, in the first round,"
+    " unless trace_kernels is false. Slower ranks and the sum then lack what is inside its phases."
+)
+_NOT_TRACED = "Not traced: time of phases of which there is no trace; what the device waits for in them is not known."
 
 
 def path_grid(first: PlacementSummary, other: PlacementSummary) -> Grid:
@@ -116,6 +133,44 @@ def wait_grid(summary: Summary) -> Grid:
     return Grid("What devices wait for", header, tuple(rows))
 
 
+def device_wait_grid(summary: Summary) -> Grid:
+    """What each device waited for, with the formulas; no rows where no step was measured."""
+    found = [
+        (placement, device.label, {wait.key.partition("/")[0]: wait.value or 0.0 for wait in device.waits})
+        for placement in summary.placements
+        for device in placement.devices
+        if device.waits
+    ]
+    rows = [(placement.name, label, *_wait_cells(placement, waits)) for placement, label, waits in found]
+    header: tuple[str, ...] = ("placement", "device", *_WAITS)
+    traced = ["wait_host" in waits for *_, waits in found]
+    notes = [_IDLE_WAITS]
+    if any(traced):
+        notes.append(_TRACED_WAITS)
+    if not all(traced):
+        notes.append(_UNKNOWN_WAITS)
+    if all(row[-1] == MISSING for row in rows):
+        header, rows = header[:-1], [row[:-1] for row in rows]
+    else:
+        notes.append(_NOT_TRACED)
+    return Grid("What each device waits for", header, tuple(rows), tuple(notes))
+
+
+def _wait_cells(placement: PlacementSummary, waits: Mapping[str, float]) -> tuple[str, ...]:
+    """Cells of a device; phases without a trace have one only where they are too long to ignore."""
+    step = _step_time(placement)
+    idle, slower = (waits[f"wait_{name}"] for name in ("nothing_to_do", "slower_ranks"))
+    slower += waits.get("wait_slower_ranks_inside", 0.0)
+    collectives, host = (waits.get(f"wait_{name}") for name in ("collectives", "host"))
+    waited = idle + slower + (collectives or 0.0) + (host or 0.0)
+    rest = waits.get("not_traced", 0.0)
+    return (
+        *(quantity(seconds, "s") for seconds in (idle, slower, collectives, host, waited)),
+        percent(waited / step) if step else MISSING,
+        quantity(rest, "s") if step and rest >= LEAST * step else MISSING,
+    )
+
+
 def overlap_grid(summary: Summary) -> Grid:
     """Phases that ran side by side, the longest first; what is too short to matter is left out."""
     rows = tuple(
@@ -131,7 +186,7 @@ def overlap_grid(summary: Summary) -> Grid:
 
 def _large_ones(placement: PlacementSummary, seconds: Sequence[tuple[str, float]]) -> list[tuple[str, str, str]]:
     """Names with their seconds and share of the step; those too short to matter are one row at the end."""
-    step = next((found.value for found in placement.quantities if found.key == STEP_TIME.key), None)
+    step = _step_time(placement)
     if not step:
         return []
     large = [(name, value) for name, value in seconds if value >= LEAST * step]
@@ -139,3 +194,7 @@ def _large_ones(placement: PlacementSummary, seconds: Sequence[tuple[str, float]
     if rest >= LEAST / 10 * step:
         large.append((ALL_ELSE, rest))
     return [(name, quantity(value, "s"), percent(value / step)) for name, value in large]
+
+
+def _step_time(placement: PlacementSummary) -> float | None:
+    return next((found.value for found in placement.quantities if found.key == STEP_TIME.key), None)
