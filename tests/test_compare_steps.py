@@ -180,6 +180,21 @@ def test_launches_count_with_the_median_after_the_warm_up(tmp_path: Path) -> Non
     assert sorted(standard.steps["step"].unique()) == [3, 4, 5, 6, 7]
 
 
+def test_the_waits_of_a_device_add_up_over_uneven_steps(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1, steps=7, pace=lambda *_: 1.0).write(tmp_path / "run")
+
+    def early(span: dict[str, Any]) -> None:
+        # In steps 4 and 6 of 3 to 7, cpu:1 is done with gen 0.25 s before cpu:0.
+        if (span["phase"], span["device"], span["step"] % 2) == ("gen", "cpu:1", 0):
+            span["end_mono"] -= 0.25
+
+    edit_spans(path, "standard", early)
+    standard = compare_run(path).first
+    assert standard.value("wait_slower_ranks/cpu:1") == pytest.approx(0.1)
+    assert standard.value("wait_nothing_to_do/cpu:1") == pytest.approx(0.04)
+    assert standard.value("idle/cpu:1") == pytest.approx(0.14)
+
+
 TRACED = {"phase": "gen", "device": "cpu:0", **dict.fromkeys(KERNEL_TIMES, 0.1)}
 
 

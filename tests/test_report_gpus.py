@@ -61,7 +61,7 @@ def test_the_summary_of_gpus_has_phases_by_pool_and_device(on_gpus: Path) -> Non
 
 
 def test_what_each_gpu_waits_for_has_its_parts_inside_phases(tmp_path: Path) -> None:
-    """cpu:1 comes first to the collectives of update_actor; one GPU's ranks of `split` share none with another."""
+    """In `standard`, cpu:1 comes first to the collectives of update_actor; in `split`, it has no part in them."""
     phases = [phase for phase in STANDARD.times if phase not in ("adv", "gen")]
     times = {"span_s": 1.0, "kernel_s": 0.6, "collective_s": 0.1, "copy_s": 0.05, "no_kernel_s": 0.25}
     kernels = [{"phase": phase, "device": device, **times} for phase in phases for device in ("cpu:0", "cpu:1")]
