@@ -19,7 +19,7 @@ from placebench.resumptions import Resumption, recorded_resumptions
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status, Trial, read_jsonl
 from placebench.telemetry.spans import CONTROLLER
 
-SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end", "allocated_bytes")
+SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end", "allocated_bytes", "reserved_bytes")
 # What the controller does within a step that is no part of training it; it is taken out of the step's time.
 APART = ("testing", "save_checkpoint")
 KERNEL_TIMES = ("kernel_s", "collective_s", "copy_s", "no_kernel_s", "span_s")
@@ -153,13 +153,16 @@ class Launch:
         """Phase spans, columns `SPAN_COLUMNS`.
 
         Start and end are in seconds of the monotonic clock, `allocated_bytes` is the most that tensors took at a time,
-        NaN where that is not counted.
+        `reserved_bytes` that with what their allocator kept in reserve, NaN where that is not counted.
         """
+        keys = (*SPAN_COLUMNS[:5], "start_mono", "end_mono")
+        counted = ("memory_peak_bytes", "memory_reserved_bytes")
         rows = [
-            (*(row[name] for name in (*SPAN_COLUMNS[:5], "start_mono", "end_mono")), row.get("memory_peak_bytes"))
-            for row in _read(self.trial.spans, *SPAN_COLUMNS[:5], "start_mono", "end_mono")
+            (*(row[name] for name in keys), *(row.get(name) for name in counted))
+            for row in _read(self.trial.spans, *keys)
         ]
-        return pd.DataFrame(rows, columns=list(SPAN_COLUMNS)).astype({"allocated_bytes": float})
+        frame = pd.DataFrame(rows, columns=list(SPAN_COLUMNS))
+        return frame.astype({"allocated_bytes": float, "reserved_bytes": float})
 
     @cached_property
     def step_seconds(self) -> "pd.Series[float]":
