@@ -35,8 +35,8 @@ _ADVICE: Mapping[Status, str] = {
     Status.FAILED: "read what the job printed last, below or in train.log",
     Status.OOM: (
         "lower batch.micro_batch_tokens, set activation_checkpointing=true or sharding=shard, let engines keep less"
-        " (rollout.sleep=true, a higher rollout.tensor_parallel_size, a smaller batch.size), or give the pool more"
-        " devices; figures below"
+        " (rollout.sleep=true, a lower rollout.memory_share, a higher rollout.tensor_parallel_size, a smaller"
+        " batch.size), or give the pool more devices; figures below"
     ),
     Status.TIMEOUT: (
         "raise --step-timeout if a phase really takes that long; otherwise look below for what the job did last"

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from placebench.devices import Device
+from placebench.engine_memory import EngineMemory
 from placebench.memory import MemoryEstimate, estimate_memory
 from placebench.models import JobShapes
 from placebench.placed import placed_workload
+from placebench.placement import Placement, Role
 from placebench.progress import format_bytes
 from placebench.workload import Workload
 
@@ -60,9 +62,33 @@ def pool_estimates(workload: Workload, shapes: JobShapes, bound: "BoundPlacement
             len(devices),
             devices[0].kind,
             shapes.reward,
+            least_bytes(devices),
         )
         for pool, devices in bound.devices.items()
     }
+
+
+def engine_memory(
+    workload: Workload, shapes: JobShapes, placement: Placement, devices: Sequence[Device]
+) -> EngineMemory | None:
+    """What an engine of a placement takes of each of its devices; None where torch generates.
+
+    Args:
+        workload: the job.
+        shapes: of its models.
+        placement: where the rollout lives.
+        devices: those that may be the engine's.
+    """
+    if workload.rollout.backend == "torch":
+        return None
+    ranks = placement.pool_of(Role.ROLLOUT).size
+    placed = placed_workload(workload, placement)
+    return EngineMemory(placed, shapes.actor, ranks, devices[0].kind, least_bytes(devices))
+
+
+def least_bytes(devices: Sequence[Device]) -> int:
+    """Memory of the smallest device."""
+    return min(device.memory_bytes for device in devices)
 
 
 def shortfalls(

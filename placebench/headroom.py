@@ -1,5 +1,6 @@
 """Which settings would make a placement fit into its devices' memory, or lower what it needs."""
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,8 +9,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from placebench.config import merge, nest
 from placebench.devices import Device
+from placebench.engine_memory import EngineMemory
 from placebench.errors import Reasons
-from placebench.fitting import Shortfall, pool_estimates, shortfalls
+from placebench.fitting import Shortfall, engine_memory, pool_estimates, shortfalls
 from placebench.memory import MemoryEstimate
 from placebench.models import JobShapes, ModelShape
 from placebench.placed import placed_workload
@@ -63,7 +65,20 @@ class Case:
 
     def is_roomy(self, settings: Settings) -> bool:
         """Whether it fits, with some memory to spare, under other settings."""
-        return self.changed(settings).short(ROOMY) is None
+        changed = self.changed(settings)
+        return changed.short(ROOMY) is None and not changed.engine_is_starved
+
+    @property
+    def engine_is_starved(self) -> bool:
+        """Whether engines may take so little that no sequence fits in."""
+        return bool(self.engine and self.engine.is_starved)
+
+    @property
+    def engine(self) -> EngineMemory | None:
+        """What an engine takes of each device; None where torch generates."""
+        placement = self.bound.placement
+        devices = self.bound.devices[placement.roles[Role.ROLLOUT]]
+        return engine_memory(self.workload, self.shapes, placement, devices)
 
     @property
     def fullest(self) -> MemoryEstimate:
@@ -73,9 +88,23 @@ class Case:
 
 
 def too_large(case: Case) -> Iterator[str]:
-    """One line for a placement that cannot fit, with the settings nearest to those asked for that do."""
-    if worst := case.short():
+    """One line for a placement that cannot fit, with the settings nearest to those asked for that do.
+
+    Or for one whose engines may take too little to generate, with the least share of the memory in which they can.
+    """
+    if case.engine and case.engine.is_starved:
+        yield f"placement {case.bound.name!r}: {_starved(case, case.engine)}"
+    elif worst := case.short():
         yield f"placement {case.bound.name!r}: {worst}; {_way_out(case)}"
+
+
+def _starved(case: Case, engine: EngineMemory) -> str:
+    least = engine.hundredths(engine.least)
+    way_out = f"use at least {least / 100:g}" if least <= 100 else "leave it out"
+    return (
+        f"rollout.memory_share {case.workload.rollout.memory_share:g} is too little: an engine with room for a sequence"
+        f" takes {format_bytes(engine.least)} of a device's {format_bytes(engine.device_bytes)}; {way_out}"
+    )
 
 
 def tight(case: Case) -> Iterator[str]:
@@ -108,16 +137,20 @@ def _way_out(case: Case) -> str:
 
 
 def _roomy_settings(case: Case) -> Settings | None:
-    """The settings nearest to those asked for that fit; a smaller batch, which is less work, where no other does."""
+    """The settings nearest to those asked for that fit.
+
+    Where no others do, engines that hold fewer sequences at a time; then a smaller batch, which is less work.
+    """
     for settings in _alternatives(case):
         for tried in (settings, *_token_budgets(case, settings)):
             if tried and case.is_roomy(tried):
                 return tried
-    for settings in _alternatives(case):
-        for batches in _smaller_batches(case.changed(settings)):
-            for given in (settings, *_token_budgets(case, {**settings, **batches.settings(0)})):
-                if batch := batches.largest(case.changed(given).is_roomy):
-                    return {**batch, **given}
+    for narrower in (_lower_shares, _smaller_batches):
+        for settings in _alternatives(case):
+            for sizes in narrower(case.changed(settings)):
+                for given in (settings, *_token_budgets(case, {**settings, **sizes.settings(0)})):
+                    if largest := sizes.largest(case.changed(given).is_roomy):
+                        return {**given, **largest}
     return None
 
 
@@ -199,16 +232,50 @@ def _token_budgets(case: Case, settings: Settings) -> Iterator[Settings]:
 
 
 @dataclass(frozen=True)
-class _Batches:
-    """Sizes of the batch that all placements can share, ascending.
+class _Sizes(ABC):
+    """Sizes of something, ascending, of which smaller ones need less memory.
 
     Attributes:
-        sizes: sequences per step.
+        sizes: in its own unit.
+    """
+
+    sizes: range
+
+    @abstractmethod
+    def settings(self, index: int) -> Settings:
+        """The settings of one of the sizes."""
+
+    def largest(self, suits: Callable[[Settings], bool]) -> Settings | None:
+        """The settings of the largest size that suits, when smaller ones do too."""
+        count = bisect_left(range(len(self.sizes)), True, key=lambda index: not suits(self.settings(index)))
+        return self.settings(count - 1) if count else None
+
+
+class _Shares(_Sizes):
+    """Hundredths of a device's memory that an engine may take."""
+
+    def settings(self, index: int) -> Settings:
+        """The settings of one of the sizes."""
+        return {"rollout.memory_share": self.sizes[index] / 100}
+
+
+def _lower_shares(case: Case) -> Iterator[_Shares]:
+    """Shares below what the engine takes in which all placements can generate."""
+    engines = [engine_memory(case.workload, case.shapes, placement, case.devices) for placement in case.placements]
+    least = [engine.hundredths(engine.least) for engine in engines if engine]
+    if case.engine and (shares := range(max(least), min(case.engine.hundredths(case.engine.whole), 101))):
+        yield _Shares(shares)
+
+
+@dataclass(frozen=True)
+class _Batches(_Sizes):
+    """Sizes of the batch that all placements can share: sequences per step.
+
+    Attributes:
         mini_batch_size: sequences per optimizer step, at most.
         ranks: divide the mini-batch; 0 where that is to stay as it is.
     """
 
-    sizes: range
     mini_batch_size: int
     ranks: int = 0
 
@@ -220,11 +287,6 @@ class _Batches:
         highest = max(min(self.mini_batch_size, size) // self.ranks, 1) * self.ranks
         mini_batch = next(one for one in range(highest, 0, -self.ranks) if not size % one)
         return {"batch.size": size, "batch.mini_batch_size": mini_batch}
-
-    def largest(self, suits: Callable[[Settings], bool]) -> Settings | None:
-        """The settings of the largest size that suits, when smaller ones do too."""
-        count = bisect_left(range(len(self.sizes)), True, key=lambda index: not suits(self.settings(index)))
-        return self.settings(count - 1) if count else None
 
 
 def _smaller_batches(case: Case) -> Iterator[_Batches]:
@@ -311,7 +373,7 @@ def relief(case: Case) -> tuple[str, ...]:
     # A budget that its sequences do not fill is lowered from what they do.
     sequences = max(batch.mini_batch_size // len(devices) for devices in case.bound.devices.values())
     tokens = max(min(batch.micro_batch_tokens, sequences * length) // (2 * length), 1) * length
-    alone: list[Settings] = [{"batch.micro_batch_tokens": tokens}, *_halved_batch(case)]
+    alone: list[Settings] = [{"batch.micro_batch_tokens": tokens}, *_halved_cache(case), *_halved_batch(case)]
     changes = [(_flags(settings), case.changed(settings)) for settings in alone] + _other_splits(case)[:1]
     changes = [change for change in changes if change[1].fullest.peak < before.peak]
     others: list[tuple[str, Case]] = []
@@ -325,6 +387,14 @@ def relief(case: Case) -> tuple[str, ...]:
     # Those between the cheapest and those that bring most say little more.
     shown = [*changes, *others[:1], *others[1:][-1:]]
     return tuple(f"{what}: about {_peak(after)} instead of {format_bytes(before.peak)}" for what, after in shown)
+
+
+def _halved_cache(case: Case) -> list[Settings]:
+    """The share of the memory that leaves about half the keys and values, where they are in what needs most."""
+    if case.engine is None or "kv cache" not in case.fullest.parts:
+        return []
+    half = case.engine.hundredths(case.engine.with_half_the_cache)
+    return [shares.settings(shares.sizes.index(half)) for shares in _lower_shares(case) if half in shares.sizes]
 
 
 def _halved_batch(case: Case) -> list[Settings]:

@@ -29,12 +29,13 @@ precision.
                  of one byte and one table in b bytes; compiled, the products and their gradient alone. Beside them the
                  head's gradient (4 + b)·V·h: the float32 one that is summed over chunks, and a chunk's
     kv cache     2·b·L·v for every token of a rank's sequences at full length; of an engine in blocks of 128 tokens,
-                 v / t on each of t devices, one head at least
+                 v / t on each of t devices, one head at least; no more than `rollout.memory_share` of the device leaves
+                 beside the engine, its graphs and prefill
     sampling     56 bytes for every word and sequence (float32 and float64 tables of sorted probabilities)
     engine       b·N/t of a generating engine of its own that t devices share, in a pool apart from the actor's in any
                  case; weights then go there in buckets of 256 MiB, or of the embedding where that is more, of which
                  both ends hold one
-    graphs       CUDA graphs and the engine's workspaces (`ENGINE_BYTES`)
+    graphs       CUDA graphs and the engine's workspaces (`engine_memory.ENGINE_BYTES`)
     allocator    on GPUs shares of the tensors (`ALLOCATOR_SHARES`): what torch's caching allocator holds and cannot
                  use, between blocks and for the streams that gather weights and reduce gradients
     prefill      min(16,384, prompt tokens of the engine) · b·(3f/t + 2h + 2a), and 16 bytes for every word and sequence
@@ -46,23 +47,22 @@ of the actor or critic. An engine that sleeps holds weights and cache in the mom
 otherwise in all of them. The peak is the largest moment.
 """
 
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from typing import Literal
 
+from placebench.engine_memory import COMPUTED_BYTES, EngineMemory, token_cache_bytes
 from placebench.models import ModelShape
 from placebench.placement import Role
-from placebench.ppo.sizes import BUCKET_BYTES, CACHE_BLOCK_TOKENS, TABLE_VALUES
+from placebench.ppo.sizes import BUCKET_BYTES, TABLE_VALUES
 from placebench.workload import Workload
 
-COMPUTED_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
 # What nobody can count, only measure. Before the first weight a worker holds: interpreter, torch and transformers;
 # on a GPU the CUDA context, cuBLAS workspaces and NCCL buffers.
 RUNTIME_BYTES: Mapping[str, int] = {"cpu": 480 << 20, "gpu": 1_200 << 20}
-# CUDA graphs and workspaces of a vLLM engine, which stay while it sleeps.
-ENGINE_BYTES: Mapping[str, int] = {"cpu": 0, "gpu": 360 << 20}
 # Of what lasts from step to step (`_STATE`), and of the rest: by whether the pool trains two models, whose blocks
 # differ, and whether they are on one rank, sharded over several, or replicated on any number. Measured on H200s, from
 # 0.5 to 7 billion parameters; two replicated models are taken to be like two on one rank.
@@ -76,10 +76,7 @@ ALLOCATOR_SHARES: Mapping[tuple[bool, Literal["one", "shard", "replicate"]], tup
 }
 _STATE = ("weights", "optimizer", "gradients", "copies")
 
-# vLLM's own tokens of a pass.
-_PREFILL_TOKENS = 16_384
 _SAMPLING_BYTES = 56
-_ENGINE_SAMPLING_BYTES = 16
 
 Kind = Literal["cpu", "gpu"]
 Parts = Mapping[str, int]
@@ -120,6 +117,7 @@ def estimate_memory(
     ranks: int,
     kind: Kind,
     reward: ModelShape | None = None,
+    device_bytes: int = sys.maxsize,
 ) -> MemoryEstimate:
     """Memory of each device of a pool.
 
@@ -131,8 +129,10 @@ def estimate_memory(
         ranks: devices of the pool.
         kind: of these devices.
         reward: shape of the reward model's decoder; None where the reward is a function.
+        device_bytes: memory of the smallest device, of which an engine may take a share.
     """
-    return MemoryEstimate(_Pool(workload, actor, critic, frozenset(roles), ranks, kind, reward).moments())
+    pool = _Pool(workload, actor, critic, frozenset(roles), ranks, kind, reward, device_bytes)
+    return MemoryEstimate(pool.moments())
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,7 @@ class _Pool:
     ranks: int
     kind: Kind
     reward: ModelShape | None
+    device_bytes: int
 
     def moments(self) -> dict[str, Parts]:
         """The parts held at each moment, in the order of a step."""
@@ -211,14 +212,18 @@ class _Pool:
             "optimizer": 8 * trained // shards,
             "gradients": 0 if self.is_sharded else 4 * trained,
         }
-        return {**parts, "graphs": ENGINE_BYTES[self.kind]} if self.has_engine else parts
+        return {**parts, "graphs": self.engine_memory.graphs} if self.has_engine else parts
+
+    @property
+    def engine_memory(self) -> EngineMemory:
+        """Of a vLLM engine, where one lives here."""
+        return EngineMemory(self.workload, self.actor, self.ranks, self.kind, self.device_bytes)
 
     @cached_property
     def engine(self) -> Parts:
         """What the rollout holds of its own while it generates."""
         if self.has_engine:
-            cache = _engine_cache(self.workload, self.actor, self.ranks)
-            return {"engine": _engine_weights(self.workload, self.actor), "kv cache": cache}
+            return {"engine": self.engine_memory.weights, "kv cache": self.engine_memory.cache}
         return {"engine": self.value * self.actor.parameters} if self.is_apart else {}
 
     @property
@@ -249,8 +254,7 @@ class _Pool:
 
     def _generating(self) -> dict[str, Parts]:
         if self.has_engine:
-            prefill = _prefill(self.workload, self.actor, self.ranks)
-            return {"gen": {**self.always, **self.engine, "prefill": prefill}}
+            return {"gen": {**self.always, **self.engine, "prefill": self.engine_memory.prefill}}
         if Role.ROLLOUT not in self.roles:
             return {}
         copies = {"copies": 0} if self.is_apart else {}
@@ -426,34 +430,6 @@ def _generation(workload: Workload, shape: ModelShape, ranks: int) -> Parts:
     copied = value == 2 or (workload.sharding == "shard" and ranks > 1)
     return {
         "copies": value * shape.parameters if copied else 0,
-        "kv cache": tokens * _cache_bytes(workload, shape),
+        "kv cache": tokens * token_cache_bytes(workload, shape),
         "sampling": _SAMPLING_BYTES * sequences * shape.vocab_size,
     }
-
-
-def _engine_weights(workload: Workload, shape: ModelShape) -> int:
-    return COMPUTED_BYTES[workload.precision] * shape.parameters // workload.rollout.tensor_parallel_size
-
-
-def _engine_cache(workload: Workload, shape: ModelShape, ranks: int) -> int:
-    batch, shared_by = workload.batch, workload.rollout.tensor_parallel_size
-    blocks = ceil((batch.max_prompt_length + batch.max_response_length) / CACHE_BLOCK_TOKENS)
-    # The engine keeps one block for itself.
-    tokens = (ceil(batch.size / ranks) * shared_by * blocks + 1) * CACHE_BLOCK_TOKENS
-    return tokens * _cache_bytes(workload, shape, shared_by)
-
-
-def _prefill(workload: Workload, shape: ModelShape, ranks: int) -> int:
-    batch, shared_by = workload.batch, workload.rollout.tensor_parallel_size
-    sequences = ceil(batch.size / ranks) * shared_by
-    tokens = min(_PREFILL_TOKENS, sequences * batch.max_prompt_length)
-    value = COMPUTED_BYTES[workload.precision]
-    return (
-        tokens * value * (3 * shape.intermediate_size // shared_by + 2 * (shape.hidden_size + shape.attention_width))
-        + _ENGINE_SAMPLING_BYTES * sequences * shape.vocab_size
-    )
-
-
-def _cache_bytes(workload: Workload, shape: ModelShape, shared_by: int = 1) -> int:
-    """Bytes of a token's keys and values in all blocks, on each of the devices that share a model."""
-    return 2 * COMPUTED_BYTES[workload.precision] * shape.num_hidden_layers * shape.kv_width(shared_by)

@@ -84,6 +84,11 @@ class Rollout(_Section):
     response_length_median: Positive = Field(256, description="median of the drawn lengths, tokens")
     response_length_sigma: Rate = Field(0.8, description="standard deviation of the drawn lengths' logarithm")
     tensor_parallel_size: EngineSize = Field(1, description="devices that share one vLLM engine")
+    memory_share: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None,
+        description="most of a device's memory that a vLLM engine may take: weights, working memory, keys and values;"
+        " null for those of the whole batch",
+    )
     sleep: bool = Field(True, description="a vLLM engine gives its GPU memory back while the pool trains")
     cuda_graphs: bool = Field(True, description="vLLM replays decoding as CUDA graphs")
 
@@ -92,6 +97,11 @@ class Rollout(_Section):
         if self.backend == "torch" and self.tensor_parallel_size > 1:
             shared_by = self.tensor_parallel_size
             raise ValueError(f"tensor_parallel_size {shared_by} needs backend vllm: torch generates on single devices")
+        if self.backend == "torch" and self.memory_share is not None:
+            raise ValueError(
+                f"memory_share {self.memory_share} needs backend vllm: with torch all sequences of a step generate at"
+                " once"
+            )
         return self
 
 

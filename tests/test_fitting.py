@@ -74,19 +74,21 @@ def test_the_settings_proposed_fit_and_a_little_more_does_not(
 
 
 # `step` is what divides every batch that can be: the mini-batch, pairs of groups of 8, whole groups for 3 engines.
+# The last is so large that its sampler alone fills the devices, whatever share of them holds keys and values.
 @pytest.mark.parametrize(
-    ("words", "count", "batch", "algorithm", "step"),
+    ("words", "count", "batch", "algorithm", "step", "backend"),
     [
-        (["standard"], 2, {"size": 16_384, "mini_batch_size": 128}, "ppo", 128),
-        (["standard", "split:3+1"], 4, {"size": 24_576, "mini_batch_size": 96}, "ppo", 96),
-        (["standard"], 2, {"size": 16_384, "mini_batch_size": 16_384}, "grpo", 8),
-        (["learners:1+engines:3"], 4, {"size": 49_152, "mini_batch_size": 1024}, "grpo", 3072),
+        (["standard"], 2, {"size": 16_384, "mini_batch_size": 128}, "ppo", 128, "torch"),
+        (["standard", "split:3+1"], 4, {"size": 24_576, "mini_batch_size": 96}, "ppo", 96, "torch"),
+        (["standard"], 2, {"size": 16_384, "mini_batch_size": 16_384}, "grpo", 8, "torch"),
+        (["learners:1+engines:3"], 4, {"size": 49_152, "mini_batch_size": 1024}, "grpo", 3072, "torch"),
+        (["standard"], 2, {"size": 65_536, "mini_batch_size": 128}, "ppo", 128, "vllm"),
     ],
 )
 def test_a_smaller_batch_is_proposed_where_generating_needs_too_much(
-    words: list[str], count: int, batch: dict[str, int], algorithm: str, step: int
+    words: list[str], count: int, batch: dict[str, int], algorithm: str, step: int, backend: str
 ) -> None:
-    job = {"model": "qwen2.5-1.5b", "algorithm": {"name": algorithm}}
+    job = {"model": "qwen2.5-1.5b", "algorithm": {"name": algorithm}, "rollout": {"backend": backend}}
     lines = list(refused_for_memory(gpu_plan(words, count, 80, batch=batch, **job)))
     assert len(lines) == len(words)
     for line, word in zip(lines, words, strict=True):
@@ -100,6 +102,89 @@ def test_a_smaller_batch_is_proposed_where_generating_needs_too_much(
         assert not list(impossible_placements([one.placement for one in fits.placements], fits.workload))
         larger = {key: size + step for key, size in proposed["batch"].items()}
         assert fullest(gpu_plan([word], count, 80, **merge(job, {"batch": {**batch, **larger}}))) > 0.95
+
+
+def test_the_largest_batch_is_proposed_beside_a_smaller_token_budget() -> None:
+    job = {"model": "qwen2.5-1.5b", "rollout": {"backend": "torch"}}
+    batch = {"size": 16_384, "mini_batch_size": 128, "micro_batch_tokens": 65_536}
+    (line,) = refused_for_memory(gpu_plan(["standard"], 2, 80, batch=batch, **job))
+    proposed = settings_of(line)["batch"]
+    assert set(proposed) == {"size", "micro_batch_tokens"}
+    assert fullest(gpu_plan(["standard"], 2, 80, batch={**batch, **proposed}, **job)) <= 0.95
+    larger = {**batch, **proposed, "size": proposed["size"] + 128}
+    assert fullest(gpu_plan(["standard"], 2, 80, batch=larger, **job)) > 0.95
+
+
+# The third needs a smaller token budget, too; the last has a share already, which is too much.
+@pytest.mark.parametrize(
+    ("words", "count", "settings", "keys"),
+    [
+        (["standard"], 2, {"batch": {"size": 16_384}}, {"rollout"}),
+        (["standard", "split:3+1"], 4, {"batch": {"size": 24_576, "mini_batch_size": 96}}, {"rollout"}),
+        (["standard"], 2, {"batch": {"size": 16_384, "micro_batch_tokens": 65_536}}, {"rollout", "batch"}),
+        (["learners:1+engines:3"], 4, {"algorithm": {"name": "grpo"}, "batch": {"size": 49_152}}, {"rollout"}),
+        (["standard"], 2, {"batch": {"size": 16_384}, "rollout": {"memory_share": 0.9}}, {"rollout"}),
+    ],
+)
+def test_engines_that_hold_fewer_sequences_are_proposed_before_a_smaller_batch(
+    words: list[str], count: int, settings: dict[str, Any], keys: set[str]
+) -> None:
+    job = {"model": "qwen2.5-1.5b", **settings}
+    lines = list(refused_for_memory(gpu_plan(words, count, 80, **job)))
+    assert len(lines) == len(words)
+    for line, word in zip(lines, words, strict=True):
+        proposed = settings_of(line)
+        assert set(proposed) == keys
+        assert set(proposed["rollout"]) == {"memory_share"}
+        assert fullest(gpu_plan([word], count, 80, **merge(job, proposed))) <= 0.95
+        assert list(refused_for_memory(gpu_plan(words, count, 141, **merge(job, proposed)))) == []
+        more = {"rollout": {"memory_share": proposed["rollout"]["memory_share"] + 0.01}}
+        assert fullest(gpu_plan([word], count, 80, **merge(merge(job, proposed), more))) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("words", "model", "settings"),
+    [
+        ("standard", "qwen2.5-1.5b", {}),
+        ("learners:2+engines:1xtp2", "qwen2.5-1.5b", {"rollout": {"sleep": False}}),
+        ("ddp:4/scaling=weak", "qwen2.5-0.5b", {"batch": {"max_response_length": 8192, "micro_batch_tokens": 16_384}}),
+    ],
+)
+def test_a_share_that_holds_no_sequence_is_refused_with_the_least_that_does(
+    words: str, model: str, settings: dict[str, Any]
+) -> None:
+    def refusals(share: float) -> list[str]:
+        job = merge({"model": model, **settings}, {"rollout": {"memory_share": share}})
+        return list(refused_for_memory(gpu_plan([words], 4, 80, **job)))
+
+    (line,) = refusals(0.01)
+    assert line.startswith(f"placement '{words}': rollout.memory_share 0.01 is too little: an engine with room for ")
+    assert " of a device's 80.0 GiB; use at least 0." in line
+    least = float(line.split()[-1])
+    assert refusals(least) == []
+    assert "is too little" in refusals(least - 0.01)[0]
+
+
+def test_a_share_cannot_be_enough_where_the_engine_alone_is_larger_than_its_device() -> None:
+    devices = tuple(device(0, index, 40 << 20) for index in range(2))
+    bound = bind(parse_placement("standard", [2]), devices)
+    job = build_workload({"rollout": {"backend": "vllm", "memory_share": 1.0}, "batch": {"max_prompt_length": 4096}})
+    (line,) = too_large(job, [bound], devices)
+    assert line.endswith(" of a device's 40 MiB; leave it out")
+
+
+def test_no_other_split_is_proposed_in_which_engines_have_too_little() -> None:
+    job = {"model": "qwen2.5-7b", "batch": {"size": 6144, "mini_batch_size": 96}}
+
+    def refusal(word: str, share: float) -> str:
+        return next(refused_for_memory(gpu_plan([word], 4, 100, **merge(job, {"rollout": {"memory_share": share}}))), "")
+
+    # Two devices have more sequences to generate than three, and so need more beside the keys and values.
+    least = {word: float(refusal(word, 0.01).split()[-1]) for word in ("split:3+1", "split:2+2")}
+    assert least["split:3+1"] < least["split:2+2"]
+    assert "--placements split:2+2 " in refusal("split:3+1", least["split:2+2"])
+    assert "; no setting" in refusal("split:3+1", least["split:3+1"])
+    assert "split:2+2" not in refusal("split:3+1", least["split:3+1"])
 
 
 def test_the_batch_is_left_alone_where_other_settings_fit() -> None:
@@ -145,8 +230,16 @@ def test_a_launch_that_ran_out_while_generating_is_told_of_smaller_batches() -> 
     plan = gpu_plan(["standard"], 2, 141, model="qwen2.5-1.5b", batch=batch)
     assert plan.memory["standard", "global_pool"].moment == "gen"
     lines = plan.relief(plan.placements[0])
-    assert lines[0].startswith("--set batch.size=4096: about ")
+    assert lines[0].startswith("--set rollout.memory_share=0.5: about ")
+    assert lines[1].startswith("--set batch.size=4096: about ")
     assert len(lines) <= 4
+    whole, half = (plan.memory["standard", "global_pool"].parts["kv cache"] for plan in (plan, halved(plan)))
+    assert half == pytest.approx(whole / 2, rel=0.05)
+
+
+def halved(plan: Plan) -> Plan:
+    rollout = plan.workload.rollout.model_copy(update={"memory_share": 0.5})
+    return replace(plan, workload=plan.workload.model_copy(update={"rollout": rollout}))
 
 
 def test_a_pool_that_ran_out_is_told_of_another_split() -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from placebench.engine_memory import EngineMemory
+from placebench.models import model_shape
 from placebench.placement import Role
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.code_tests import judge_all
@@ -172,17 +174,20 @@ class Worker(Rank):
         from placebench.ppo.rollout.vllm import VllmRollout
         from placebench.ppo.rollout.vllm_build import import_engine
 
+        job, record = self._workload, self._device_record
+        memory = EngineMemory(job, model_shape(job.model), self._ranks, record["kind"], record["memory_bytes"])
         with self._spans.span(0, "import_engine"):
             import_engine(device.type)
         times = [self._spans.now()]
         # An engine that sleeps holds nothing on the device, which torch's allocator does not know.
         with self._spans.left_out():
             rollout = VllmRollout(
-                model_config(self._workload.model),
+                model_config(job.model),
                 device.type,
-                self._workload,
+                job,
                 self._ranks,
                 lambda: times.append(self._spans.now()),
+                most_cache=memory.most_cache,
                 alone=alone,
                 keeps_prefixes=keeps_prefixes,
             )

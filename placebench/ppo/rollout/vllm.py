@@ -41,6 +41,8 @@ class VllmRollout:
         device_kind: `cpu` or `cuda`.
         workload: the job.
         ranks: size of the pool.
+        most_cache: most bytes of keys and values on each device, of which all ranks take the least; None for as many
+            as the batch needs. What they do not hold at a time waits, or is computed anew.
         alone: whether nothing else needs the devices' memory, so that the engine never gives it back.
         keeps_prefixes: whether keys and values of a prompt may serve others with the same beginning.
         on_warm_up: called on a GPU when the model is there and its kernels are to be compiled, tried and captured.
@@ -54,6 +56,7 @@ class VllmRollout:
         ranks: int,
         on_warm_up: Callable[[], None] = lambda: None,
         *,
+        most_cache: int | None = None,
         alone: bool = False,
         keeps_prefixes: bool = True,
     ) -> None:
@@ -68,7 +71,7 @@ class VllmRollout:
             self._group, _ = dist.new_subgroups(shared_by)
         length = workload.batch.max_prompt_length + workload.batch.max_response_length
         sequences = ceil(workload.batch.size / ranks) * shared_by
-        cache_bytes = kv_cache_bytes(model_config, workload, sequences)
+        cache_bytes = kv_cache_bytes(model_config, workload, sequences, most_cache)
         with ExitStack() as building:
             device_settings: dict[str, Any] = {"enforce_eager": True}
             if self._is_gpu:

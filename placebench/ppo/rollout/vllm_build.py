@@ -75,13 +75,14 @@ def config_folder(model_config: Any) -> Path:
     return folder
 
 
-def kv_cache_bytes(model_config: Any, workload: Workload, sequences: int) -> int:
+def kv_cache_bytes(model_config: Any, workload: Workload, sequences: int, most: int | None = None) -> int:
     """Bytes of keys and values on each device of an engine, for that many sequences of full length at a time.
 
     Args:
         model_config: the policy's transformers config.
         workload: the job.
         sequences: of the engine.
+        most: bytes that they may be; None for no limit.
     """
     heads, shared_by = model_config.num_attention_heads, workload.rollout.tensor_parallel_size
     width = getattr(model_config, "head_dim", None) or model_config.hidden_size // heads
@@ -90,7 +91,8 @@ def kv_cache_bytes(model_config: Any, workload: Workload, sequences: int) -> int
     length = workload.batch.max_prompt_length + workload.batch.max_response_length
     # vLLM keeps one block for itself.
     tokens = (sequences * ceil(length / CACHE_BLOCK_TOKENS) + 1) * CACHE_BLOCK_TOKENS
-    return int(2 * tokens * model_config.num_hidden_layers * kv_width * getattr(torch, workload.precision).itemsize)
+    whole = int(2 * tokens * model_config.num_hidden_layers * kv_width * getattr(torch, workload.precision).itemsize)
+    return whole if most is None else min(whole, most)
 
 
 def draws_by_seed(vllm_config: Any, *, is_gpu: bool) -> bool:
