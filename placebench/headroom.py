@@ -66,12 +66,7 @@ class Case:
     def is_roomy(self, settings: Settings) -> bool:
         """Whether it fits, with some memory to spare, under other settings."""
         changed = self.changed(settings)
-        return changed.short(ROOMY) is None and not changed.engine_is_starved
-
-    @property
-    def engine_is_starved(self) -> bool:
-        """Whether engines may take so little that no sequence fits in."""
-        return bool(self.engine and self.engine.is_starved)
+        return changed.short(ROOMY) is None and not (changed.engine and changed.engine.is_starved)
 
     @property
     def engine(self) -> EngineMemory | None:

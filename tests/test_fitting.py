@@ -177,7 +177,9 @@ def test_no_other_split_is_proposed_in_which_engines_have_too_little() -> None:
     job = {"model": "qwen2.5-7b", "batch": {"size": 6144, "mini_batch_size": 96}}
 
     def refusal(word: str, share: float) -> str:
-        return next(refused_for_memory(gpu_plan([word], 4, 100, **merge(job, {"rollout": {"memory_share": share}}))), "")
+        return next(
+            refused_for_memory(gpu_plan([word], 4, 100, **merge(job, {"rollout": {"memory_share": share}}))), ""
+        )
 
     # Two devices have more sequences to generate than three, and so need more beside the keys and values.
     least = {word: float(refusal(word, 0.01).split()[-1]) for word in ("split:3+1", "split:2+2")}

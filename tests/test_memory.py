@@ -1,6 +1,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placebench.engine_memory import EngineMemory
 from placebench.memory import Parts, estimate_memory
 from placebench.models import PRESETS, ModelShape
 from placebench.placement import Role
@@ -211,6 +213,47 @@ def test_devices_that_are_more_than_the_heads_hold_copies_of_keys_and_values() -
     # Sequences of eight blocks; 64 for each of the 4 devices, and a block of the engine's own.
     assert cache(2) == 2 * 2 * 24 * 64 * (64 * 2 * 8 + 1) * 128
     assert cache(4) == 2 * 2 * 24 * 64 * (64 * 4 * 8 + 1) * 128
+
+
+@given(
+    shares=st.tuples(*(st.floats(0.001, 1) for _ in range(2))).map(sorted),
+    model=st.sampled_from(["qwen2.5-0.5b", "qwen2.5-7b"]),
+    settings=st.fixed_dictionaries({"sleep": st.booleans(), "tensor_parallel_size": st.sampled_from([1, 2])}),
+    roles=st.sampled_from([ALL, (Role.ROLLOUT,), (Role.ACTOR, Role.ROLLOUT, Role.REF)]),
+    size=st.sampled_from([64, 1024, 16_384]),
+)
+def test_a_larger_share_for_engines_never_needs_less_and_none_needs_most(
+    shares: list[float], model: str, settings: dict[str, Any], roles: tuple[Role, ...], size: int
+) -> None:
+    shape, device = PRESETS[model], 80 << 30
+    estimates = []
+    for share in (*shares, None):
+        rollout = {**settings, "memory_share": share}
+        job = build_workload({"model": model, "batch": {"size": size, "mini_batch_size": 64}, "rollout": rollout})
+        estimates.append(estimate_memory(job, shape, shape, roles, 2, "gpu", device_bytes=device))
+        parts = estimates[-1].moments["gen"]
+        engine = EngineMemory(job, shape, 2, "gpu", device)
+        taken = sum(parts[part] for part in ("engine", "graphs", "prefill", "kv cache"))
+        assert taken == engine.whole
+        assert share is None or taken <= max(engine.least, share * device)
+    for less, more in pairwise(estimates):
+        assert less.peak <= more.peak
+        assert less.moments["gen"]["kv cache"] <= more.moments["gen"]["kv cache"]
+
+
+def test_a_share_leaves_as_many_blocks_as_go_into_it() -> None:
+    shape, device = PRESETS["qwen2.5-1.5b"], 80 << 30
+
+    def parts(share: float | None) -> Parts:
+        job = build_workload({"model": "qwen2.5-1.5b", "batch": {"size": 8192}, "rollout": {"memory_share": share}})
+        return estimate_memory(job, shape, shape, (Role.ROLLOUT,), 1, "gpu", device_bytes=device).moments["gen"]
+
+    block, whole = 128 * 2 * 2 * 28 * 2 * 128, parts(None)
+    beside = whole["engine"] + whole["graphs"] + whole["prefill"]
+    assert parts(0.5)["kv cache"] == ((device // 2) - beside) // block * block
+    assert {**parts(0.5), "kv cache": whole["kv cache"]} == whole
+    # Of a share that leaves nothing it is what one sequence of eight blocks needs, and the engine's own block.
+    assert parts(0.01)["kv cache"] == 9 * block
 
 
 def test_a_pool_without_rollout_has_no_engine() -> None:

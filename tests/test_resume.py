@@ -88,6 +88,14 @@ def test_a_device_whose_memory_is_told_otherwise_is_still_the_same(tmp_path: Pat
     assert len(resume_plan(folder, RunRequest(devices="cpu:2")).devices) == 2
 
 
+def test_a_run_from_before_a_key_goes_on_with_its_default(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path).folder
+    content = json.loads((folder / "run.json").read_text())
+    del content["workload"]["rollout"]["memory_share"]
+    (folder / "run.json").write_text(json.dumps(content))
+    assert resume_plan(folder, RunRequest(workload={"batch": {"size": 128}})).workload.rollout.memory_share is None
+
+
 def test_fewer_rounds_or_another_device_cannot_be_resumed(tmp_path: Path) -> None:
     folder = interrupted(tmp_path).folder
     content = json.loads((folder / "run.json").read_text())

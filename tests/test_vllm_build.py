@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placebench.engine_memory import EngineMemory
 from placebench.memory import estimate_memory
 from placebench.models import PRESETS
 from placebench.placement import Role
@@ -22,16 +23,26 @@ def test_decoding_a_batch_has_a_graph_of_its_size_and_others_that_pad_little(seq
     assert all(before < size <= max(2 * before, before + 16) for before, size in pairwise(sizes))
 
 
-@given(st.sampled_from(sorted(PRESETS)), st.sampled_from([1, 2, 4, 8]), st.integers(1, 64))
-def test_the_cache_of_an_engine_is_the_one_that_was_planned_for(model: str, shared_by: int, sequences: int) -> None:
+@given(
+    st.sampled_from(sorted(PRESETS)),
+    st.sampled_from([1, 2, 4, 8]),
+    st.integers(1, 64),
+    st.none() | st.floats(0.01, 1),
+)
+def test_the_cache_of_an_engine_is_the_one_that_was_planned_for(
+    model: str, shared_by: int, sequences: int, share: float | None
+) -> None:
     batch = {"size": sequences, "mini_batch_size": sequences}
-    job = build_workload(
-        {"model": model, "batch": batch, "rollout": {"backend": "vllm", "tensor_parallel_size": shared_by}}
-    )
-    shape = PRESETS[model]
-    planned = estimate_memory(job, shape, shape, (Role.ROLLOUT,), 1, "gpu")
-    cache = kv_cache_bytes(model_config(model), job, sequences * shared_by)
+    rollout = {"backend": "vllm", "tensor_parallel_size": shared_by, "memory_share": share}
+    job = build_workload({"model": model, "batch": batch, "rollout": rollout})
+    shape, device = PRESETS[model], 24 << 30
+    planned = estimate_memory(job, shape, shape, (Role.ROLLOUT,), 1, "gpu", device_bytes=device)
+    most = EngineMemory(job, shape, 1, "gpu", device).most_cache
+    cache = kv_cache_bytes(model_config(model), job, sequences * shared_by, most)
     assert planned.moments["gen"]["kv cache"] == cache
+    if share is not None:
+        assert cache <= kv_cache_bytes(model_config(model), job, sequences * shared_by)
+        return
     # A head at least on each device, and a block of the engine's own.
     length = job.batch.max_prompt_length + job.batch.max_response_length
     heads = max(1, shape.num_key_value_heads // shared_by)

@@ -22,9 +22,13 @@ from scipy.stats import chisquare
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
+from placebench.engine_memory import EngineMemory, token_cache_bytes
 from placebench.errors import LaunchError
+from placebench.models import PRESETS
 from placebench.ppo.models import model_config
+from placebench.ppo.own_ray import LOOPBACK
 from placebench.ppo.rollout.base import Generated, SamplingSettings
+from placebench.ppo.worker import Worker
 from placebench.runfolder import read_jsonl
 from placebench.workload import build_workload
 
@@ -44,6 +48,16 @@ SEEDS = [11, 12, 13, 14]
 GREEDY = SamplingSettings(1.0, 1e-9, True, NO_TOKEN)
 SAMPLED = [SamplingSettings(*drawn, True, NO_TOKEN) for drawn in ((1.0, 1.0), (0.7, 1.0), (1.5, 0.8))]
 FREQUENCIES = SamplingSettings(0.7, 1.0, True, NO_TOKEN)
+# Sixteen sequences of two blocks, and the share of 1 GiB in which an engine has room for three of them.
+FEW = build_workload(
+    {
+        "batch": {"size": 16, "mini_batch_size": 16, "max_prompt_length": 128, "max_response_length": 128},
+        "rollout": {"backend": "vllm", "ignore_eos": True},
+    }
+)
+THREE_SEQUENCES = (
+    EngineMemory(FEW, PRESETS["tiny"], 1, "cpu", 1 << 30).least + 2 * 2 * 128 * token_cache_bytes(FEW, PRESETS["tiny"])
+) / (1 << 30)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])
@@ -210,6 +224,20 @@ def test_ranks_that_are_more_than_the_heads_of_keys_have_room_for_every_sequence
         assert seen["preempted"] == 0
 
 
+def test_an_engine_with_room_for_few_sequences_generates_the_same_as_one_for_all(tmp_path: Path) -> None:
+    start_and_join: Any = spawn
+    seen = []
+    for share in (None, THREE_SEQUENCES):
+        start_and_join(_generate_in_a_share, (tmp_path, share), nprocs=1)
+        seen.append(json.loads((tmp_path / "seen.json").read_text()))
+    whole, few = seen
+    # Blocks of two a sequence, and one of the engine's own.
+    assert (whole["blocks"], few["blocks"]) == (2 * 16 + 1, 2 * 3 + 1)
+    assert whole["preempted"] == 0 < few["preempted"]
+    assert few["tokens"] == whole["tokens"]
+    np.testing.assert_allclose(few["log_probs"], whole["log_probs"], atol=1e-4)
+
+
 @pytest.mark.parametrize("second_runner", [True, False])
 def test_on_gpus_requests_have_their_seeds_where_that_costs_nothing(
     second_runner: bool, monkeypatch: pytest.MonkeyPatch
@@ -248,23 +276,51 @@ def _share_one_head(rank: int, folder: Path) -> None:
     batch = {"size": 64, "mini_batch_size": 64, "max_prompt_length": 128, "max_response_length": 128}
     shared = {"backend": "vllm", "tensor_parallel_size": RANKS, "ignore_eos": True}
     rollout = VllmRollout(config, "cpu", build_workload({"batch": batch, "rollout": shared}), RANKS)
-    core = rollout._engine.llm_engine
-    preempted = []
-    scheduler = core.engine_core.engine_core.scheduler
-    preempt = scheduler._preempt_request
-
-    def counted(*arguments: Any) -> None:
-        preempted.append(arguments)
-        preempt(*arguments)
-
-    scheduler._preempt_request = counted
-    prompts = [[1 + (7 * one + place) % 50 for place in range(128)] for one in range(32 * rank, 32 * rank + 32)]
-    rollout.generate(prompts, [128] * 32, range(32), SamplingSettings(1.0, 1.0, True, NO_TOKEN))
-    cache = core.vllm_config.cache_config
+    preempted = _preemptions(rollout)
+    rollout.generate(_prompts(32 * rank, 32), [128] * 32, range(32), SAMPLED[0])
+    cache = rollout._engine.llm_engine.vllm_config.cache_config
     tokens = cache.num_gpu_blocks * cache.block_size
     result = {"tokens": tokens, "needed": 64 * 256, "preempted": len(preempted)}
     (folder / f"{rank}.json").write_text(json.dumps(result))
     rollout.close()
+
+
+def _generate_in_a_share(rank: int, folder: Path, share: float | None) -> None:
+    """By a worker of its own, whose device has 1 GiB, with the actor's weights."""
+    device = {"id": "cpu:0", "kind": "cpu", "memory_bytes": 1 << 30, "cores": sorted(os.sched_getaffinity(0))}
+    job = FEW.model_copy(update={"rollout": FEW.rollout.model_copy(update={"memory_share": share})})
+    worker = Worker(job.model_dump(mode="json"), ["actor", "rollout"], "pool", device, rank, 1)
+    worker.start(LOOPBACK)
+    worker.build(worker.open_store())
+    rollout: Any = worker._rollout
+    preempted = _preemptions(rollout)
+    responses = rollout.generate(_prompts(0, 16), [128] * 16, range(16), SAMPLED[0])
+    result = {
+        "blocks": rollout._engine.llm_engine.vllm_config.cache_config.num_gpu_blocks,
+        "preempted": len(preempted),
+        "tokens": _tokens(responses),
+        "log_probs": [response.log_probs for response in responses],
+    }
+    (folder / "seen.json").write_text(json.dumps(result))
+    worker.stop()
+
+
+def _prompts(first: int, count: int) -> list[list[int]]:
+    return [[1 + (7 * one + place) % 50 for place in range(128)] for one in range(first, first + count)]
+
+
+def _preemptions(rollout: Any) -> list[Any]:
+    """Grows by one whenever a sequence from here on loses its keys and values to others."""
+    preempted: list[Any] = []
+    scheduler = rollout._engine.llm_engine.engine_core.engine_core.scheduler
+    preempt = scheduler._preempt_request
+
+    def counted(*arguments: Any, **named: Any) -> None:
+        preempted.append(arguments)
+        preempt(*arguments, **named)
+
+    scheduler._preempt_request = counted
+    return preempted
 
 
 def _run_rank(rank: int, folder: Path, tied: bool) -> None:
