@@ -48,10 +48,11 @@ SEEDS = [11, 12, 13, 14]
 GREEDY = SamplingSettings(1.0, 1e-9, True, NO_TOKEN)
 SAMPLED = [SamplingSettings(*drawn, True, NO_TOKEN) for drawn in ((1.0, 1.0), (0.7, 1.0), (1.5, 0.8))]
 FREQUENCIES = SamplingSettings(0.7, 1.0, True, NO_TOKEN)
-# Sixteen sequences of two blocks, and the share of 1 GiB in which an engine has room for three of them.
+# Eight sequences of two blocks, the second of which they need while they generate, and the share of 1 GiB in which an
+# engine has room for three of them.
 FEW = build_workload(
     {
-        "batch": {"size": 16, "mini_batch_size": 16, "max_prompt_length": 128, "max_response_length": 128},
+        "batch": {"size": 8, "mini_batch_size": 8, "max_prompt_length": 120, "max_response_length": 16},
         "rollout": {"backend": "vllm", "ignore_eos": True},
     }
 )
@@ -232,7 +233,7 @@ def test_an_engine_with_room_for_few_sequences_generates_the_same_as_one_for_all
         seen.append(json.loads((tmp_path / "seen.json").read_text()))
     whole, few = seen
     # Blocks of two a sequence, and one of the engine's own.
-    assert (whole["blocks"], few["blocks"]) == (2 * 16 + 1, 2 * 3 + 1)
+    assert (whole["blocks"], few["blocks"]) == (2 * 8 + 1, 2 * 3 + 1)
     assert whole["preempted"] == 0 < few["preempted"]
     assert few["tokens"] == whole["tokens"]
     np.testing.assert_allclose(few["log_probs"], whole["log_probs"], atol=1e-4)
@@ -277,7 +278,7 @@ def _share_one_head(rank: int, folder: Path) -> None:
     shared = {"backend": "vllm", "tensor_parallel_size": RANKS, "ignore_eos": True}
     rollout = VllmRollout(config, "cpu", build_workload({"batch": batch, "rollout": shared}), RANKS)
     preempted = _preemptions(rollout)
-    rollout.generate(_prompts(32 * rank, 32), [128] * 32, range(32), SAMPLED[0])
+    rollout.generate(_prompts(32 * rank, 32, 128), [128] * 32, range(32), SAMPLED[0])
     cache = rollout._engine.llm_engine.vllm_config.cache_config
     tokens = cache.num_gpu_blocks * cache.block_size
     result = {"tokens": tokens, "needed": 64 * 256, "preempted": len(preempted)}
@@ -294,7 +295,7 @@ def _generate_in_a_share(rank: int, folder: Path, share: float | None) -> None:
     worker.build(worker.open_store())
     rollout: Any = worker._rollout
     preempted = _preemptions(rollout)
-    responses = rollout.generate(_prompts(0, 16), [128] * 16, range(16), SAMPLED[0])
+    responses = rollout.generate(_prompts(0, 8, 120), [16] * 8, range(8), SAMPLED[0])
     result = {
         "blocks": rollout._engine.llm_engine.vllm_config.cache_config.num_gpu_blocks,
         "preempted": len(preempted),
@@ -305,8 +306,8 @@ def _generate_in_a_share(rank: int, folder: Path, share: float | None) -> None:
     worker.stop()
 
 
-def _prompts(first: int, count: int) -> list[list[int]]:
-    return [[1 + (7 * one + place) % 50 for place in range(128)] for one in range(first, first + count)]
+def _prompts(first: int, count: int, length: int) -> list[list[int]]:
+    return [[1 + (7 * one + place) % 50 for place in range(length)] for one in range(first, first + count)]
 
 
 def _preemptions(rollout: Any) -> list[Any]:
