@@ -126,13 +126,23 @@ def test_part_of_the_overlap_in_the_base_leaves_the_split_out(tmp_path: Path) ->
 
 def test_lost_rounds_are_told(tmp_path: Path) -> None:
     layouts = {name: LAYOUTS[name] for name in ("standard", "split", NONE)}
-    lost = {(3, NONE): Status.FAILED}
-    (gain,) = overlap_gains(compare_run(SyntheticRun(layouts, statuses=lost).write(tmp_path / "one")))
-    assert "(split against split/overlap=none, 2 rounds with both)" in tell_gain(gain, "standard")
+    # The state of the machine in a round is common to its launches: over other rounds the factors are no product.
+    run = SyntheticRun(layouts, pace=lambda round_, _: 2.0**round_, statuses={(3, "standard"): Status.FAILED})
+    (gain,) = overlap_gains(compare_run(run.write(tmp_path / "first")))
+    assert gain.split is not None
+    assert gain.together is not None
+    assert gain.split.value * gain.overlap.value == pytest.approx(gain.together.value)
+    assert [found.pairs for found in (gain.split, gain.overlap, gain.together)] == [2, 2, 2]
+    assert tell_gain(gain, "standard").startswith("Split and overlap told apart, over the 2 rounds with all three: the")
+    two = {name: LAYOUTS[name] for name in (UPDATES, "split", NONE)}
+    run = SyntheticRun(two, statuses={(3, NONE): Status.FAILED})
+    (gain,) = overlap_gains(compare_run(run.write(tmp_path / "one")))
+    assert tell_gain(gain, UPDATES).endswith(" as one of split/overlap=none, over the 2 rounds with both.")
     apart = {(3, NONE): Status.FAILED, (4, NONE): Status.FAILED, (1, "split"): Status.FAILED, (2, "split"): Status.OOM}
     run = SyntheticRun(layouts, rounds=4, statuses=apart)
     (gain,) = overlap_gains(compare_run(run.write(tmp_path / "apart")))
-    assert "(split against split/overlap=none, launches not paired)" in tell_gain(gain, "standard")
+    assert tell_gain(gain, "standard").startswith("The overlap by itself: ")
+    assert tell_gain(gain, "standard").endswith(" as one of split/overlap=none, launches not paired.")
     failed = {(round_, NONE): Status.FAILED for round_ in (1, 2, 3)}
     assert overlap_gains(compare_run(SyntheticRun(layouts, statuses=failed).write(tmp_path / "failed"))) == ()
 
@@ -152,13 +162,14 @@ def test_unequal_work_of_the_two_is_a_warning(tmp_path: Path) -> None:
     assert lines[0].startswith("Unequal work: split had 1,310 tokens a step, split/overlap=none 1,290 (+1.6 %)")
 
 
-def test_verdicts_are_those_without_the_factors(tmp_path: Path) -> None:
+def test_factors_against_the_first_are_the_ratios_of_the_run(tmp_path: Path) -> None:
     comparison = compare_run(SyntheticRun(LAYOUTS, pace=pace).write(tmp_path / "run"))
-    ratio = comparison.results[1].ratios["step_time"]
-    assert ratio is not None
     for gain in overlap_gains(comparison):
-        if gain.result.name == "split":
-            assert gain.together is ratio
+        for side, factor in ((gain.base, gain.split), (gain.result, gain.together)):
+            ratio = side.ratios["step_time"]
+            assert ratio is not None
+            assert factor is not None
+            assert (factor.value, factor.low, factor.high) == (ratio.value, ratio.low, ratio.high)
 
 
 def test_every_report_has_the_gains(tmp_path: Path) -> None:

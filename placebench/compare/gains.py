@@ -29,6 +29,7 @@ class OverlapGain:
         overlap: step time of the placement over that of the base.
         together: step time of the placement over that of the first; None where `split` is.
         work: how its work differs from the base's; None where it does not.
+        rounds: over how many rounds they are where not all have the same, 0 where launches are not paired; else None.
     """
 
     result: PlacementResult
@@ -37,6 +38,7 @@ class OverlapGain:
     overlap: Ratio
     together: Ratio | None
     work: UnequalWork | None
+    rounds: int | None
 
 
 def overlap_gains(comparison: Comparison) -> tuple[OverlapGain, ...]:
@@ -47,17 +49,9 @@ def overlap_gains(comparison: Comparison) -> tuple[OverlapGain, ...]:
     found = []
     for result in comparison.results[1:]:
         base = _base(result, comparison.results)
-        if base is None or base is comparison.first:
-            continue
-        pairing = pair(base, result, comparison.min_effect)
-        overlap = pairing.ratio(STEP_TIME)
-        if overlap is None:
-            continue
-        split, together = (side.ratios.get(STEP_TIME.key) for side in (base, result))
-        if split is None or not _is_split_alone(comparison.first.placement, base.placement):
-            split = together = None
-        found.append(OverlapGain(result, base, split, overlap, together, pairing.work))
-    return tuple(found)
+        if base is not None and base is not comparison.first:
+            found.append(_gain(comparison, base, result))
+    return tuple(gain for gain in found if gain)
 
 
 def tell_gain(gain: OverlapGain, first: str) -> str:
@@ -68,18 +62,32 @@ def tell_gain(gain: OverlapGain, first: str) -> str:
         first: name of the first placement.
     """
     name, base, overlap = gain.result.name, gain.base.name, _factor(gain.overlap)
-    rounds = ""
-    if not gain.overlap.pairs:
-        rounds = ", launches not paired"
-    elif gain.overlap.pairs < max(gain.overlap.launches):
-        rounds = f", {plural(gain.overlap.pairs, 'round')} with both"
+    rounds = "" if gain.rounds is None else f", over the {plural(gain.rounds, 'round')} with"
     if gain.split is None or gain.together is None:
-        return f"The overlap by itself: a step of {name} takes {overlap} times as long as one of {base}{rounds}."
+        lost = ", launches not paired" if gain.rounds == 0 else rounds and f"{rounds} both"
+        return f"The overlap by itself: a step of {name} takes {overlap} times as long as one of {base}{lost}."
     return (
-        f"Split and overlap told apart: the split by itself makes a step {_factor(gain.split)} times as long ({base}"
-        f" against {first}), the overlap {overlap} times ({name} against {base}{rounds}), both together"
-        f" {_factor(gain.together)} times."
+        f"Split and overlap told apart{rounds and f'{rounds} all three'}: the split by itself makes a step"
+        f" {_factor(gain.split)} times as long ({base} against {first}), the overlap {overlap} times ({name} against"
+        f" {base}), both together {_factor(gain.together)} times."
     )
+
+
+def _gain(comparison: Comparison, base: PlacementResult, result: PlacementResult) -> OverlapGain | None:
+    """The factors over the rounds that all their placements have, as others would not be those of one product."""
+    first = comparison.first
+    common = set(first.measured_rounds).intersection(base.measured_rounds, result.measured_rounds)
+    split = together = None
+    is_whole = base.measured_rounds == result.measured_rounds
+    if common and _is_split_alone(first.placement, base.placement):
+        is_whole = is_whole and first.measured_rounds == base.measured_rounds
+        first, base, result = (side.of_rounds(common) for side in (first, base, result))
+        split, together = (pair(first, side, comparison.min_effect).ratio(STEP_TIME) for side in (base, result))
+    pairing = pair(base, result, comparison.min_effect)
+    overlap = pairing.ratio(STEP_TIME)
+    if overlap is None:
+        return None
+    return OverlapGain(result, base, split, overlap, together, pairing.work, rounds=None if is_whole else overlap.pairs)
 
 
 def _factor(found: Ratio) -> str:
