@@ -74,8 +74,15 @@ class Jobs:
 
     def wait(self, job: str) -> str:
         """Wait until a job is over; returns its state."""
-        wait_for(lambda: self.state(job) not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"), 240)
+        wait_for(lambda: self.state(job) not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"), 600)
         return self.state(job)
+
+    def start_again(self, job: str) -> None:
+        """Wait until a job is queued again, and have it start soon."""
+        wait_for(lambda: self.state(job) == "PENDING", 60)
+        assert "queued again" in self.summary(job)["state"]
+        # Sooner than its own two minutes, but not within the second in which the nodes have taken its credential back.
+        self.call("scontrol", "update", f"JobId={job}", "StartTime=now+3")
 
     def job_folder(self, job: str) -> Path:
         (folder,) = self.folder.glob(f"logs/placebench_{job}_*/")
@@ -84,6 +91,11 @@ class Jobs:
     def summary(self, job: str) -> dict[str, str]:
         lines = (self.job_folder(job) / "job_summary.txt").read_text().splitlines()
         return {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
+
+    def run_status(self, job: str) -> str | None:
+        """The status of a job's run; None while there is no run yet."""
+        files = self.folder.glob(f"logs/placebench_{job}_*/runs/*/run.json")
+        return next((json.loads(file.read_text())["status"] for file in files), None)
 
     def in_step(self, job: str, step: int) -> bool:
         files = list(self.folder.glob(f"logs/placebench_{job}_*/runs/*/trials/*/progress.json"))
@@ -126,16 +138,35 @@ def test_a_job_at_its_limit_stops_in_order_and_goes_on_when_queued_again(jobs: J
     job = jobs.submit("--requeue", "--", "run", *SMALL, *alone, *start, "--steps", "10")
     wait_for(lambda: jobs.in_step(job, 3), 120)
     jobs.call("scancel", "--batch", "--signal=USR1", job)  # what SLURM sends --grace seconds before the limit
-    wait_for(lambda: jobs.state(job) == "PENDING", 60)
-    assert "queued again" in jobs.summary(job)["state"]
-    # Sooner than its own two minutes, but not within the second in which the nodes have taken its credential back.
-    jobs.call("scontrol", "update", f"JobId={job}", "StartTime=now+3")
+    jobs.start_again(job)
     assert jobs.wait(job) == "COMPLETED", jobs.call("scontrol", "show", "job", job)
     summary = jobs.summary(job)
     assert summary["job"] == f"{job}, started 2 times"
     assert summary["launches"] == "1 of 1 done (done)"
     (run,) = jobs.job_folder(job).glob("runs/2*")
     assert (run / "trials/replaced/01-standard.1/status").read_text().strip() == Status.INTERRUPTED
+
+
+def test_a_job_at_its_limit_while_the_report_is_made_makes_that_alone_when_queued_again(jobs: Jobs) -> None:
+    job = jobs.submit("--requeue", "--", "run", *SMALL, "--steps", "1", "--placements", "standard")
+    wait_for(lambda: jobs.run_status(job) == Status.DONE, 600)
+    jobs.call("scancel", "--batch", "--signal=USR1", job)
+    (run,) = jobs.job_folder(job).glob("runs/2*")
+    before = (run / "run.json").read_text()
+    jobs.start_again(job)
+    assert not (run / "report.html").exists()
+    assert jobs.wait(job) == "COMPLETED", jobs.call("scontrol", "show", "job", job)
+    summary = jobs.summary(job)
+    assert summary["job"] == f"{job}, started 2 times"
+    assert summary["state"] == "done (exit code 0)"
+    assert summary["launches"] == "1 of 1 done (done)"
+    assert "step " in summary["standard"]
+    assert (jobs.folder / summary["report"]).is_file()
+    output = (jobs.job_folder(job) / "output.log").read_text()
+    assert "stopped by SIGTERM before the report was made: 1 of 1 launches are done" in output
+    assert output.count("round 1 standard: start\n") == 1
+    assert (run / "run.json").read_text() == before
+    assert list(jobs.job_folder(job).glob("runs/*")) == [run]
 
 
 def test_a_cancelled_job_says_so_and_leaves_nothing(jobs: Jobs) -> None:
