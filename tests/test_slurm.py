@@ -58,7 +58,7 @@ class Jobs:
 
     def call(self, *words: str) -> str:
         done = subprocess.run(
-            words, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False, timeout=60
+            words, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False, timeout=300
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -176,6 +176,15 @@ def test_a_cancelled_job_says_so_and_leaves_nothing(jobs: Jobs) -> None:
     assert jobs.wait(job) == "CANCELLED"
     wait_for(lambda: (jobs.job_folder(job) / "job_summary.txt").exists(), 30)
     assert jobs.summary(job)["state"].startswith("stopped by SLURM (cancelled or preempted)")
+
+
+def test_what_jobs_leave_ends_with_their_slurm_and_nothing_else(tmp_path: Path, slurm: dict[str, str]) -> None:
+    # In a session of its own and without its parent, a process is none of the job's to SLURM.
+    job = "setsid bash -c 'sleep 1000 & touch begun'; sleep 1000"
+    shell = f'sbatch --output=/dev/null --wrap "{job}" && until [ -e begun ]; do sleep 0.1; done'
+    subprocess.run([str(START), "bash", "-c", shell], cwd=tmp_path, check=True, timeout=120)
+    assert processes_of(tmp_path) == []
+    assert "idle" in subprocess.run(["sinfo"], env=slurm, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 def test_options_that_sbatch_refuses_are_one_line(jobs: Jobs) -> None:
