@@ -7,7 +7,7 @@ from placebench.devices import Device
 from placebench.errors import Reasons
 from placebench.placement_checks import impossible_placements
 from placebench.placement_presets import PRESETS, Nodes, Preset
-from placebench.placement_words import parse_placement, preset_of
+from placebench.placement_words import preset_of, read_placement
 from placebench.plan import BoundPlacement, bind, devices_per_node, too_large
 from placebench.workload import Workload
 
@@ -36,11 +36,11 @@ def look_up(words: Sequence[str], devices: Sequence[Device], workload: Workload)
 
 def _entry(word: str, devices: Sequence[Device], workload: Workload) -> Entry:
     reasons, nodes, has_critic = Reasons(), devices_per_node(devices), workload.algorithm.has_critic
-    placement = reasons.attempt(lambda: parse_placement(word, nodes, has_critic=has_critic))
-    if placement is None:
+    placement = read_placement(word, nodes, reasons, has_critic=has_critic)
+    bound = bind(placement, devices) if placement and not reasons.lines else None
+    reasons.add(impossible_placements([placement] if placement else [], workload))
+    if bound is None:
         return Entry(word, preset_of(word), None, reasons.lines)
-    bound = bind(placement, devices)
-    reasons.add(impossible_placements([placement], workload))
     reasons.attempt(lambda: reasons.add(too_large(workload, [bound], devices)))
     return Entry(word, preset_of(word), bound, reasons.lines)
 

@@ -1,7 +1,6 @@
 """The catalogue of placements for people: each word's reading, its devices, or why it cannot be."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import groupby
 
 from rich.console import Console
@@ -12,10 +11,10 @@ from placebench.checks import unusable_workload
 from placebench.devices import Device, index_ranges
 from placebench.errors import Reasons
 from placebench.placement_presets import PRESETS
-from placebench.placement_words import SETTINGS, names_file, refuse_wrong_word, split_words
+from placebench.placement_words import SETTINGS, names_file, read_placement, split_words
 from placebench.plan import BoundPlacement, RunRequest, devices_per_node, find_devices
 from placebench.plan_view import describe_devices, working_roles
-from placebench.workload import Workload, build_workload
+from placebench.workload import Workload, asks_for_critic, read_workload
 
 
 def show_catalogue(request: RunRequest, words: Sequence[str], console: Console) -> None:
@@ -34,15 +33,19 @@ def show_catalogue(request: RunRequest, words: Sequence[str], console: Console) 
     if request.placements and not words:
         words = [request.placements]
     words = [word for text in words for word in split_words(text)]
-    reasons = Reasons()
-    found = reasons.attempt(lambda: find_devices(request))
-    workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
-    if workload:
-        # It may run on other hosts, which alone have its packages.
-        reasons.add(unusable_workload(workload, elsewhere=True, tries_reward=False))
-    reasons.raise_any()
+    reasons, no_words = Reasons(), Reasons()
+    reasons.add(request.wrong)
+    found = reasons.attempt(lambda: find_devices(request)) if "devices" not in request.unread else None
+    reading = read_workload(request.workload, reasons, request.origin, request.unread)
+    workload = reading.workload
+    # It may run on other hosts, which alone have its packages.
+    reasons.add(unusable_workload(workload, elsewhere=True, tries_reward=False, unread=reading.unread))
+    for word in words:
+        read_placement(word, None, no_words, has_critic=asks_for_critic(request.workload))
+    if reasons.lines:
+        reasons.add(no_words.lines)
+        reasons.raise_any()
     assert found is not None
-    assert workload is not None
     _, devices = found
     console.print(Text.assemble(("devices  ", "bold"), describe_devices(devices)), soft_wrap=True)
     entries = look_up(words or usual_words(devices_per_node(devices)), devices, workload)
@@ -56,10 +59,7 @@ def show_catalogue(request: RunRequest, words: Sequence[str], console: Console) 
         console.print(Text("Settings, behind a word or a file's name", "bold"), soft_wrap=True)
         for name, setting in SETTINGS.items():
             console.print(f"  /{name}={setting.form}  {setting.reading}", markup=False, soft_wrap=True)
-    has_critic = workload.algorithm.has_critic
-    for word in words:
-        reasons.attempt(partial(refuse_wrong_word, word, has_critic=has_critic))
-    reasons.raise_any()
+    no_words.raise_any()
 
 
 def _by_preset(entries: Sequence[Entry]) -> Iterator[tuple[str, str, list[Entry]]]:

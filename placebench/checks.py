@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,13 +14,18 @@ from placebench.errors import MissingExtraError, UsageError
 from placebench.models import PRESETS, ModelShape, is_folder, model_shape, score_count
 from placebench.progress import format_bytes
 from placebench.reading import parse_json
-from placebench.workload import Workload
+from placebench.workload import Data, Workload
 
 JOB_PACKAGES = ("torch", "ray", "transformers")
 # What a small run writes and a Ray session needs; a full disk in the middle costs more than this asks for.
 LEAST_FREE_BYTES = 200 << 20
 _INDEX = "model.safetensors.index.json"
 _EMBEDDING = "embed_tokens.weight"
+_LENGTH_KEYS = ("batch.max_prompt_length", "batch.max_response_length")
+# What decides where prompts come from, what of them is needed, and how long they are.
+_PROMPT_KEYS = frozenset(
+    ("model", "reward_model", "seed", "batch.max_prompt_length", *(f"data.{key}" for key in Data.model_fields))
+)
 # Files that hold a tokenizer's words, of every kind that transformers reads.
 _WORDS = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
 _IMPORT_TIMEOUT_S = 60
@@ -109,24 +114,31 @@ def full_disks(folder: Path) -> Iterator[str]:
             )
 
 
-def unusable_workload(workload: Workload, *, elsewhere: bool = False, tries_reward: bool = True) -> Iterator[str]:
+def unusable_workload(
+    workload: Workload,
+    *,
+    elsewhere: bool = False,
+    tries_reward: bool = True,
+    unread: Set[str] = frozenset(),
+) -> Iterator[str]:
     """Models, data, reward and rollout that are not there or do not go together.
 
     Args:
         workload: to be checked.
         elsewhere: whether it is planned for other hosts, so that nothing need be installed here.
         tries_reward: whether the reward must work on this host: its module imported, its sandbox there.
+        unread: keys whose values are not known.
     """
     has_models = True
     length = workload.batch.max_prompt_length + workload.batch.max_response_length
-    for model, option in _options(workload).items():
+    for model, option in _options(workload, unread).items():
         try:
             shape = model_shape(model)
         except UsageError as error:
             has_models = False
             yield str(error)
             continue
-        if length > shape.max_position_embeddings:
+        if unread.isdisjoint(_LENGTH_KEYS) and length > shape.max_position_embeddings:
             yield (
                 f"batch: {length} tokens of prompt and response are more than the {shape.max_position_embeddings}"
                 f" that {model} takes; lower batch.max_prompt_length or batch.max_response_length"
@@ -135,14 +147,16 @@ def unusable_workload(workload: Workload, *, elsewhere: bool = False, tries_rewa
             yield from _unusable_weights(model, option, shape)
             if model == workload.model:
                 yield from _no_tokenizer(model)
-    if workload.critic_model is not None:
+    if workload.critic_model is not None and "model" not in unread:
         yield from _unusable_critic(workload.critic_model, workload.model)
-    yield from _unusable_prompts(workload)
-    if workload.reward_model is None:
-        yield from _unusable_reward(workload.data.reward, tries=tries_reward)
-    else:
+    if unread.isdisjoint(_PROMPT_KEYS):
+        yield from _unusable_prompts(workload)
+    if workload.reward_model is not None and "model" not in unread:
         yield from _unusable_reward_model(workload.reward_model, workload.model)
+    elif workload.reward_model is None and unread.isdisjoint(("reward_model", "data.reward")):
+        yield from _unusable_reward(workload.data.reward, tries=tries_reward)
     # vLLM is what models of real size begin with: of one that is not there, it may not be what is wanted.
+    has_models = has_models and unread.isdisjoint(("model", "rollout.backend"))
     if has_models and workload.rollout.backend == "vllm" and not elsewhere and find_spec("vllm") is None:
         yield str(MissingExtraError("rollout.backend vllm", "vllm", "vllm"))
 
@@ -175,7 +189,7 @@ def _unusable_prompts(workload: Workload) -> Iterator[str]:
         )
 
 
-def _options(workload: Workload) -> dict[str, str]:
+def _options(workload: Workload, unread: Set[str]) -> dict[str, str]:
     """Each model and what the user calls it; the first where two are one."""
     models = {
         "--model": workload.model,
@@ -184,7 +198,7 @@ def _options(workload: Workload) -> dict[str, str]:
     }
     options: dict[str, str] = {}
     for option, model in models.items():
-        if model is not None:
+        if model is not None and option.removeprefix("--") not in unread:
             options.setdefault(model, option)
     return options
 

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,7 +18,9 @@ from placebench import __version__
 from placebench.commands import compare, gate, placements, show, slurm
 from placebench.commands.outputs import OutputPath
 from placebench.commands.shared import (
+    WRONG_OPTIONS,
     FiniteRange,
+    ToldOption,
     find_run,
     let_everything_be_printed,
     open_console,
@@ -25,7 +28,7 @@ from placebench.commands.shared import (
     read_rounds,
     read_share,
 )
-from placebench.errors import InterruptedRunError, PlacebenchError, UsageError
+from placebench.errors import InterruptedRunError, PlacebenchError
 from placebench.rounds import MOST_ROUNDS
 
 if TYPE_CHECKING:
@@ -174,65 +177,66 @@ _WORKLOAD_KEYS = {
     "ignore_eos": "rollout.ignore_eos",
 }
 _SECONDS = FiniteRange(min=0, min_open=True, max=1e8)
+_option = partial(click.option, cls=ToldOption)
 
 
 @main.command(epilog=_RUN_EXAMPLES, short_help="Train under each placement, compare and report.")
-@click.option("--placements", metavar="WORDS", help="Words of placebench placements.  [default: standard,split]")
-@click.option(
+@_option("--placements", metavar="WORDS", help="Words of placebench placements.  [default: standard,split]")
+@_option(
     "--rounds",
     callback=read_rounds,
     metavar="N|auto",
     help="Launches of each placement; auto: until precise.  [default: 3]",
 )
-@click.option(
+@_option(
     "--precision", callback=read_share, metavar="SHARE", help="With auto: width of intervals wanted.  [default: 5%]"
 )
-@click.option("--max-rounds", type=click.IntRange(2, MOST_ROUNDS), help="With auto: the most rounds.  [default: 20]")
-@click.option("--max-time", type=_SECONDS, help="With auto: seconds that the rounds may take.")
-@click.option("--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: 2%]")
-@click.option(
+@_option("--max-rounds", type=click.IntRange(2, MOST_ROUNDS), help="With auto: the most rounds.  [default: 20]")
+@_option("--max-time", type=_SECONDS, help="With auto: seconds that the rounds may take.")
+@_option("--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: 2%]")
+@_option(
     "--devices", metavar="SPEC", help="cpu:N or gpu:N; gpu:NxM: a plan for M nodes.  [default: all GPUs, else CPU]"
 )
-@click.option("--name", help="Name of the run.  [default: from the placements]")
-@click.option("--out", type=OutputPath(is_folder=True), help="Folder of the runs.  [default: runs]")
-@click.option("--model", help="A preset, a folder, or a hub id.  [default: tiny]")
-@click.option("--steps", type=int, help="Training steps of a launch.  [default: 10]")
-@click.option("--warmup-steps", type=int, help="First steps, left out of the numbers.  [default: 2]")
-@click.option("--seed", type=int, help="Seed of data, weights and sampling.  [default: 0]")
-@click.option("--batch-size", type=int, help="Sequences per step, over all devices.")
-@click.option("--mini-batch-size", type=int, help="Sequences per optimizer step.")
-@click.option("--max-prompt-length", type=int, help="Tokens; a longer prompt is refused.")
-@click.option("--max-response-length", type=int, help="Tokens, at which generation stops.")
-@click.option("--rollout", type=click.Choice(["torch", "vllm"]), help="What generates the responses.")
-@click.option("--ignore-eos/--stop-at-eos", default=None, help="Responses of full length: equal work.")
-@click.option(
+@_option("--name", help="Name of the run.  [default: from the placements]")
+@_option("--out", type=OutputPath(is_folder=True), help="Folder of the runs.  [default: runs]")
+@_option("--model", help="A preset, a folder, or a hub id.  [default: tiny]")
+@_option("--steps", type=int, help="Training steps of a launch.  [default: 10]")
+@_option("--warmup-steps", type=int, help="First steps, left out of the numbers.  [default: 2]")
+@_option("--seed", type=int, help="Seed of data, weights and sampling.  [default: 0]")
+@_option("--batch-size", type=int, help="Sequences per step, over all devices.")
+@_option("--mini-batch-size", type=int, help="Sequences per optimizer step.")
+@_option("--max-prompt-length", type=int, help="Tokens; a longer prompt is refused.")
+@_option("--max-response-length", type=int, help="Tokens, at which generation stops.")
+@_option("--rollout", type=click.Choice(["torch", "vllm"]), help="What generates the responses.")
+@_option("--ignore-eos/--stop-at-eos", default=None, help="Responses of full length: equal work.")
+@_option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any workload key that --dry-run prints; repeatable."
 )
-@click.option(
+@_option(
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="YAML of workload keys, placements, rounds, devices, name, out.",
 )
-@click.option(
+@_option(
     "--step-timeout", type=_SECONDS, help="Give a launch up after so many seconds without progress.  [default: 600]"
 )
-@click.option("--time-limit", type=_SECONDS, help="End the run after so many seconds (exit code 124).")
-@click.option("--sample-hz", type=float, callback=read_hz, help="Device samples a second; 0: none.  [default: 5]")
-@click.option(
+@_option("--time-limit", type=_SECONDS, help="End the run after so many seconds (exit code 124).")
+@_option("--sample-hz", type=float, callback=read_hz, help="Device samples a second; 0: none.  [default: 5]")
+@_option(
     "--checkpoint-every",
     type=click.IntRange(min=1),
     metavar="STEPS",
     help="Checkpoint every launch after so many steps.",
 )
-@click.option(
+@_option(
     "--resume-from",
     type=click.Path(path_type=Path),
     metavar="CHECKPOINT",
     help="Begin every launch after its last step.",
 )
-@click.option("--ray-address", metavar="ADDRESS", help="Run on an existing Ray cluster: host:port, or auto.")
-@click.option("--placement-timeout", type=_SECONDS, help="On a Ray cluster: wait for devices so long.  [default: 60]")
+@_option("--ray-address", metavar="ADDRESS", help="Run on an existing Ray cluster: host:port, or auto.")
+@_option("--placement-timeout", type=_SECONDS, help="On a Ray cluster: wait for devices so long.  [default: 60]")
 @click.option("--dry-run", is_flag=True, help="Print the checked plan and start nothing.")
 @click.option("--resume", metavar="RUN", help="Go on with a run: finished launches stay, the others run again.")
 def run(dry_run: bool, resume: str | None, settings: tuple[str, ...], config: Path | None, **given: Any) -> None:
@@ -262,15 +266,15 @@ def calibrate(
     launches and the smallest effect that rounds can tell are printed, kept in the run's folder, and used by later runs
     of the same workload beside it. A calibration that was stopped goes on with placebench run --resume.
     """
+    from placebench.placement_words import split_words
     from placebench.plan import default_name, make_plan
 
     request = read_request(given, settings, config)
     name = default_name(f"calibrate-{placement}") if request.name is None else request.name
+    several = f"--placement {placement}: name one placement, which is compared with itself"
+    wrong = (*request.wrong, *([several] if len(split_words(placement)) > 1 else ()))
     request = replace(request, placements=placement, rounds=2 * pairs, name=name, calibrates=True, dry_run=dry_run)
-    plan = make_plan(request)
-    if len(plan.placements) != 1:
-        raise UsageError(f"--placement {placement}: name one placement, which is compared with itself")
-    _start(plan, dry_run=dry_run)
+    _start(make_plan(replace(request, wrong=wrong)), dry_run=dry_run)
 
 
 # What `calibrate` decides itself; all other options of `run` are its own too.
@@ -306,14 +310,11 @@ def _start(plan: "Plan", *, dry_run: bool) -> None:
 
 
 def read_request(given: Mapping[str, Any], settings: Sequence[str], config: Path | None) -> "RunRequest":
-    """The options of `run` that were given, over `--config`.
-
-    Raises:
-        UsageError: the file or a setting cannot be read.
-    """
+    """The options of `run` that were given, over `--config`, and what of them cannot be read."""
     from placebench.request import WorkloadOption, build_request
 
     present = {name: value for name, value in given.items() if value is not None}
+    wrong: Mapping[str, str] = present.pop(WRONG_OPTIONS, {})
     workload = [
         WorkloadOption(f"--{name.replace('_', '-')}", _WORKLOAD_KEYS[name], present.pop(name))
         for name in tuple(present)
@@ -325,8 +326,11 @@ def read_request(given: Mapping[str, Any], settings: Sequence[str], config: Path
         "max_time": "max_time_s",
         "placement_timeout": "placement_timeout_s",
     }
+    fields = _WORKLOAD_KEYS | seconds
     options = {seconds.get(name, name): value for name, value in present.items()}
-    return build_request(options, workload, settings, config)
+    return build_request(
+        options, workload, settings, config, {fields.get(name, name): reason for name, reason in wrong.items()}
+    )
 
 
 def _report(folder: Path) -> None:

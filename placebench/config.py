@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from placebench.errors import UsageError
+from placebench.errors import Reasons, UsageError
 from placebench.reading import read_text
 
 # What yaml lets through: a date that is none, a number of thousands of digits, brackets nested by the thousand.
@@ -67,21 +67,34 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     """Turn `a.b=1` settings into a nested mapping; values are read as YAML (`true`, `1e-3`, `[1, 2]`).
 
     Raises:
-        UsageError: a setting has no `=`, an unreadable value, or a key that is a section elsewhere.
+        UsageError: one line for every setting without `=` or with an unreadable value.
     """
+    reasons = Reasons()
+    content, _ = read_settings(settings, reasons)
+    reasons.raise_any()
+    return content
+
+
+def read_settings(settings: Iterable[str], reasons: Reasons) -> tuple[dict[str, Any], frozenset[str]]:
+    """As `parse_settings`, but what is wrong goes to `reasons`; returns the others, and the keys of the wrong ones."""
     content: dict[str, Any] = {}
+    wrong: set[str] = set()
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not all(part.strip() for part in key.split(".")):
-            raise UsageError(f"--set {setting!r}: write key=value, for example --set batch.size=32")
+            reasons.add([f"--set {setting!r}: write key=value, for example --set batch.size=32"])
+            wrong.add(key.strip())
+            continue
         try:
             value = yaml.safe_load(text)
         except (yaml.YAMLError, *_UNREADABLE_VALUE):
-            raise UsageError(f"--set {setting!r}: cannot read the value {text!r}") from None
+            reasons.add([f"--set {setting!r}: cannot read the value {text!r}"])
+            wrong.add(key.strip())
+            continue
         if isinstance(value, str):
             value = _number(value)
         content = merge(content, nest(key.strip().split("."), value))
-    return content
+    return content, frozenset(wrong)
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from math import ceil, inf, lcm
 from typing import get_args
@@ -13,27 +13,41 @@ from placebench.placed import placed_workload
 from placebench.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.placement_presets import LEARNERS
 from placebench.runfolder import slug
-from placebench.workload import Batch, EngineSize, Workload
+from placebench.workload import MOST, Batch, EngineSize, Workload
+
+_ENGINE_KEYS = frozenset(("rollout.backend", "rollout.tensor_parallel_size"))
+_BATCH_KEYS = frozenset(("batch.size", "batch.mini_batch_size", "batch.group_size"))
 
 
-def impossible_placements(placements: Sequence[Placement], workload: Workload, steps_before: int = 0) -> Iterator[str]:
+def impossible_placements(
+    placements: Sequence[Placement],
+    workload: Workload,
+    steps_before: int = 0,
+    unread: Set[str] = frozenset(),
+    others: Sequence[Placement] = (),
+) -> Iterator[str]:
     """Everything in the way of a run of these placements, before their devices' memory is looked at.
 
     Args:
-        placements: of the run.
+        placements: of the run; what hangs on its devices is not asked of a pool without counts.
         workload: the job.
         steps_before: those that are in the checkpoint from which every launch goes on.
+        unread: keys of the workload whose values are not known.
+        others: of the run, which cannot be for another reason already, such as too few devices.
     """
-    yield from _shared_folders(placements)
-    for placement in placements:
+    together = (*placements, *others)
+    yield from _shared_folders(together)
+    for placement in together:
         for reason in (
             *_separated_rollout(placement),
-            *_unreached_staleness(placement, workload.steps - steps_before),
-            *_idle_pools(placement, workload),
-            *_unusable_engines(placement, workload),
+            *(_unreached_staleness(placement, workload.steps - steps_before) if "steps" not in unread else ()),
+            *(_idle_pools(placement, workload) if unread.isdisjoint(("reward_model", "data.reward")) else ()),
+            *(_unusable_engines(placement, workload) if unread.isdisjoint({"model", *_ENGINE_KEYS}) else ()),
         ):
             yield f"placement {placement.name!r}: {reason}"
-    yield from _undivided_batches(placements, workload)
+    if unread.isdisjoint(_ENGINE_KEYS | _BATCH_KEYS):
+        yield from _undivided_batches(placements, placements, workload)
+        yield from _undivided_batches(others, together, workload)
 
 
 def _shared_folders(placements: Sequence[Placement]) -> Iterator[str]:
@@ -178,6 +192,7 @@ def _all_shares(placements: Sequence[Placement], workload: Workload) -> list[tup
         # With weak scaling the batch is a device's own.
         if placement.scaling is not Scaling.WEAK
         for share in _shares(placement, workload)
+        if share.pool.size
     ]
 
 
@@ -189,16 +204,22 @@ def batch_factors(placements: Sequence[Placement], workload: Workload) -> tuple[
     return lcm(group, *engines), lcm(*(share.pool.size for share in shares if not share.engines))
 
 
-def _undivided_batches(placements: Sequence[Placement], workload: Workload) -> Iterator[str]:
-    """Batches that pools cannot share equally, with sizes near them that all can."""
+def _undivided_batches(
+    placements: Sequence[Placement], together: Sequence[Placement], workload: Workload
+) -> Iterator[str]:
+    """Batches that pools of some placements cannot share equally, with sizes near them that those of all can."""
     batch = workload.batch
     shares = _all_shares(placements, workload)
     refused = [(placement, wrong) for placement, share in shares for wrong in share.undivided(batch)]
     if not refused:
         return
-    size, mini_batch = _nearest_sizes(batch, *batch_factors(placements, workload))
+    whole, ranks = batch_factors(together, workload)
+    way_out = "no batch can be shared by all placements; choose counts with common factors"
+    if lcm(whole, ranks) <= MOST:
+        size, mini_batch = _nearest_sizes(batch, whole, ranks)
+        way_out = f"try --batch-size {size} --mini-batch-size {mini_batch}"
     for placement, wrong in refused:
-        yield f"placement {placement.name!r}: {wrong}; try --batch-size {size} --mini-batch-size {mini_batch}"
+        yield f"placement {placement.name!r}: {wrong}; {way_out}"
 
 
 def _nearest_sizes(batch: Batch, whole: int, ranks: int) -> tuple[int, int]:
@@ -210,11 +231,13 @@ def _nearest_sizes(batch: Batch, whole: int, ranks: int) -> tuple[int, int]:
         ranks: divide the mini-batch, which divides the batch.
     """
     nearest, least = (0, 0), inf
+    # Every size is a multiple of both, however large they are.
+    away = max(1.0, lcm(whole, ranks) / batch.size)
     above = ceil(batch.mini_batch_size / ranks) * ranks
     for mini_batches in (itertools.count(above, ranks), range(above - ranks, 0, -ranks)):
         for mini_batch in mini_batches:
             factor = _factor(mini_batch, batch.mini_batch_size)
-            if factor >= least:
+            if factor * away >= least:
                 break  # those to come are further away
             step = lcm(whole, mini_batch)
             below = batch.size // step * step

@@ -26,7 +26,8 @@ class Preset:
         example: one, introduced.
         reading: what it means, in one line.
         pattern: regular expression of the whole word, settings aside.
-        resolve: its placement from the word, the pattern's match, and the devices of each node.
+        resolve: its placement from the word, the pattern's match, and the devices of each node; None for as many
+            as it needs, where pools that take what is there have no counts.
     """
 
     name: str
@@ -34,18 +35,20 @@ class Preset:
     example: str
     reading: str
     pattern: str
-    resolve: Callable[[str, re.Match[str], Nodes], Placement]
+    resolve: Callable[[str, re.Match[str], Nodes | None], Placement]
 
 
-def _standard(word: str, match: re.Match[str], nodes: Nodes) -> Placement:
-    return Placement(word, (Pool("global_pool", tuple(nodes)),), dict.fromkeys(Role, "global_pool"))
+def _standard(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement:
+    return Placement(word, (Pool("global_pool", tuple(nodes or ())),), dict.fromkeys(Role, "global_pool"))
 
 
-def _split(word: str, match: re.Match[str], nodes: Nodes) -> Placement:
-    total = sum(nodes)
+def _split(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement:
     if match["actor"]:
         actor, critic = int(match["actor"]), int(match["critic"])
-    elif total < 2:
+        nodes = nodes or (actor + critic,)
+    elif nodes is None:
+        return _two_pools(word, (), ())
+    elif (total := sum(nodes)) < 2:
         raise UsageError(f"placement {word!r} needs at least 2 devices, there is {total}: try --devices cpu:2")
     else:
         actor, critic = total - total // 2, total // 2
@@ -54,7 +57,9 @@ def _split(word: str, match: re.Match[str], nodes: Nodes) -> Placement:
     return _two_pools(word, counts, fill(_left(nodes, counts), critic))
 
 
-def _split_nodes(word: str, match: re.Match[str], nodes: Nodes) -> Placement:
+def _split_nodes(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement:
+    if nodes is None:
+        return _two_pools(word, (), ())
     if len(nodes) < 2:
         raise UsageError(f"placement {word!r} needs at least 2 nodes, there is 1: write split to halve its devices")
     half = len(nodes) - len(nodes) // 2
@@ -75,10 +80,11 @@ def without_critic(placement: Placement) -> Placement:
     return replace(placement, pools=(first, second), roles={role: roles.get(role, second.name) for role in Role})
 
 
-def _learners(word: str, match: re.Match[str], nodes: Nodes) -> Placement:
+def _learners(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement:
     """Learners on the nodes as given, one entry a node; engines on what is left, each whole on one node."""
     wanted = tuple(int(count) for count in match["learners"].split(","))
     engines, shared_by = int(match["engines"]), int(match["shared_by"] or 1)
+    nodes = nodes or (wanted[0] + engines * shared_by, *wanted[1:])
     reasons = Reasons()
     learners = wanted + (0,) * (len(nodes) - len(wanted))
     if len(wanted) > len(nodes):
@@ -115,8 +121,9 @@ def _learners(word: str, match: re.Match[str], nodes: Nodes) -> Placement:
 _PER_NODE = "give one count a node, such as learners:2,1+engines:5"
 
 
-def _ddp(word: str, match: re.Match[str], nodes: Nodes) -> Placement:
+def _ddp(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement:
     count = int(match["replicas"])
+    nodes = nodes or (count,)
     _require(word, {"replicas": count}, nodes)
     pool = Pool("replicas", fill(nodes, count))
     return Placement(word, (pool,), dict.fromkeys(Role, pool.name), tensor_parallel=1, scaling=Scaling.STRONG)

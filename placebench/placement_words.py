@@ -17,14 +17,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from placebench.errors import Reasons, UsageError
 from placebench.placement import Overlap, Placement, Scaling
 from placebench.placement_files import load_placement
-from placebench.placement_presets import DDP, PRESETS, SPLIT, SPLIT_NODES, Nodes, Preset, without_critic
+from placebench.placement_presets import PRESETS, SPLIT, SPLIT_NODES, Nodes, Preset, without_critic
 
 # A comma separates words unless a bare count follows, which is the next node's of the same word.
 _SEPARATOR = re.compile(r",(?!\s*[0-9]+\s*(?:[,+/]|$))")
@@ -45,80 +44,80 @@ def parse_placements(text: str, nodes: Nodes, *, has_critic: bool = True) -> tup
         UsageError: one line for every word that is unknown or cannot be on these nodes, and for names given twice.
     """
     reasons = Reasons()
-    placements = readable_placements(text, nodes, reasons, has_critic=has_critic)
+    placements, _ = readable_placements(text, nodes, reasons, has_critic=has_critic)
     reasons.raise_any()
     return placements
 
 
-def readable_placements(text: str, nodes: Nodes, reasons: Reasons, *, has_critic: bool = True) -> tuple[Placement, ...]:
-    """The placements of a list's words that can be read; what is wrong with the others goes to `reasons`."""
-    words = _given_words(text, reasons)
-    attempts = [reasons.attempt(partial(parse_placement, word, nodes, has_critic=has_critic)) for word in words]
-    placements = [placement for placement in attempts if placement]
-    names = [placement.name for placement in placements]
+def readable_placements(
+    text: str, nodes: Nodes | None, reasons: Reasons, *, has_critic: bool = True
+) -> tuple[tuple[Placement, ...], tuple[Placement, ...]]:
+    """The placements of a list's words, those that can be and the others as far as they can be read.
+
+    Args:
+        text: words set apart by commas.
+        nodes: devices of each node; None for whatever nodes.
+        reasons: told what is wrong with the others.
+        has_critic: whether the algorithm trains a critic.
+    """
+    words = split_words(text)
+    if "" in words:
+        reasons.add([f"--placements {text!r} has an empty entry: write for example standard,split"])
+    right: list[Placement] = []
+    others: list[Placement] = []
+    for word in filter(None, words):
+        of_word = Reasons()
+        placement = read_placement(word, nodes, of_word, has_critic=has_critic)
+        reasons.add(of_word.lines)
+        if placement:
+            (others if of_word.lines else right).append(placement)
+    names = [placement.name for placement in (*right, *others)]
     reasons.add(
         f"placement {name!r} is given twice in --placements {text!r}: name each once"
         for name in names
         if names.count(name) > 1
     )
-    return tuple(placements)
+    return tuple(right), tuple(others)
 
 
-def refuse_wrong_words(text: str, reasons: Reasons, *, has_critic: bool = True) -> None:
-    """Add to `reasons` what is wrong with a list's words on whatever nodes."""
-    for word in _given_words(text, reasons):
-        reasons.attempt(partial(refuse_wrong_word, word, has_critic=has_critic))
-
-
-def _given_words(text: str, reasons: Reasons) -> tuple[str, ...]:
-    """The words of a list; empty ones go to `reasons`."""
-    words = split_words(text)
-    if "" in words:
-        reasons.add([f"--placements {text!r} has an empty entry: write for example standard,split"])
-    return tuple(word for word in words if word)
-
-
-def parse_placement(word: str, nodes: Nodes, *, has_critic: bool = True) -> Placement:
+def parse_placement(word: str, nodes: Nodes | None, *, has_critic: bool = True) -> Placement:
     """Read one placement word.
 
     Args:
         word: as the user writes it.
-        nodes: devices of each node.
+        nodes: devices of each node; None for whatever nodes, where pools that take what is there have no counts.
         has_critic: whether the algorithm trains a critic; without one, `split` puts the reference apart in its place.
 
     Raises:
-        UsageError: with what is wrong in the word and what would be right.
+        UsageError: with what is wrong in the word and what would be right, one line for every reason.
     """
-    head, settings = _parts(word)
     reasons = Reasons()
-    changes = reasons.attempt(lambda: _settings(word, settings))
-    placement = reasons.attempt(lambda: _without_settings(word, head, nodes, has_critic))
+    placement = read_placement(word, nodes, reasons, has_critic=has_critic)
     reasons.raise_any()
     assert placement is not None
-    assert changes is not None
-    if "scaling" in changes and placement.scaling is None:
-        raise UsageError(_NO_SCALING.format(word))
-    return replace(placement, name="/".join((placement.name, *settings)), **changes)
+    return placement
 
 
-def refuse_wrong_word(word: str, *, has_critic: bool = True) -> None:
-    """See that a word is a placement that some nodes could have.
+def read_placement(word: str, nodes: Nodes | None, reasons: Reasons, *, has_critic: bool = True) -> Placement | None:
+    """As `parse_placement`, but what is wrong goes to `reasons`.
 
-    Raises:
-        UsageError: it is none, or its file cannot be read as one.
+    Returns:
+        Where there are too few devices, the placement on as many as it needs; where settings are wrong, the placement
+        without them; None for what is no placement.
     """
-    head, settings = _parts(word)
-    reasons = Reasons()
-    changes = reasons.attempt(lambda: _settings(word, settings))
-    if names_file(head):
-        placement = reasons.attempt(lambda: load_placement(Path(head), None, has_critic=has_critic))
-        scales = placement is None or placement.scaling is not None
-    else:
-        found = reasons.attempt(lambda: _find_preset(word, head))
-        scales = found is None or found[0] is DDP
-    if changes and "scaling" in changes and not scales:
+    parts = reasons.attempt(lambda: _parts(word))
+    if parts is None:
+        return None
+    head, settings = parts
+    changes = _settings(word, settings, reasons)
+    placement = reasons.attempt(lambda: _without_settings(word, head, nodes, has_critic))
+    if placement is None:
+        placement = Reasons().attempt(lambda: _without_settings(word, head, None, has_critic))
+    if placement is None:
+        return None
+    if placement.scaling is None and changes.pop("scaling", None):
         reasons.add([_NO_SCALING.format(word)])
-    reasons.raise_any()
+    return replace(placement, name="/".join((placement.name, *settings)), **changes)
 
 
 def _parts(word: str) -> tuple[str, list[str]]:
@@ -130,7 +129,7 @@ def _parts(word: str) -> tuple[str, list[str]]:
     return head, settings
 
 
-def _without_settings(word: str, head: str, nodes: Nodes, has_critic: bool) -> Placement:
+def _without_settings(word: str, head: str, nodes: Nodes | None, has_critic: bool) -> Placement:
     if names_file(head):
         return load_placement(Path(head), nodes, has_critic=has_critic)
     preset, match = _find_preset(word, head)
@@ -169,10 +168,10 @@ def _find_preset(word: str, head: str) -> tuple[Preset, re.Match[str]]:
     )
 
 
-def _settings(word: str, settings: Sequence[str]) -> dict[str, Any]:
-    """Fields of a placement that the settings behind its word change."""
+def _settings(word: str, settings: Sequence[str], reasons: Reasons) -> dict[str, Any]:
+    """Fields of a placement that the settings behind its word change; what is wrong with others goes to `reasons`."""
     changes: dict[str, Any] = {}
-    reasons = Reasons()
+    wrong: set[str] = set()
     for setting in settings:
         key, _, text = setting.partition("=")
         read = SETTINGS.get(key)
@@ -180,11 +179,14 @@ def _settings(word: str, settings: Sequence[str]) -> dict[str, Any]:
         if value is None:
             usual = ", ".join(f"{name}={one.form}" for name, one in SETTINGS.items())
             reasons.add([f"placement {word!r}: unknown setting {setting!r}; use {usual}"])
+            wrong.add(key)
         elif key in changes:
             reasons.add([f"placement {word!r}: {key} is set twice; give it once"])
+            wrong.add(key)
         changes[key] = value
-    reasons.raise_any()
-    return changes
+    # Whether engines may take weights in flight hangs on staleness, which is not known then.
+    left_out = {*wrong, "inflight_updates"} if "staleness" in wrong else wrong
+    return {key: value for key, value in changes.items() if key not in left_out}
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,18 @@ from placebench.memory import MemoryEstimate
 from placebench.models import JobShapes, model_shape
 from placebench.placement import Placement
 from placebench.placement_checks import impossible_placements
-from placebench.placement_words import readable_placements, refuse_wrong_words
+from placebench.placement_words import readable_placements
 from placebench.ppo.checkpoints import Checkpoint, changes, checkpoint_bytes, differences, read_checkpoint
 from placebench.rounds import AutoRounds, auto_rounds, planned_rounds
 from placebench.runfolder import RunFolder, slug
 from placebench.telemetry.samples import DEFAULT_HZ
-from placebench.workload import Workload, asks_for_critic, build_workload
+from placebench.workload import Workload, asks_for_critic, keys_below, read_workload
 
 DEFAULT_PLACEMENTS = "standard,split"
 DEFAULT_STEP_TIMEOUT_S = 600.0
 _LONGEST_NAME = 60
+# Workload keys on which no size of anything depends.
+_NOT_OF_SIZE = {"seed", *keys_below("optimizer")}
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class RunRequest:
             own.
         placement_timeout_s: seconds a launch waits for its devices of the cluster; None for the default.
         origin: where a dotted workload key was set, for messages.
+        wrong: why some of what was given cannot be read, one line each.
+        unread: dotted workload keys, and fields of this class, whose values are not known for that.
     """
 
     placements: str | None = None
@@ -76,6 +80,8 @@ class RunRequest:
     ray_address: str | None = None
     placement_timeout_s: float | None = None
     origin: Callable[[str], str] = field(default=lambda key: "workload")
+    wrong: Sequence[str] = ()
+    unread: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -240,38 +246,45 @@ def make_plan(request: RunRequest) -> Plan:
         UsageError: one line for every reason why it cannot run.
     """
     words = DEFAULT_PLACEMENTS if request.placements is None else request.placements
-    name = default_name(words) if request.name is None else request.name
+    wrong_name = () if request.name is None else tuple(checks.wrong_name(request.name))
+    name = default_name(words) if request.name is None or wrong_name else request.name
     folder = RunFolder((request.out or Path("runs")) / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}")
-    reasons = Reasons()
+    reasons, unread = Reasons(), request.unread
+    reasons.add(request.wrong)
     elsewhere = _is_for_elsewhere(request)
     reasons.add(() if elsewhere else checks.missing_packages())
-    unusable = () if request.name is None else tuple(checks.wrong_name(request.name))
-    unusable = unusable or tuple(checks.unusable_folder(folder.path))
-    reasons.add(unusable)
-    workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
-    if workload:
-        reasons.add(checks.unusable_workload(workload, elsewhere=elsewhere))
-    found = reasons.attempt(lambda: find_devices(request))
+    unusable = tuple(checks.unusable_folder(folder.path)) if "out" not in unread else ()
+    reasons.add((*wrong_name, *unusable))
+    reading = read_workload(request.workload, reasons, request.origin, unread)
+    workload = reading.workload
+    reasons.add(checks.unusable_workload(workload, elsewhere=elsewhere, unread=reading.unread))
+    found = reasons.attempt(lambda: find_devices(request)) if "devices" not in unread else None
     cluster, devices = found or (None, None)
+    reasons.add(cluster_options(request))
     if devices:
         reasons.add(_not_here(request))
-    placements = _bind_readable(words, devices or (), request, reasons)
+    nodes = devices_per_node(devices) if devices else None
+    has_critic = asks_for_critic(request.workload)
+    named, others = (), ()
+    if "placements" not in unread:
+        named, others = readable_placements(words, nodes, reasons, has_critic=has_critic)
+    placements = tuple(bind(placement, devices) for placement in named) if devices else ()
     path = request.resume_from
     start = reasons.attempt(lambda: read_checkpoint(path)) if path is not None else None
     every, before = request.checkpoint_every, start.step if start else 0
-    if workload and devices:
-        reasons.add(impossible_placements([bound.placement for bound in placements], workload, before))
+    reasons.add(impossible_placements(named, workload, before, reading.unread, others))
+    is_sized = reading.goes_together and reading.unread <= _NOT_OF_SIZE
+    if is_sized and devices:
         reasons.attempt(lambda: reasons.add(too_large(workload, placements, devices)))
-    if workload and start:
-        reasons.add(differences(start, workload))
-    if workload and every:
+    if start:
+        reasons.add(differences(start, workload, reading.unread))
+    if every and "steps" not in reading.unread:
         reasons.add(checks.no_checkpoints(every, workload.steps))
-    auto = reasons.attempt(lambda: auto_rounds(request))
-    if workload and devices and not unusable and not elsewhere:
+    auto = reasons.attempt(lambda: auto_rounds(request)) if "rounds" not in unread else None
+    if is_sized and devices and not unusable and not elsewhere:
         launches = planned_rounds(request, auto) * len(placements)
         reasons.attempt(lambda: reasons.add(no_room_for_checkpoints(workload, folder.path, every, before, launches)))
     reasons.raise_any()
-    assert workload is not None
     assert devices is not None
     return Plan(
         name=name,
@@ -292,21 +305,6 @@ def make_plan(request: RunRequest) -> Plan:
     )
 
 
-def _bind_readable(
-    words: str, devices: Sequence[Device], request: RunRequest, reasons: Reasons
-) -> tuple[BoundPlacement, ...]:
-    """The placements that can be read, with their devices; what is wrong with the others goes to `reasons`.
-
-    Without devices it is what would be wrong on any.
-    """
-    has_critic = asks_for_critic(request.workload)
-    if not devices:
-        refuse_wrong_words(words, reasons, has_critic=has_critic)
-        return ()
-    readable = readable_placements(words, devices_per_node(devices), reasons, has_critic=has_critic)
-    return tuple(bind(placement, devices) for placement in readable)
-
-
 def _is_for_elsewhere(request: RunRequest) -> bool:
     """Whether the devices are only described, so that the plan says nothing of this host."""
     try:
@@ -324,6 +322,12 @@ def _not_here(request: RunRequest) -> Iterator[str]:
         )
 
 
+def cluster_options(request: RunRequest) -> Iterator[str]:
+    """Options of a Ray cluster where there is none."""
+    if request.ray_address is None and request.placement_timeout_s is not None:
+        yield "--placement-timeout is for a Ray cluster: give --ray-address too, or leave it out"
+
+
 def find_devices(request: RunRequest) -> tuple[Cluster | None, tuple[Device, ...]]:
     """The devices that the user asks for, of this host or of every node of a cluster.
 
@@ -332,8 +336,6 @@ def find_devices(request: RunRequest) -> tuple[Cluster | None, tuple[Device, ...
     """
     spec = None if request.devices is None else parse_devices(request.devices)
     if request.ray_address is None:
-        if request.placement_timeout_s is not None:
-            raise UsageError("--placement-timeout is for a Ray cluster: give --ray-address too, or leave it out")
         return None, discover(spec)
     if spec is not None and spec.is_described:
         raise UsageError(f"--devices {spec} describes devices and --ray-address looks for them: leave one of them out")

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from placebench.config import find_line, load_yaml, merge, nest, parse_settings
-from placebench.errors import UsageError
+from placebench.config import find_line, load_yaml, merge, nest, read_settings
+from placebench.errors import Reasons, UsageError
 from placebench.plan import RunRequest
 from placebench.rounds import MOST_ROUNDS
+from placebench.workload import gives, keys_below, workload_keys
 
 RUN_KEYS = ("placements", "rounds", "devices", "name", "out")
 
@@ -33,31 +36,42 @@ def build_request(
     workload_options: Sequence[WorkloadOption],
     settings: Sequence[str],
     config: Path | None,
+    wrong: Mapping[str, str] = MappingProxyType({}),
 ) -> RunRequest:
-    """Put together what options, `--set` and `--config` say.
+    """Put together what options, `--set` and `--config` say; what is wrong with them is in the request.
 
     Args:
         options: fields of `RunRequest` by name that were given as options.
         workload_options: options given that are short for a workload key.
         settings: `key=value` of every `--set`.
         config: the YAML file; None without one.
-
-    Raises:
-        UsageError: the file cannot be read, a run key in it has a wrong value, or a key is given twice.
+        wrong: by field of `RunRequest` or dotted workload key, why an option that was given cannot be read.
     """
-    content = load_yaml(config) if config else {}
-    run_keys = {key: _run_value(config, key, content.pop(key)) for key in RUN_KEYS if config and key in content}
+    reasons = Reasons()
+    reasons.add(wrong.values())
+    content = reasons.attempt(lambda: load_yaml(config)) if config else {}
+    run_keys = {}
+    for key in RUN_KEYS:
+        if config and content and key in content:
+            run_keys[key] = reasons.attempt(partial(_run_value, config, key, content[key]))
     setting_keys = {setting.partition("=")[0].strip() for setting in settings}
-    for option in workload_options:
-        if option.key in setting_keys:
-            raise UsageError(f"{option.flag} and --set {option.key} are the same setting: give it once")
-    over = parse_settings(settings)
+    clashes = [option for option in workload_options if option.key in setting_keys]
+    reasons.add(f"{option.flag} and --set {option.key} are the same setting: give it once" for option in clashes)
+    over, malformed = read_settings(settings, reasons)
     for option in workload_options:
         over = merge(over, nest(option.key.split("."), option.value))
+    unread = {*wrong, *(option.key for option in clashes)}
+    unread |= {key for key, value in run_keys.items() if value is None and key not in options}
+    unread |= {below for key in malformed for below in keys_below(key)}
+    if content is None:
+        unread |= {key for key in RUN_KEYS if key not in options}
+        unread |= {key for key in workload_keys() if not gives(over, key)}
     flags = {option.key: option.flag for option in workload_options} | dict.fromkeys(setting_keys, "--set")
     return RunRequest(
-        workload=merge(content, over),
+        workload=merge({key: value for key, value in (content or {}).items() if key not in RUN_KEYS}, over),
         origin=lambda key: _origin(key, flags, config),
+        wrong=reasons.lines,
+        unread=frozenset(unread),
         **{**run_keys, **options},
     )
 

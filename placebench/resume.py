@@ -20,6 +20,7 @@ from placebench.plan import (
     Plan,
     RunRequest,
     bind,
+    cluster_options,
     devices_per_node,
     find_devices,
     no_room_for_checkpoints,
@@ -29,7 +30,7 @@ from placebench.reading import parse_json
 from placebench.resumptions import recorded_resumptions
 from placebench.rounds import auto_rounds, auto_rounds_from, planned_rounds
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status
-from placebench.workload import Workload, build_workload
+from placebench.workload import Workload, build_workload, read_workload
 
 
 def resume_plan(path: Path, request: RunRequest) -> Plan:
@@ -58,8 +59,10 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         raise UsageError(f"{folder.run_file}: not as this placebench writes it: {error!r}; start a new run") from None
     mark_interrupted(path)
     reasons = Reasons()
+    reasons.add(request.wrong)
     reasons.add(checks.missing_packages())
     reasons.add(checks.full_disks(path))
+    reasons.add(() if content.get("cluster") else cluster_options(request))
     cluster = reasons.attempt(lambda: _present(content, stored, request))
     reasons.add(checks.unusable_workload(workload))
     start = reasons.attempt(partial(read_checkpoint, checkpoint)) if checkpoint else None
@@ -185,11 +188,11 @@ def _agree(
     def differs(what: str, now: object, then: object) -> None:
         reasons.add([f"--resume: {what} is {now} now and {then} in the run; leave it out, or start a new run"])
 
-    merged = reasons.attempt(lambda: build_workload(merge(content["workload"], request.workload), request.origin))
-    if merged is not None and merged != workload:
-        now, then = (flatten(one.model_dump(mode="json")) for one in (merged, workload))
-        for key in (key for key in now if now[key] != then[key]):
-            differs(key, now[key], then[key])
+    given = merge(content["workload"], request.workload)
+    reading = read_workload(given, reasons, request.origin, request.unread)
+    now, then = (flatten(one.model_dump(mode="json")) for one in (reading.workload, workload))
+    for key in (key for key in now if now[key] != then[key] and key not in reading.unread):
+        differs(key, now[key], then[key])
     if request.out is not None and request.out.resolve() != folder.parent.resolve():
         differs("--out", request.out, folder.parent)
     if request.name is not None and request.name != content["name"]:
@@ -202,13 +205,15 @@ def _agree(
         differs("--sample-hz", request.sample_hz, content["sample_hz"])
     if isinstance(request.rounds, int) and request.rounds < rounds:
         differs("--rounds", request.rounds, f"already {rounds}")
-    if request.devices is not None and _which(_asked_for(content, request)) != _which(devices):
-        differs("--devices", request.devices, ", ".join(device.id for device in devices))
-    if request.placements is not None:
-        has_critic = workload.algorithm.has_critic
-        given = parse_placements(request.placements, devices_per_node(devices), has_critic=has_critic)
+    if request.devices is not None:
+        found = reasons.attempt(lambda: _asked_for(content, request))
+        if found is not None and _which(found) != _which(devices):
+            differs("--devices", request.devices, ", ".join(device.id for device in devices))
+    if words := request.placements:
+        has_critic, nodes = workload.algorithm.has_critic, devices_per_node(devices)
+        named = reasons.attempt(lambda: parse_placements(words, nodes, has_critic=has_critic))
         stored = [_placement(entry, devices).to_dict() for entry in content["placements"]]
-        if [bind(placement, devices).to_dict() for placement in given] != stored:
+        if named is not None and [bind(placement, devices).to_dict() for placement in named] != stored:
             names = ",".join(str(entry["name"]) for entry in content["placements"])
             differs("--placements", request.placements, names)
     reasons.raise_any()

@@ -5,29 +5,62 @@ The defaults here are a small job that learns within a minute on two cores; any 
 its definition, so that a message names the full key.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from placebench.config import merge
-from placebench.errors import UsageError
+from placebench.errors import Reasons
 from placebench.models import PRESETS
 from placebench.placement import Role
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 # The preset that learns within a minute on two cores; the defaults below are for it.
 SMALL_MODEL = "tiny"
 
 EngineSize = Literal[1, 2, 4, 8]
 """Devices that share one vLLM engine."""
-Positive = Annotated[int, Field(gt=0, le=2**31 - 1)]
+MOST = 2**31 - 1
+"""The largest count of anything."""
+Positive = Annotated[int, Field(gt=0, le=MOST)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Coefficient = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+_Location = tuple[int | str, ...]
+# Of a validation that looks at each value alone.
+_EACH_ALONE = "each value alone"
+
+
+class Conflict(NamedTuple):
+    """Values that do not go together.
+
+    Attributes:
+        keys: of these values, dotted.
+        reason: in words.
+    """
+
+    keys: tuple[str, ...]
+    reason: str
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Values that do not go together."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _goes_together(self, info: ValidationInfo) -> Self:
+        if info.context != _EACH_ALONE and (reasons := [conflict.reason for conflict in self.conflicts()]):
+            raise ValueError("; ".join(reasons))
+        return self
 
 
 class Data(_Section):
@@ -57,18 +90,17 @@ class Batch(_Section):
     max_prompt_length: Positive = Field(16, description="tokens; longer prompts are refused")
     max_response_length: Positive = Field(8, description="tokens; generation stops there")
 
-    @model_validator(mode="after")
-    def _divides(self) -> Self:
-        if self.size % self.mini_batch_size:
-            raise ValueError(f"size {self.size} is not a multiple of mini_batch_size {self.mini_batch_size}")
-        if self.size % self.group_size:
-            raise ValueError(f"size {self.size} is not a multiple of group_size {self.group_size}")
+    def conflicts(self) -> Iterator[Conflict]:
+        """Values that do not go together."""
+        for key, divisor in (("mini_batch_size", self.mini_batch_size), ("group_size", self.group_size)):
+            if self.size % divisor:
+                yield Conflict(("batch.size", f"batch.{key}"), f"size {self.size} is not a multiple of {key} {divisor}")
         if self.micro_batch_tokens < self.max_prompt_length + self.max_response_length:
-            raise ValueError(
+            yield Conflict(
+                ("batch.micro_batch_tokens", "batch.max_prompt_length", "batch.max_response_length"),
                 f"micro_batch_tokens {self.micro_batch_tokens} cannot hold one sequence of"
-                f" {self.max_prompt_length + self.max_response_length} tokens"
+                f" {self.max_prompt_length + self.max_response_length} tokens",
             )
-        return self
 
 
 class Rollout(_Section):
@@ -92,17 +124,20 @@ class Rollout(_Section):
     sleep: bool = Field(True, description="a vLLM engine gives its GPU memory back while the pool trains")
     cuda_graphs: bool = Field(True, description="vLLM replays decoding as CUDA graphs")
 
-    @model_validator(mode="after")
-    def _shares_an_engine(self) -> Self:
+    def conflicts(self) -> Iterator[Conflict]:
+        """Values that do not go together."""
         if self.backend == "torch" and self.tensor_parallel_size > 1:
-            shared_by = self.tensor_parallel_size
-            raise ValueError(f"tensor_parallel_size {shared_by} needs backend vllm: torch generates on single devices")
-        if self.backend == "torch" and self.memory_share is not None:
-            raise ValueError(
-                f"memory_share {self.memory_share} needs backend vllm: with torch all sequences of a step generate at"
-                " once"
+            yield Conflict(
+                ("rollout.backend", "rollout.tensor_parallel_size"),
+                f"tensor_parallel_size {self.tensor_parallel_size} needs backend vllm: torch generates on single"
+                " devices",
             )
-        return self
+        if self.backend == "torch" and self.memory_share is not None:
+            yield Conflict(
+                ("rollout.backend", "rollout.memory_share"),
+                f"memory_share {self.memory_share} needs backend vllm: with torch all sequences of a step generate at"
+                " once",
+            )
 
 
 class Algorithm(_Section):
@@ -184,23 +219,27 @@ class Workload(_Section):
     algorithm: Algorithm = Algorithm()
     optimizer: Optimizer = Optimizer()
 
-    @model_validator(mode="after")
-    def _measures_something(self) -> Self:
+    def conflicts(self) -> Iterator[Conflict]:
+        """Values of several sections, or of none, that do not go together."""
         if self.warmup_steps >= self.steps:
-            raise ValueError(f"warmup_steps {self.warmup_steps} leaves none of {self.steps} steps to measure")
-        return self
-
-    @model_validator(mode="after")
-    def _suits_the_algorithm(self) -> Self:
+            yield Conflict(
+                ("warmup_steps", "steps"),
+                f"warmup_steps {self.warmup_steps} leaves none of {self.steps} steps to measure",
+            )
         if not self.algorithm.has_critic:
             if self.batch.group_size < 2:
-                raise ValueError(
-                    "batch.group_size must be at least 2: grpo compares a response with others to its prompt"
+                yield Conflict(
+                    ("algorithm.name", "batch.group_size"),
+                    "batch.group_size must be at least 2: grpo compares a response with others to its prompt",
                 )
             if self.critic_model is not None:
-                raise ValueError("critic_model: grpo trains no critic; leave it out, or set algorithm.name=ppo")
-        return self
+                yield Conflict(
+                    ("algorithm.name", "critic_model"),
+                    "critic_model: grpo trains no critic; leave it out, or set algorithm.name=ppo",
+                )
 
+
+_SECTIONS = tuple(name for name, info in Workload.model_fields.items() if isinstance(info.default, _Section))
 
 # What a model of real size starts from: verl's learning rates, one epoch, 512 + 512 tokens, bf16, vLLM.
 REAL_MODEL: Mapping[str, Any] = {
@@ -232,6 +271,21 @@ CODE: Mapping[str, Any] = {
 RANDOM_WEIGHTS: Mapping[str, Any] = {"data": {"fill_prompts": True}, "rollout": {"ignore_eos": True}}
 
 
+@dataclass(frozen=True)
+class Reading:
+    """A workload as far as it can be read.
+
+    Attributes:
+        workload: with defaults in place of what could not be read; its values need not go together.
+        unread: dotted keys whose values are not known, since what sets them is wrong.
+        goes_together: whether its values do.
+    """
+
+    workload: Workload
+    unread: frozenset[str]
+    goes_together: bool
+
+
 def build_workload(content: Mapping[str, Any], origin: str | Callable[[str], str] = "workload") -> Workload:
     """Lay a nested mapping on the preset of its model and validate the result.
 
@@ -240,8 +294,58 @@ def build_workload(content: Mapping[str, Any], origin: str | Callable[[str], str
         origin: what to call the source in an error message, or what tells it for a dotted key.
 
     Raises:
-        UsageError: one line that names the first wrong key, what is wrong and the value found.
+        UsageError: one line for every reason, with the wrong key, what is wrong and the value found.
     """
+    reasons = Reasons()
+    reading = read_workload(content, reasons, origin)
+    reasons.raise_any()
+    return reading.workload
+
+
+def read_workload(
+    content: Mapping[str, Any],
+    reasons: Reasons,
+    origin: str | Callable[[str], str] = "workload",
+    unread: frozenset[str] = frozenset(),
+) -> Reading:
+    """As `build_workload`, but what is wrong goes to `reasons`, and all else is read.
+
+    Args:
+        content: sections and values as in the YAML file.
+        reasons: told one line for every wrong value, and for all that do not go together.
+        origin: what to call the source in an error message, or what tells it for a dotted key.
+        unread: dotted keys that are set to what nobody could read.
+    """
+    wrong, given = set(unread), content
+    source = (lambda _: origin) if isinstance(origin, str) else origin
+    content = _over_presets(content)
+    try:
+        workload = Workload.model_validate(content, context=_EACH_ALONE)
+    except ValidationError as error:
+        for one in error.errors():
+            location = one["loc"]
+            reasons.add([f"{source(_dotted(location))}: {_told(one)}"])
+            if one["type"] == "extra_forbidden":
+                wrong |= {key for key in _near(location)[:1] if not gives(given, key)}
+            else:
+                wrong |= keys_below(_dotted(location[:2]))
+        workload = Workload.model_validate(
+            _without(content, [one["loc"] for one in error.errors()]), context=_EACH_ALONE
+        )
+    if "model" in wrong:  # whose presets would say the rest
+        wrong |= {key for key in workload_keys() if not gives(given, key)}
+    parts = {name: getattr(workload, name) for name in _SECTIONS} | {"workload": workload}
+    conflicts = [(place, conflict) for place, part in parts.items() for conflict in part.conflicts()]
+    reasons.add(
+        f"{source(place)}: {place}: {conflict.reason}"
+        for place, conflict in conflicts
+        if wrong.isdisjoint(conflict.keys)
+    )
+    return Reading(workload, frozenset(wrong), goes_together=not conflicts)
+
+
+def _over_presets(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The content over what its model, algorithm and prompts start from."""
     model = content.get("model", SMALL_MODEL)
     if model != SMALL_MODEL:
         content = merge(merge(REAL_MODEL, RANDOM_WEIGHTS if model in PRESETS else {}), content)
@@ -250,18 +354,46 @@ def build_workload(content: Mapping[str, Any], origin: str | Callable[[str], str
     data = content.get("data")
     if isinstance(data, Mapping) and data.get("source") == "code":
         content = merge(CODE, content)
-    try:
-        return Workload.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "workload"
-        origin = origin if isinstance(origin, str) else origin(key)
-        if first["type"] == "extra_forbidden":
-            raise UsageError(f"{origin}: unknown key {key!r}{_suggestion(first['loc'])}") from None
-        value = first["input"] if not isinstance(first["input"], Mapping) else None
-        found = f" (got {value!r})" if value is not None else ""
-        message = first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{origin}: {key}: {message[0].lower() + message[1:]}{found}") from None
+    return content
+
+
+def _told(error: "ErrorDetails") -> str:
+    """What is wrong with one value, in words."""
+    key = _dotted(error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {key!r}{_suggestion(error['loc'])}"
+    value = error["input"] if not isinstance(error["input"], Mapping) else None
+    found = f" (got {value!r})" if value is not None else ""
+    message = error["msg"]
+    return f"{key}: {message[0].lower() + message[1:]}{found}"
+
+
+def _dotted(location: _Location) -> str:
+    return ".".join(map(str, location))
+
+
+def keys_below(key: str) -> set[str]:
+    """A dotted key, or all of a section; none for what is neither."""
+    return {known for known in workload_keys() if known == key or known.startswith(f"{key}.")}
+
+
+def gives(content: Mapping[str, Any], key: str) -> bool:
+    """Whether a content sets a dotted key."""
+    section, _, name = key.rpartition(".")
+    below = content.get(section, {}) if section else content
+    return isinstance(below, Mapping) and name in below
+
+
+def _without(content: Mapping[str, Any], locations: Iterable[_Location]) -> dict[str, Any]:
+    """A content without its wrong values; locations below a value leave all of it out."""
+    left = {name: dict(value) if isinstance(value, Mapping) else value for name, value in content.items()}
+    for name, *below in locations:
+        section = left.get(name)
+        if below and isinstance(section, dict):
+            section.pop(below[0], None)
+        else:
+            left.pop(name, None)
+    return left
 
 
 def asks_for_critic(content: Mapping[str, Any]) -> bool:
@@ -274,23 +406,23 @@ def workload_keys() -> tuple[str, ...]:
     """Every dotted key that `--set` and the YAML file know, in order."""
     keys: list[str] = []
     for name, info in Workload.model_fields.items():
-        section = info.default
-        if isinstance(section, _Section):
-            keys += [f"{name}.{key}" for key in type(section).model_fields]
-        else:
-            keys.append(name)
+        keys += [f"{name}.{key}" for key in type(info.default).model_fields] if name in _SECTIONS else [name]
     return tuple(keys)
 
 
-def _suggestion(location: tuple[int | str, ...]) -> str:
-    import difflib
-
-    # A dotted key of the file says all of where it belongs, in a section too.
-    wanted = str(location[-1]) if "." in str(location[-1]) else ".".join(str(part) for part in location)
-    near = difflib.get_close_matches(wanted, workload_keys(), n=1)
-    last = [key for key in workload_keys() if key.rsplit(".", 1)[-1] == str(location[-1])]
-    best = (near or last)[:1]
+def _suggestion(location: _Location) -> str:
+    best = _near(location)[:1]
     if best and "." in best[0] and "." in str(location[-1]):
         section, _, key = best[0].partition(".")
         return f"; write it as a section, {section}: {{{key}: ...}}"
     return f"; did you mean {best[0]!r}?" if best else f"; the keys are {', '.join(workload_keys())}"
+
+
+def _near(location: _Location) -> list[str]:
+    """Keys that an unknown one may have been meant to be, the nearest first."""
+    import difflib
+
+    # A dotted key of the file says all of where it belongs, in a section too.
+    wanted = str(location[-1]) if "." in str(location[-1]) else _dotted(location)
+    near = difflib.get_close_matches(wanted, workload_keys(), n=1)
+    return near or [key for key in workload_keys() if key.rsplit(".", 1)[-1] == str(location[-1])]

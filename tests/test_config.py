@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placebench.config import find_line, load_yaml, merge, parse_settings
-from placebench.errors import UsageError
+from placebench.errors import Reasons, UsageError
 from placebench.request import WorkloadOption, build_request
-from placebench.workload import REAL_MODEL, Workload, build_workload, workload_keys
+from placebench.workload import REAL_MODEL, Workload, build_workload, read_workload, workload_keys
 
 keys = st.sampled_from(["a", "b", "c"])
 trees: st.SearchStrategy[Any] = st.recursive(
@@ -108,8 +108,77 @@ def test_run_keys_of_the_file_give_way_to_options(tmp_path: Path) -> None:
 
 
 def test_the_same_setting_twice_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"--batch-size and --set batch\.size are the same setting"):
-        build_request({}, [WorkloadOption("--batch-size", "batch.size", 8)], ["batch.size=16"], None)
+    request = build_request({}, [WorkloadOption("--batch-size", "batch.size", 8)], ["batch.size=16"], None)
+    assert request.wrong == ("--batch-size and --set batch.size are the same setting: give it once",)
+    assert request.unread == {"batch.size"}
+
+
+def test_all_that_is_wrong_with_settings_file_and_options_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "bench.yaml"
+    path.write_text("rounds: 0\ndevices: 4\nname: mine\nsteps: 7\n")
+    options = [WorkloadOption("--seed", "seed", 1), WorkloadOption("--batch-size", "batch.size", 8)]
+    settings = ["=3", "seed=2", "batch.size=4", "batch.group_size=[", "data"]
+    request = build_request({"rounds": 2}, options, settings, path, {"steps": "--steps: no number"})
+    assert [line.removeprefix(f"{path}, ") for line in request.wrong] == [
+        "--steps: no number",
+        "line 1: rounds: 0 is neither a number from 1 to 10000 nor auto",
+        "line 2: devices: 4 is not text",
+        "--seed and --set seed are the same setting: give it once",
+        "--batch-size and --set batch.size are the same setting: give it once",
+        "--set '=3': write key=value, for example --set batch.size=32",
+        "--set 'batch.group_size=[': cannot read the value '['",
+        "--set 'data': write key=value, for example --set batch.size=32",
+    ]
+    of_data = {key for key in workload_keys() if key.startswith("data.")}
+    assert request.unread == {"steps", "devices", "seed", "batch.size", "batch.group_size", *of_data}
+    assert (request.rounds, request.devices, request.name) == (2, None, "mine")
+
+
+def test_of_a_file_that_cannot_be_read_only_what_options_say_is_known(tmp_path: Path) -> None:
+    request = build_request({"rounds": 2}, [], ["seed=4"], tmp_path / "nowhere.yaml")
+    assert {"placements", "devices", "out", "name", "model", "batch.size"} <= request.unread
+    assert request.unread.isdisjoint({"rounds", "seed"})
+
+
+def test_all_wrong_values_of_a_workload_are_told_at_once() -> None:
+    content = {
+        "batch": {"size": 100, "group_size": 3, "micro_batch_tokens": 4, "sise": 1},
+        "rollout": {"tensor_parallel_size": 2},
+        "optimizer": {"betas": [2, 3], "actor_lr": -1},
+        "warmup_steps": 10,
+        5: 6,
+    }
+    with pytest.raises(UsageError) as caught:
+        build_workload(content)  # type: ignore[arg-type]
+    assert [line.removeprefix("workload: ") for line in str(caught.value).splitlines()] == [
+        "unknown key 'batch.sise'; did you mean 'batch.size'?",
+        "optimizer.actor_lr: input should be greater than 0 (got -1)",
+        "optimizer.betas.0: input should be less than or equal to 1 (got 2)",
+        "optimizer.betas.1: input should be less than or equal to 1 (got 3)",
+        "5: keys should be strings (got 5)",
+        "batch: size 100 is not a multiple of mini_batch_size 32",
+        "batch: size 100 is not a multiple of group_size 3",
+        "batch: micro_batch_tokens 4 cannot hold one sequence of 24 tokens",
+        "rollout: tensor_parallel_size 2 needs backend vllm: torch generates on single devices",
+        "workload: warmup_steps 10 leaves none of 10 steps to measure",
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"batch": {"size": "many", "group_size": 7}},
+        {"batch": {"mini_batchsize": 100, "size": 100}},
+        {"batch": 5, "algorithm": {"name": "grpo", "epochs": 0}},
+        {"steps": 0, "warmup_steps": 20},
+        {"model": 5, "batch": {"size": 100}},
+    ],
+)
+def test_values_are_not_held_against_one_that_is_not_known(content: dict[str, Any]) -> None:
+    reasons = Reasons()
+    reading = read_workload(content, reasons)
+    assert reading.unread
+    assert not [line for line in reasons.lines if "multiple" in line or "group_size" in line or "leaves none" in line]
 
 
 @pytest.mark.parametrize(
@@ -171,10 +240,8 @@ def test_a_wrong_value_is_traced_to_where_it_was_set(
 def test_a_wrong_file_is_one_line_with_its_place(tmp_path: Path, yaml: str, reason: str) -> None:
     path = tmp_path / "bench.yaml"
     path.write_text(yaml)
-    with pytest.raises(UsageError) as caught:
-        build_request({}, [], [], path)
-    assert reason in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
+    (found,) = build_request({}, [], [], path).wrong
+    assert reason in found
 
 
 @pytest.mark.parametrize(
@@ -197,8 +264,8 @@ def test_what_the_shell_has_opened_is_read_once() -> None:
     read, write = os.pipe()
     with os.fdopen(write, "w") as stream:
         stream.write("steps: 3\nrounds: 0\n")
-    with pytest.raises(UsageError, match=rf"^/dev/fd/{read}: rounds: 0 is neither a number"):
-        build_request({}, [], [], Path(f"/dev/fd/{read}"))
+    (found,) = build_request({}, [], [], Path(f"/dev/fd/{read}")).wrong
+    assert found.startswith(f"/dev/fd/{read}: rounds: 0 is neither a number")
     os.close(read)
 
 

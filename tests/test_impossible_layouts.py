@@ -55,6 +55,8 @@ def test_all_reasons_come_at_once_without_torch_or_ray(tmp_path: Path) -> None:
         "unknown placement 'spilt'",
         "'standard/inflight_updates=true': inflight_updates needs engines",
         "'ddp:3': batch.size 128 and batch.mini_batch_size 32 cannot be shared equally by the 3 devices of replicas",
+        "'split:9+8': batch.size 128 and batch.mini_batch_size 32 cannot be shared equally by the 9 devices of actor",
+        "'learners:9,1+engines:2': batch.size 128 and batch.mini_batch_size 32 cannot be shared equally by the 10 dev",
         "'ddp:3': each device of replicas needs about",
         "'ddp:16': each device of replicas needs about",
     )

@@ -44,6 +44,26 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+# Where a command finds why options of it cannot be read, by their names.
+WRONG_OPTIONS = "wrong_options"
+
+
+class ToldOption(click.Option):
+    """An option whose wrong value does not end the command line: it is told with all else that is wrong."""
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """The option's value; None, and the reason kept among the parameters, where it cannot be read."""
+        try:
+            return super().process_value(ctx, value)
+        except click.BadParameter as error:
+            error.param = self
+            reason = f"{error.format_message()} (see {ctx.command_path} --help)"
+        except UsageError as error:
+            reason = str(error)
+        ctx.params.setdefault(WRONG_OPTIONS, {})[self.name] = reason
+        return None
+
+
 def find_run(text: str) -> Path:
     """The folder of a run, by path, or the newest one under `runs` for `latest`.
 

@@ -15,7 +15,7 @@ Nothing here needs torch: `model_state` reads and writes the models.
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.config import flatten
-from placebench.errors import UsageError
+from placebench.errors import Reasons, UsageError
 from placebench.models import JobShapes
 from placebench.placed import placed_workload
 from placebench.placement import Placement
@@ -149,15 +149,14 @@ def read_checkpoint(path: Path) -> Checkpoint:
         checkpoint = Checkpoint(path.resolve(), step, kl_coef, dict(content["workload"]))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise UsageError(f"--resume-from {path}: {STATE} is not as this placebench writes it") from None
+    reasons = Reasons()
     for name, size in sizes.items():
         file = path / name
         if not file.is_file():
-            raise UsageError(f"--resume-from {path}: {name} is missing; name another checkpoint")
-        if file.stat().st_size != size:
-            found = file.stat().st_size
-            raise UsageError(
-                f"--resume-from {path}: {name} has {found} bytes and was written with {size}; it is damaged"
-            )
+            reasons.add([f"--resume-from {path}: {name} is missing; name another checkpoint"])
+        elif (found := file.stat().st_size) != size:
+            reasons.add([f"--resume-from {path}: {name} has {found} bytes and was written with {size}; it is damaged"])
+    reasons.raise_any()
     return checkpoint
 
 
@@ -171,18 +170,24 @@ def _newest(path: Path) -> Path:
     raise UsageError(f"--resume-from {path}: there is no checkpoint; name a folder step-N under a launch's {FOLDER}/")
 
 
-def differences(checkpoint: Checkpoint, workload: Workload) -> Iterator[str]:
-    """Why the job cannot go on from the checkpoint: one line each."""
+def differences(checkpoint: Checkpoint, workload: Workload, unread: Set[str] = frozenset()) -> Iterator[str]:
+    """Why the job cannot go on from the checkpoint: one line each.
+
+    Args:
+        checkpoint: the one to go on from.
+        workload: of the job.
+        unread: its keys whose values are not known.
+    """
     now, then = flatten(workload.model_dump(mode="json")), flatten(checkpoint.workload)
     for key in _SAME_KEYS:
         wanted, found = now[key], then.get(key)
-        if wanted != found:
+        if wanted != found and key not in unread:
             yield (
                 f"--resume-from {checkpoint.path}: its {key} is {found!r} and the workload's is {wanted!r};"
                 " take the checkpoint's"
             )
     first = checkpoint.step + workload.warmup_steps + 1
-    if workload.steps < first:
+    if workload.steps < first and unread.isdisjoint(("steps", "warmup_steps")):
         yield (
             f"--resume-from {checkpoint.path}: it ends with step {checkpoint.step}, so that with"
             f" {workload.warmup_steps} warm-up steps --steps must be at least {first}; it is {workload.steps}"

@@ -8,7 +8,7 @@ from placebench.placement_words import readable_placements
 from placebench.plan import DEFAULT_PLACEMENTS, RunRequest
 from placebench.ppo.checkpoints import differences, read_checkpoint
 from placebench.rounds import auto_rounds
-from placebench.workload import asks_for_critic, build_workload
+from placebench.workload import asks_for_critic, read_workload
 
 # What a node with cores enough gives where nobody says how many.
 USUAL_CPU_DEVICES = 8
@@ -24,26 +24,28 @@ def refuse_impossible(request: RunRequest, nodes: int, gpus_per_node: int) -> No
         UsageError: one line for every reason why it cannot be.
     """
     reasons = Reasons()
-    workload = reasons.attempt(lambda: build_workload(request.workload, request.origin))
-    if workload:
-        reasons.add(checks.unusable_workload(workload, elsewhere=True, tries_reward=False))
+    reasons.add(request.wrong)
+    reading = read_workload(request.workload, reasons, request.origin, request.unread)
+    workload, unread = reading.workload, reading.unread
+    reasons.add(checks.unusable_workload(workload, elsewhere=True, tries_reward=False, unread=unread))
     path = request.resume_from
     start = reasons.attempt(lambda: read_checkpoint(path)) if path is not None else None
-    if workload and start:
-        reasons.add(differences(start, workload))
-    if workload and request.checkpoint_every:
+    if start:
+        reasons.add(differences(start, workload, unread))
+    if request.checkpoint_every and "steps" not in unread:
         reasons.add(checks.no_checkpoints(request.checkpoint_every, workload.steps))
     if request.name is not None:
         reasons.add(checks.wrong_name(request.name))
-    reasons.attempt(lambda: auto_rounds(request))
-    spec = reasons.attempt(lambda: _devices_of_each_node(request, gpus_per_node))
-    if spec:
+    if "rounds" not in unread:
+        reasons.attempt(lambda: auto_rounds(request))
+    spec = reasons.attempt(lambda: _devices_of_each_node(request, gpus_per_node)) if "devices" not in unread else None
+    if "placements" not in unread:
         words = DEFAULT_PLACEMENTS if request.placements is None else request.placements
-        each = [spec.count or USUAL_CPU_DEVICES] * nodes
-        placements = readable_placements(words, each, reasons, has_critic=asks_for_critic(request.workload))
+        each = [spec.count or USUAL_CPU_DEVICES] * nodes if spec else None
+        named, others = readable_placements(words, each, reasons, has_critic=asks_for_critic(request.workload))
         # With fewer devices than usual another batch or layout may be what divides.
-        if workload and spec.count is not None:
-            reasons.add(impossible_placements(placements, workload, start.step if start else 0))
+        if spec is None or spec.count is not None:
+            reasons.add(impossible_placements(named, workload, start.step if start else 0, unread, others))
     reasons.raise_any()
 
 
