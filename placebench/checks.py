@@ -7,13 +7,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Set
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from placebench.errors import MissingExtraError, UsageError
+from placebench.errors import MissingExtraError, Reasons, UsageError
 from placebench.models import PRESETS, ModelShape, is_folder, model_shape, score_count
 from placebench.progress import format_bytes
-from placebench.reading import parse_json
+from placebench.reading import parse_json, refuse_pipe
 from placebench.workload import Data, Workload
 
 JOB_PACKAGES = ("torch", "ray", "transformers")
@@ -208,7 +209,13 @@ def _unusable_weights(model: str, option: str, shape: ModelShape) -> Iterator[st
 
     Their headers alone are read.
     """
+    read = Reasons()
     files = sorted(Path(model).glob("*.safetensors"))
+    for path in (*files, Path(model) / _INDEX):
+        read.attempt(partial(refuse_pipe, path))
+    if read.lines:
+        yield from (f"{option} {line}" for line in read.lines)
+        return
     if not files and not any(Path(model).glob("pytorch_model*.bin")):
         yield (
             f"{option} {model}: no weights there, such as model.safetensors; copy them there, or save the model again"

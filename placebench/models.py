@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from placebench.errors import UsageError
 from placebench.hub import hub_config
-from placebench.reading import parse_json
+from placebench.reading import parse_json, refuse_pipe
 
 
 @dataclass(frozen=True)
@@ -180,6 +180,7 @@ def _config_path(model: str) -> Path:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
+    refuse_pipe(path)
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

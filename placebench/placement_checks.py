@@ -42,7 +42,7 @@ def impossible_placements(
             *_separated_rollout(placement),
             *(_unreached_staleness(placement, workload.steps - steps_before) if "steps" not in unread else ()),
             *(_idle_pools(placement, workload) if unread.isdisjoint(("reward_model", "data.reward")) else ()),
-            *(_unusable_engines(placement, workload) if unread.isdisjoint({"model", *_ENGINE_KEYS}) else ()),
+            *(_unusable_engines(placement, workload) if unread.isdisjoint(_engine_keys(placement)) else ()),
         ):
             yield f"placement {placement.name!r}: {reason}"
     if unread.isdisjoint(_ENGINE_KEYS | _BATCH_KEYS):
@@ -121,6 +121,11 @@ def _unusable_engines(placement: Placement, workload: Workload) -> Iterator[str]
     shape = _shape(workload.model)
     if shape is not None:
         yield from (f"{reason}; {where}" for reason in undivided_heads(shape, workload.model, shared_by))
+
+
+def _engine_keys(placement: Placement) -> Set[str]:
+    """Keys of the workload that its engines hang on."""
+    return {"model", "rollout.backend"} if placement.tensor_parallel else {"model", *_ENGINE_KEYS}
 
 
 def _engine_size_key(placement: Placement) -> str:

@@ -26,7 +26,7 @@ from placebench.plan import (
     no_room_for_checkpoints,
 )
 from placebench.ppo.checkpoints import read_checkpoint
-from placebench.reading import parse_json
+from placebench.reading import parse_json, refuse_pipe
 from placebench.resumptions import recorded_resumptions
 from placebench.rounds import auto_rounds, auto_rounds_from, planned_rounds
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status
@@ -96,6 +96,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
 
 
 def _read_run(folder: RunFolder) -> dict[str, Any]:
+    refuse_pipe(folder.run_file)
     try:
         content = parse_json(folder.run_file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):

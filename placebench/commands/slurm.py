@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from placebench.commands.outputs import OutputPath
-from placebench.errors import PlacebenchError, UsageError
+from placebench.errors import PlacebenchError, Reasons, UsageError
 from placebench.slurm.script import DEFAULT_GRACE_S
 
 _EXAMPLES = """Options that are not listed are sbatch's own and go into the script.
@@ -69,8 +69,12 @@ def submit(ctx: click.Context, /, only_print: bool, **given: Any) -> None:
     from placebench.slurm.script import Submission, batch_script
 
     job = Submission(run=ctx.meta["placebench.after"], folder=Path.cwd(), **given)
-    script = batch_script(job)
-    _check_run(job.run[1:], job.nodes, job.gpus_per_node)
+    reasons = Reasons()
+    script = reasons.attempt(lambda: batch_script(job))
+    if job.run[:1] == ("run",):
+        reasons.attempt(lambda: _check_run(job.run[1:], job.nodes, job.gpus_per_node))
+    reasons.raise_any()
+    assert script is not None
     if only_print:
         click.echo(script, nl=False)
     else:

@@ -14,7 +14,7 @@ from placebench.errors import UsageError
 from placebench.logs.timing import STEP
 from placebench.models import PRESETS, JobShapes
 from placebench.placement import Overlap, Role
-from placebench.reading import parse_json
+from placebench.reading import parse_json, refuse_pipe
 from placebench.resumptions import Resumption, recorded_resumptions
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status, Trial, read_jsonl
 from placebench.telemetry.spans import CONTROLLER
@@ -352,6 +352,7 @@ def is_whole_step(spans: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def _read_manifest(folder: RunFolder) -> dict[str, Any]:
+    refuse_pipe(folder.run_file)
     try:
         content = parse_json(folder.run_file.read_text(encoding="utf-8"))
     except FileNotFoundError:

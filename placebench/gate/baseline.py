@@ -13,6 +13,7 @@ from placebench.compare.metrics import STEP_TIME
 from placebench.compare.run import Run
 from placebench.errors import BaselineError, LaunchError, UsageError
 from placebench.manifest import utc_now
+from placebench.reading import refuse_pipe
 from placebench.runfolder import RunFolder, write_output
 
 # Fewer launches have no interval.
@@ -165,6 +166,10 @@ def load_baseline(path: Path, placement: str | None = None) -> Baseline:
 
 
 def _read_baseline(path: Path) -> Baseline:
+    try:
+        refuse_pipe(path)
+    except UsageError as error:
+        raise BaselineError(str(error)) from None
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

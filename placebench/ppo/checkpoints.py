@@ -27,7 +27,7 @@ from placebench.errors import Reasons, UsageError
 from placebench.models import JobShapes
 from placebench.placed import placed_workload
 from placebench.placement import Placement
-from placebench.reading import parse_json
+from placebench.reading import parse_json, refuse_pipe
 from placebench.runfolder import write_json
 from placebench.workload import Workload
 
@@ -134,6 +134,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         UsageError: there is none, it was written by another version, or a file is missing or cut off.
     """
     path = _newest(path)
+    refuse_pipe(path / STATE)
     try:
         content = parse_json((path / STATE).read_text(encoding="utf-8"))
     except OSError as error:

@@ -24,6 +24,7 @@ from placebench.cluster.discovery import PROBE
 from placebench.errors import PlacebenchError, UsageError
 from placebench.manifest import utc_now
 from placebench.ownership import ray_temp_dir
+from placebench.reading import parse_json
 from placebench.report import HTML
 from placebench.runfolder import RunFolder, Status, write_atomically
 from placebench.slurm.node import free_port
@@ -226,7 +227,11 @@ def unreported_run(folder: Path) -> Path | None:
 
 
 def _status(file: Path) -> str:
-    return str(json.loads(file.read_text(encoding="utf-8"))["status"])
+    """The status that a run's file tells; empty for a damaged one, of which whoever goes on with the run tells."""
+    try:
+        return str(parse_json(file.read_text(encoding="utf-8"))["status"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _end_step(job: Allocation) -> str | None:

@@ -1,6 +1,5 @@
 """`job_summary.txt`: what of a job a person wants to know first."""
 
-import json
 import shlex
 import signal
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 from placebench.compare.metrics import HEADLINES
 from placebench.errors import TimeLimitError
 from placebench.progress import format_seconds
+from placebench.reading import parse_json
 from placebench.runfolder import RunFolder
 
 
@@ -53,7 +53,7 @@ def job_summary(folder: Path, facts: JobFacts) -> str:
         ("nodes", f"{len(facts.nodes)}: {', '.join(facts.nodes)}"),
         ("begun", facts.begun),
         ("took", format_seconds(facts.seconds)),
-        *(line for run in runs for line in _run_lines(run)),
+        *(line for run in runs for line in _told_lines(run)),
         ("output", str(folder / "output.log")),
         ("Ray's output", str(folder / "ray.log")),
     ]
@@ -82,8 +82,16 @@ def _state(facts: JobFacts) -> str:
     return f"{why.get(facts.stopped_by, f'stopped by {facts.stopped_by.name}')} (exit code {facts.exit_code})"
 
 
+def _told_lines(run: RunFolder) -> list[tuple[str, str]]:
+    """What there is to say of a run, were it only that its files are damaged."""
+    try:
+        return list(_run_lines(run))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return [("run", f"{run.path}: cannot read run.json or summary.json: {error!r}")]
+
+
 def _run_lines(run: RunFolder) -> Iterator[tuple[str, str]]:
-    content = json.loads(run.run_file.read_text(encoding="utf-8"))
+    content = parse_json(run.run_file.read_text(encoding="utf-8"))
     done = sum(launch["status"] == "done" for launch in content["launches"])
     total = sum(len(names) for names in content["order"])
     yield "run", str(run.path)
@@ -94,7 +102,7 @@ def _run_lines(run: RunFolder) -> Iterator[tuple[str, str]]:
         if trial.checkpoints.is_dir():
             yield "checkpoints", str(trial.checkpoints)
     try:
-        summary = json.loads(run.summary_file.read_text(encoding="utf-8"))
+        summary = parse_json(run.summary_file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return
     for placement in summary["placements"]:

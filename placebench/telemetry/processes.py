@@ -1,6 +1,5 @@
 """The processes of a launch, told while they come: from `processes.jsonl`, or within one process."""
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from placebench.errors import PlacebenchError
+from placebench.reading import parse_json
 from placebench.runfolder import JsonlTail
 
 
@@ -62,7 +62,7 @@ class ProcessFile:
 
     def _parse(self, line: bytes) -> JobProcess:
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
             return JobProcess(int(entry["pid"]), str(entry["device"]))
         except (KeyError, TypeError, ValueError):
             text = line.decode(errors="replace")

@@ -1,0 +1,132 @@
+"""What is wrong is told at once: no reason hides another one."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from placebench.cli import main
+
+# Faults that have nothing to do with each other: an option with its value, or a placement, and what is said of it.
+FAULTS = {
+    "--devices tpu:1": "--devices 'tpu:1': write cpu:N",
+    "--steps two": "'two' is not a valid integer. (see placebench run --help)",
+    "--seed -1": "--seed: seed: input should be greater than or equal to 0 (got -1)",
+    "--batch-size 100": "batch: size 100 is not a multiple of mini_batch_size 32",
+    "--set batch.group_size=3": "not a multiple of group_size 3",
+    "--name a/b": "--name 'a/b': use up to 100 letters",
+    "--out /dev/null": "/dev/null is a file; name a folder",
+    "--rounds many": "--rounds 'many': neither a number",
+    "--min-effect wide": "--min-effect 'wide': write a share",
+    "--sample-hz -1": "--sample-hz -1: neither 0",
+    "--time-limit nan": "nan is not a finite number",
+    "--placement-timeout 5": "--placement-timeout is for a Ray cluster",
+    "--resume-from nowhere": "--resume-from nowhere: cannot read state.json",
+    "--config no.yaml": "no.yaml, line 3: out: 5 is not text",
+    "--set =3": "--set '=3': write key=value",
+    "--set data": "--set 'data': write key=value",
+    "--set optimizer.eps=[": "--set 'optimizer.eps=[': cannot read the value '['",
+    "--set bogus.nothing=1": "--set: unknown key 'bogus'",
+    "--set optimizer.actor_lr=-1": "--set: optimizer.actor_lr: input should be greater than 0 (got -1)",
+    "--set critic_model=gpt9": "unknown model 'gpt9'",
+    "--set rollout.tensor_parallel_size=3": "rollout.tensor_parallel_size: input should be 1, 2, 4 or 8",
+    "spilt": "unknown placement 'spilt'",
+    "split/overlap=much": "unknown setting 'overlap=much'",
+    "ddp:0": "'ddp:0' is not of the form ddp:N",
+    "standard/inflight_updates=true": "inflight_updates needs engines in a pool of their own",
+    "learners:1+engines:1/overlap=none/staleness=1": "overlap=none forbids that",
+    "learners:9+engines:1xtp3/stale=1": "an engine of 3 devices cannot be",
+    "split:1+1/scaling=weak": "scaling is a setting of ddp:N",
+    "no.yaml": "no.yaml: roles: must be a mapping",
+}
+FILE = "pools: {a: [4]}\nrounds: 0\nout: 5\nwarmup_steps: -1\n"
+
+
+@given(st.sets(st.sampled_from(sorted(FAULTS)), min_size=1))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_fault_is_told_whatever_else_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: set[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("no.yaml").write_text(FILE)
+    options = [word for fault in faults if fault.startswith("--") for word in fault.split(" ")]
+    devices = [] if "tpu:1" in options else ["--devices", "gpu:4x1"]
+    words = ",".join(["standard", *(fault for fault in faults if not fault.startswith("--"))])
+    result = CliRunner().invoke(
+        main, ["run", "--dry-run", *devices, *options, "--placements", words], prog_name="placebench"
+    )
+    lines = result.stderr.splitlines()
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert all(line.startswith("placebench: ") for line in lines)
+    assert len(lines) == len(set(lines))
+    for fault in faults:
+        assert [line for line in lines if FAULTS[fault] in line], fault
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reasons"),
+    [
+        (
+            ["--batch-size", "100", "--placements", "spilt,ddp:3"],
+            [
+                "--batch-size: batch: size 100 is not a multiple of mini_batch_size 32",
+                "unknown placement 'spilt'",
+                "'ddp:3' needs 3 devices",
+                "'ddp:3': batch.size 100 and batch.mini_batch_size 32 cannot be shared equally by the 3 devices",
+            ],
+        ),
+        (
+            ["--placements", "learners:9+engines:1xtp3/staleness=99/stale=1"],
+            [
+                "unknown setting 'stale=1'",
+                "needs 9 learners on node 0",
+                "an engine of 3 devices must lie on one node",
+                "needs 12 devices",
+                "staleness 99 is never reached",
+                "an engine of 3 devices cannot be",
+                "batch.mini_batch_size 32 cannot be shared equally by the 9 devices of learners",
+                "batch.size 128 cannot be shared equally by the 3 devices of engines",
+            ],
+        ),
+        (
+            ["--devices", "tpu:1", "--placements", "split,standard/staleness=99,ddp:3"],
+            [
+                "--devices 'tpu:1'",
+                "staleness 99 is never reached",
+                "cannot be shared equally by the 3 devices of replicas; try --batch-size 132 --mini-batch-size 33",
+            ],
+        ),
+        # What is right by itself is not held against what is not known.
+        (["--steps", "0", "--warmup-steps", "5", "--placements", "standard/staleness=9"], ["--steps: steps: "]),
+        (["--set", "batch.size=[", "--mini-batch-size", "48"], ["cannot read the value '['"]),
+        (["--config", "nowhere.yaml", "--batch-size", "100", "--precision", "2%"], ["nowhere.yaml: cannot read it"]),
+        (["--rounds", "many", "--precision", "2%"], ["--rounds 'many'"]),
+        # Sizes that nobody could have are told, and no batch for them is looked for.
+        (
+            ["--placements", "ddp:999983,ddp:999979,ddp:999961"],
+            [*["needs 9999"] * 3, *["no batch can be shared by all placements; choose counts with common factors"] * 3],
+        ),
+    ],
+)
+def test_these_reasons_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], reasons: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    devices = [] if "--devices" in arguments else ["--devices", "cpu:2"]
+    result = CliRunner().invoke(main, ["run", "--dry-run", *devices, *arguments])
+    lines = result.stderr.splitlines()
+    assert len(lines) == len(reasons), lines
+    assert all(reason in line for reason, line in zip(reasons, lines, strict=True)), lines
+
+
+def test_calibrate_and_placements_tell_every_reason_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    several = CliRunner().invoke(main, ["calibrate", "--placement", "standard,split:9+9", "--devices", "gpu:4x1"])
+    assert "name one placement, which is compared with itself" in several.stderr
+    assert "'split:9+9' needs 18 devices" in several.stderr
+    words = CliRunner().invoke(main, ["placements", "spilt", "--devices", "tpu:1", "--set", "steps=0", "--set", "=1"])
+    assert words.exit_code == 2
+    for reason in ("--set '=1'", "--devices 'tpu:1'", "--set: steps: ", "unknown placement 'spilt'"):
+        assert reason in words.stderr
