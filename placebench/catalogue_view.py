@@ -36,10 +36,10 @@ def show_catalogue(request: RunRequest, words: Sequence[str], console: Console) 
     reasons, no_words = Reasons(), Reasons()
     reasons.add(request.wrong)
     found = reasons.attempt(lambda: find_devices(request)) if "devices" not in request.unread else None
-    reading = read_workload(request.workload, reasons, request.origin, request.unread)
-    workload = reading.workload
+    read = read_workload(request.workload, reasons, request.origin, request.unread)
+    workload = read.workload
     # It may run on other hosts, which alone have its packages.
-    reasons.add(unusable_workload(workload, elsewhere=True, tries_reward=False, unread=reading.unread))
+    reasons.add(unusable_workload(workload, elsewhere=True, tries_reward=False, unread=read.unread))
     for word in words:
         read_placement(word, None, no_words, has_critic=asks_for_critic(request.workload))
     if reasons.lines:

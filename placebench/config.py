@@ -67,7 +67,8 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     """Turn `a.b=1` settings into a nested mapping; values are read as YAML (`true`, `1e-3`, `[1, 2]`).
 
     Raises:
-        UsageError: one line for every setting without `=` or with an unreadable value.
+        UsageError: one line for every setting without `=`, with an unreadable value, or with a value for what is a
+            section elsewhere.
     """
     reasons = Reasons()
     content, _ = read_settings(settings, reasons)
@@ -79,6 +80,7 @@ def read_settings(settings: Iterable[str], reasons: Reasons) -> tuple[dict[str, 
     """As `parse_settings`, but what is wrong goes to `reasons`; returns the others, and the keys of the wrong ones."""
     content: dict[str, Any] = {}
     wrong: set[str] = set()
+    values: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not all(part.strip() for part in key.split(".")):
@@ -93,7 +95,13 @@ def read_settings(settings: Iterable[str], reasons: Reasons) -> tuple[dict[str, 
             continue
         if isinstance(value, str):
             value = _number(value)
+        values[key.strip()] = value
         content = merge(content, nest(key.strip().split("."), value))
+    for key, value in values.items():
+        below = next((other for other in values if other.startswith(f"{key}.")), None)
+        if below and not isinstance(value, Mapping):
+            reasons.add([f"--set {key}: is a section of --set {below}, and no value: leave one of them out"])
+            wrong.add(key)
     return content, frozenset(wrong)
 
 

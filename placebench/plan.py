@@ -265,7 +265,8 @@ def make_plan(request: RunRequest) -> Plan:
         reasons.add(_not_here(request))
     nodes = devices_per_node(devices) if devices else None
     has_critic = asks_for_critic(request.workload)
-    named, others = (), ()
+    named: tuple[Placement, ...] = ()
+    others: tuple[Placement, ...] = ()
     if "placements" not in unread:
         named, others = readable_placements(words, nodes, reasons, has_critic=has_critic)
     placements = tuple(bind(placement, devices) for placement in named) if devices else ()

@@ -386,11 +386,10 @@ def gives(content: Mapping[str, Any], key: str) -> bool:
 
 def _without(content: Mapping[str, Any], locations: Iterable[_Location]) -> dict[str, Any]:
     """A content without its wrong values; locations below a value leave all of it out."""
-    left = {name: dict(value) if isinstance(value, Mapping) else value for name, value in content.items()}
+    left: dict[Any, Any] = dict(content)
     for name, *below in locations:
-        section = left.get(name)
-        if below and isinstance(section, dict):
-            section.pop(below[0], None)
+        if below and isinstance(section := left.get(name), Mapping):
+            left[name] = {key: value for key, value in section.items() if key != below[0]}
         else:
             left.pop(name, None)
     return left

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -187,6 +188,22 @@ def test_a_checkpoint_that_cannot_be_is_one_line(tmp_path: Path, damage: Callabl
     assert len(str(refused.value).splitlines()) == 1
     assert str(refused.value).startswith(f"--resume-from {path}: ")
     assert reason in str(refused.value)
+
+
+def test_all_that_is_wrong_with_a_checkpoint_is_told_at_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "checkpoints", 2)
+    (path / "critic.pt").unlink()
+    (path / "actor.pt").write_bytes(b"we")
+    with pytest.raises(UsageError) as refused:
+        read_checkpoint(path)
+    assert sorted(line.split(": ")[1].split()[0] for line in str(refused.value).splitlines()) == [
+        "actor.pt",
+        "critic.pt",
+    ]
+    (path / "state.json").unlink()
+    os.mkfifo(path / "state.json")
+    with pytest.raises(UsageError, match="it is a pipe or a device"):
+        read_checkpoint(path)
 
 
 @pytest.mark.parametrize(

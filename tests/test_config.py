@@ -57,6 +57,16 @@ def test_settings_are_read_as_yaml() -> None:
     }
 
 
+def test_a_section_has_keys_or_a_value() -> None:
+    settings = ["batch=5", "batch.size=4", "data={source: code}", "data.reward=last_number", "=3"]
+    with pytest.raises(UsageError) as caught:
+        parse_settings(settings)
+    assert str(caught.value).splitlines() == [
+        "--set '=3': write key=value, for example --set batch.size=32",
+        "--set batch: is a section of --set batch.size, and no value: leave one of them out",
+    ]
+
+
 @pytest.mark.parametrize("setting", ["batch.size", "=3", "a=[", " =1"])
 def test_a_setting_needs_key_and_value(setting: str) -> None:
     with pytest.raises(UsageError, match="--set"):

@@ -409,3 +409,10 @@ def test_a_check_needs_no_torch(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=os.environ)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("\n[]\n")
+
+
+def test_a_baseline_is_not_waited_for_at_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    result = invoke("check", run(tmp_path / "run"), "--baseline", tmp_path / "pipe")
+    assert result.exit_code == 4
+    assert result.stderr.endswith("pipe: cannot read it: it is a pipe or a device; name a regular file\n")

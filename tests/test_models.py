@@ -1,6 +1,7 @@
 """Shapes of models that transformers saves, beside the models that it builds from them."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -68,4 +69,10 @@ def test_a_mixture_of_experts_is_refused(tmp_path: Path, kind: str) -> None:
 def test_a_config_nested_too_deep_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(UsageError, match="cannot read it as JSON: its brackets are nested too deep"):
+        model_shape(str(tmp_path))
+
+
+def test_a_config_is_not_waited_for_at_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(UsageError, match=r"config\.json: cannot read it: it is a pipe or a device"):
         model_shape(str(tmp_path))

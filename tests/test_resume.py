@@ -1,6 +1,7 @@
 """Going on with a run: what is kept, and what may not have changed."""
 
 import json
+import os
 import re
 import tempfile
 from io import StringIO
@@ -77,6 +78,37 @@ def test_a_resumed_run_stays_comparable(tmp_path: Path, changes: dict[str, objec
     folder = interrupted(tmp_path).folder
     with pytest.raises(UsageError, match=re.escape(reason)):
         resume_plan(folder, RunRequest(**changes))  # type: ignore[arg-type]  # one field each, of its type
+
+
+def test_all_that_does_not_agree_with_a_run_is_told_at_once(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path).folder
+    request = RunRequest(
+        placements="spilt",
+        devices="tpu:1",
+        name="other",
+        workload={"batch": {"size": 0}, "seed": 1},
+        placement_timeout_s=5,
+        wrong=("--rounds 'many': no number",),
+        unread=frozenset({"rounds"}),
+    )
+    with pytest.raises(UsageError) as caught:
+        resume_plan(folder, request)
+    found = str(caught.value)
+    for reason in (
+        "--rounds 'many': no number",
+        "--placement-timeout is for a Ray cluster",
+        "batch.size: input should be greater than 0",
+        "seed is 1 now and 0 in the run",
+        "--name is other now",
+        "--devices 'tpu:1': write",
+        "unknown placement 'spilt'",
+    ):
+        assert reason in found
+    assert "batch.size is" not in found
+    (folder / "run.json").unlink()
+    os.mkfifo(folder / "run.json")
+    with pytest.raises(UsageError, match="it is a pipe or a device"):
+        resume_plan(folder, RunRequest())
 
 
 def test_a_device_whose_memory_is_told_otherwise_is_still_the_same(tmp_path: Path) -> None:

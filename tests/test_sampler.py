@@ -328,10 +328,11 @@ def test_lines_of_a_growing_file_are_handed_out_once_and_whole(tmp_path: Path) -
     with path.open("a") as stream:
         stream.write('ice": "cpu:1"}\n')
     assert [(entry.pid, entry.device) for entry in file.poll()] == [(2, "cpu:1")]
-    with path.open("a") as stream:
-        stream.write('{"pid": null}\n')
-    with pytest.raises(PlacebenchError, match="is not a process"):
-        file.poll()
+    for damaged in ('{"pid": null}', "[" * 100_000):
+        with path.open("a") as stream:
+            stream.write(f"{damaged}\n")
+        with pytest.raises(PlacebenchError, match="is not a process"):
+            file.poll()
 
 
 def test_the_sampler_loads_nothing_heavy() -> None:

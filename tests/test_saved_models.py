@@ -1,6 +1,7 @@
 """Models saved in a folder: what is refused, before a run and when they are loaded."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -174,3 +175,12 @@ def test_a_tokenizer_that_knows_no_words_is_told() -> None:
     generation = Generation(workload, open_prompts(workload.data, 0, 16), NoWords())
     with pytest.raises(UsageError, match="the tokenizer of tiny gives no tokens for the prompt"):
         generation.arguments(1, generation.step_prompts(1), [0])
+
+
+def test_weights_are_not_waited_for_at_a_pipe(tmp_path: Path) -> None:
+    save_plain_model(tmp_path, "llama")
+    for name in ("model.safetensors", "model.safetensors.index.json"):
+        (tmp_path / name).unlink(missing_ok=True)
+        os.mkfifo(tmp_path / name)
+    found = list(unusable_workload(build_workload({"model": str(tmp_path)})))
+    assert len([line for line in found if "it is a pipe or a device; name a regular file" in line]) == 2

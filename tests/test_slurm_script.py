@@ -127,7 +127,7 @@ def test_an_h_within_a_short_option_asks_for_no_help() -> None:
         (["--", "run", "--placements", "splitt"], "unknown placement 'splitt'"),
         (["--", "run", "--placements", "mine.yaml"], "mine.yaml"),
         (["--nodes", "2", "--", "run", "--placements", "split:9+9"], "needs 18 devices"),
-        (["--nodes", "2", "--", "run", "--devices", "cpu:3", "--placements", "split:4+3"], "there are 6 (3 on node 0"),
+        (["--nodes", "2", "--", "run", "--devices", "cpu:3", "--placements", "split:4+4"], "there are 6 (3 on node 0"),
         (["--gpus-per-node", "4", "--", "run", "--placements", "ddp:8"], "there are 4"),
         (["--gpus-per-node", "4", "--", "run", "--devices", "gpu:2", "--placements", "ddp:4"], "there are 2"),
         (
@@ -475,3 +475,33 @@ def test_all_reasons_are_told_at_once() -> None:
     with pytest.raises(UsageError) as raised:
         batch_script(Submission(1, 0, ("show",), ("--wrap=x", "--signal=9")))
     assert len(str(raised.value).splitlines()) == 3
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "[]", '{"status": "done"}'])
+def test_damaged_runs_end_no_job(tmp_path: Path, text: str) -> None:
+    run = tmp_path / "runs" / "a"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text(text)
+    assert f"run:          {run}: cannot read run.json or summary.json: " in job_summary(tmp_path, JobFacts(**FACTS))
+    if "done" not in text:
+        assert run_command(("run",), tmp_path, "n1:1")[-2:] == ["--resume", str(run)]
+
+
+def test_what_is_wrong_with_job_and_run_is_told_at_once() -> None:
+    words = [
+        "--wrap=x",
+        "--nodes",
+        "2",
+        "--",
+        "run",
+        "--rounds",
+        "many",
+        "--placements",
+        "spilt,split:9+9",
+        "--seed",
+        "-1",
+    ]
+    done = CliRunner().invoke(main, ["slurm", "submit", *words])
+    assert done.exit_code == 2
+    for reason in ("--wrap", "--rounds 'many'", "unknown placement 'spilt'", "'split:9+9' needs 18", "seed: input"):
+        assert reason in done.stderr
