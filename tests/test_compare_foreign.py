@@ -45,12 +45,20 @@ def add_memory(since: float, until: float = float("inf")) -> Callable[[dict[str,
 
 
 @pytest.mark.parametrize("name", ["standard", "split"])
-def test_memory_that_comes_in_the_measured_steps_and_stays(tmp_path: Path, name: str) -> None:
+def test_memory_that_comes_in_the_measured_steps(tmp_path: Path, name: str) -> None:
     """Also on a device that is alone in its pool, and has no peers."""
     step = {"standard": 13.0, "split": 18.3}[name]
     assert warnings(tmp_path, name, add_memory(MEASURED_FROM[name] + step)) == [
-        f"round 1 {name}: gpu:0 had 3.00 GiB more in use from measured step 4 on, which the job did not take:"
-        " another process"
+        f"round 1 {name}: gpu:0 had 3.00 GiB more in use in 2 of 3 measured steps than in others, which the job did not"
+        " take: another process"
+    ]
+
+
+def test_memory_that_comes_and_goes_in_the_measured_steps(tmp_path: Path) -> None:
+    start = MEASURED_FROM["standard"]
+    assert warnings(tmp_path, "standard", add_memory(start + 14.0, start + 26.0)) == [
+        "round 1 standard: gpu:0 had 3.00 GiB more in use in 1 of 3 measured steps than in others, which the job did"
+        " not take: another process"
     ]
 
 
