@@ -174,3 +174,8 @@ def test_odd_names_are_drawn_as_they_are(tmp_path: Path, name: str) -> None:
         style.save_figure(figure, tmp_path / "figure.png")
         drawn = unescape(style.svg_text(figure))
         assert [line for line in style.wrap(name).splitlines() if line not in drawn] == []
+
+
+def test_long_names_are_broken_at_their_marks() -> None:
+    name = "learners:1+engines:1/staleness=4/inflight_updates=true"
+    assert style.wrap(name).splitlines() == ["learners:1+engines:1/staleness=4", "/inflight_updates=true"]

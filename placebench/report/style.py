@@ -1,7 +1,6 @@
 """The look that all figures share: a colour for each phase, labels, and how figures are saved."""
 
 import io
-import textwrap
 import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from placebench.logs.timing import STEP, UNATTRIBUTED, phase_order
+from placebench.report.columns import broken
 
 # Paul Tol's 'muted' scheme for the phases of the step graph: told apart with every common colour vision.
 PHASE_COLORS: Mapping[str, str] = {
@@ -96,7 +96,7 @@ def ink(color: str) -> str:
 
 def wrap(text: str) -> str:
     """A name broken into lines that fit beside a figure."""
-    return textwrap.fill(text, LABEL_WIDTH, break_on_hyphens=False)
+    return broken(text, LABEL_WIDTH)
 
 
 def literal(label: str) -> str:
