@@ -274,7 +274,8 @@ def calibrate(
     several = f"--placement {placement}: name one placement, which is compared with itself"
     wrong = (*request.wrong, *([several] if len(split_words(placement)) > 1 else ()))
     request = replace(request, placements=placement, rounds=2 * pairs, name=name, calibrates=True, dry_run=dry_run)
-    _start(make_plan(replace(request, wrong=wrong)), dry_run=dry_run)
+    unread = request.unread - {"placements", "rounds"}
+    _start(make_plan(replace(request, wrong=wrong, unread=unread)), dry_run=dry_run)
 
 
 # What `calibrate` decides itself; all other options of `run` are its own too.

@@ -96,12 +96,13 @@ def read_settings(settings: Iterable[str], reasons: Reasons) -> tuple[dict[str, 
         if isinstance(value, str):
             value = _number(value)
         values[key.strip()] = value
-        content = merge(content, nest(key.strip().split("."), value))
     for key, value in values.items():
         below = next((other for other in values if other.startswith(f"{key}.")), None)
         if below and not isinstance(value, Mapping):
             reasons.add([f"--set {key}: is a section of --set {below}, and no value: leave one of them out"])
             wrong.add(key)
+            continue
+        content = merge(content, nest(key.split("."), value))
     return content, frozenset(wrong)
 
 

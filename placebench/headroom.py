@@ -85,21 +85,22 @@ class Case:
 def too_large(case: Case) -> Iterator[str]:
     """One line for a placement that cannot fit, with the settings nearest to those asked for that do.
 
-    Or for one whose engines may take too little to generate, with the least share of the memory in which they can.
+    Before it one for a placement whose engines may take too little to generate, with the least share in which they can.
     """
-    if case.engine and case.engine.is_starved:
-        yield f"placement {case.bound.name!r}: {_starved(case, case.engine)}"
-    elif worst := case.short():
-        yield f"placement {case.bound.name!r}: {worst}; {_way_out(case)}"
-
-
-def _starved(case: Case, engine: EngineMemory) -> str:
-    least = engine.hundredths(engine.least)
-    way_out = f"use at least {least / 100:g}" if least <= 100 else "leave it out"
-    return (
-        f"rollout.memory_share {case.workload.rollout.memory_share:g} is too little: an engine with room for a sequence"
-        f" takes {format_bytes(engine.least)} of a device's {format_bytes(engine.device_bytes)}; {way_out}"
-    )
+    what = f"placement {case.bound.name!r}"
+    engine = case.engine
+    if engine and engine.is_starved:
+        least = engine.hundredths(engine.least)
+        share = least / 100 if least <= 100 else None
+        yield (
+            f"{what}: rollout.memory_share {case.workload.rollout.memory_share:g} is too little: an engine with room"
+            f" for a sequence takes {format_bytes(engine.least)} of a device's {format_bytes(engine.device_bytes)}"
+            + ("" if share is None else f"; use at least {share:g}")
+        )
+        case = case.changed({"rollout.memory_share": share})
+        what += " without rollout.memory_share" if share is None else f" with rollout.memory_share={share:g}"
+    if worst := case.short():
+        yield f"{what}: {worst}; {_way_out(case)}"
 
 
 def tight(case: Case) -> Iterator[str]:

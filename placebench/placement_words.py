@@ -50,7 +50,7 @@ def parse_placements(text: str, nodes: Nodes, *, has_critic: bool = True) -> tup
 
 
 def readable_placements(
-    text: str, nodes: Nodes | None, reasons: Reasons, *, has_critic: bool = True
+    text: str, nodes: Nodes | None, reasons: Reasons, *, has_critic: bool | None = True
 ) -> tuple[tuple[Placement, ...], tuple[Placement, ...]]:
     """The placements of a list's words, those that can be and the others as far as they can be read.
 
@@ -58,7 +58,7 @@ def readable_placements(
         text: words set apart by commas.
         nodes: devices of each node; None for whatever nodes.
         reasons: told what is wrong with the others.
-        has_critic: whether the algorithm trains a critic.
+        has_critic: whether the algorithm trains a critic; None where that is not known.
     """
     words = split_words(text)
     if "" in words:
@@ -66,8 +66,11 @@ def readable_placements(
     right: list[Placement] = []
     others: list[Placement] = []
     for word in filter(None, words):
-        of_word = Reasons()
-        placement = read_placement(word, nodes, of_word, has_critic=has_critic)
+        readings = []
+        for trains_critic in (True, False) if has_critic is None else (has_critic,):
+            of_word = Reasons()
+            readings.append((read_placement(word, nodes, of_word, has_critic=trains_critic), of_word))
+        placement, of_word = min(readings, key=lambda reading: len(reading[1].lines))
         reasons.add(of_word.lines)
         if placement:
             (others if of_word.lines else right).append(placement)
@@ -186,7 +189,9 @@ def _settings(word: str, settings: Sequence[str], reasons: Reasons) -> dict[str,
         changes[key] = value
     # Whether engines may take weights in flight hangs on staleness, which is not known then.
     left_out = {*wrong, "inflight_updates"} if "staleness" in wrong else wrong
-    return {key: value for key, value in changes.items() if key not in left_out}
+    known = {key: value for key, value in changes.items() if key not in left_out}
+    # Whether the batch can be shared hangs on the scaling; under weak scaling nothing has to be.
+    return known | ({"scaling": Scaling.WEAK} if "scaling" in wrong else {})
 
 
 @dataclass(frozen=True)

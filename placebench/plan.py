@@ -21,13 +21,13 @@ from placebench.ppo.checkpoints import Checkpoint, changes, checkpoint_bytes, di
 from placebench.rounds import AutoRounds, auto_rounds, planned_rounds
 from placebench.runfolder import RunFolder, slug
 from placebench.telemetry.samples import DEFAULT_HZ
-from placebench.workload import Workload, asks_for_critic, keys_below, read_workload
+from placebench.workload import Workload, asks_for_critic, keys_below, read_workload, workload_keys
 
 DEFAULT_PLACEMENTS = "standard,split"
 DEFAULT_STEP_TIMEOUT_S = 600.0
 _LONGEST_NAME = 60
-# Workload keys on which no size of anything depends.
-_NOT_OF_SIZE = {"seed", *keys_below("optimizer")}
+# Workload keys on which sizes depend.
+_OF_SIZE = {*workload_keys()} - {"seed", *keys_below("optimizer")}
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ def make_plan(request: RunRequest) -> Plan:
     if devices:
         reasons.add(_not_here(request))
     nodes = devices_per_node(devices) if devices else None
-    has_critic = asks_for_critic(request.workload)
+    has_critic = None if "algorithm.name" in reading.unread else asks_for_critic(request.workload)
     named: tuple[Placement, ...] = ()
     others: tuple[Placement, ...] = ()
     if "placements" not in unread:
@@ -274,7 +274,7 @@ def make_plan(request: RunRequest) -> Plan:
     start = reasons.attempt(lambda: read_checkpoint(path)) if path is not None else None
     every, before = request.checkpoint_every, start.step if start else 0
     reasons.add(impossible_placements(named, workload, before, reading.unread, others))
-    is_sized = reading.goes_together and reading.unread <= _NOT_OF_SIZE
+    is_sized = reading.goes_together and reading.unread.isdisjoint(_OF_SIZE)
     if is_sized and devices:
         reasons.attempt(lambda: reasons.add(too_large(workload, placements, devices)))
     if start:
@@ -282,7 +282,7 @@ def make_plan(request: RunRequest) -> Plan:
     if every and "steps" not in reading.unread:
         reasons.add(checks.no_checkpoints(every, workload.steps))
     auto = reasons.attempt(lambda: auto_rounds(request)) if "rounds" not in unread else None
-    if is_sized and devices and not unusable and not elsewhere:
+    if is_sized and "rounds" not in unread and devices and not unusable and not elsewhere:
         launches = planned_rounds(request, auto) * len(placements)
         reasons.attempt(lambda: reasons.add(no_room_for_checkpoints(workload, folder.path, every, before, launches)))
     reasons.raise_any()

@@ -67,7 +67,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
     reasons.add(checks.unusable_workload(workload))
     start = reasons.attempt(partial(read_checkpoint, checkpoint)) if checkpoint else None
     reasons.attempt(lambda: _agree(request, path, content, workload, stored, rounds))
-    auto = reasons.attempt(lambda: auto_rounds(request, stored_auto))
+    auto = reasons.attempt(lambda: auto_rounds(request, stored_auto)) if "rounds" not in request.unread else None
     reasons.raise_any()
     planned = planned_rounds(request, auto, rounds)
     done = _done_launches(folder, placements, planned)
@@ -210,7 +210,7 @@ def _agree(
         found = reasons.attempt(lambda: _asked_for(content, request))
         if found is not None and _which(found) != _which(devices):
             differs("--devices", request.devices, ", ".join(device.id for device in devices))
-    if words := request.placements:
+    if (words := request.placements) is not None:
         has_critic, nodes = workload.algorithm.has_critic, devices_per_node(devices)
         named = reasons.attempt(lambda: parse_placements(words, nodes, has_critic=has_critic))
         stored = [_placement(entry, devices).to_dict() for entry in content["placements"]]

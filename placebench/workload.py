@@ -348,7 +348,8 @@ def _over_presets(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """The content over what its model, algorithm and prompts start from."""
     model = content.get("model", SMALL_MODEL)
     if model != SMALL_MODEL:
-        content = merge(merge(REAL_MODEL, RANDOM_WEIGHTS if model in PRESETS else {}), content)
+        is_preset = isinstance(model, str) and model in PRESETS
+        content = merge(merge(REAL_MODEL, RANDOM_WEIGHTS if is_preset else {}), content)
     if not asks_for_critic(content):
         content = merge(GRPO, content)
     data = content.get("data")
@@ -385,13 +386,22 @@ def gives(content: Mapping[str, Any], key: str) -> bool:
 
 
 def _without(content: Mapping[str, Any], locations: Iterable[_Location]) -> dict[str, Any]:
-    """A content without its wrong values; locations below a value leave all of it out."""
-    left: dict[Any, Any] = dict(content)
+    """A content without its wrong values; locations below a value leave all of it out.
+
+    Keys that are no text are left out too: a location has their text alone.
+    """
+    left: dict[str, Any] = {
+        name: {key: below for key, below in value.items() if isinstance(key, str)}
+        if isinstance(value, Mapping)
+        else value
+        for name, value in content.items()
+        if isinstance(name, str)
+    }
     for name, *below in locations:
-        if below and isinstance(section := left.get(name), Mapping):
-            left[name] = {key: value for key, value in section.items() if key != below[0]}
+        if below and isinstance(section := left.get(str(name)), Mapping):
+            left[str(name)] = {key: value for key, value in section.items() if key != below[0]}
         else:
-            left.pop(name, None)
+            left.pop(str(name), None)
     return left
 
 

@@ -41,6 +41,7 @@ FAULTS = {
     "split:1+1/scaling=weak": "scaling is a setting of ddp:N",
     "no.yaml": "no.yaml: roles: must be a mapping",
 }
+CRITIC_LESS = "pools: {a: [1], b: [1]}\nroles: {actor: a, rollout: a, ref: b}\n"
 FILE = "pools: {a: [4]}\nrounds: 0\nout: 5\nwarmup_steps: -1\n"
 
 
@@ -103,6 +104,28 @@ def test_a_fault_is_told_whatever_else_is_wrong(
         (["--set", "batch.size=[", "--mini-batch-size", "48"], ["cannot read the value '['"]),
         (["--config", "nowhere.yaml", "--batch-size", "100", "--precision", "2%"], ["nowhere.yaml: cannot read it"]),
         (["--rounds", "many", "--precision", "2%"], ["--rounds 'many'"]),
+        (["--placements", "critic-less.yaml", "--set", "algorithm.nam=grpo"], ["unknown key 'algorithm.nam'"]),
+        (
+            ["--placements", "ddp:2/scaling=week", "--batch-size", "7", "--mini-batch-size", "7"],
+            ["unknown setting 'scaling=week'"],
+        ),
+        (["--set", "batch.size=8", "--set", "batch=5"], ["--set batch: is a section of --set batch.size"]),
+        # What has nothing to do with sizes does not keep those from being checked.
+        (
+            ["--devices", "gpu:1@8GiB", "--model", "qwen2.5-7b", "--rounds", "many", "--placements", "standard"],
+            ["--rounds 'many'", "'standard': each device of global_pool needs about "],
+        ),
+        # No value and no key is too odd to be told.
+        (["--set", "model=[a]", "--steps", "two"], ["'two' is not a valid integer", "--set: model: input should be"]),
+        (
+            ["--config", "odd.yaml"],
+            [
+                "odd.yaml, line 1: batch.1.5: keys should be strings",
+                "odd.yaml: batch.datetime.date(2020, 1, 1): keys should be strings",
+                "odd.yaml: batch.None: keys should be strings",
+                "odd.yaml, line 2: 1: keys should be strings",
+            ],
+        ),
         # Sizes that nobody could have are told, and no batch for them is looked for.
         (
             ["--placements", "ddp:999983,ddp:999979,ddp:999961"],
@@ -114,6 +137,8 @@ def test_these_reasons_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], reasons: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("odd.yaml").write_text("batch: {1.5: 4, 2020-01-01: 3, null: 2}\n1: 2\n")
+    Path("critic-less.yaml").write_text(CRITIC_LESS)
     devices = [] if "--devices" in arguments else ["--devices", "cpu:2"]
     result = CliRunner().invoke(main, ["run", "--dry-run", *devices, *arguments])
     lines = result.stderr.splitlines()

@@ -169,8 +169,18 @@ def test_a_share_cannot_be_enough_where_the_engine_alone_is_larger_than_its_devi
     devices = tuple(device(0, index, 40 << 20) for index in range(2))
     bound = bind(parse_placement("standard", [2]), devices)
     job = build_workload({"rollout": {"backend": "vllm", "memory_share": 1.0}, "batch": {"max_prompt_length": 4096}})
-    (line,) = too_large(job, [bound], devices)
-    assert line.endswith(" of a device's 40 MiB; leave it out")
+    starved, without = too_large(job, [bound], devices)
+    assert starved.endswith(" of a device's 40 MiB")
+    assert without.startswith("placement 'standard' without rollout.memory_share: each device of global_pool needs ")
+
+
+def test_a_share_that_is_too_little_does_not_hide_what_else_needs_too_much() -> None:
+    job = {"model": "qwen2.5-7b", "rollout": {"memory_share": 0.05}}
+    starved, learners = refused_for_memory(gpu_plan(["learners:2+engines:2"], 4, 80, **job))
+    assert starved.endswith("; use at least 0.22")
+    assert learners.startswith(
+        "placement 'learners:2+engines:2' with rollout.memory_share=0.22: each device of learners needs about "
+    )
 
 
 def test_no_other_split_is_proposed_in_which_engines_have_too_little() -> None:

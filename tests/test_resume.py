@@ -66,6 +66,7 @@ def test_every_resumption_is_recorded_also_in_a_run_of_a_version_that_recorded_n
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
+        ({"placements": ""}, "--placements '' has an empty entry"),
         ({"placements": "split,standard"}, "--placements is split,standard now and standard,split in the run"),
         ({"workload": {"batch": {"size": 64}}}, "batch.size is 64 now and 128 in the run"),
         ({"devices": "cpu:4"}, "--devices is cpu:4 now and cpu:0, cpu:1 in the run"),

@@ -42,7 +42,8 @@ def refuse_impossible(request: RunRequest, nodes: int, gpus_per_node: int) -> No
     if "placements" not in unread:
         words = DEFAULT_PLACEMENTS if request.placements is None else request.placements
         each = [spec.count or USUAL_CPU_DEVICES] * nodes if spec else None
-        named, others = readable_placements(words, each, reasons, has_critic=asks_for_critic(request.workload))
+        has_critic = None if "algorithm.name" in unread else asks_for_critic(request.workload)
+        named, others = readable_placements(words, each, reasons, has_critic=has_critic)
         # With fewer devices than usual another batch or layout may be what divides.
         if spec is None or spec.count is not None:
             reasons.add(impossible_placements(named, workload, start.step if start else 0, unread, others))
