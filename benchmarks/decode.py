@@ -22,7 +22,8 @@ import numpy as np
 
 from placebench.config import parse_settings
 from placebench.models import model_shape
-from placebench.workload import Workload, build_workload
+from placebench.workload import Workload
+from placebench.workload_reading import build_workload
 
 REPEATS = 3
 

@@ -23,7 +23,8 @@ from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.models import PolicyModel, ValueModel, load_language_model
 from placebench.ppo.passes import actor_loss, critic_loss, log_probs, values
 from placebench.ppo.training import TrainedModel
-from placebench.workload import Workload, build_workload
+from placebench.workload import Workload
+from placebench.workload_reading import build_workload
 
 
 @click.command()

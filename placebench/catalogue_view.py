@@ -14,7 +14,8 @@ from placebench.placement_presets import PRESETS
 from placebench.placement_words import SETTINGS, names_file, read_placement, split_words
 from placebench.plan import BoundPlacement, RunRequest, devices_per_node, find_devices
 from placebench.plan_view import describe_devices, working_roles
-from placebench.workload import Workload, asks_for_critic, read_workload
+from placebench.workload import Workload
+from placebench.workload_reading import asks_for_critic, read_workload
 
 
 def show_catalogue(request: RunRequest, words: Sequence[str], console: Console) -> None:

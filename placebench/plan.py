@@ -21,7 +21,8 @@ from placebench.ppo.checkpoints import Checkpoint, changes, checkpoint_bytes, di
 from placebench.rounds import AutoRounds, auto_rounds, planned_rounds
 from placebench.runfolder import RunFolder, slug
 from placebench.telemetry.samples import DEFAULT_HZ
-from placebench.workload import Workload, asks_for_critic, keys_below, read_workload, workload_keys
+from placebench.workload import Workload, keys_below, workload_keys
+from placebench.workload_reading import asks_for_critic, read_workload
 
 DEFAULT_PLACEMENTS = "standard,split"
 DEFAULT_STEP_TIMEOUT_S = 600.0

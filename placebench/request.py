@@ -11,7 +11,8 @@ from placebench.config import find_line, load_yaml, merge, nest, read_settings
 from placebench.errors import Reasons, UsageError
 from placebench.plan import RunRequest
 from placebench.rounds import MOST_ROUNDS
-from placebench.workload import gives, keys_below, workload_keys
+from placebench.workload import keys_below, workload_keys
+from placebench.workload_reading import gives
 
 RUN_KEYS = ("placements", "rounds", "devices", "name", "out")
 

@@ -30,7 +30,8 @@ from placebench.reading import parse_json, refuse_pipe
 from placebench.resumptions import recorded_resumptions
 from placebench.rounds import auto_rounds, auto_rounds_from, planned_rounds
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status
-from placebench.workload import Workload, build_workload, read_workload
+from placebench.workload import Workload
+from placebench.workload_reading import build_workload, read_workload
 
 
 def resume_plan(path: Path, request: RunRequest) -> Plan:

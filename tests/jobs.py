@@ -17,7 +17,7 @@ from placebench.config import parse_settings
 from placebench.placed import placed_workload
 from placebench.placement_words import parse_placement
 from placebench.runfolder import Trial, read_jsonl
-from placebench.workload import build_workload
+from placebench.workload_reading import build_workload
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from placebench.models import PRESETS, JobShapes
 from placebench.plan import RunRequest, make_plan
 from placebench.plan_view import show_plan
 from placebench.ppo.checkpoints import checkpoint_bytes, new_checkpoint, read_checkpoint
-from placebench.workload import Workload, build_workload
+from placebench.workload import Workload
+from placebench.workload_reading import build_workload
 
 SMALL = ("steps=4", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8", "algorithm.kl_control=adaptive")
 

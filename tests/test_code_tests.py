@@ -13,7 +13,7 @@ from placebench.ppo.data import open_prompts
 from placebench.ppo.rewards import load_reward
 from placebench.ppo.sandbox import why_unavailable
 from placebench.ppo.tokenizer import CharacterTokenizer
-from placebench.workload import build_workload
+from placebench.workload_reading import build_workload
 
 pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
 

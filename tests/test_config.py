@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from placebench.config import find_line, load_yaml, merge, parse_settings
 from placebench.errors import Reasons, UsageError
 from placebench.request import WorkloadOption, build_request
-from placebench.workload import REAL_MODEL, Workload, build_workload, read_workload, workload_keys
+from placebench.workload import Workload, workload_keys
+from placebench.workload_reading import REAL_MODEL, build_workload, read_workload
 
 keys = st.sampled_from(["a", "b", "c"])
 trees: st.SearchStrategy[Any] = st.recursive(

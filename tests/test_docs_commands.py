@@ -7,7 +7,7 @@ import pytest
 from test_checkpoints import write
 from test_readme import ROOT, checkout, commands, shell
 
-from placebench.workload import build_workload
+from placebench.workload_reading import build_workload
 
 PAGES = [
     *(ROOT / "docs").glob("*.md"),

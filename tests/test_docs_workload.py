@@ -12,7 +12,8 @@ from placebench.cli import _WORKLOAD_KEYS, main, run
 from placebench.models import PRESETS
 from placebench.ppo.rewards import REWARDS
 from placebench.request import RUN_KEYS
-from placebench.workload import CODE, GRPO, build_workload, workload_keys
+from placebench.workload import workload_keys
+from placebench.workload_reading import CODE, GRPO, build_workload
 
 PAGE = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8")
 ROWS = {

@@ -10,7 +10,7 @@ from placebench.devices import device_to_dict
 from placebench.expectation import reachable_flops, step_flops
 from placebench.models import PRESETS, JobShapes
 from placebench.plan import Plan, RunRequest, make_plan
-from placebench.workload import build_workload
+from placebench.workload_reading import build_workload
 
 
 def request(folder: Path, **changes: Any) -> RunRequest:

@@ -14,7 +14,7 @@ from placebench.placement_checks import impossible_placements
 from placebench.placement_words import parse_placement
 from placebench.plan import Plan, bind, too_large
 from placebench.runfolder import RunFolder
-from placebench.workload import build_workload
+from placebench.workload_reading import build_workload
 
 
 def device(node: int, index: int, memory: int = 1 << 34) -> Device:

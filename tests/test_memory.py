@@ -18,7 +18,8 @@ from placebench.ppo import models
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.packing import pack
 from placebench.ppo.training import place
-from placebench.workload import Workload, build_workload
+from placebench.workload import Workload
+from placebench.workload_reading import build_workload
 
 ALL = tuple(Role)
 # Wide enough that what does not grow with the block (position tables, masks) hardly counts.

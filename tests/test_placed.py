@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from placebench.placed import placed_workload
 from placebench.placement_words import parse_placement
-from placebench.workload import build_workload
+from placebench.workload_reading import build_workload
 
 
 @given(st.integers(1, 8), st.sampled_from(["replicate", "shard"]))

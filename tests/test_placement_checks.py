@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from placebench.placement_checks import impossible_placements
 from placebench.placement_words import parse_placement
-from placebench.workload import build_workload
+from placebench.workload_reading import build_workload
 
 
 @given(*(st.integers(1, most) for most in (300, 40, 7, 7, 7)), st.sampled_from([1, 2, 6]))

@@ -18,7 +18,8 @@ from placebench.ppo.data import FilePrompts, Prompt, open_prompts
 from placebench.ppo.generation import Generation
 from placebench.ppo.rewards import exact_match, last_number, load_reward, prefix_match
 from placebench.ppo.tokenizer import CharacterTokenizer
-from placebench.workload import Data, build_workload
+from placebench.workload import Data
+from placebench.workload_reading import build_workload
 
 
 def test_arithmetic_follows_seed_and_step() -> None:

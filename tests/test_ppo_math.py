@@ -24,7 +24,8 @@ from placebench.ppo.generation import Generation
 from placebench.ppo.losses import policy_loss, token_kl, value_loss
 from placebench.ppo.step_data import StepData, StepState
 from placebench.ppo.tokenizer import CharacterTokenizer
-from placebench.workload import Algorithm, build_workload
+from placebench.workload import Algorithm
+from placebench.workload_reading import build_workload
 
 FINITE = st.floats(-3, 3, allow_nan=False)
 

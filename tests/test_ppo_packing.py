@@ -20,7 +20,7 @@ from placebench.ppo.models import PolicyModel, load_language_model, model_config
 from placebench.ppo.packing import pack
 from placebench.ppo.token_log_probs import token_log_probs
 from placebench.ppo.training import SequenceModel
-from placebench.workload import build_workload
+from placebench.workload_reading import build_workload
 
 CPU = torch.device("cpu")
 

@@ -23,7 +23,7 @@ from placebench.ppo.packing import Pack
 from placebench.ppo.rollout.base import SamplingSettings
 from placebench.ppo.rollout.torch import TorchRollout, unsharded
 from placebench.ppo.training import SequenceModel, TrainedModel
-from placebench.workload import build_workload
+from placebench.workload_reading import build_workload
 
 
 def policy(temperature: float) -> SequenceModel:

@@ -16,7 +16,7 @@ from placebench.placement import Role
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.models import load_reward_model, model_config
 from placebench.ppo.training import SequenceModel
-from placebench.workload import build_workload
+from placebench.workload_reading import build_workload
 
 TINY = PRESETS["tiny"]
 

@@ -19,7 +19,8 @@ from placebench.ppo.generation import Generation
 from placebench.ppo.models import PolicyModel, load_critic_model, load_language_model
 from placebench.ppo.tokenizer import CharacterTokenizer
 from placebench.ppo.training import TrainedModel
-from placebench.workload import Workload, build_workload
+from placebench.workload import Workload
+from placebench.workload_reading import build_workload
 
 
 def save_plain_model(folder: Path, kind: str, **settings: Any) -> Any:

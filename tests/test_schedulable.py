@@ -23,7 +23,8 @@ from placebench.ppo.generation import Generation
 from placebench.ppo.step_data import StepData, StepState
 from placebench.ppo.tokenizer import CharacterTokenizer
 from placebench.stepgraph import step_graph
-from placebench.workload import Workload, build_workload
+from placebench.workload import Workload
+from placebench.workload_reading import build_workload
 
 Counts = tuple[int, ...]
 Layout = dict[str, Counts]

@@ -12,7 +12,7 @@ from placebench.models import PRESETS
 from placebench.placement import Role
 from placebench.ppo.models import model_config
 from placebench.ppo.rollout.vllm_build import draws_by_seed, graph_sizes, kv_cache_bytes
-from placebench.workload import build_workload
+from placebench.workload_reading import build_workload
 
 
 @given(st.integers(1, 2048))

@@ -30,7 +30,7 @@ from placebench.ppo.own_ray import LOOPBACK
 from placebench.ppo.rollout.base import Generated, SamplingSettings
 from placebench.ppo.worker import Worker
 from placebench.runfolder import read_jsonl
-from placebench.workload import build_workload
+from placebench.workload_reading import build_workload
 
 pytestmark = [
     pytest.mark.slow,

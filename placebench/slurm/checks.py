@@ -8,7 +8,7 @@ from placebench.placement_words import readable_placements
 from placebench.plan import DEFAULT_PLACEMENTS, RunRequest
 from placebench.ppo.checkpoints import differences, read_checkpoint
 from placebench.rounds import auto_rounds
-from placebench.workload import asks_for_critic, read_workload
+from placebench.workload_reading import asks_for_critic, read_workload
 
 # What a node with cores enough gives where nobody says how many.
 USUAL_CPU_DEVICES = 8
