@@ -67,6 +67,7 @@ def test_a_host_that_is_slow_is_no_slow_device(tmp_path: Path) -> None:
         pytest.param((0.4, 0.1, 0.11), (0.448, 0.152, 0.01), None, id="the trace lost kernels of the other"),
         pytest.param((0.4, 0.1, 0.01), (0.4, 0.05, 0.06), None, id="its host is slow"),
         pytest.param((0.4, 0.1, 0.01), (0.412, 0.088, 0.01), None, id="little"),
+        pytest.param((0.0, 0.0, 0.5), (2e-6, 0.0, 0.55), None, id="nothing to compute"),
     ],
 )
 def test_a_device_that_computes_longer_in_the_traced_step(

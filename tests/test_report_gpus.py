@@ -83,14 +83,12 @@ def test_what_each_gpu_waits_for_has_its_parts_inside_phases(tmp_path: Path) -> 
     assert {key: found.value for key, found in waits.items()} == pytest.approx(
         {f"{key}/cpu:1": value for key, value in expected.items()}
     )
-    assert {found.key.partition("/")[0]: found.n for found in waits.values()} == {
-        key: 2 if key in ("wait_nothing_to_do", "wait_slower_ranks") else 1 for key in expected
-    }
+    # The first round's trace stands for the other's, so that every row is of the same launches.
+    assert {found.n for found in waits.values()} == {2}
     launches = {(launch.round, launch.placement): launch.values for launch in summary.launches}
     for key, value in expected.items():
-        assert launches[1, "standard"][f"{key}/cpu:1"] == pytest.approx(value)
-    assert launches[2, "standard"]["wait_nothing_to_do/cpu:1"] == pytest.approx(0.04)
-    assert launches[2, "standard"]["wait_host/cpu:1"] is None
+        for number in (1, 2):
+            assert launches[number, "standard"][f"{key}/cpu:1"] == pytest.approx(value)
     markdown, html = ((path / name).read_text() for name in ("report.md", "report.html"))
     assert "| sum | share of the step | not traced |\n" in markdown
     assert "| standard | gpu:1 | 0.0400 s | 0.0480 s | 0.0760 s | 0.190 s | 0.354 s | 27.2 % | 0.500 s |" in markdown

@@ -33,7 +33,7 @@ from placebench.compare.statistics import (
     rounds_of_pairs,
 )
 from placebench.compare.steps import measure_steps
-from placebench.compare.waits import traced_waits
+from placebench.compare.waits import first_trace, traced_waits
 from placebench.compare.work import UnequalWork
 from placebench.logs.timing import STEP
 from placebench.placement import Scaling
@@ -230,6 +230,7 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementRe
     launches = run.done(placement.name)
     rollout = run.manifest.get("workload", {}).get("rollout", {})
     shared_by = placement.tensor_parallel or rollout.get("tensor_parallel_size", 1)
+    trace = first_trace(launches)
     steps, samples, values = [], [], {}
     for launch in launches:
         measured = measure_steps(launch, placement)
@@ -241,7 +242,7 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementRe
         numbers = _steps_values(measured) | _device_values(launch, placement, attributed, len(measured))
         numbers |= path_values(launch, placement, measured.index, numbers.get(STEP_TIME.key, np.nan))
         numbers |= side_rates(numbers)
-        numbers |= traced_waits(launch.kernels, attributed, numbers, placement, shared_by)
+        numbers |= traced_waits(trace, attributed, numbers, placement, shared_by)
         if numbers["energy"] > 0:
             numbers[TOKENS_PER_J.key] = float(measured["tokens"].mean()) / numbers["energy"]
         values[launch.round] = numbers

@@ -82,7 +82,7 @@ def _idle_load(launch: Launch, device: str) -> float:
     """
     spans = launch.spans
     mine = spans.loc[spans["device"] == device, ["start", "end"]].to_numpy(dtype=np.float64)
-    if not len(mine):
+    if not len(mine) or "util" not in launch.samples:
         return np.nan
     steps = spans.loc[is_whole_step(spans) & (spans["step"] > launch.last_warmup_step), ["start", "end"]]
     apart = spans.loc[spans["phase"].isin(APART), ["start", "end"]].to_numpy(dtype=np.float64)

@@ -117,6 +117,5 @@ def _is_split_alone(first: RunPlacement, base: RunPlacement) -> bool:
     if first.pools == base.pools or len(first.devices) != len(base.devices):
         return False
     serial = all(placement.overlap == Overlap.NONE or len(placement.pools) == 1 for placement in (first, base))
-    # How many devices share an engine follows the pools of engines.
-    moved = replace(base, pools=first.pools, roles=first.roles, tensor_parallel=first.tensor_parallel)
+    moved = replace(base, pools=first.pools, roles=first.roles)
     return serial and _but_for_overlap(moved) == _but_for_overlap(first)

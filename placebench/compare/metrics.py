@@ -121,7 +121,7 @@ def wait_metrics(device: str) -> tuple[Metric, ...]:
     """What one device waited for: idle time by cause, and of a traced GPU what lies inside its phases (`waits`)."""
     return (
         Metric(f"wait_nothing_to_do/{device}", "nothing to do", "s", "idle while no other device of its pool works"),
-        Metric(f"wait_slower_ranks/{device}", "slower ranks", "s", "idle while another device of its pool works"),
+        Metric(f"wait_slower_ranks/{device}", "slower ranks", "s", "idle while another rank of its pool works"),
         Metric(
             f"wait_slower_ranks_inside/{device}",
             "slower ranks, inside phases",

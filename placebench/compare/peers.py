@@ -9,8 +9,9 @@ from scipy.special import stdtrit
 
 from placebench.compare.attribution import IDLE
 from placebench.compare.comparison import Comparison, PlacementResult
-from placebench.compare.run import APART, KERNEL_TIMES, RunPlacement
+from placebench.compare.run import APART, RunPlacement
 from placebench.compare.text import number, quantity
+from placebench.compare.waits import first_trace
 from placebench.logs.timing import STEP
 from placebench.placement import Role
 
@@ -107,6 +108,7 @@ def _in_every_step(result: PlacementResult) -> Iterator[tuple[str, str, float, s
     spans = launch.spans[launch.spans["step"].isin(steps.index) & ~launch.spans["phase"].isin(APART)]
     lengths = spans["end"] - spans["start"]
     seconds = lengths.groupby([spans["phase"], spans["step"], spans["device"]]).sum().unstack("device")
+    seconds = seconds.reindex(columns=list(result.placement.devices))
     for device, peers in _with_peers(result.placement):
         for phase in dict.fromkeys(spans.loc[spans["device"] == device, "phase"]):
             mine = seconds.loc[phase].dropna(subset=[device, *peers], how="any")
@@ -150,7 +152,7 @@ def _work(result: PlacementResult, phase: str) -> "pd.Series[float]":
     Seconds of kernels that compute, where the phase was traced. Else GPM's activity times the seconds of the phase: on
     H200s that agreed within 5 % between devices whose times for `gen` differed by 20 %. Empty where neither is known.
     """
-    kernels = _kernels(result)
+    kernels = first_trace(result.launches)
     if (kernels["phase"] == phase).any():
         traced: pd.Series[float] = kernels[kernels["phase"] == phase].groupby("device")["kernel_s"].sum()
         return traced
@@ -159,7 +161,7 @@ def _work(result: PlacementResult, phase: str) -> "pd.Series[float]":
 
 
 def _in_traced_step(result: PlacementResult) -> Iterator[tuple[str, str, float]]:
-    kernels = _kernels(result)
+    kernels = first_trace(result.launches)
     if kernels.empty:
         return
     kernels = kernels.assign(own_s=kernels["span_s"] - kernels["collective_s"])
@@ -170,15 +172,11 @@ def _in_traced_step(result: PlacementResult) -> Iterator[tuple[str, str, float]]
             found = sums.loc[phase].reindex([device, *peers])
             if found.isna().any(axis=None) or not found.at[device, "span_s"] > NOTABLE_PHASE * whole:
                 continue
+            if not found["kernel_s"].min() > NOTABLE_PHASE * found.at[device, "span_s"]:
+                continue  # as good as nothing to compute, as in `sleep`
             more = found.loc[device] / found.loc[peers].median() - 1
             if more["kernel_s"] > BELOW_PEERS and more["own_s"] > BELOW_PEERS:
                 yield device, phase, float(more["kernel_s"])
-
-
-def _kernels(result: PlacementResult) -> pd.DataFrame:
-    """What was traced of the placement, in its first launch that has a trace."""
-    frames = [launch.kernels for launch in result.launches]
-    return next((frame for frame in frames if len(frame)), pd.DataFrame(columns=["phase", "device", *KERNEL_TIMES]))
 
 
 def _with_peers(placement: RunPlacement) -> Iterator[tuple[str, list[str]]]:

@@ -136,7 +136,7 @@ def measure_step(step: Step, placement: RunPlacement) -> dict[str, float]:
       time of all together;
     - `idle/<device>`, and `idle`, their mean;
     - `wait_slower_ranks/<device>` and `wait_nothing_to_do/<device>`: of `idle/<device>`, the time in which another
-      device of its pool works, and all else;
+      device of its pool works, and all else, which is all of it for engines in a pool of their own;
     - `overlap/<phase>+<phase>`: time in which phases of different pools ran side by side;
     - `wait/<pool>/<cause>`: the idle time of the pool's devices by cause (see `_waits`), mean of its devices.
     """

@@ -1,4 +1,4 @@
-"""What each device waited for inside its phases, from the one traced step of a launch.
+"""What each device waited for inside its phases, from the one traced step of a placement.
 
 A rank that is early waits inside the collective for the others, and the one that is last waits least. So of the time c
 that a phase has collectives alone on a device, the least of all ranks is what collectives take, and what a device has
@@ -16,15 +16,21 @@ Ranks are the devices of a pool; in `gen`, those that share an engine where seve
 its phases: see `steps`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from placebench.compare.attribution import IDLE
 from placebench.compare.critical_path import GEN
 from placebench.compare.metrics import STEP_TIME
-from placebench.compare.run import KERNEL_TIMES, RunPlacement
+from placebench.compare.run import KERNEL_TIMES, Launch, RunPlacement
 from placebench.logs.timing import STEP
+
+
+def first_trace(launches: Sequence[Launch]) -> pd.DataFrame:
+    """What was traced in the first of a placement's launches that has a trace, columns as in `Launch.kernels`."""
+    frames = [launch.kernels for launch in launches]
+    return next((frame for frame in frames if len(frame)), pd.DataFrame(columns=["phase", "device", *KERNEL_TIMES]))
 
 
 def traced_waits(
@@ -34,7 +40,7 @@ def traced_waits(
     placement: RunPlacement,
     shared_by: int,
 ) -> dict[str, float]:
-    """Seconds a step that each traced device waited inside its phases.
+    """Seconds a step that each traced device waited inside its phases, in a launch whether it was traced or not.
 
     Args:
         kernels: of the traced step, columns as in `Launch.kernels`.

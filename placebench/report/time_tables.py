@@ -19,7 +19,7 @@ CAUSES = {OWN_POOL: "slower devices of its pool (rank imbalance)", NO_PHASE: "th
 _WAITS = ("nothing to do", "slower ranks", "collectives", "host", "sum", "share of the step", "not traced")
 _IDLE_WAITS = (
     "Of the measured steps: idle = step − the device's own phases; slower ranks = idle while another device of its pool"
-    " works; nothing to do = idle − slower ranks."
+    " works, but for engines in a pool of their own, which do not go on together; nothing to do = idle − slower ranks."
 )
 _TRACED_WAITS = (
     "Of the one traced step, as shares of its phases, scaled to the measured steps: collectives = Σ busy · min c / l;"
