@@ -151,6 +151,9 @@ def test_calibrate_and_placements_tell_every_reason_too(tmp_path: Path, monkeypa
     several = CliRunner().invoke(main, ["calibrate", "--placement", "standard,split:9+9", "--devices", "gpu:4x1"])
     assert "name one placement, which is compared with itself" in several.stderr
     assert "'split:9+9' needs 18 devices" in several.stderr
+    unread = CliRunner().invoke(main, ["calibrate", "--placement", "standrd", "--config", "nix.yaml"])
+    assert "nix.yaml: cannot read it" in unread.stderr
+    assert "unknown placement 'standrd'" in unread.stderr
     words = CliRunner().invoke(main, ["placements", "spilt", "--devices", "tpu:1", "--set", "steps=0", "--set", "=1"])
     assert words.exit_code == 2
     for reason in ("--set '=1'", "--devices 'tpu:1'", "--set: steps: ", "unknown placement 'spilt'"):

@@ -115,6 +115,13 @@ def test_little_load_and_what_is_left_of_a_phase_tell_nothing(tmp_path: Path) ->
     assert warnings(tmp_path / "late", "split", late) == []
 
 
+def test_samples_without_a_load_tell_nothing_of_it(tmp_path: Path) -> None:
+    def drop(line: dict[str, Any]) -> None:
+        del line["util"]
+
+    assert [line for line in warnings(tmp_path, "split", drop) if "another process" in line] == []
+
+
 def test_a_span_that_never_ended_is_not_taken_for_idle_time(tmp_path: Path) -> None:
     """What an engine does for a step that the job did not wait for."""
 

@@ -1,6 +1,7 @@
 """The gain of the split and that of the overlap against numbers worked out by hand."""
 
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,6 +110,16 @@ def test_the_splits_factor_is_told_where_nothing_else_is_in_it(tmp_path: Path, f
     assert tell_gain(gain, "first") == (
         "The overlap by itself: a step of split takes 0.80 (0.78–0.82) times as long as one of split/overlap=none."
     )
+
+
+def test_engines_of_another_size_leave_the_split_out(tmp_path: Path) -> None:
+    path = SyntheticRun({name: LAYOUTS[name] for name in ("standard", "split", NONE)}).write(tmp_path / "run")
+    manifest = json.loads((path / "run.json").read_text())
+    for placement in manifest["placements"][1:]:
+        placement["tensor_parallel"] = 2
+    (path / "run.json").write_text(json.dumps(manifest))
+    (gain,) = overlap_gains(compare_run(path))
+    assert (gain.result.name, gain.split, gain.together) == ("split", None, None)
 
 
 def test_pools_without_overlap_are_a_base_of_the_split_too(tmp_path: Path) -> None:

@@ -84,6 +84,13 @@ def test_what_differs_by_its_work_tells_no_slow_device(tmp_path: Path) -> None:
     assert one_launch(tmp_path, lambda step: 1.12, kernels=traced, workload=drawn) == []
 
 
+def test_a_device_without_spans_tells_nothing_of_its_peers(tmp_path: Path) -> None:
+    path = gpu_run(rounds=1, layouts={"standard": STANDARD}, samples=BARE).write(tmp_path / "run")
+    (file,) = path.glob("trials/*/spans.jsonl")
+    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if '"cpu:1"' not in line))
+    assert [line for line in caveats(compare_run(path)) if "of its pool" in line] == []
+
+
 @pytest.mark.parametrize("steps", [3, 5, 10, 30])
 def test_healthy_devices_are_rarely_told_and_slow_ones_mostly(steps: int) -> None:
     """2 % noise of every step: of 1000 launches on 8 devices hardly one has a warning; 15 % slower is found."""
