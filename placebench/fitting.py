@@ -11,10 +11,20 @@ from placebench.models import JobShapes
 from placebench.placed import placed_workload
 from placebench.placement import Placement, Role
 from placebench.progress import format_bytes
-from placebench.workload import Workload
+from placebench.workload import Workload, keys_below
 
 if TYPE_CHECKING:
     from placebench.plan import BoundPlacement
+
+MEMORY_KEYS = frozenset(
+    (
+        "model", "critic_model", "reward_model", "precision", "sharding", "activation_checkpointing", "torch_compile",
+        *keys_below("batch"), "rollout.backend", "rollout.ignore_eos", "rollout.response_lengths",
+        "rollout.tensor_parallel_size", "rollout.memory_share", "rollout.sleep", "algorithm.name", "data.source",
+        "data.fill_prompts",
+    )
+)  # fmt: skip
+"""Dotted keys of the workload on which the memory depends, by the estimate or by what they preset."""
 
 
 @dataclass(frozen=True)

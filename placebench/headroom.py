@@ -20,7 +20,7 @@ from placebench.placement_checks import batch_factors, impossible_placements, un
 from placebench.placement_presets import LEARNERS, SPLIT
 from placebench.placement_words import parse_placement, preset_of
 from placebench.progress import format_bytes
-from placebench.workload import EngineSize, Workload
+from placebench.workload import EACH_ALONE, EngineSize, Workload
 
 if TYPE_CHECKING:
     from placebench.plan import BoundPlacement
@@ -56,7 +56,8 @@ class Case:
         content = self.workload.model_dump(mode="json")
         for key, value in settings.items():
             content = merge(content, nest(key.split("."), value))
-        return replace(self, workload=Workload.model_validate(content))
+        # Of a plan that is refused for other values, too, these need not go together.
+        return replace(self, workload=Workload.model_validate(content, context=EACH_ALONE))
 
     def short(self, share: float = 1.0) -> Shortfall | None:
         """The worst place that needs more than this share of its memory."""

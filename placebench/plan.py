@@ -21,14 +21,12 @@ from placebench.ppo.checkpoints import Checkpoint, changes, checkpoint_bytes, di
 from placebench.rounds import AutoRounds, auto_rounds, planned_rounds
 from placebench.runfolder import RunFolder, slug
 from placebench.telemetry.samples import DEFAULT_HZ
-from placebench.workload import Workload, keys_below, workload_keys
+from placebench.workload import Workload
 from placebench.workload_reading import asks_for_critic, read_workload
 
 DEFAULT_PLACEMENTS = "standard,split"
 DEFAULT_STEP_TIMEOUT_S = 600.0
 _LONGEST_NAME = 60
-# Workload keys on which sizes depend.
-_OF_SIZE = {*workload_keys()} - {"seed", *keys_below("optimizer")}
 
 
 @dataclass(frozen=True)
@@ -275,7 +273,8 @@ def make_plan(request: RunRequest) -> Plan:
     start = reasons.attempt(lambda: read_checkpoint(path)) if path is not None else None
     every, before = request.checkpoint_every, start.step if start else 0
     reasons.add(impossible_placements(named, workload, before, reading.unread, others))
-    is_sized = reading.goes_together and reading.unread.isdisjoint(_OF_SIZE)
+    unknown = reading.unread | reading.conflicting
+    is_sized = unknown.isdisjoint(fitting.MEMORY_KEYS)
     if is_sized and devices:
         reasons.attempt(lambda: reasons.add(too_large(workload, placements, devices)))
     if start:
@@ -283,7 +282,7 @@ def make_plan(request: RunRequest) -> Plan:
     if every and "steps" not in reading.unread:
         reasons.add(checks.no_checkpoints(every, workload.steps))
     auto = reasons.attempt(lambda: auto_rounds(request)) if "rounds" not in unread else None
-    if is_sized and "rounds" not in unread and devices and not unusable and not elsewhere:
+    if is_sized and "steps" not in unknown and "rounds" not in unread and devices and not unusable and not elsewhere:
         launches = planned_rounds(request, auto) * len(placements)
         reasons.attempt(lambda: reasons.add(no_room_for_checkpoints(workload, folder.path, every, before, launches)))
     reasons.raise_any()

@@ -56,12 +56,12 @@ class Reading:
     Attributes:
         workload: with defaults in place of what could not be read; its values need not go together.
         unread: dotted keys whose values are not known, since what sets them is wrong.
-        goes_together: whether its values do.
+        conflicting: dotted keys whose values do not go together.
     """
 
     workload: Workload
     unread: frozenset[str]
-    goes_together: bool
+    conflicting: frozenset[str]
 
 
 def build_workload(content: Mapping[str, Any], origin: str | Callable[[str], str] = "workload") -> Workload:
@@ -119,7 +119,8 @@ def read_workload(
         for place, conflict in conflicts
         if wrong.isdisjoint(conflict.keys)
     )
-    return Reading(workload, frozenset(wrong), goes_together=not conflicts)
+    conflicting = {key for _, conflict in conflicts for key in conflict.keys}
+    return Reading(workload, frozenset(wrong), frozenset(conflicting))
 
 
 def _over_presets(content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -115,6 +115,24 @@ def test_a_fault_is_told_whatever_else_is_wrong(
             ["--devices", "gpu:1@8GiB", "--model", "qwen2.5-7b", "--rounds", "many", "--placements", "standard"],
             ["--rounds 'many'", "'standard': each device of global_pool needs about "],
         ),
+        (
+            [
+                *("--devices", "gpu:2@80GiB", "--model", "qwen2.5-1.5b", "--batch-size", "16384"),
+                *("--set", "algorithm.gamma=2", "--steps", "2", "--placements", "standard"),
+            ],
+            [
+                "--set: algorithm.gamma: input should be less than or equal to 1 (got 2)",
+                "warmup_steps 2 leaves none of 2 steps to measure",
+                "'standard': each device of global_pool needs about ",
+            ],
+        ),
+        (
+            [
+                *("--devices", "gpu:2@80GiB", "--model", "qwen2.5-1.5b", "--batch-size", "16384"),
+                *("--set", "batch.max_response_length=0", "--placements", "standard"),
+            ],
+            ["--set: batch.max_response_length: input should be greater than 0 (got 0)"],
+        ),
         # No value and no key is too odd to be told.
         (["--set", "model=[a]", "--steps", "two"], ["'two' is not a valid integer", "--set: model: input should be"]),
         (

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from placebench.config import merge, parse_settings
+from placebench.config import merge, nest, parse_settings
 from placebench.devices import Device
+from placebench.fitting import MEMORY_KEYS
 from placebench.placement_checks import impossible_placements
 from placebench.placement_words import parse_placement
 from placebench.plan import Plan, bind, too_large
 from placebench.runfolder import RunFolder
+from placebench.workload import workload_keys
 from placebench.workload_reading import build_workload
 
 
@@ -295,3 +297,55 @@ def test_more_devices_are_named_when_no_setting_fits() -> None:
     (line,) = refused_for_memory(gpu_plan(["standard"], 1, 80, model="qwen2.5-7b"))
     assert "; no setting alone fits, the same placement on " in line
     assert " such GPUs with --set activation_checkpointing=true does, about " in line
+
+
+# Another value of every key that is not among those on which the memory depends.
+OF_NO_SIZE = {
+    "seed": 1,
+    "steps": 500,
+    "warmup_steps": 1,
+    "trace_kernels": False,
+    "data.prompt_key": "question",
+    "data.answer_key": "solution",
+    "data.reward": "exact_match",
+    "data.operand_max": 9,
+    "rollout.temperature": 0.5,
+    "rollout.top_p": 0.9,
+    "rollout.response_length_median": 8,
+    "rollout.response_length_sigma": 0.1,
+    "rollout.cuda_graphs": False,
+    "algorithm.gamma": 0.5,
+    "algorithm.lam": 0.5,
+    "algorithm.clip_ratio": 0.1,
+    "algorithm.clip_value": 0.1,
+    "algorithm.importance_cap": 1.0,
+    "algorithm.entropy_coeff": 0.5,
+    "algorithm.epochs": 3,
+    "algorithm.kl_in_reward": False,
+    "algorithm.kl_loss": True,
+    "algorithm.kl_estimator": "k3",
+    "algorithm.kl_coef": 0.5,
+    "algorithm.kl_control": "adaptive",
+    "algorithm.kl_target": 0.5,
+    "algorithm.kl_horizon": 5,
+    "algorithm.whiten_advantages": False,
+    "algorithm.whiten_rewards": True,
+    "algorithm.norm_adv_by_std_in_grpo": False,
+    "optimizer.actor_lr": 0.5,
+    "optimizer.critic_lr": 0.5,
+    "optimizer.betas": [0.5, 0.5],
+    "optimizer.eps": 0.5,
+    "optimizer.weight_decay": 0.5,
+    "optimizer.grad_clip": 0.5,
+}
+
+
+def test_memory_depends_on_no_other_key() -> None:
+    assert {*OF_NO_SIZE} == {*workload_keys()} - MEMORY_KEYS
+    base = {"model": "qwen2.5-1.5b", "batch": {"size": 16_384}}
+    words = ("standard", "split", "learners:1+engines:1")
+    (*before,) = refused_for_memory(gpu_plan(words, 2, 80, **base))
+    assert len(before) == 3
+    for key, value in OF_NO_SIZE.items():
+        (*after,) = refused_for_memory(gpu_plan(words, 2, 80, **merge(base, nest(key.split("."), value))))
+        assert after == before, key
