@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 from showing import printed, read_summary
-from synthetic_run import STANDARD, gpu_run
+from synthetic_run import GPU_WORKLOAD, STANDARD, gpu_run
 
 from placebench.report import build_report
+from placebench.runfolder import Status
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +112,21 @@ def test_a_report_of_gpus_names_the_placements_whose_kernels_were_not_traced(tmp
     next(path.glob("trials/01-split/kernels.jsonl")).unlink()
     build_report(path)
     assert "No kernels of split were traced: time that a phase waits" in (path / "report.md").read_text()
+
+
+@pytest.mark.parametrize("traces", [True, False])
+def test_what_is_waited_for_names_the_placements_whose_trace_is_lost(tmp_path: Path, traces: bool) -> None:
+    times = {"span_s": 0.5, "kernel_s": 0.3, "collective_s": 0.1, "copy_s": 0.05, "no_kernel_s": 0.05}
+    kernels = [{"phase": "update_actor", "device": device, **times} for device in ("cpu:0", "cpu:1")]
+    run = gpu_run(
+        statuses={(1, "split"): Status.OOM, (2, "standard"): Status.FAILED},
+        kernels=kernels if traces else (),
+        workload={**GPU_WORKLOAD, "trace_kernels": traces},
+    )
+    path = run.write(tmp_path / "run")
+    build_report(path)
+    lost = "The first round, and the trace with it, is missing of split (oom); --resume runs what is missing."
+    for name in ("report.md", "report.html"):
+        page = (path / name).read_text()
+        assert "no kernels of the device were traced" in page
+        assert (lost in page) is traces

@@ -1,14 +1,15 @@
 """Where the step's time goes, as tables: critical paths, waiting, overlap, and what other placements would take."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from placebench.compare.critical_path import END
 from placebench.compare.metrics import STEP_TIME
 from placebench.compare.reasons import NOTABLE
 from placebench.compare.steps import NO_PHASE, OWN_POOL
-from placebench.compare.text import MISSING, percent, quantity, signed, signed_interval
+from placebench.compare.text import MISSING, listing, percent, quantity, signed, signed_interval
 from placebench.report.schema import Difference, PathPart, PlacementSummary, Summary
 from placebench.report.tables import Grid
+from placebench.runfolder import Status
 
 # Columns that fit 80 characters.
 SHORT = 5
@@ -148,12 +149,28 @@ def device_wait_grid(summary: Summary) -> Grid:
     if any(traced):
         notes.append(_TRACED_WAITS)
     if not all(traced):
-        notes.append(_UNKNOWN_WAITS)
+        notes += (_UNKNOWN_WAITS, *_lost_traces(summary))
     if all(row[-1] == MISSING for row in rows):
         header, rows = header[:-1], [row[:-1] for row in rows]
     else:
         notes.append(_NOT_TRACED)
     return Grid("What each device waits for", header, tuple(rows), tuple(notes))
+
+
+def _lost_traces(summary: Summary) -> Iterator[str]:
+    """Of which placements the launch that would have been traced is missing."""
+    on_gpus = {
+        placement.name
+        for placement in summary.placements
+        if any(device.label.rpartition("/")[2].startswith("gpu:") for device in placement.devices)
+    }
+    lost = [
+        f"{launch.placement} ({launch.status})"
+        for launch in summary.launches
+        if launch.round == 1 and launch.status is not Status.DONE and launch.placement in on_gpus
+    ]
+    if lost and summary.workload.get("trace_kernels"):
+        yield f"The first round, and the trace with it, is missing of {listing(lost)}; --resume runs what is missing."
 
 
 def _wait_cells(placement: PlacementSummary, waits: Mapping[str, float]) -> tuple[str, ...]:
