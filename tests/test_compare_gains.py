@@ -9,13 +9,17 @@ import pytest
 from rich.console import Console
 from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, read_json
 
+from placebench.compare.across import ArmComparison, compare_arms, gains_of_runs
 from placebench.compare.caveats import caveats
 from placebench.compare.comparison import compare_run
 from placebench.compare.gains import OverlapGain, overlap_gains, tell_gain
+from placebench.compare.sources import ReadingOptions, Source, read_arms
 from placebench.errors import UsageError
 from placebench.report import build_report, show
+from placebench.report.across import summarize_arms, write_report
 from placebench.report.summary import summarize
 from placebench.report.tables import gain_grid
+from placebench.report.terminal import print_summary
 from placebench.runfolder import Status
 
 
@@ -199,6 +203,45 @@ def test_every_report_has_the_gains(tmp_path: Path) -> None:
     assert (row["placement"], row["base"], row["overlap"]["pairs"]) == ("split", NONE, 3)
     assert row["overlap"]["value"] == pytest.approx(0.8, rel=1e-3)
     assert "verdict" not in row["overlap"]
+
+
+def arms_of(*sources: tuple[Path, str | None]) -> ArmComparison:
+    return compare_arms(read_arms([Source(None, run, placement) for run, placement in sources], ReadingOptions()))
+
+
+def test_arms_of_one_run_have_the_gains_of_its_report(tmp_path: Path) -> None:
+    path = SyntheticRun(LAYOUTS, pace=pace).write(tmp_path / "run")
+    own = [(gain.split, gain.overlap, gain.together) for gain in overlap_gains(compare_run(path))]
+    found = gains_of_runs(arms_of((path, None)))
+    assert [(gain.split, gain.overlap, gain.together) for gain in found] == own
+    assert len(own) == 2
+
+
+def test_arms_of_different_runs_have_no_gain(tmp_path: Path) -> None:
+    one, other = (SyntheticRun(LAYOUTS, pace=pace).write(tmp_path / name) for name in ("one", "other"))
+    assert gains_of_runs(arms_of((one, "standard"), (one, "split"), (other, NONE))) == ()
+    (gain,) = gains_of_runs(arms_of((one, "split"), (other, "split"), (other, NONE)))
+    assert (gain.result.name, gain.base.name) == ("other/split", f"other/{NONE}")
+    assert (gain.split, gain.overlap.pairs) == (None, 3)
+
+
+def test_the_report_of_arms_has_their_gains(tmp_path: Path) -> None:
+    layouts = {name: LAYOUTS[name] for name in ("standard", "split", NONE)}
+    run = SyntheticRun(layouts, pace=pace, tokens={"split": 1310, NONE: 1290})
+    comparison = arms_of((run.write(tmp_path / "run"), None))
+    summary = summarize_arms(comparison, 2)
+    paths = write_report(comparison, summary, tmp_path / "out")
+    console = Console(file=io.StringIO(), width=1000)
+    print_summary(summary, console)
+    assert isinstance(console.file, io.StringIO)
+    markdown = paths.markdown.read_text()
+    for text in (console.file.getvalue(), markdown, paths.html.read_text()):
+        assert text.count("Split and overlap told apart: the split by itself makes a step 1.76") == 1
+        assert text.count("Unequal work: split had 1,310 tokens a step, split/overlap=none 1,290 (+1.6 %)") == 1
+    assert "| placement | with less overlap | split |" in markdown
+    assert "step times of two placements of one run each, paired by its rounds" in markdown
+    (row,) = summary.overlap_gains
+    assert (row.placement, row.base, row.overlap.pairs) == ("split", NONE, 3)
 
 
 def test_a_run_without_such_placements_has_no_gains(tmp_path: Path) -> None:

@@ -12,13 +12,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 from synthetic_run import SPLIT, STANDARD, SyntheticRun
 
+from placebench.compare.across import compare_arms
 from placebench.compare.comparison import compare_run
+from placebench.compare.reasons import Side
+from placebench.compare.sources import ReadingOptions, Source, read_arms
 from placebench.report import build_report
-from placebench.report.queue_plot import MEAN, MOST, queue_over_steps
+from placebench.report.across import summarize_arms, write_report
+from placebench.report.queue_plot import MEAN, MOST, TITLE, queue_over_steps
 
 APART = "learners:1+engines:1"
 AHEAD = "learners:1+engines:1/staleness=2"
-TITLE = "Sequences that wait for the trainer"
 
 
 def write(folder: Path, rounds: int = 2, steps: int = 4) -> Path:
@@ -35,8 +38,13 @@ def write(folder: Path, rounds: int = 2, steps: int = 4) -> Path:
     return path
 
 
+def sides(path: Path) -> list[Side]:
+    comparison = compare_run(path)
+    return [(comparison.run, result) for result in comparison.results]
+
+
 def drawn(path: Path) -> Figure:
-    figure = queue_over_steps(compare_run(path))
+    figure = queue_over_steps(sides(path))
     assert figure is not None
     return figure
 
@@ -85,7 +93,7 @@ def test_a_single_step_is_drawn(tmp_path: Path) -> None:
 
 
 def test_without_engines_apart_there_is_no_figure(tmp_path: Path) -> None:
-    assert queue_over_steps(compare_run(SyntheticRun().write(tmp_path / "run"))) is None
+    assert queue_over_steps(sides(SyntheticRun().write(tmp_path / "run"))) is None
 
 
 @pytest.mark.parametrize("workload", [{"model": "tiny"}, {"model": "tiny", "batch": {}}])
@@ -102,3 +110,12 @@ def test_the_report_has_the_figure(tmp_path: Path) -> None:
     assert {"queue.svg", "queue.png"} <= {file.name for file in paths.plots}
     assert f"<h2>{TITLE}</h2>" in paths.html.read_text()
     assert "](plots/queue.svg)" in paths.markdown.read_text()
+
+
+def test_the_report_of_arms_has_the_figure(tmp_path: Path) -> None:
+    run = write(tmp_path, rounds=1)
+    for name, has_figure in ((AHEAD, True), ("standard", False)):
+        comparison = compare_arms(read_arms([Source(None, run, name)], ReadingOptions()))
+        paths = write_report(comparison, summarize_arms(comparison, 1), tmp_path / name.replace("/", "-"))
+        assert ("queue.svg" in {file.name for file in paths.plots}) is has_figure
+        assert (f"<h2>{TITLE}</h2>" in paths.html.read_text()) is has_figure

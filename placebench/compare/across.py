@@ -9,7 +9,7 @@ import pandas as pd
 
 from placebench.compare.arms import Arm
 from placebench.compare.breakdown import StepChange, step_change
-from placebench.compare.caveats import pairing_caveats, work_figures
+from placebench.compare.caveats import pairing_caveats, unequal_gains, work_figures
 from placebench.compare.comparability import (
     Fact,
     doubts_of,
@@ -20,6 +20,7 @@ from placebench.compare.comparability import (
     known_facts,
 )
 from placebench.compare.comparison import PlacementResult, against, launches_compared
+from placebench.compare.gains import OverlapGain, gains_within
 from placebench.compare.measured import Measured
 from placebench.compare.metrics import (
     LOG_CLOCK,
@@ -232,6 +233,20 @@ def step_changes(comparison: ArmComparison) -> list[tuple[str, StepChange]]:
     return [(name, change) for name, change in changes if change]
 
 
+def gains_of_runs(comparison: ArmComparison) -> tuple[OverlapGain, ...]:
+    """What the overlap gains by itself, of arms of one run.
+
+    Launches of different runs were not interleaved, and more than the overlap may differ between them: what a factor
+    of theirs owes to the overlap is not known.
+    """
+    found: list[OverlapGain] = []
+    for run in dict.fromkeys(arm.run for arm in comparison.arms if arm.run):
+        results = [arm.side[1] for arm in comparison.arms if arm.run == run and arm.side]
+        first = results[0] if comparison.arms[0].run == run else None
+        found += gains_within(results, first, comparison.min_effect)
+    return tuple(found)
+
+
 def alone(arm: Arm) -> str:
     """The step time of an arm that is compared with nothing, in one sentence."""
     step = arm.estimate(STEP_TIME.key)
@@ -270,6 +285,7 @@ def warnings(comparison: ArmComparison) -> tuple[str, ...]:
         counts = [arm.facts.get("devices") for arm in (other, first)]
         if None not in counts and counts[0] != counts[1]:
             lines.append(f"{other.name} has {counts[0]} devices, {first.name} {counts[1]}: compare tokens/s/device.")
+    lines += unequal_gains(gains_of_runs(comparison))
     lines += [line for arm in comparison.arms if arm.overlapping for line in _overlaps(arm)]
     return tuple(dict.fromkeys([*lines, *(flag for arm in comparison.arms for flag in arm.flags)]))
 

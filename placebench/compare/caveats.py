@@ -3,13 +3,13 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pandas as pd
 
 from placebench.compare.comparison import GPM_LOAD, Comparison, PlacementResult
-from placebench.compare.gains import overlap_gains
+from placebench.compare.gains import OverlapGain, overlap_gains
 from placebench.compare.hardware import hardware_warnings
 from placebench.compare.metrics import LOAD, STEP_TIME
 from placebench.compare.run import Launch, Run, is_whole_step
@@ -139,7 +139,12 @@ def _unequal_work(comparison: Comparison) -> Iterator[str]:
         if other.work is None or step is None:
             continue
         yield _unequal(first, other, step, other.work)
-    for gain in overlap_gains(comparison):
+    yield from unequal_gains(overlap_gains(comparison))
+
+
+def unequal_gains(gains: Iterable[OverlapGain]) -> Iterator[str]:
+    """Of which placements the overlap's factor is of steps with unequal work."""
+    for gain in gains:
         if gain.work is not None:
             yield _unequal(gain.base, gain.result, gain.overlap, gain.work)
 

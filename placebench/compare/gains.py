@@ -46,11 +46,24 @@ def overlap_gains(comparison: Comparison) -> tuple[OverlapGain, ...]:
 
     What is compared with the first placement is not told twice: no pair has the first in it.
     """
+    return gains_within(comparison.results, comparison.first, comparison.min_effect)
+
+
+def gains_within(
+    results: Sequence[PlacementResult], first: PlacementResult | None, min_effect: float
+) -> tuple[OverlapGain, ...]:
+    """The same of some of a run's placements, whose launches are pairs.
+
+    Args:
+        results: the placements.
+        first: the one of them that others are compared with; None where that is of another run.
+        min_effect: smallest effect of interest, as a fraction.
+    """
     found = []
-    for result in comparison.results[1:]:
-        base = _base(result, comparison.results)
-        if base is not None and base is not comparison.first:
-            found.append(_gain(comparison, base, result))
+    for result in results:
+        base = _base(result, results)
+        if base is not None and first is not base and first is not result:
+            found.append(_gain(first, base, result, min_effect))
     return tuple(gain for gain in found if gain)
 
 
@@ -73,17 +86,19 @@ def tell_gain(gain: OverlapGain, first: str) -> str:
     )
 
 
-def _gain(comparison: Comparison, base: PlacementResult, result: PlacementResult) -> OverlapGain | None:
+def _gain(
+    first: PlacementResult | None, base: PlacementResult, result: PlacementResult, min_effect: float
+) -> OverlapGain | None:
     """The factors over the rounds that all their placements have, as others would not be those of one product."""
-    first = comparison.first
-    common = set(first.measured_rounds).intersection(base.measured_rounds, result.measured_rounds)
     split = together = None
     is_whole = base.measured_rounds == result.measured_rounds
-    if common and _is_split_alone(first.placement, base.placement):
-        is_whole = is_whole and first.measured_rounds == base.measured_rounds
-        first, base, result = (side.of_rounds(common) for side in (first, base, result))
-        split, together = (pair(first, side, comparison.min_effect).ratio(STEP_TIME) for side in (base, result))
-    pairing = pair(base, result, comparison.min_effect)
+    if first and _is_split_alone(first.placement, base.placement):
+        common = set(first.measured_rounds).intersection(base.measured_rounds, result.measured_rounds)
+        if common:
+            is_whole = is_whole and first.measured_rounds == base.measured_rounds
+            first, base, result = (side.of_rounds(common) for side in (first, base, result))
+            split, together = (pair(first, side, min_effect).ratio(STEP_TIME) for side in (base, result))
+    pairing = pair(base, result, min_effect)
     overlap = pairing.ratio(STEP_TIME)
     if overlap is None:
         return None

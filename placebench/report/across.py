@@ -7,9 +7,19 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from placebench import __version__
-from placebench.compare.across import ArmComparison, alone, are_pairs, headline, reasons, step_changes, warnings
+from placebench.compare.across import (
+    ArmComparison,
+    alone,
+    are_pairs,
+    gains_of_runs,
+    headline,
+    reasons,
+    step_changes,
+    warnings,
+)
 from placebench.compare.arms import Arm
 from placebench.compare.engines import slower_side
+from placebench.compare.gains import tell_gain
 from placebench.compare.reasons import waiting
 from placebench.compare.statistics import CONFIDENCE
 from placebench.compare.text import plural
@@ -20,8 +30,11 @@ from placebench.report.figures import phases_over_steps
 from placebench.report.files import write_pages
 from placebench.report.method import interval_of_ratios, values_of_steps
 from placebench.report.plots import Plot, phases, ratios
+from placebench.report.queue_plot import CAPTION as QUEUE_CAPTION
+from placebench.report.queue_plot import TITLE as QUEUE_TITLE
+from placebench.report.queue_plot import queue_over_steps
 from placebench.report.schema import Fact, LaunchSummary, Method, PlacementSummary, Source, Summary
-from placebench.report.summary import critical_path, quantities, times
+from placebench.report.summary import critical_path, overlap_gain, quantities, times
 from placebench.report.waterfall import draw_changes
 from placebench.runfolder import Status
 
@@ -38,6 +51,8 @@ def summarize_arms(comparison: ArmComparison, warmup_steps: int, command: tuple[
     """
     launches = sum(len(arm.launches) for arm in comparison.arms)
     first, *others = comparison.arms
+    gains = gains_of_runs(comparison)
+    told = {gain.result.name: tell_gain(gain, first.name) for gain in gains}
     return Summary(
         kind="comparison",
         placebench=__version__,
@@ -62,7 +77,8 @@ def summarize_arms(comparison: ArmComparison, warmup_steps: int, command: tuple[
         versions={},
         git=None,
         warnings=warnings(comparison),
-        placements=tuple(_arm(comparison, arm) for arm in comparison.arms),
+        placements=tuple(_arm(comparison, arm, told.get(arm.name)) for arm in comparison.arms),
+        overlap_gains=tuple(map(overlap_gain, gains)),
         launches=tuple(
             LaunchSummary(
                 round=number, placement=arm.name, status=Status.DONE, error=None, steps=launch.steps,
@@ -89,7 +105,7 @@ def _left_out(comparison: ArmComparison, warmup_steps: int) -> str:
     return f"{' and '.join(text for is_log, text in ((True, logs), (False, runs)) if is_log in sides)} left out"
 
 
-def _arm(comparison: ArmComparison, arm: Arm) -> PlacementSummary:
+def _arm(comparison: ArmComparison, arm: Arm, gain: str | None) -> PlacementSummary:
     first = comparison.arms[0]
     result = arm.side[1] if arm.side else None
     against = first.side[1] if first.side and arm is not first else None
@@ -101,7 +117,7 @@ def _arm(comparison: ArmComparison, arm: Arm) -> PlacementSummary:
         overlap=result.placement.overlap if result else "",
         launches=len(arm.launches),
         headline=verdict,
-        reasons=why,
+        reasons=(*why, gain) if gain else why,
         quantities=quantities(arm, comparison.metrics),
         controller_view=(),
         overlaps=times(result, "overlap/") if result else (),
@@ -166,6 +182,7 @@ def _draw(comparison: ArmComparison) -> Iterator[Plot]:
             phases,
         ),
         ("steps", "Phases over the steps", "Seconds of each phase in every step, warm-up included.", _steps),
+        ("queue", QUEUE_TITLE, QUEUE_CAPTION, _queue),
     )
     for name, title, caption, draw in drawn:
         figure = draw(comparison)
@@ -180,3 +197,7 @@ def _differences(comparison: ArmComparison) -> Figure | None:
 def _steps(comparison: ArmComparison) -> Figure:
     timings = pd.concat([arm.timings.assign(arm=arm.name) for arm in comparison.arms], ignore_index=True)
     return phases_over_steps(timings[timings["kind"] != Kind.DETAIL], by="arm")
+
+
+def _queue(comparison: ArmComparison) -> Figure | None:
+    return queue_over_steps([arm.side for arm in comparison.arms if arm.side])

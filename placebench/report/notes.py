@@ -53,11 +53,13 @@ def _about_headlines(summary: Summary) -> str:
 
 def _about_gains(summary: Summary) -> Iterator[str]:
     if summary.overlap_gains:
+        which = "each, paired as all ratios are"
+        if summary.kind == "comparison":
+            which = "of one run each, paired by its rounds"
         yield (
-            "Gain of the split and of the overlap: step times of two placements each, paired as all ratios are; below 1"
-            " is faster. Factors to read beside the verdicts: they have none of their own, and are not among what those"
-            " are corrected for. Each is measured by itself, so the two may give a little more or less than both"
-            " together."
+            f"Gain of the split and of the overlap: step times of two placements {which}; below 1 is faster. Factors to"
+            " read beside the verdicts: they have none of their own, and are not among what those are corrected for."
+            " Each is measured by itself, so the two may give a little more or less than both together."
         )
 
 
@@ -78,6 +80,7 @@ def _comparison_notes(summary: Summary) -> tuple[str, ...]:
         f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"
         f" within {effect}, else undecided; undecided, too, with one launch of an arm{_about_headlines(summary)}.",
         *(f"{found.label}: {found.meaning}." for found in placement_metrics(()) if found.key in measured),
+        *_about_gains(summary),
         "Phases bear placebench's name where they mean the same, else the log's own. Phases that overlap, parts of"
         " phases and times outside the step are never added up.",
     )

@@ -17,6 +17,8 @@ from placebench.compare.text import interval, ratio
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
 from placebench.report.figures import mean_per_phase, phases_over_steps
 from placebench.report.peaks import shares_of_peak
+from placebench.report.queue_plot import CAPTION as QUEUE_CAPTION
+from placebench.report.queue_plot import TITLE as QUEUE_TITLE
 from placebench.report.queue_plot import queue_over_steps
 from placebench.report.style import WIDTH, phase_colors
 from placebench.report.timeline import timeline
@@ -95,14 +97,7 @@ def draw_plots(comparison: Comparison) -> Iterator[Plot]:
             "Seconds of each phase from submission to result, mean of the launches, warm-up included.",
             steps,
         ),
-        (
-            "queue",
-            "Sequences that wait for the trainer",
-            "Where engines are apart from learners: sequences ready to be trained on in each step, on average and at"
-            " most, mean of the launches, warm-up included. The dashed line, batch size · staleness, is where engines"
-            " have nothing left to do until the next update.",
-            queue_over_steps,
-        ),
+        ("queue", QUEUE_TITLE, QUEUE_CAPTION, _queue),
     )
     for name, title, caption, draw in drawn:
         figure = draw(comparison)
@@ -177,6 +172,10 @@ def steps(comparison: Comparison) -> Figure | None:
     """Phases over the steps, one panel a placement."""
     frames = [frame for result in comparison.results if (frame := _step_timings(result)) is not None]
     return phases_over_steps(pd.concat(frames, ignore_index=True), by="placement") if frames else None
+
+
+def _queue(comparison: Comparison) -> Figure | None:
+    return queue_over_steps([(comparison.run, result) for result in comparison.results])
 
 
 def _step_timings(result: PlacementResult) -> pd.DataFrame | None:

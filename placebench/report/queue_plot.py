@@ -1,5 +1,6 @@
 """The queue between engines and learners over the steps: how many sequences wait for the trainer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +11,18 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.comparison import PlacementResult
+from placebench.compare.reasons import Side
+from placebench.compare.run import Run
 from placebench.report.style import WIDTH, frame_panels, set_title
 
 MEAN, MOST = "training/queue_mean", "training/queue_max"
+TITLE = "Sequences that wait for the trainer"
+CAPTION = (
+    "Where engines are apart from learners: sequences ready to be trained on in each step, on average and at most, mean"
+    " of the launches, warm-up included. The dashed line, batch size · staleness, is where engines have nothing left to"
+    " do until the next update."
+)
 PANEL_COLUMNS = 2
 PANEL_HEIGHT = 2.3
 COLOR = "#004488"
@@ -36,9 +45,9 @@ class _Queue:
     ahead: int
 
 
-def queue_over_steps(comparison: Comparison) -> Figure | None:
+def queue_over_steps(sides: Sequence[Side]) -> Figure | None:
     """Sequences that wait in every step, one panel a placement; None where no placement has such a queue."""
-    queues = [queue for result in comparison.results if (queue := _queue(comparison, result))]
+    queues = [queue for run, result in sides if (queue := _queue(run, result))]
     if not queues:
         return None
     columns = min(len(queues), PANEL_COLUMNS)
@@ -65,12 +74,12 @@ def queue_over_steps(comparison: Comparison) -> Figure | None:
     return figure
 
 
-def _queue(comparison: Comparison, result: PlacementResult) -> _Queue | None:
+def _queue(run: Run, result: PlacementResult) -> _Queue | None:
     launches = [launch.steps[[MEAN, MOST]] for launch in result.launches if {MEAN, MOST} <= set(launch.steps)]
     fill = pd.concat(launches).groupby(level="step").mean().dropna() if launches else pd.DataFrame()
     if fill.empty:
         return None
-    batch = comparison.run.manifest.get("workload", {}).get("batch", {})
+    batch = run.manifest.get("workload", {}).get("batch", {})
     ahead = result.placement.staleness * int(batch.get("size", 0))
     return _Queue(result.name, fill.reindex(range(int(fill.index.min()), int(fill.index.max()) + 1)), ahead)
 

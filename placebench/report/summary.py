@@ -88,7 +88,7 @@ def summarize(comparison: Comparison) -> Summary:
         calibration=summarize_calibration(comparison),
         placements=placements,
         scaling=tuple(_scaling(found) for found in measure_scaling(comparison)),
-        overlap_gains=tuple(_overlap_gain(gain) for gain in gains),
+        overlap_gains=tuple(map(overlap_gain, gains)),
         launches=tuple(_launch(launch, values[launch.placement].get(launch.round, {})) for launch in run.launches),
         suggestion=_suggestion(comparison),
     )
@@ -190,7 +190,8 @@ def _scaling(found: ScalingResult) -> ScalingSummary:
     )
 
 
-def _overlap_gain(found: MeasuredGain) -> OverlapGain:
+def overlap_gain(found: MeasuredGain) -> OverlapGain:
+    """The factors of a placement with more overlap."""
     return OverlapGain(
         placement=found.result.name,
         base=found.base.name,
