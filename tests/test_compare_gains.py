@@ -12,7 +12,7 @@ from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, read_json
 from placebench.compare.across import ArmComparison, compare_arms, gains_of_runs
 from placebench.compare.caveats import caveats
 from placebench.compare.comparison import compare_run
-from placebench.compare.gains import OverlapGain, overlap_gains, tell_gain
+from placebench.compare.gains import OverlapGain, overlap_gains, tell_gain, told_gains
 from placebench.compare.sources import ReadingOptions, Source, read_arms
 from placebench.errors import UsageError
 from placebench.report import build_report, show
@@ -68,20 +68,30 @@ def test_split_and_overlap_by_hand(tmp_path: Path) -> None:
     )
 
 
-def test_every_overlap_is_told_against_the_least(tmp_path: Path) -> None:
+def test_every_overlap_is_told_against_each_with_less(tmp_path: Path) -> None:
     found = gains(tmp_path, "standard", "split", UPDATES, NONE)
-    assert [(gain.result.name, gain.base.name) for gain in found] == [("split", NONE), (UPDATES, NONE)]
-    assert [gain.overlap.value for gain in found] == pytest.approx([1 / 1.25, 1.1 / 1.25], rel=1e-3)
+    pairs = [("split", NONE), ("split", UPDATES), (UPDATES, NONE)]
+    assert [(gain.result.name, gain.base.name) for gain in found] == pairs
+    assert [gain.overlap.value for gain in found] == pytest.approx([1 / 1.25, 1 / 1.1, 1.1 / 1.25], rel=1e-3)
+    assert [gain.split is None for gain in found] == [False, True, False]
+    assert tell_gain(found[1], "standard") == (
+        "The overlap beyond updates: a step of split takes 0.909 (0.909–0.909) times as long as one of"
+        " split/overlap=updates."
+    )
+    told = told_gains(found, "standard")
+    assert {name: len(sentences) for name, sentences in told.items()} == {"split": 2, UPDATES: 1}
 
 
-@pytest.mark.parametrize("names", [("split", NONE), (NONE, "split"), (NONE, UPDATES, "split"), ("standard", "split")])
+@pytest.mark.parametrize("names", [("split", NONE), (NONE, "split"), (UPDATES, "split"), ("standard", "split")])
 def test_what_is_compared_with_the_first_is_not_told_twice(tmp_path: Path, names: tuple[str, ...]) -> None:
     assert gains(tmp_path, *names) == ()
 
 
 def test_of_three_overlaps_the_two_that_are_not_first_are_told(tmp_path: Path) -> None:
-    (gain,) = gains(tmp_path, "split", UPDATES, NONE)
+    (gain,) = gains(tmp_path / "most", "split", UPDATES, NONE)
     assert (gain.result.name, gain.base.name, gain.split) == (UPDATES, NONE, None)
+    (gain,) = gains(tmp_path / "least", NONE, UPDATES, "split")
+    assert (gain.result.name, gain.base.name, gain.split) == ("split", UPDATES, None)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +189,9 @@ def test_unequal_work_of_the_two_is_a_warning(tmp_path: Path) -> None:
 
 def test_factors_against_the_first_are_the_ratios_of_the_run(tmp_path: Path) -> None:
     comparison = compare_run(SyntheticRun(LAYOUTS, pace=pace).write(tmp_path / "run"))
-    for gain in overlap_gains(comparison):
+    against_none = [gain for gain in overlap_gains(comparison) if gain.base.name == NONE]
+    assert len(against_none) == 2
+    for gain in against_none:
         for side, factor in ((gain.base, gain.split), (gain.result, gain.together)):
             ratio = side.ratios["step_time"]
             assert ratio is not None
@@ -214,7 +226,7 @@ def test_arms_of_one_run_have_the_gains_of_its_report(tmp_path: Path) -> None:
     own = [(gain.split, gain.overlap, gain.together) for gain in overlap_gains(compare_run(path))]
     found = gains_of_runs(arms_of((path, None)))
     assert [(gain.split, gain.overlap, gain.together) for gain in found] == own
-    assert len(own) == 2
+    assert len(own) == 3
 
 
 def test_arms_of_different_runs_have_no_gain(tmp_path: Path) -> None:
@@ -242,6 +254,20 @@ def test_the_report_of_arms_has_their_gains(tmp_path: Path) -> None:
     assert "step times of two placements of one run each, paired by its rounds" in markdown
     (row,) = summary.overlap_gains
     assert (row.placement, row.base, row.overlap.pairs) == ("split", NONE, 3)
+
+
+def test_every_report_has_each_gain_of_three_overlaps(tmp_path: Path) -> None:
+    path = SyntheticRun(LAYOUTS, pace=pace).write(tmp_path / "run")
+    comparison = arms_of((path, None))
+    for summary in (summarize(compare_run(path)), summarize_arms(comparison, 2)):
+        bases = [(row.placement, row.base, row.together is None) for row in summary.overlap_gains]
+        assert bases == [("split", NONE, False), ("split", UPDATES, True), (UPDATES, NONE, False)]
+        assert ("split", UPDATES, "–", "–", "0.909", "0.909–0.909", "–", "–") in gain_grid(summary).rows
+        reasons = summary.placements[1].reasons
+        assert [text.partition(":")[0] for text in reasons[-2:]] == [
+            "Split and overlap told apart",
+            "The overlap beyond updates",
+        ]
 
 
 def test_a_run_without_such_placements_has_no_gains(tmp_path: Path) -> None:

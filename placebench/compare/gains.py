@@ -20,11 +20,11 @@ from placebench.placement import Overlap
 
 @dataclass(frozen=True)
 class OverlapGain:
-    """A placement against the one that differs from it in less overlap alone.
+    """A placement against one that differs from it in less overlap alone.
 
     Attributes:
         result: the placement.
-        base: the same with the least overlap that the run has.
+        base: the same with less overlap.
         split: step time of the base over that of the first placement; None where it is not the split's doing alone.
         overlap: step time of the placement over that of the base.
         together: step time of the placement over that of the first; None where `split` is.
@@ -44,7 +44,8 @@ class OverlapGain:
 def overlap_gains(comparison: Comparison) -> tuple[OverlapGain, ...]:
     """What the overlap gains by itself, of every placement that the run also has with less overlap.
 
-    What is compared with the first placement is not told twice: no pair has the first in it.
+    Against each of these, the one with the least overlap first. What is compared with the first placement is not told
+    twice: no pair has the first in it.
     """
     return gains_within(comparison.results, comparison.first, comparison.min_effect)
 
@@ -61,9 +62,9 @@ def gains_within(
     """
     found = []
     for result in results:
-        base = _base(result, results)
-        if base is not None and first is not base and first is not result:
-            found.append(_gain(first, base, result, min_effect))
+        for base in _bases(result, results):
+            if first is not base and first is not result:
+                found.append(_gain(first, base, result, min_effect))
     return tuple(gain for gain in found if gain)
 
 
@@ -78,12 +79,22 @@ def tell_gain(gain: OverlapGain, first: str) -> str:
     rounds = "" if gain.rounds is None else f", over the {plural(gain.rounds, 'round')} with"
     if gain.split is None or gain.together is None:
         lost = ", launches not paired" if gain.rounds == 0 else rounds and f"{rounds} both"
-        return f"The overlap by itself: a step of {name} takes {overlap} times as long as one of {base}{lost}."
+        less = Overlap(gain.base.placement.overlap)
+        which = "by itself" if less is Overlap.NONE else f"beyond {less}"
+        return f"The overlap {which}: a step of {name} takes {overlap} times as long as one of {base}{lost}."
     return (
         f"Split and overlap told apart{rounds and f'{rounds} all three'}: the split by itself makes a step"
         f" {_factor(gain.split)} times as long ({base} against {first}), the overlap {overlap} times ({name} against"
         f" {base}), both together {_factor(gain.together)} times."
     )
+
+
+def told_gains(gains: Sequence[OverlapGain], first: str) -> dict[str, tuple[str, ...]]:
+    """The sentences of each placement, by its name; `first` is the name of the first one."""
+    return {
+        name: tuple(tell_gain(gain, first) for gain in gains if gain.result.name == name)
+        for name in dict.fromkeys(gain.result.name for gain in gains)
+    }
 
 
 def _gain(
@@ -109,8 +120,8 @@ def _factor(found: Ratio) -> str:
     return factor(found.value, found.low, found.high)
 
 
-def _base(result: PlacementResult, results: Sequence[PlacementResult]) -> PlacementResult | None:
-    """The measured placement with the least overlap of those that differ from a result in less overlap alone."""
+def _bases(result: PlacementResult, results: Sequence[PlacementResult]) -> list[PlacementResult]:
+    """The measured placements that differ from a result in less overlap alone, the one with the least first."""
     order = list(Overlap)
     less = [
         other
@@ -119,7 +130,7 @@ def _base(result: PlacementResult, results: Sequence[PlacementResult]) -> Placem
         and order.index(Overlap(other.placement.overlap)) < order.index(Overlap(result.placement.overlap))
         and _but_for_overlap(other.placement) == _but_for_overlap(result.placement)
     ]
-    return min(less, key=lambda other: order.index(Overlap(other.placement.overlap)), default=None)
+    return sorted(less, key=lambda other: order.index(Overlap(other.placement.overlap)))
 
 
 def _but_for_overlap(placement: RunPlacement) -> RunPlacement:

@@ -19,7 +19,7 @@ from placebench.compare.across import (
 )
 from placebench.compare.arms import Arm
 from placebench.compare.engines import slower_side
-from placebench.compare.gains import tell_gain
+from placebench.compare.gains import told_gains
 from placebench.compare.reasons import waiting
 from placebench.compare.statistics import CONFIDENCE
 from placebench.compare.text import plural
@@ -52,7 +52,7 @@ def summarize_arms(comparison: ArmComparison, warmup_steps: int, command: tuple[
     launches = sum(len(arm.launches) for arm in comparison.arms)
     first, *others = comparison.arms
     gains = gains_of_runs(comparison)
-    told = {gain.result.name: tell_gain(gain, first.name) for gain in gains}
+    told = told_gains(gains, first.name)
     return Summary(
         kind="comparison",
         placebench=__version__,
@@ -77,7 +77,7 @@ def summarize_arms(comparison: ArmComparison, warmup_steps: int, command: tuple[
         versions={},
         git=None,
         warnings=warnings(comparison),
-        placements=tuple(_arm(comparison, arm, told.get(arm.name)) for arm in comparison.arms),
+        placements=tuple(_arm(comparison, arm, told.get(arm.name, ())) for arm in comparison.arms),
         overlap_gains=tuple(map(overlap_gain, gains)),
         launches=tuple(
             LaunchSummary(
@@ -105,7 +105,7 @@ def _left_out(comparison: ArmComparison, warmup_steps: int) -> str:
     return f"{' and '.join(text for is_log, text in ((True, logs), (False, runs)) if is_log in sides)} left out"
 
 
-def _arm(comparison: ArmComparison, arm: Arm, gain: str | None) -> PlacementSummary:
+def _arm(comparison: ArmComparison, arm: Arm, gains: tuple[str, ...]) -> PlacementSummary:
     first = comparison.arms[0]
     result = arm.side[1] if arm.side else None
     against = first.side[1] if first.side and arm is not first else None
@@ -117,7 +117,7 @@ def _arm(comparison: ArmComparison, arm: Arm, gain: str | None) -> PlacementSumm
         overlap=result.placement.overlap if result else "",
         launches=len(arm.launches),
         headline=verdict,
-        reasons=(*why, gain) if gain else why,
+        reasons=(*why, *gains),
         quantities=quantities(arm, comparison.metrics),
         controller_view=(),
         overlaps=times(result, "overlap/") if result else (),

@@ -215,12 +215,13 @@ class ScalingSummary(_Part):
 
 
 class OverlapGain(_Part):
-    """A placement against the one that differs from it in less overlap alone; step times, without a verdict."""
+    """A placement against one that differs from it in less overlap alone; step times, without a verdict."""
 
     placement: str
-    base: str = Field(description="the same with the least overlap that the run has")
+    base: str = Field(description="the same with less overlap; one of these a row")
     split: Factor | None = Field(
-        description="base over the first placement; null where they differ in more than how pools share the devices"
+        description="base over the first placement; null where they differ in more than how pools share the devices, or"
+        " something overlaps in either"
     )
     overlap: Factor = Field(description="placement over base")
     together: Factor | None = Field(description="placement over the first placement; null where split is")

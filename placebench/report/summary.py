@@ -14,7 +14,7 @@ from placebench.compare.comparison import Comparison, PlacementResult
 from placebench.compare.efficiency import basis
 from placebench.compare.engines import slower_side
 from placebench.compare.gains import OverlapGain as MeasuredGain
-from placebench.compare.gains import overlap_gains, tell_gain
+from placebench.compare.gains import overlap_gains, told_gains
 from placebench.compare.launches import launch_times
 from placebench.compare.measured import Measured
 from placebench.compare.metrics import Metric, controller_metric, device_metrics, wait_metrics
@@ -55,8 +55,8 @@ def summarize(comparison: Comparison) -> Summary:
     run = comparison.run
     manifest = run.manifest
     gains = overlap_gains(comparison)
-    told = {gain.result.name: tell_gain(gain, comparison.first.name) for gain in gains}
-    placements = tuple(_placement(comparison, result, told.get(result.name)) for result in comparison.results)
+    told = told_gains(gains, comparison.first.name)
+    placements = tuple(_placement(comparison, result, told.get(result.name, ())) for result in comparison.results)
     values = {one.name: _launch_values(one, result) for one, result in zip(placements, comparison.results, strict=True)}
     return Summary(
         placebench=__version__,
@@ -102,7 +102,7 @@ def _suggestion(comparison: Comparison) -> Suggestion | None:
     return Suggestion(placement=found.placement, text=found.text, forecasts=forecasts)
 
 
-def _placement(comparison: Comparison, result: PlacementResult, gain: str | None) -> PlacementSummary:
+def _placement(comparison: Comparison, result: PlacementResult, gains: tuple[str, ...]) -> PlacementSummary:
     verdict, why = _verdict(comparison, result)
     return PlacementSummary(
         name=result.name,
@@ -111,7 +111,7 @@ def _placement(comparison: Comparison, result: PlacementResult, gain: str | None
         overlap=result.placement.overlap,
         launches=len(result.launches),
         headline=verdict,
-        reasons=(*why, gain) if gain else why,
+        reasons=(*why, *gains),
         quantities=quantities(result, comparison.metrics),
         controller_view=quantities(result, (controller_metric(phase) for phase in comparison.phases)),
         overlaps=times(result, "overlap/"),
