@@ -15,7 +15,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from placebench.compare.run import load_run
+from placebench.compare.run_reading import load_run
 from placebench.compare.statistics import Better, LaunchValue, Verdict, compare, control_false_discoveries
 from placebench.logs import Kind, read_run
 

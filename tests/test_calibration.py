@@ -15,7 +15,7 @@ from synthetic_run import STANDARD, SyntheticRun
 
 from placebench.compare.calibration import find_calibration
 from placebench.compare.comparison import compare_run
-from placebench.compare.run import load_run
+from placebench.compare.run_reading import load_run
 from placebench.compare.statistics import Verdict, detectable_effect
 from placebench.compare.variation import bootstrap_variance, compare_with_itself
 from placebench.plan import RunRequest

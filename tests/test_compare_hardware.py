@@ -8,7 +8,7 @@ from synthetic_run import GIB, GPU_SAMPLES, STANDARD, SyntheticRun, gpu_run
 
 from placebench.compare.caveats import caveats
 from placebench.compare.comparison import compare_run
-from placebench.compare.run import load_run
+from placebench.compare.run_reading import load_run
 from placebench.runfolder import append_jsonl, read_jsonl
 
 

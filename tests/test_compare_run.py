@@ -14,7 +14,7 @@ from placebench.compare.arms import run_arms
 from placebench.compare.caveats import caveats, load_meaning
 from placebench.compare.comparison import compare_run
 from placebench.compare.reasons import headline
-from placebench.compare.run import load_run
+from placebench.compare.run_reading import load_run
 from placebench.errors import UsageError
 from placebench.report.notes import notes
 from placebench.report.summary import summarize

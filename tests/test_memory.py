@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placebench.engine_memory import EngineMemory
-from placebench.memory import Parts, estimate_memory
+from placebench.memory import estimate_memory
+from placebench.model_memory import Parts
 from placebench.models import PRESETS, ModelShape
 from placebench.placement import Role
 from placebench.ppo import models

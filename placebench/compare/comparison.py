@@ -24,7 +24,8 @@ from placebench.compare.metrics import (
     placement_metrics,
 )
 from placebench.compare.pairing import hold_details, hold_headlines, pair
-from placebench.compare.run import Launch, Run, RunPlacement, load_run
+from placebench.compare.run import Launch, Run, RunPlacement
+from placebench.compare.run_reading import load_run
 from placebench.compare.statistics import (
     MIN_EFFECT,
     LaunchValue,

@@ -9,7 +9,8 @@ import pandas as pd
 
 from placebench.compare.metrics import STEP_TIME, TOKENS, Metric
 from placebench.compare.pairing import pair
-from placebench.compare.run import Run, RunPlacement, load_run
+from placebench.compare.run import Run, RunPlacement
+from placebench.compare.run_reading import load_run
 from placebench.compare.statistics import estimate, middle
 from placebench.placement import Scaling
 

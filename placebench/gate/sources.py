@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from placebench.compare.run import load_run
+from placebench.compare.run_reading import load_run
 from placebench.compare.sources import exists, is_run
 from placebench.errors import PlacebenchError, UsageError
 from placebench.gate.baseline import Baseline, load_baseline
