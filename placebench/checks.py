@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from placebench.errors import MissingExtraError, Reasons, UsageError
+from placebench.launchers import TORCHRUN
 from placebench.models import PRESETS, ModelShape, is_folder, model_shape, score_count
 from placebench.progress import format_bytes
 from placebench.reading import parse_json, refuse_pipe
@@ -43,9 +44,9 @@ except UsageError as error:
 """
 
 
-def missing_packages() -> Iterator[str]:
-    """The extra that the training job needs, when a package of it is not installed."""
-    missing = [name for name in JOB_PACKAGES if find_spec(name) is None]
+def missing_packages(launcher: str) -> Iterator[str]:
+    """The extra that the training job needs, when a package of it is not installed; without Ray, its is not needed."""
+    missing = [name for name in JOB_PACKAGES if find_spec(name) is None and (name, launcher) != ("ray", TORCHRUN)]
     if missing:
         yield str(MissingExtraError("placebench run", "run", ", ".join(missing)))
 

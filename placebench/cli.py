@@ -29,6 +29,7 @@ from placebench.commands.shared import (
     read_share,
 )
 from placebench.errors import InterruptedRunError, PlacebenchError
+from placebench.launchers import LAUNCHERS
 from placebench.rounds import MOST_ROUNDS
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ _option = partial(click.option, cls=ToldOption)
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="YAML of workload keys, placements, rounds, devices, name, out.",
+    help="YAML of workload keys, placements, rounds, devices, name, out, launcher.",
 )
 @_option(
     "--step-timeout", type=_SECONDS, help="Give a launch up after so many seconds without progress.  [default: 600]"
@@ -235,6 +236,7 @@ _option = partial(click.option, cls=ToldOption)
     metavar="CHECKPOINT",
     help="Begin every launch after its last step.",
 )
+@_option("--launcher", type=click.Choice(LAUNCHERS), help="What starts the workers; torchrun: of ddp.  [default: ray]")
 @_option("--ray-address", metavar="ADDRESS", help="Run on an existing Ray cluster: host:port, or auto.")
 @_option("--placement-timeout", type=_SECONDS, help="On a Ray cluster: wait for devices so long.  [default: 60]")
 @click.option("--dry-run", is_flag=True, help="Print the checked plan and start nothing.")

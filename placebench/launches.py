@@ -146,6 +146,7 @@ class Launcher:
             "workload": placed_workload(self._plan.workload, launch.placement.placement).model_dump(mode="json"),
             "ray_temp_dir": str(mark.ray_temp_dir),
             "cluster": self._plan.cluster.to_dict() if self._plan.cluster else None,
+            "launcher": self._plan.launcher,
             "sample_hz": self._plan.sample_hz,
             "step_timeout_s": self._plan.step_timeout_s,
             "checkpoint_every": self._plan.checkpoint_every,

@@ -104,6 +104,7 @@ def _describe(plan: Plan, command: Sequence[str]) -> dict[str, Any]:
         "steps": plan.workload.steps,
         "warmup_steps": plan.workload.warmup_steps,
         "sample_hz": plan.sample_hz,
+        "launcher": plan.launcher,
         "checkpoint_every": plan.checkpoint_every,
         "resumed_from": {"checkpoint": str(plan.start.path), "step": plan.start.step} if plan.start else None,
         "workload": plan.workload.model_dump(mode="json"),

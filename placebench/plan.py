@@ -12,6 +12,7 @@ from placebench.cluster.discovery import DEFAULT_PLACEMENT_TIMEOUT_S, Cluster, d
 from placebench.devices import Device, device_to_dict, discover, parse_devices, sharing_note
 from placebench.errors import Reasons, UsageError
 from placebench.expectation import Expectation, expect_from_arithmetic, expect_from_runs, reachable_flops
+from placebench.launchers import RAY, unusable_launcher
 from placebench.memory import MemoryEstimate
 from placebench.models import JobShapes, model_shape
 from placebench.placement import Placement
@@ -51,6 +52,7 @@ class RunRequest:
         dry_run: only the plan is wanted, so that its devices may be described instead of here.
         checkpoint_every: steps from one checkpoint to the next; None for none.
         resume_from: the checkpoint that every launch goes on from; None to begin.
+        launcher: what starts the workers, one of `launchers.LAUNCHERS`; None for Ray.
         ray_address: of an existing Ray cluster, `host:port` or `auto`; None for this host, with a Ray of each launch's
             own.
         placement_timeout_s: seconds a launch waits for its devices of the cluster; None for the default.
@@ -76,6 +78,7 @@ class RunRequest:
     dry_run: bool = False
     checkpoint_every: int | None = None
     resume_from: Path | None = None
+    launcher: str | None = None
     ray_address: str | None = None
     placement_timeout_s: float | None = None
     origin: Callable[[str], str] = field(default=lambda key: "workload")
@@ -140,6 +143,7 @@ class Plan:
         resumed: whether the folder is there already.
         checkpoint_every: steps from one checkpoint of a launch to the next; None for none.
         start: the checkpoint that every launch goes on from; None to begin.
+        launcher: what starts the workers, one of `launchers.LAUNCHERS`.
         cluster: the Ray cluster the devices belong to; None for this host.
     """
 
@@ -159,6 +163,7 @@ class Plan:
     resumed: bool = False
     checkpoint_every: int | None = None
     start: Checkpoint | None = None
+    launcher: str = RAY
     cluster: Cluster | None = None
 
     @property
@@ -251,7 +256,8 @@ def make_plan(request: RunRequest) -> Plan:
     reasons, unread = Reasons(), request.unread
     reasons.add(request.wrong)
     elsewhere = _is_for_elsewhere(request)
-    reasons.add(() if elsewhere else checks.missing_packages())
+    launcher = request.launcher or RAY
+    reasons.add(() if elsewhere else checks.missing_packages(launcher))
     unusable = tuple(checks.unusable_folder(folder.path)) if "out" not in unread else ()
     reasons.add((*wrong_name, *unusable))
     reading = read_workload(request.workload, reasons, request.origin, unread)
@@ -268,6 +274,7 @@ def make_plan(request: RunRequest) -> Plan:
     others: tuple[Placement, ...] = ()
     if "placements" not in unread:
         named, others = readable_placements(words, nodes, reasons, has_critic=has_critic)
+    reasons.add(unusable_launcher(launcher, (*named, *others), request.ray_address))
     placements = tuple(bind(placement, devices) for placement in named) if devices else ()
     path = request.resume_from
     start = reasons.attempt(lambda: read_checkpoint(path)) if path is not None else None
@@ -302,6 +309,7 @@ def make_plan(request: RunRequest) -> Plan:
         sample_hz=DEFAULT_HZ if request.sample_hz is None else request.sample_hz,
         checkpoint_every=request.checkpoint_every,
         start=start,
+        launcher=launcher,
         cluster=cluster,
     )
 

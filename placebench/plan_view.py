@@ -9,6 +9,7 @@ from rich.text import Text
 
 from placebench.devices import Device
 from placebench.fitting import describe_memory
+from placebench.launchers import RAY
 from placebench.placed import placed_workload
 from placebench.placement import Placement, Role
 from placebench.plan import BoundPlacement, Plan
@@ -63,6 +64,8 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
     to_do = len(plan.launches)
     yield "run", str(plan.folder.path)
     yield "devices", describe_devices(plan.devices)
+    if plan.launcher != RAY:
+        yield "launcher", plan.launcher
     yield "model", f"{plan.workload.model}{parameters}, {plan.workload.precision}, {plan.workload.sharding}"
     groups = (
         f" ({batch.size // batch.group_size} prompts × {batch.group_size} responses)" if batch.group_size > 1 else ""

@@ -9,12 +9,13 @@ from typing import Any
 
 from placebench.config import find_line, load_yaml, merge, nest, read_settings
 from placebench.errors import Reasons, UsageError
+from placebench.launchers import LAUNCHERS
 from placebench.plan import RunRequest
 from placebench.rounds import MOST_ROUNDS
 from placebench.workload import keys_below, workload_keys
 from placebench.workload_reading import gives
 
-RUN_KEYS = ("placements", "rounds", "devices", "name", "out")
+RUN_KEYS = ("placements", "rounds", "devices", "name", "out", "launcher")
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ def _run_value(config: Path, key: str, value: Any) -> Any:
         if value != "auto" and (type(value) is not int or not 1 <= value <= MOST_ROUNDS):
             raise UsageError(f"{where}: {value!r} is neither a number from 1 to {MOST_ROUNDS} nor auto")
         return value
+    if key == "launcher" and value not in LAUNCHERS:
+        raise UsageError(f"{where}: {value!r} is neither {' nor '.join(LAUNCHERS)}")
     if key == "placements" and isinstance(value, list) and all(isinstance(word, str) for word in value):
         return ",".join(value)
     if not isinstance(value, str):

@@ -11,6 +11,7 @@ from placebench.cluster.discovery import Cluster
 from placebench.config import flatten, merge
 from placebench.devices import Device, DeviceSpec, device_from_dict
 from placebench.errors import Reasons, UsageError
+from placebench.launchers import recorded_launcher
 from placebench.manifest import recorded_seconds
 from placebench.ownership import live_runs, mark_interrupted
 from placebench.placement import Pool, placement_from_record
@@ -54,6 +55,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         rounds, sample_hz = int(content["rounds"]), float(content["sample_hz"])
         stored_auto = auto_rounds_from(content.get("auto"))
         name, every = str(content["name"]), content.get("checkpoint_every") and int(content["checkpoint_every"])
+        launcher = recorded_launcher(content)
         checkpoint = Path(content["resumed_from"]["checkpoint"]) if content.get("resumed_from") else None
         _read_rest(content)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
@@ -61,7 +63,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
     mark_interrupted(path)
     reasons = Reasons()
     reasons.add(request.wrong)
-    reasons.add(checks.missing_packages())
+    reasons.add(checks.missing_packages(launcher))
     reasons.add(checks.full_disks(path))
     reasons.add(() if content.get("cluster") else cluster_options(request))
     cluster = reasons.attempt(lambda: _present(content, stored, request))
@@ -92,6 +94,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         resumed=True,
         checkpoint_every=every,
         start=start,
+        launcher=launcher,
         cluster=cluster,
     )
 
@@ -203,6 +206,8 @@ def _agree(
         differs("--checkpoint-every", request.checkpoint_every, content.get("checkpoint_every"))
     if request.resume_from is not None:
         reasons.add(["--resume and --resume-from do not go together: a run goes on with the checkpoint it began with"])
+    if request.launcher not in (None, recorded_launcher(content)):
+        differs("--launcher", request.launcher, recorded_launcher(content))
     if request.sample_hz not in (None, content["sample_hz"]):
         differs("--sample-hz", request.sample_hz, content["sample_hz"])
     if isinstance(request.rounds, int) and request.rounds < rounds:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from placebench.config import parse_settings
+from placebench.launchers import RAY
 from placebench.placed import placed_workload
 from placebench.placement_words import parse_placement
 from placebench.runfolder import Trial, read_jsonl
@@ -45,9 +46,14 @@ def run_job(
     program: str | None = None,
     checkpoint_every: int | None = None,
     resume_from: Path | None = None,
+    launcher: str = RAY,
 ) -> Job:
     """Run one launch on CPU devices; `program` replaces the command's module by Python source."""
-    options = {"checkpoint_every": checkpoint_every, "resume_from": str(resume_from) if resume_from else None}
+    options = {
+        "checkpoint_every": checkpoint_every,
+        "resume_from": str(resume_from) if resume_from else None,
+        "launcher": launcher,
+    }
     with launched(folder, placement, devices, *settings, program=program, options=options) as process:
         output, _ = process.communicate(timeout=240)
     return Job(Trial(folder), process.returncode, output)

@@ -3,6 +3,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -111,6 +112,12 @@ def test_a_later_comparison_of_the_same_host_and_workload_uses_it(tmp_path: Path
     assert sentence in (path / "report.html").read_text()
 
 
+def launched_by(launcher: str, path: Path) -> None:
+    """Let a run be one of a launcher."""
+    manifest = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps(manifest | {"launcher": launcher}))
+
+
 def damage(path: Path) -> None:
     (path / "calibration.json").write_text('{"schema_version": 1}')
 
@@ -127,6 +134,8 @@ def nothing(path: Path) -> None:
         ({"workload": {"model": "tiny", "seed": 0, "batch": {"size": 32}, "precision": "float32"}}, nothing, False),
         ({"device_name": "Another device"}, nothing, False),
         ({}, damage, False),
+        ({}, partial(launched_by, "ray"), True),
+        ({}, partial(launched_by, "torchrun"), False),
     ],
 )
 def test_a_calibration_of_another_host_or_workload_is_not_used(

@@ -50,6 +50,11 @@ def write(name: str, text: str) -> str:
         (["run", "--placements", "split:2+1"], "needs 3 devices (actor_pool 2, critic_pool 1), there are 2"),
         (["run", "--model", "gpt9", "--rollout", "torch"], "unknown model 'gpt9': use tiny, qwen2.5-0.5b"),
         (["run", "--placement-timeout", "5"], "--placement-timeout is for a Ray cluster: give --ray-address too"),
+        (["run", "--launcher", "mpi"], "'mpi' is not one of 'ray', 'torchrun'"),
+        (
+            ["run", "--launcher", "torchrun", "--placements", "standard,ddp:1,split"],
+            "--launcher torchrun starts ddp placements alone: leave out standard, split, or --launcher",
+        ),
         (["run", "--steps", "0"], "--steps: steps: input should be greater than 0 (got 0)"),
         (["run", "--steps", "two"], "'two' is not a valid integer"),
         (["run", "--batch-size", "-8"], "--batch-size: batch.size: input should be greater than 0 (got -8)"),

@@ -1,5 +1,6 @@
 """Arms from runs and logs, and what is compared of them."""
 
+import json
 import math
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -203,6 +204,18 @@ def test_placements_of_a_run_beside_a_log_are_compared_in_their_controllers_view
     gen = compared.arms[1].ratios["phase/gen"]
     assert gen is not None
     assert gen.value == pytest.approx(0.9 / 0.5)
+
+
+def test_runs_of_different_launchers_are_told(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a", "b")]
+    for path, launcher in zip(paths, ("ray", "torchrun"), strict=True):
+        SyntheticRun(layouts={"standard": STANDARD}).write(path)
+        manifest = json.loads((path / "run.json").read_text())
+        (path / "run.json").write_text(json.dumps(manifest | {"launcher": launcher}))
+    compared = compare_arms(read_arms([Source(None, path) for path in paths], ReadingOptions()))
+    differing = {fact.name: fact.values for fact in compared.facts if fact.differs}
+    assert differing["launcher"] == ("ray", "torchrun")
+    assert compared.doubts == ()
 
 
 @pytest.mark.parametrize("sample", SAMPLES)

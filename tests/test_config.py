@@ -240,6 +240,7 @@ def test_a_wrong_value_is_traced_to_where_it_was_set(
     ("yaml", "reason"),
     [
         ("rounds: 0\n", "line 1: rounds: 0 is neither a number from 1 to 10000 nor auto"),
+        ("launcher: mpi\n", "line 1: launcher: 'mpi' is neither ray nor torchrun"),
         ("a: 1\nrounds: true\n", "line 2: rounds: True is neither a number"),
         ("placements: 5\n", "line 1: placements: 5 is not a list of words"),
         ("devices: 4\n", "line 1: devices: 4 is not text"),

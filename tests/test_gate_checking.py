@@ -224,6 +224,7 @@ def test_a_number_that_no_launch_has_does_not_pass() -> None:
     [
         ({"host": {"hostname": "b"}}, "host", "host hostname: a → b"),
         ({"versions": {"torch": "2.14"}}, "versions", "version torch: 2.13 → 2.14"),
+        ({"launcher": "torchrun"}, "workload", "the run's launcher: ray → torchrun"),
         ({"workload": {"model": "tiny", "batch": {"size": 8}}}, "workload", "workload batch.size: none → 8"),
     ],
 )  # fmt: skip

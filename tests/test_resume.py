@@ -73,6 +73,7 @@ def test_every_resumption_is_recorded_also_in_a_run_of_a_version_that_recorded_n
         ({"name": "other"}, "--name is other now"),
         ({"out": Path("elsewhere")}, "--out is elsewhere now and"),
         ({"sample_hz": 1.0}, "--sample-hz is 1.0 now and 0.0 in the run"),
+        ({"launcher": "torchrun"}, "--launcher is torchrun now and ray in the run"),
     ],
 )
 def test_a_resumed_run_stays_comparable(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
@@ -131,6 +132,17 @@ def test_a_run_from_before_a_key_goes_on_with_its_default(tmp_path: Path) -> Non
     assert resume_plan(folder, RunRequest(workload={"batch": {"size": 128}})).workload.rollout.memory_share is None
 
 
+def test_a_run_goes_on_with_its_launcher_which_was_ray_where_it_is_not_written_down(tmp_path: Path) -> None:
+    folder = run(plan(tmp_path, placements="ddp:1", launcher="torchrun"), "sys.exit(1)")[0].folder
+    assert resume_plan(folder, RunRequest()).launcher == "torchrun"
+    with pytest.raises(UsageError, match="--launcher is ray now and torchrun in the run"):
+        resume_plan(folder, RunRequest(launcher="ray"))
+    content = json.loads((folder / "run.json").read_text())
+    del content["launcher"]
+    (folder / "run.json").write_text(json.dumps(content))
+    assert resume_plan(folder, RunRequest(launcher="ray")).launcher == "ray"
+
+
 def test_fewer_rounds_or_another_device_cannot_be_resumed(tmp_path: Path) -> None:
     folder = interrupted(tmp_path).folder
     content = json.loads((folder / "run.json").read_text())
@@ -159,6 +171,7 @@ def test_fewer_rounds_or_another_device_cannot_be_resumed(tmp_path: Path) -> Non
         ("rounds", float("inf")),
         ("resumed_from", "a checkpoint"),
         ("cluster", {}),
+        ("launcher", "mpi"),
         ("resumptions", "often"),
         ("resumptions", ["placebench run --resume RUN"]),
         ("resumptions", [{"started": "2026-03-01T10:00:00Z", "command": "placebench run"}]),

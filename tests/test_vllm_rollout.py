@@ -26,8 +26,8 @@ from placebench.engine_memory import EngineMemory, token_cache_bytes
 from placebench.errors import LaunchError
 from placebench.models import PRESETS
 from placebench.ppo.models import model_config
-from placebench.ppo.own_ray import LOOPBACK
 from placebench.ppo.rollout.base import Generated, SamplingSettings
+from placebench.ppo.session import LOOPBACK
 from placebench.ppo.worker import Worker
 from placebench.runfolder import read_jsonl
 from placebench.workload_reading import build_workload

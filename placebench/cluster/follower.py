@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from placebench.cluster.clocks import ClockTable, measure_offset
+from placebench.ppo.session import Calls
 from placebench.runfolder import Trial, append_jsonl
 from placebench.telemetry.spans import CONTROLLER, SpanClock
 
@@ -19,13 +20,17 @@ class Follower:
 
     Args:
         trial: the launch's folder.
-        agents: Ray's handle of the agent of each node.
+        agents: the session's handle of the agent of each node.
         home: the controller's node; None when no device of the launch is there.
         clock: the controller's clock.
+        calls: how the agents' answers are waited for.
     """
 
-    def __init__(self, trial: Trial, agents: Mapping[str, Any], home: str | None, clock: SpanClock) -> None:
+    def __init__(
+        self, trial: Trial, agents: Mapping[str, Any], home: str | None, clock: SpanClock, calls: Calls
+    ) -> None:
         self._trial, self._agents, self._home, self._clock = trial, dict(agents), home, clock
+        self._calls = calls
         self.table = ClockTable(clock)
         # Questions not answered yet: a drained line is in the answer and nowhere else.
         self._asked: dict[str, Any] = {}
@@ -36,11 +41,9 @@ class Follower:
         """Wait for the agents, measure every clock once, then go on in the background.
 
         Raises:
-            ray.exceptions.RayError: an agent cannot start.
+            Exception: an agent cannot start; an error of the session's calls.
         """
-        import ray
-
-        ray.get([agent.now.remote() for agent in self._agents.values()])
+        self._calls.get([agent.now.remote() for agent in self._agents.values()])
         for node in self._agents:
             self._measure(node)
         self._thread.start()
@@ -67,40 +70,32 @@ class Follower:
 
     def _fetch(self) -> None:
         """Write the lines of the answers that are there."""
-        import ray
-
         if self._asked:
-            ready, _ = ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=0)
+            ready = self._calls.wait(list(self._asked.values()), len(self._asked), 0)
             for node in [node for node, reference in self._asked.items() if reference in ready]:
                 self._try(node, self._take)
 
     def _try(self, node: str, action: Callable[[str], None]) -> None:
         """Do something with a node; one that is gone is left out from now on."""
-        import ray
-
         try:
             action(node)
-        except ray.exceptions.GetTimeoutError:
+        except TimeoutError:
             print(f"node {node}: its agent has not answered for {_ANSWER_S:g} s", flush=True)
-        except ray.exceptions.RayError as error:
+        except self._calls.error as error:
             # The phase that runs there fails too, and says more; what is left to do here is to go on.
             print(f"node {node}: its samples end here: {str(error).splitlines()[0]}", flush=True)
             self._agents.pop(node, None)
 
     def _take(self, node: str) -> None:
-        import ray
-
-        lines, failed = ray.get(self._asked.pop(node))
+        ((lines, failed),) = self._calls.get([self._asked.pop(node)])
         self._write(node, lines)
         if failed is not None:
             print(f"node {node}: its sampler has ended: {failed}", flush=True)
             self._agents.pop(node, None)
 
     def _measure(self, node: str) -> None:
-        import ray
-
         def ask() -> float:
-            return float(ray.get(self._agents[node].now.remote(), timeout=_ANSWER_S))
+            return float(self._calls.get([self._agents[node].now.remote()], _ANSWER_S)[0])
 
         measured = measure_offset(node, ask, self._clock)
         self.table.add(measured)

@@ -13,7 +13,7 @@ from placebench.cluster.node import NodeAgent, allotted_gpus
 from placebench.cluster.pools import ReservedPool, refuse_lost_nodes, wait_until_reserved
 from placebench.cluster.probe import connection_error
 from placebench.errors import NodeLostError, PlacebenchError, PlacementTimeoutError, UsageError
-from placebench.ppo.own_ray import HEAD_PATIENCE
+from placebench.ppo.own_ray import HEAD_PATIENCE, RayCalls
 from placebench.runfolder import Trial
 from placebench.telemetry.spans import CONTROLLER, SpanClock
 
@@ -45,6 +45,7 @@ class SharedRay:
         hz: float,
         clock: SpanClock,
     ) -> None:
+        self.calls = RayCalls()
         self._cluster, self._devices, self._trial, self._hz, self._clock = cluster, devices, trial, hz, clock
         used = {str(device["node"]) for device in devices.values()}
         self._nodes = {node.name: node for node in cluster.nodes if node.name in used}
@@ -80,7 +81,7 @@ class SharedRay:
         self._agents = {name: self._start_agent(name) for name in self._nodes}
         if self._home is not None:
             self._agents[self._home].register.remote(os.getpid(), CONTROLLER)
-        self._follower = Follower(self._trial, self._agents, self._home, self._clock)
+        self._follower = Follower(self._trial, self._agents, self._home, self._clock, self.calls)
         self._follower.start()
 
     def _start_agent(self, node: str) -> Any:

@@ -17,6 +17,7 @@ from placebench.compare.statistics import MIN_EFFECT, Ratio
 from placebench.compare.work import UnequalWork
 from placebench.config import flatten
 from placebench.errors import UsageError
+from placebench.launchers import RAY
 from placebench.logs.facts import Facts
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
 
@@ -161,6 +162,7 @@ def _run_facts(comparison: Comparison, result: PlacementResult) -> Facts:
     devices = [run.devices[device] for device in result.placement.devices]
     facts: Facts = {
         "framework": "placebench",
+        "launcher": str(run.manifest.get("launcher", RAY)),
         "devices": str(len(devices)),
         "kind of device": "GPU" if any(device.is_gpu for device in devices) else "CPU",
         "type of device": ", ".join(sorted({device.name for device in devices})),

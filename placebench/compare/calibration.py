@@ -11,6 +11,7 @@ from typing import Any
 
 from placebench.compare.run import Run
 from placebench.compare.statistics import Noise
+from placebench.launchers import recorded_launcher
 from placebench.reading import parse_json
 from placebench.runfolder import RunFolder, write_json
 
@@ -70,10 +71,10 @@ def find_calibration(run: Run) -> Calibration | None:
     return None
 
 
-def _setting(manifest: Mapping[str, Any]) -> tuple[object, object]:
-    """What must be the same for noise to be: devices, node by node, and workload without its seed."""
+def _setting(manifest: Mapping[str, Any]) -> tuple[object, ...]:
+    """What must be the same for noise to be: devices, node by node, launcher, and workload without its seed."""
     work = {key: value for key, value in manifest["workload"].items() if key not in ("seed", "trace_kernels")}
-    return manifest["devices"], work
+    return manifest["devices"], recorded_launcher(manifest), work
 
 
 def _read(folder: RunFolder) -> Calibration:

@@ -12,6 +12,7 @@ from placebench.compare.comparison import PlacementResult, compare_run
 from placebench.compare.metrics import STEP_TIME
 from placebench.compare.run import Run
 from placebench.errors import BaselineError, LaunchError, UsageError
+from placebench.launchers import RAY
 from placebench.manifest import utc_now
 from placebench.reading import refuse_pipe
 from placebench.runfolder import RunFolder, write_output
@@ -55,6 +56,7 @@ class Baseline(_Part):
     host: dict[str, Any]
     versions: dict[str, Any]
     workload: dict[str, Any]
+    launcher: str = Field(RAY, description="what starts the workers")
     placements: dict[str, MeasuredPlacement]
 
     def only(self, placement: str) -> "Baseline":
@@ -85,6 +87,7 @@ def measured_run(path: Path, placement: str | None = None) -> Baseline:
         host=dict(manifest.get("host", {})),
         versions=dict(manifest.get("versions", {})),
         workload=dict(manifest.get("workload", {})),
+        launcher=str(manifest.get("launcher", RAY)),
         placements={
             name: _measured(comparison.run, result) for name, result in results.items() if placement in (None, name)
         },

@@ -294,6 +294,8 @@ def _differences(run: Baseline, baseline: Baseline) -> Iterator[tuple[Kind, str]
     ]
     yield from ((Kind.VERSIONS, text) for text in _unequal("version", *versions))
     yield from ((Kind.WORKLOAD, text) for text in _unequal("workload", baseline.workload, run.workload))
+    launchers = ({"launcher": side.launcher} for side in (baseline, run))
+    yield from ((Kind.WORKLOAD, text) for text in _unequal("the run's", *launchers))
     for name, placement in run.placements.items():
         before = baseline.placements.get(name)
         if before and sorted(before.devices) != sorted(placement.devices):

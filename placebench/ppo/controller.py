@@ -1,6 +1,6 @@
 """The single controller: walks the step graph and submits each phase as soon as its inputs are there.
 
-It imports numpy and ray, never torch. A pool works on one phase at a time; phases of different pools overlap as
+It imports numpy, never torch. A pool works on one phase at a time; phases of different pools overlap as
 far as the placement lets them. Where engines have a pool of their own, `gen` is theirs: see `engine_pool`.
 """
 
@@ -17,6 +17,7 @@ from placebench.ppo.rewards import is_judged_by_main
 from placebench.ppo.rollout.gauges import Gauges
 from placebench.ppo.rollout.queues import lag
 from placebench.ppo.running import Running, RunningWork
+from placebench.ppo.session import Calls
 from placebench.ppo.step_data import StepData, StepState
 from placebench.stepgraph import Phase, ready_phases, step_graph
 from placebench.telemetry.spans import SpanRecorder
@@ -45,6 +46,7 @@ class Controller:
         workload: the job.
         placement: where phases run and what may overlap.
         pools: the worker handles of each pool, by rank.
+        calls: how their answers are waited for.
         generation: what is generated.
         on_progress: called with the step and the names of the phases running, at every change.
         hands_over: whether the rollout's engine gives its memory back while its pool trains.
@@ -55,6 +57,7 @@ class Controller:
         workload: Workload,
         placement: Placement,
         pools: Mapping[str, Sequence[Any]],
+        calls: Calls,
         generation: Generation,
         on_progress: Callable[[int, tuple[str, ...]], None],
         *,
@@ -75,7 +78,7 @@ class Controller:
         self._recorder = SpanRecorder("controller")
         self._gauges = Gauges(self._recorder.now())
         self._times = PhaseTimes()
-        self._running = RunningWork()
+        self._running = RunningWork(calls)
         # Steps whose sequences the actor's pool generates beforehand.
         self._ahead = 0 if self._engines else placement.staleness
         # Steps that have begun and are not over, or of which a phase goes on, and those ahead, in order.

@@ -1,7 +1,8 @@
 """One launch: `python -m placebench.ppo.launch TRIAL_DIR`, started fresh by the runner for every trial.
 
-Starts a Ray of its own or joins a cluster, starts the workers of each pool, and runs the steps; all it knows comes from
-the trial's launch.json and all it leaves lies in the trial's folder. Exit codes: see `JobExit`.
+Starts a Ray of its own, joins a cluster or starts torchrun, has the workers of each pool started there, and runs the
+steps; all it knows comes from the trial's launch.json and all it leaves lies in the trial's folder. Exit codes: see
+`JobExit`.
 """
 
 import json
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placebench.errors import JobExit, NodeLostError, PlacementTimeoutError, UsageError
+from placebench.launchers import RAY, TORCHRUN
 from placebench.placement import Pool, Role, placement_from_record
 from placebench.ppo.checkpoints import new_checkpoint, read_checkpoint
 from placebench.ppo.compile_cache import remove_empty_cache
-from placebench.ppo.own_ray import OwnRay, RaySession
+from placebench.ppo.own_ray import OwnRay
+from placebench.ppo.session import Session
 from placebench.runfolder import TRACING, Trial, append_jsonl, write_atomically
 from placebench.telemetry.spans import CONTROLLER, TRACED_STEP, SpanRecorder
 from placebench.workload import Workload
@@ -47,10 +50,15 @@ class Launch:
         resume_from = content.get("resume_from")
         self._start = read_checkpoint(Path(resume_from)) if resume_from else None
         self._checkpoint_every: int | None = content.get("checkpoint_every")
+        self._launcher = str(content.get("launcher", RAY))
         self._session = self._choose_session(content)
         self._doing = "start"
 
-    def _choose_session(self, content: Mapping[str, Any]) -> RaySession:
+    def _choose_session(self, content: Mapping[str, Any]) -> Session:
+        if self._launcher == TORCHRUN:
+            from placebench.torchrun.session import Torchrun
+
+            return Torchrun(content["ray_temp_dir"], self._devices)
         if content.get("cluster") is None:
             return OwnRay(content["ray_temp_dir"], self._placement.size)
         from placebench.cluster.discovery import cluster_from_dict
@@ -60,14 +68,12 @@ class Launch:
         return SharedRay(cluster, self._devices, self._trial, content["sample_hz"], self._recorder.clock)
 
     def run(self) -> None:
-        """Start Ray and the workers, run every step, and stop them again whatever happens."""
-        self._progress("start ray")
+        """Start the session and the workers, run every step, and stop them again whatever happens."""
+        self._progress(f"start {self._launcher}")
         self._register(os.getpid(), CONTROLLER, None, None, None)
         try:
-            with self._recorder.span(0, "start_ray"):
+            with self._recorder.span(0, f"start_{self._launcher}"):
                 self._session.open()
-            import ray
-
             with self._recorder.span(0, "start_workers"):
                 workers = self._start_workers()
             self._progress("build models")
@@ -77,7 +83,7 @@ class Launch:
             self._train(workers)
             self._progress("stop", step=self._workload.steps)
             with self._recorder.span(0, "stop"):
-                spans = [span for batch in ray.get(_call(workers, "stop")) for span in batch]
+                spans = [span for batch in self._get(_call(workers, "stop")) for span in batch]
             self._write_spans(spans + self._recorder.drain())
         except Exception as error:
             explained = self._session.explain(error, self._doing)
@@ -88,8 +94,6 @@ class Launch:
             self._session.close()
 
     def _start_workers(self) -> dict[str, list[Any]]:
-        import ray
-
         from placebench.ppo.engine import Engine, InflightEngine
         from placebench.ppo.worker import Worker
 
@@ -124,7 +128,7 @@ class Launch:
             for pool in workers
             for worker, device in zip(workers[pool], self._pools[pool], strict=True)
         ]
-        started = iter(ray.get([worker.start.remote(self._session.host_of(device)) for worker, device in placed]))
+        started = iter(self._get([worker.start.remote(self._session.host_of(device)) for worker, device in placed]))
         self._session.confirm_devices()
         for pool, devices in self._pools.items():
             for rank, device in enumerate(devices):
@@ -133,18 +137,16 @@ class Launch:
         return workers
 
     def _build(self, workers: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
-        import ray
-
-        addresses = ray.get([ranks[0].open_store.remote() for ranks in workers.values()])
+        addresses = self._get([ranks[0].open_store.remote() for ranks in workers.values()])
         pending = [
             worker.build.remote(address)
             for ranks, address in zip(workers.values(), addresses, strict=True)
             for worker in ranks
         ]
-        spans = ray.get(pending)
+        spans = self._get(pending)
         if self._placement.has_engines:
             learners, engines = (workers[self._placement.roles[role]] for role in (Role.ACTOR, Role.ROLLOUT))
-            layout = ray.get([rank.layout.remote() for rank in learners])[0]
+            layout = self._get([rank.layout.remote() for rank in learners])[0]
             ends = 1 + len(engines)
             address = addresses[list(workers).index(self._placement.roles[Role.ACTOR])]
             version = self._start.step if self._start else 0
@@ -152,7 +154,7 @@ class Launch:
             pending += [
                 rank.join_channel.remote(address, end, ends, layout, version) for end, rank in enumerate(engines, 1)
             ]
-            spans += ray.get(pending)
+            spans += self._get(pending)
         return [span for rank in spans for span in rank]
 
     def _train(self, workers: Mapping[str, list[Any]]) -> None:
@@ -167,6 +169,7 @@ class Launch:
             self._workload,
             self._placement,
             workers,
+            self._session.calls,
             Generation(self._workload, source, load_tokenizer(self._workload.model)),
             self._step_progress,
             hands_over=self._hands_over(),
@@ -191,11 +194,9 @@ class Launch:
 
     def _trace_kernels(self, controller: "Controller", workers: Mapping[str, list[Any]]) -> None:
         """Trace what a step spends its time on: one more than those that are measured, see `telemetry.kernels`."""
-        import ray
-
         self._progress(TRACING, self._workload.steps)
         with self._recorder.span(0, TRACED_STEP):
-            ray.get(_call(workers, "trace_kernels"))
+            self._get(_call(workers, "trace_kernels"))
             rows = controller.run_step(self._workload.steps + 1).kernels + controller.finish().kernels
         with self._trial.kernels.open("a", encoding="utf-8") as stream:
             for row in rows:
@@ -204,8 +205,6 @@ class Launch:
 
     def _save(self, workers: Mapping[str, list[Any]], step: int, kl_coef: float) -> None:
         """Write a checkpoint between two steps, so that it is in the time of neither."""
-        import ray
-
         self._progress("save checkpoint", step)
         models = [self._placement.roles[role] for role in self._workload.algorithm.trained_roles]
         trained = {pool: workers[pool] for pool in models}
@@ -213,8 +212,11 @@ class Launch:
             self._recorder.span(0, "save_checkpoint"),
             new_checkpoint(self._trial.checkpoints, step, kl_coef, self._workload) as folder,
         ):
-            ray.get([worker.save.remote(str(folder)) for ranks in trained.values() for worker in ranks])
+            self._get([worker.save.remote(str(folder)) for ranks in trained.values() for worker in ranks])
         self._write_spans(self._recorder.drain())
+
+    def _get(self, answers: list[Any]) -> list[Any]:
+        return self._session.calls.get(answers)
 
     def _hands_over(self) -> bool:
         """Whether generation and training take turns in the devices' memory: an engine of its own on GPUs."""

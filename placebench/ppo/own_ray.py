@@ -1,45 +1,52 @@
-"""The Ray in which a launch runs its workers: what the launch asks of it, and one of the launch's own on this host."""
+"""A Ray of the launch's own on this host, in which it runs its workers."""
 
 import logging
 import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-LOOPBACK = "127.0.0.1"
+from placebench.ppo.session import LOOPBACK
+
 # Seconds for which a process waits for a head that does not answer before Ray ends it; by default it is a minute.
 HEAD_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
 
 
-class RaySession(Protocol):
-    """What a launch asks of the Ray it runs in."""
+class RayCalls:
+    """Answers of Ray's actors and tasks."""
 
-    def open(self) -> None:
-        """Start Ray, or join it."""
+    @property
+    def error(self) -> type[Exception]:
+        """Any error of Ray's."""
+        from ray.exceptions import RayError
 
-    def reserve(self, pools: Mapping[str, Sequence[str]]) -> None:
-        """See to it that the devices of every pool, by id, are free for the launch."""
+        return RayError
 
-    def start_worker(self, worker: type, pool: str, device: str, *arguments: Any) -> Any:
-        """Start a worker on a device of a pool; returns Ray's handle of it."""
+    @property
+    def failed(self) -> type[Exception]:
+        """The call has raised an exception."""
+        from ray.exceptions import RayTaskError
 
-    def confirm_devices(self) -> None:
-        """Check, once the workers run, that no other work has their devices."""
+        return RayTaskError
 
-    def host_of(self, device: str) -> str:
-        """The address by which other workers reach one on this device."""
+    @property
+    def died(self) -> type[Exception]:
+        """The actor has ended."""
+        from ray.exceptions import ActorDiedError
 
-    def register(self, pid: int, device: str) -> None:
-        """A process of the launch works on a device, or is the controller."""
+        return ActorDiedError
 
-    def on_one_clock(self, spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Spans of any device, with their times on the controller's clock."""
+    def get(self, answers: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
+        """What was answered, in order; see `Calls.get`."""
+        import ray
 
-    def explain(self, error: Exception, doing: str) -> Exception:
-        """The error to report in place of one that ended the launch, which did the work that is named."""
+        return list(ray.get(list(answers), timeout=timeout_s))
 
-    def close(self) -> None:
-        """End what the launch has started in it, in a few seconds, also after an error."""
+    def wait(self, answers: Sequence[Any], count: int = 1, timeout_s: float | None = None) -> list[Any]:
+        """The answers that are there; see `Calls.wait`."""
+        import ray
+
+        return list(ray.wait(list(answers), num_returns=count, timeout=timeout_s)[0])
 
 
 class OwnRay:
@@ -52,6 +59,7 @@ class OwnRay:
 
     def __init__(self, folder: str, devices: int) -> None:
         self._folder, self._devices = folder, devices
+        self.calls = RayCalls()
 
     def open(self) -> None:
         """Start it."""

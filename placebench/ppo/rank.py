@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from placebench.ppo.own_ray import LOOPBACK
+from placebench.ppo.session import LOOPBACK
 from placebench.telemetry.kernels import KernelTrace
 from placebench.telemetry.spans import SpanRecorder
 

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import ray
-
 from placebench.placement import Role
+from placebench.ppo.session import Calls
 
-# Other ranks notice a rank's death by its broken connections, often sooner than Ray does.
+# Other ranks notice a rank's death by its broken connections, often sooner than the session does.
 _DEATH_S = 5.0
 
 
@@ -40,9 +39,14 @@ class Running:
 
 
 class RunningWork:
-    """All that is under way."""
+    """All that is under way.
 
-    def __init__(self) -> None:
+    Args:
+        calls: how answers are waited for.
+    """
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
         self._by_reference: dict[Any, Running] = {}
 
     @property
@@ -58,8 +62,7 @@ class RunningWork:
         """Wait until some are done on all their ranks; a rank's error is raised at once."""
         finished: list[Running] = []
         while not finished:
-            ready, _ = ray.wait(list(self._by_reference), num_returns=1)
-            for reference in ready:
+            for reference in self._calls.wait(list(self._by_reference)):
                 one = self._by_reference.pop(reference)
                 one.answers[one.pending.index(reference)] = self._answer(reference)
                 if len(one.answers) == len(one.pending):
@@ -70,18 +73,18 @@ class RunningWork:
         """What a rank has to tell.
 
         Raises:
-            RayError: it failed; where another rank has died meanwhile, that rank's death, from which others fail.
+            Exception: it failed; where another rank has died meanwhile, that rank's death, from which others fail.
         """
         try:
-            return ray.get(reference)
-        except ray.exceptions.RayTaskError as error:
+            return self._calls.get([reference])[0]
+        except self._calls.failed as error:
             rest = list(self._by_reference)
-            others = ray.wait(rest, num_returns=len(rest), timeout=_DEATH_S)[0] if rest else []
+            others = self._calls.wait(rest, len(rest), _DEATH_S) if rest else []
             for other in others:
                 try:
-                    ray.get(other)
-                except ray.exceptions.ActorDiedError as death:
+                    self._calls.get([other])
+                except self._calls.died as death:
                     raise death from error
-                except ray.exceptions.RayTaskError:
+                except self._calls.failed:
                     pass  # fails for the same reason
             raise

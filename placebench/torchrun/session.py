@@ -1,0 +1,144 @@
+"""A launch whose workers are the ranks of torchrun on this host."""
+
+import json
+import os
+import pickle
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, Listener
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from placebench import child
+from placebench.errors import LaunchError
+from placebench.ppo.session import LOOPBACK
+from placebench.torchrun.calls import Link, RankCalls, RankError
+from placebench.torchrun.command import end_process, rank_environment, torchrun_command
+from placebench.torchrun.serving import CONTROLLER_VARIABLE, CREATE, NODE_VARIABLE
+
+# The runner gives the whole job three seconds to end: ranks that end with their connections, and torchrun with them.
+_GRACE_S = 0.8
+_POLL_S = 0.1
+# Other ranks notice a rank's death by their broken connections, perhaps sooner than the controller does.
+_DEATH_S = 1.0
+
+
+class Doorway:
+    """Where the processes of a launch come in: a port that only those with its key get through.
+
+    Args:
+        host: the address to listen on.
+        expected: how many processes will come.
+    """
+
+    def __init__(self, host: str, expected: int) -> None:
+        key = secrets.token_bytes(32)
+        self._listener = Listener((host, 0), backlog=expected, authkey=key)
+        self._expected = expected
+        self._come: SimpleQueue[tuple[Connection, dict[str, Any]]] = SimpleQueue()
+        self.environment = {
+            CONTROLLER_VARIABLE: json.dumps({"host": host, "port": self._listener.address[1], "key": key.hex()})
+        }
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def next(self, timeout_s: float) -> tuple[Connection, dict[str, Any]] | None:
+        """The next process's connection and greeting; None when none has come in time."""
+        try:
+            return self._come.get(timeout=timeout_s)
+        except Empty:
+            return None
+
+    def _accept(self) -> None:
+        there = 0
+        while there < self._expected:
+            # Another program that tries the port, or a process that has ended meanwhile.
+            with suppress(AuthenticationError, EOFError, OSError):
+                connection = self._listener.accept()
+                self._come.put((connection, pickle.loads(connection.recv_bytes())))
+                there += 1
+        self._listener.close()
+
+
+class Torchrun:
+    """Ranks of torchrun, one a device, on this host.
+
+    Args:
+        folder: where torchrun keeps what it writes.
+        devices: objects of `launch.json` by the device's id.
+    """
+
+    def __init__(self, folder: str, devices: Mapping[str, Mapping[str, Any]]) -> None:
+        self.calls = RankCalls()
+        self._folder, self._devices = folder, devices
+        self._ranks: dict[str, Link] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def open(self) -> None:
+        """Start the ranks.
+
+        Raises:
+            LaunchError: torchrun has ended without them.
+        """
+        doorway = Doorway(LOOPBACK, len(self._devices))
+        words = torchrun_command(self._folder, len(self._devices), ["--standalone", f"--local-addr={LOOPBACK}"])
+        environment = rank_environment(os.environ) | doorway.environment | {NODE_VARIABLE: LOOPBACK}
+        self._process = subprocess.Popen(
+            # Killed with this process, should that be killed.
+            [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *words],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        )
+        places = {(LOOPBACK, number): device for number, device in enumerate(self._devices)}
+        while len(self._ranks) < len(places):
+            if come := doorway.next(_POLL_S):
+                connection, greeting = come
+                device = places[greeting["node"], greeting["local_rank"]]
+                self._ranks[device] = Link(connection, f"the worker of {device} (pid {greeting['pid']})", self.calls)
+            elif self._process.poll() is not None:
+                raise LaunchError(
+                    f"torchrun has ended with exit code {self._process.returncode} before its ranks began: see"
+                    " train.log"
+                )
+
+    def reserve(self, pools: Mapping[str, Sequence[str]]) -> None:
+        """Nobody else is here."""
+
+    def start_worker(self, worker: type, pool: str, device: str, *arguments: Any) -> Link:
+        """Let the device's rank become a worker; it binds to its device itself."""
+        rank = self._ranks[device]
+        rank.ask(CREATE, (worker, *arguments))
+        return rank
+
+    def confirm_devices(self) -> None:
+        """Nobody else is here."""
+
+    def host_of(self, device: str) -> str:
+        """All ranks are on this host."""
+        return LOOPBACK
+
+    def register(self, pid: int, device: str) -> None:
+        """The runner's sampler reads the launch's file."""
+
+    def on_one_clock(self, spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """All processes read the same clock."""
+        return [dict(span) for span in spans]
+
+    def explain(self, error: Exception, doing: str) -> Exception:
+        """The end of a rank, where one has ended: whatever failed, failed for that."""
+        deadline = time.monotonic() + _DEATH_S
+        while isinstance(error, RankError) and self.calls.first_death is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return self.calls.first_death or error
+
+    def close(self) -> None:
+        """End the ranks, and torchrun with them."""
+        for rank in self._ranks.values():
+            rank.close()
+        if self._process is not None:
+            end_process(self._process, _GRACE_S)

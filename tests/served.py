@@ -1,0 +1,38 @@
+"""What small processes of `test_torchrun_calls` serve; they find it by its module's name."""
+
+import os
+import signal
+import threading
+import time
+
+
+class UnsendableError(Exception):
+    """Cannot be made again from what it says of itself."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+class Served:
+    """Methods to call."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def number(self) -> int:
+        return self._number
+
+    def same(self, content: bytes) -> bytes:
+        return content
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def fail(self, source: str) -> None:
+        exec(source, {"UnsendableError": UnsendableError})
+
+    def lock(self) -> object:
+        return threading.Lock()
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,220 @@
+"""Calls to processes and their answers, with small processes that need neither torch nor a launch."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
+from pathlib import Path
+
+import pytest
+from served import Served
+
+from placebench import checks
+from placebench.errors import JobExit
+from placebench.launchers import RAY, TORCHRUN, unusable_launcher
+from placebench.placement import Role
+from placebench.placement_words import parse_placement
+from placebench.ppo.launch import classify
+from placebench.ppo.running import Running, RunningWork
+from placebench.torchrun.calls import Link, RankCalls, RankDiedError, RankError
+from placebench.torchrun.command import rank_environment
+from placebench.torchrun.serving import CONTROLLER_VARIABLE, CREATE
+from placebench.torchrun.session import Doorway
+
+LOOPBACK = "127.0.0.1"
+PROGRAM = """
+import sys
+from placebench.torchrun.serving import connect, serve
+serve(connect({"local_rank": int(sys.argv[1])}))
+"""
+
+
+class Processes:
+    """Processes that serve a `Served` each, and the way to wait for their answers."""
+
+    def __init__(self, count: int) -> None:
+        self.calls, doorway = RankCalls(), Doorway(LOOPBACK, count)
+        environment = {**os.environ, **doorway.environment, "PYTHONPATH": os.pathsep.join(sys.path)}
+        self.started = [
+            subprocess.Popen([sys.executable, "-c", PROGRAM, str(number)], env=environment) for number in range(count)
+        ]
+        links: dict[int, Link] = {}
+        while len(links) < count:
+            if come := doorway.next(20):
+                connection, greeting = come
+                number = greeting["local_rank"]
+                assert greeting["pid"] == self.started[number].pid
+                links[number] = Link(connection, f"the worker of cpu:{number}", self.calls)
+                links[number].ask(CREATE, (Served, number))
+        self.links = [links[number] for number in range(count)]
+
+
+@contextmanager
+def processes(count: int) -> Iterator[Processes]:
+    """Some processes; all have ended afterwards, by the end of their connections alone."""
+    started = Processes(count)
+    try:
+        yield started
+    finally:
+        for link in started.links:
+            link.close()
+        for process in started.started:
+            process.wait(20)
+    assert {process.returncode for process in started.started} <= {0, -signal.SIGKILL}
+
+
+def test_answers_come_in_the_order_of_the_questions() -> None:
+    with processes(2) as there:
+        large = bytes(1 << 24)
+        asked = [link.number.remote() for link in there.links] + [link.same.remote(large) for link in there.links]
+        assert there.calls.get(asked) == [0, 1, large, large]
+        assert there.calls.wait(asked, len(asked), 0) == asked
+
+
+def test_small_answers_are_quick() -> None:
+    with processes(1) as there:
+        (link,) = there.links
+        content = bytes(40_000)  # written in two parts
+        there.calls.get([link.same.remote(content)])
+        begun = time.monotonic()
+        for _ in range(50):
+            there.calls.get([link.same.remote(content)])
+        assert time.monotonic() - begun < 50 * 0.02
+
+
+def test_an_answer_is_waited_for_as_long_as_is_said() -> None:
+    with processes(2) as there:
+        slow, quick = there.links[0].sleep.remote(60), there.links[1].number.remote()
+        assert there.calls.wait([slow, quick]) == [quick]
+        begun = time.monotonic()
+        assert there.calls.wait([slow, quick], 2, 0.2) == [quick]
+        with pytest.raises(TimeoutError):
+            there.calls.get([slow], 0.2)
+        assert 0.4 <= time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize(
+    ("source", "outcome", "said"),
+    [
+        ("raise MemoryError('all of it')", JobExit.OOM, "\nMemoryError: all of it"),
+        ("from placebench.errors import UsageError as E; raise E('bad')", JobExit.USAGE, "UsageError: bad"),
+        ("raise RuntimeError('GPU is lost')", JobExit.DEVICE_LOST, "\nRuntimeError: GPU is lost"),
+        ("raise ValueError('x')", JobExit.FAILED, "\nValueError: x"),
+        ("raise UnsendableError('out of', 'memory')", JobExit.OOM, "served.UnsendableError: out of memory"),
+        (
+            "raise type('OutOfMemoryError', (Exception,), {'__module__': 'x'})('here')",
+            JobExit.OOM,
+            "x.OutOfMemoryError: here",
+        ),
+        ("e = RuntimeError('x'); e.add_note('held by cpu:0: much'); raise e", JobExit.FAILED, "\nheld by cpu:0: much"),
+    ],
+)
+def test_what_a_rank_fails_for_is_told_and_classified_and_it_goes_on(source: str, outcome: JobExit, said: str) -> None:
+    with processes(1) as there:
+        (link,) = there.links
+        with pytest.raises(RankError) as raised:
+            there.calls.get([link.fail.remote(source)])
+        assert str(raised.value).startswith("the worker of cpu:0\nTraceback (most recent call last):\n")
+        assert said in str(raised.value)
+        assert classify(raised.value) is outcome
+        assert there.calls.get([link.number.remote()]) == [0]
+        assert there.calls.first_death is None
+
+
+def test_an_answer_that_cannot_be_sent_is_a_failure() -> None:
+    with processes(1) as there, pytest.raises(RankError, match="cannot pickle"):
+        there.calls.get([there.links[0].lock.remote()])
+
+
+def test_whatever_is_asked_of_a_process_that_has_ended_fails_for_the_first_that_did() -> None:
+    with processes(2) as there:
+        first, second = there.links
+        pending = first.sleep.remote(60)
+        with pytest.raises(RankDiedError, match=r"^the worker of cpu:1 has ended: it was killed, or has crashed$"):
+            there.calls.get([second.die.remote()])
+        there.started[0].kill()
+        for answer in (pending, first.number.remote(), second.number.remote()):
+            with pytest.raises(RankDiedError, match="cpu:1"):
+                there.calls.get([answer])
+
+
+def test_a_rank_that_fails_because_another_has_died_is_not_what_is_told() -> None:
+    with processes(2) as there:
+        first, second = there.links
+        work = RunningWork(there.calls)
+        second.sleep.remote(0.5)
+        pending = [first.fail.remote("raise RuntimeError('connection closed by peer')"), second.die.remote()]
+        work.add(Running(1, "gen", Role.ROLLOUT, "pool", frozenset(), 0.0, pending, lambda answers: None))
+        with pytest.raises(RankDiedError, match="cpu:1"):
+            work.wait()
+
+
+def test_processes_end_with_the_one_that_calls_them(tmp_path: Path) -> None:
+    program = f"""
+import sys
+sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}
+from test_torchrun_calls import Processes
+there = Processes(2)
+for link in there.links:
+    link.sleep.remote(300)
+print(*(process.pid for process in there.started), flush=True)
+sys.stdin.read()
+"""
+    caller = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert caller.stdout is not None
+    pids = [int(word) for word in caller.stdout.readline().split()]
+    assert len(pids) == 2
+    caller.kill()
+    caller.communicate()
+    deadline = time.monotonic() + 10
+    while any(_is_live(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _is_live(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_a_stranger_is_not_let_in_and_keeps_nobody_out() -> None:
+    doorway = Doorway(LOOPBACK, 1)
+    told = json.loads(doorway.environment[CONTROLLER_VARIABLE])
+    address, key = (told["host"], told["port"]), bytes.fromhex(told["key"])
+    with pytest.raises(AuthenticationError):
+        Client(address, authkey=b"guessed")
+    assert doorway.next(0.1) is None
+    with Client(address, authkey=key) as connection:
+        connection.send_bytes(b"\x80\x04}\x94.")  # an empty dict
+        assert doorway.next(20) is not None
+    with pytest.raises(ConnectionError):  # all that were expected are there
+        Client(address, authkey=key)
+
+
+def test_torchrun_starts_replicas_alone_and_joins_no_ray() -> None:
+    placements = [parse_placement(word, [2], has_critic=True) for word in ("standard", "ddp:2/scaling=weak", "ddp:1")]
+    assert list(unusable_launcher(TORCHRUN, placements[1:], None)) == []
+    assert list(unusable_launcher(RAY, placements, "auto")) == []
+    assert list(unusable_launcher(TORCHRUN, placements, "auto")) == [
+        "--launcher torchrun starts ddp placements alone: leave out standard, or --launcher",
+        "--launcher torchrun starts no Ray and joins none: leave out --ray-address, or --launcher",
+    ]
+
+
+def test_packages_of_ray_are_not_needed_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "ray" else object())
+    assert list(checks.missing_packages(TORCHRUN)) == []
+    assert list(checks.missing_packages(RAY)) == ["placebench run needs ray: pip install 'placebench[run]'"]
+
+
+def test_threads_are_one_unless_the_user_says_otherwise() -> None:
+    assert rank_environment({"A": "1"}) == {"A": "1", "OMP_NUM_THREADS": "1"}
+    assert rank_environment({"OMP_NUM_THREADS": "4"}) == {"OMP_NUM_THREADS": "4"}
