@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.cluster.clocks import clock_notes
+from placebench.cluster.discovery import Cluster
 from placebench.devices import device_to_dict
 from placebench.failures import CLUSTER_CHANGED, Verdict, explain, judge, lost_head, was_tracing, write_end
 from placebench.memory_use import memory_advice
@@ -128,7 +129,7 @@ class Launcher:
 
     def _headless(self) -> Verdict:
         """What it means that Ray's head is gone."""
-        if self._plan.cluster is None:
+        if not isinstance(self._plan.cluster, Cluster):
             return Verdict(Status.FAILED, "the head of the launch's own Ray (gcs_server) was killed")
         address = self._plan.cluster.address
         return Verdict(

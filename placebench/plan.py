@@ -12,7 +12,7 @@ from placebench.cluster.discovery import DEFAULT_PLACEMENT_TIMEOUT_S, Cluster, d
 from placebench.devices import Device, device_to_dict, discover, parse_devices, sharing_note
 from placebench.errors import Reasons, UsageError
 from placebench.expectation import Expectation, expect_from_arithmetic, expect_from_runs, reachable_flops
-from placebench.launchers import RAY, unusable_launcher
+from placebench.launchers import RAY, TORCHRUN, unusable_launcher
 from placebench.memory import MemoryEstimate
 from placebench.models import JobShapes, model_shape
 from placebench.placement import Placement
@@ -21,7 +21,9 @@ from placebench.placement_words import readable_placements
 from placebench.ppo.checkpoints import Checkpoint, changes, checkpoint_bytes, differences, read_checkpoint
 from placebench.rounds import AutoRounds, auto_rounds, planned_rounds
 from placebench.runfolder import RunFolder, slug
+from placebench.slurm.steps import several_nodes
 from placebench.telemetry.samples import DEFAULT_HZ
+from placebench.torchrun.nodes import JobNodes, discover_nodes
 from placebench.workload import Workload
 from placebench.workload_reading import asks_for_critic, read_workload
 
@@ -144,7 +146,7 @@ class Plan:
         checkpoint_every: steps from one checkpoint of a launch to the next; None for none.
         start: the checkpoint that every launch goes on from; None to begin.
         launcher: what starts the workers, one of `launchers.LAUNCHERS`.
-        cluster: the Ray cluster the devices belong to; None for this host.
+        cluster: the Ray cluster the devices belong to, or the nodes of the SLURM job; None for this host.
     """
 
     name: str
@@ -164,7 +166,7 @@ class Plan:
     checkpoint_every: int | None = None
     start: Checkpoint | None = None
     launcher: str = RAY
-    cluster: Cluster | None = None
+    cluster: Cluster | JobNodes | None = None
 
     @property
     def steps_before(self) -> int:
@@ -337,15 +339,18 @@ def cluster_options(request: RunRequest) -> Iterator[str]:
         yield "--placement-timeout is for a Ray cluster: give --ray-address too, or leave it out"
 
 
-def find_devices(request: RunRequest) -> tuple[Cluster | None, tuple[Device, ...]]:
-    """The devices that the user asks for, of this host or of every node of a cluster.
+def find_devices(request: RunRequest) -> tuple[Cluster | JobNodes | None, tuple[Device, ...]]:
+    """The devices that the user asks for, of this host, or of every node of a cluster or of the SLURM job.
 
     Raises:
         UsageError: they are not there.
     """
     spec = None if request.devices is None else parse_devices(request.devices)
     if request.ray_address is None:
-        return None, discover(spec)
+        listed = several_nodes() if request.launcher == TORCHRUN else None
+        if listed is None or (spec is not None and spec.is_described):
+            return None, discover(spec)
+        return discover_nodes(listed, spec)
     if spec is not None and spec.is_described:
         raise UsageError(f"--devices {spec} describes devices and --ray-address looks for them: leave one of them out")
     timeout_s = DEFAULT_PLACEMENT_TIMEOUT_S if request.placement_timeout_s is None else request.placement_timeout_s

@@ -11,7 +11,7 @@ from placebench.cluster.discovery import Cluster
 from placebench.config import flatten, merge
 from placebench.devices import Device, DeviceSpec, device_from_dict
 from placebench.errors import Reasons, UsageError
-from placebench.launchers import recorded_launcher
+from placebench.launchers import RAY, recorded_launcher
 from placebench.manifest import recorded_seconds
 from placebench.ownership import live_runs, mark_interrupted
 from placebench.placement import Pool, placement_from_record
@@ -31,6 +31,7 @@ from placebench.reading import parse_json, refuse_pipe
 from placebench.resumptions import recorded_resumptions
 from placebench.rounds import auto_rounds, auto_rounds_from, planned_rounds
 from placebench.runfolder import SCHEMA_VERSION, RunFolder, Status
+from placebench.torchrun.nodes import JobNodes
 from placebench.workload import Workload
 from placebench.workload_reading import build_workload, read_workload
 
@@ -65,7 +66,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
     reasons.add(request.wrong)
     reasons.add(checks.missing_packages(launcher))
     reasons.add(checks.full_disks(path))
-    reasons.add(() if content.get("cluster") else cluster_options(request))
+    reasons.add(() if _ray_cluster(content) else cluster_options(request))
     cluster = reasons.attempt(lambda: _present(content, stored, request))
     reasons.add(checks.unusable_workload(workload))
     start = reasons.attempt(partial(read_checkpoint, checkpoint)) if checkpoint else None
@@ -133,7 +134,7 @@ def _placement(entry: Mapping[str, Any], devices: Sequence[Device]) -> BoundPlac
     return BoundPlacement(placement_from_record(entry, pools), bound)
 
 
-def _present(content: Mapping[str, Any], stored: Sequence[Device], request: RunRequest) -> Cluster | None:
+def _present(content: Mapping[str, Any], stored: Sequence[Device], request: RunRequest) -> Cluster | JobNodes | None:
     """See to it that the run's devices are there as they were; returns the cluster they belong to, as it is now.
 
     Raises:
@@ -142,7 +143,7 @@ def _present(content: Mapping[str, Any], stored: Sequence[Device], request: RunR
     kind = stored[0].kind
     per_node = max(devices_per_node(stored)) if content.get("cluster") else len(stored)
     spec = DeviceSpec(kind, per_node if kind == "cpu" else None)
-    cluster, found = find_devices(replace(request, devices=str(spec), ray_address=_address(content, request)))
+    cluster, found = find_devices(replace(_here(content, request), devices=str(spec)))
     here = {device.id: device for device in found}
     for device in stored:
         if (now := here.get(device.id)) is None or (now.node, now.cores) != (device.node, device.cores):
@@ -155,7 +156,21 @@ def _present(content: Mapping[str, Any], stored: Sequence[Device], request: RunR
 
 def _asked_for(content: Mapping[str, Any], request: RunRequest) -> tuple[Device, ...]:
     """The devices that the options given now mean."""
-    return find_devices(replace(request, ray_address=_address(content, request)))[1]
+    return find_devices(_here(content, request))[1]
+
+
+def _here(content: Mapping[str, Any], request: RunRequest) -> RunRequest:
+    """What is given now, looked for as the run's devices were.
+
+    Raises:
+        UsageError: a cluster is given for a run that had none.
+    """
+    return replace(request, ray_address=_address(content, request), launcher=recorded_launcher(content))
+
+
+def _ray_cluster(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The Ray cluster of a run; None for one that had none."""
+    return content.get("cluster") if recorded_launcher(content) == RAY else None
 
 
 def _which(devices: Sequence[Device]) -> list[tuple[str, str, tuple[int, ...]]]:
@@ -169,7 +184,7 @@ def _address(content: Mapping[str, Any], request: RunRequest) -> str | None:
     Raises:
         UsageError: a cluster is given for a run that had none.
     """
-    earlier = content.get("cluster")
+    earlier = _ray_cluster(content)
     if earlier is None and request.ray_address is not None:
         raise UsageError("--resume: the run was not on a Ray cluster; leave --ray-address out, or start a new run")
     return request.ray_address or (earlier and str(earlier["address"]))

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from launching import assert_nothing_left, processes_of, wait_for
 
-from placebench.runfolder import Status
+from placebench.runfolder import Status, Trial, read_jsonl
 
 pytestmark = pytest.mark.slow
 
@@ -167,6 +168,65 @@ def test_a_job_at_its_limit_while_the_report_is_made_makes_that_alone_when_queue
     assert output.count("round 1 standard: start\n") == 1
     assert (run / "run.json").read_text() == before
     assert list(jobs.job_folder(job).glob("runs/*")) == [run]
+
+
+TORCHRUN = ("run", "--launcher", "torchrun", *SMALL, "--set", "algorithm.name=grpo")
+
+
+def test_replicas_run_under_torchrun_on_two_nodes(jobs: Jobs) -> None:
+    job = jobs.submit("--time", "10", "--", *TORCHRUN, "--placements", "ddp:2,ddp:1", "--steps", "2")
+    assert jobs.wait(job) == "COMPLETED", (jobs.job_folder(job) / "output.log").read_text()
+    summary = jobs.summary(job)
+    print((jobs.job_folder(job) / "job_summary.txt").read_text())
+    assert summary["state"] == "done (exit code 0)"
+    assert summary["nodes"] == "2: pb1, pb2"
+    assert summary["devices"] == "2: pb1/cpu:0, pb2/cpu:0"
+    assert summary["launches"] == "2 of 2 done (done)"
+    assert "step " in summary["ddp:2"]
+    assert "Ray's output" not in summary
+    assert (jobs.folder / summary["report"]).is_file()
+    (run,) = jobs.job_folder(job).glob("runs/2*")
+    for name, devices in (("01-ddp-2", ["pb1/cpu:0", "pb2/cpu:0"]), ("01-ddp-1", ["pb1/cpu:0"])):
+        trial, nodes = Trial(run / "trials" / name), {device.partition("/")[0] for device in devices}
+        rows = list(read_jsonl(trial.processes))
+        assert [row["device"] for row in rows] == ["controller", *devices]
+        assert len({row["threads"] for row in rows if row["rank"] is not None}) == 1
+        assert {row["node"] for row in read_jsonl(trial.clocks)} == nodes
+        assert all(abs(row["offset_s"]) <= row["error_s"] < 0.1 for row in read_jsonl(trial.clocks))
+        samples = list(read_jsonl(trial.device_samples))
+        assert {row["node"] for row in samples if row["kind"] == "header"} == nodes
+        assert sum(row["kind"] == "footer" for row in samples) == len(nodes)
+        assert {"controller", *devices} == {row["device"] for row in samples if row["kind"] == "sample"}
+        assert {span["device"] for span in read_jsonl(trial.spans) if span["phase"] == "update_actor"} == {
+            "controller",
+            *devices,
+        }
+    assert not list(run.glob("trials/*/sampler.log"))
+
+
+def test_torchrun_at_the_limit_of_its_job_stops_in_order_and_goes_on(jobs: Jobs) -> None:
+    job = jobs.submit("--requeue", "--", *TORCHRUN, "--placements", "ddp:2", "--steps", "10")
+    wait_for(lambda: jobs.in_step(job, 2), 200)
+    jobs.call("scancel", "--batch", "--signal=USR1", job)
+    jobs.start_again(job)
+    assert processes_of(jobs.folder) == []
+    assert jobs.wait(job) == "COMPLETED", jobs.call("scontrol", "show", "job", job)
+    assert jobs.summary(job)["launches"] == "1 of 1 done (done)"
+    (run,) = jobs.job_folder(job).glob("runs/2*")
+    assert (run / "trials/replaced/01-ddp-2.1/status").read_text().strip() == Status.INTERRUPTED
+
+
+def test_a_rank_that_dies_on_another_node_ends_its_launch(jobs: Jobs) -> None:
+    job = jobs.submit("--", *TORCHRUN, "--placements", "ddp:2", "--steps", "5000")
+    wait_for(lambda: jobs.in_step(job, 1), 200)
+    (trial,) = (Trial(path) for path in jobs.job_folder(job).glob("runs/2*/trials/*"))
+    (pid,) = (row["pid"] for row in read_jsonl(trial.processes) if row["device"] == "pb2/cpu:0")
+    os.kill(pid, signal.SIGKILL)
+    assert jobs.wait(job) == "FAILED"
+    (line,) = trial.error.read_text().splitlines()[:1]
+    assert line == (
+        f"failed: RankDiedError: the worker of pb2/cpu:0 (pid {pid}) has ended: it was killed, or has crashed"
+    )
 
 
 def test_a_cancelled_job_says_so_and_leaves_nothing(jobs: Jobs) -> None:

@@ -42,7 +42,7 @@ def test_it_is_the_training_of_ray(tmp_path: Path) -> None:
     )
     assert_same_training(under_torchrun, under_ray, RESULTS)
     assert _spans(under_torchrun) == {
-        (step, phase.replace("_ray", "_torchrun"), *rest) for step, phase, *rest in _spans(under_ray)
+        (step, str(phase).replace("_ray", "_torchrun"), *rest) for step, phase, *rest in _spans(under_ray)
     }
     assert _processes(under_torchrun) == _processes(under_ray)
 

@@ -21,15 +21,20 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def look_here(name: str, spec: str | None) -> dict[str, Any]:
-    """The devices of this node, under its name, and the record of the host; or `error`.
-
-    A CPU device's id begins with the node's name: ids are unique in a run.
-    """
+    """What Ray's own processes may see of this node: see `devices_here`."""
     # Ray hides every GPU from a task that asks for none; what counts is what its own processes here may see.
     visible = psutil.Process(os.getppid()).environ().get(_VISIBLE)
     os.environ.pop(_VISIBLE, None)
     if visible is not None:
         os.environ[_VISIBLE] = visible
+    return devices_here(name, spec)
+
+
+def devices_here(name: str, spec: str | None) -> dict[str, Any]:
+    """The devices of this node, under its name, and the record of the host; or `error`.
+
+    A CPU device's id begins with the node's name: ids are unique in a run.
+    """
     try:
         devices = discover(None if spec is None else parse_devices(spec))
     except UsageError as error:

@@ -2,13 +2,16 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from placebench.commands.outputs import OutputPath
 from placebench.errors import PlacebenchError, Reasons, UsageError
 from placebench.slurm.script import DEFAULT_GRACE_S
+
+if TYPE_CHECKING:
+    from placebench.plan import RunRequest
 
 _EXAMPLES = """Options that are not listed are sbatch's own and go into the script.
 
@@ -65,14 +68,19 @@ def slurm() -> None:
 @click.argument("sbatch", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.pass_context
 def submit(ctx: click.Context, /, only_print: bool, **given: Any) -> None:
-    """Submit a run as a job: Ray on every node, and the run on it."""
+    """Submit a run as a job: Ray, or torchrun, on every node, and the run on it."""
+    from placebench.launchers import RAY
+    from placebench.slurm.checks import refuse_impossible
     from placebench.slurm.script import Submission, batch_script
 
-    job = Submission(run=ctx.meta["placebench.after"], folder=Path.cwd(), **given)
+    words = ctx.meta["placebench.after"]
+    request = _read_run(words[1:]) if words[:1] == ("run",) else None
+    launcher = request.launcher if request and request.launcher else RAY
+    job = Submission(run=words, folder=Path.cwd(), launcher=launcher, **given)
     reasons = Reasons()
     script = reasons.attempt(lambda: batch_script(job))
-    if job.run[:1] == ("run",):
-        reasons.attempt(lambda: _check_run(job.run[1:], job.nodes, job.gpus_per_node))
+    if request:
+        reasons.attempt(lambda: refuse_impossible(request, job.nodes, job.gpus_per_node))
     reasons.raise_any()
     assert script is not None
     if only_print:
@@ -81,20 +89,15 @@ def submit(ctx: click.Context, /, only_print: bool, **given: Any) -> None:
         click.echo(_sbatch(script, job.logs))
 
 
-def _check_run(words: tuple[str, ...], nodes: int, gpus_per_node: int) -> None:
-    """Let the run be wrong now, and not when the job has waited for its nodes.
-
-    Raises:
-        UsageError: it cannot be, one line for every reason.
-    """
+def _read_run(words: tuple[str, ...]) -> "RunRequest":
+    """The run: it is to be wrong now, and not when the job has waited for its nodes."""
     from placebench.cli import main, read_request
-    from placebench.slurm.checks import refuse_impossible
 
     given = dict(main.commands["run"].make_context("placebench run", list(words)).params)
     settings, config = given.pop("settings"), given.pop("config")
     for name in ("dry_run", "resume"):
         del given[name]  # how a run starts, not what it is
-    refuse_impossible(read_request(given, settings, config), nodes, gpus_per_node)
+    return read_request(given, settings, config)
 
 
 def _sbatch(script: str, logs: Path) -> str:

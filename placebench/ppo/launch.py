@@ -58,7 +58,14 @@ class Launch:
         if self._launcher == TORCHRUN:
             from placebench.torchrun.session import Torchrun
 
-            return Torchrun(content["ray_temp_dir"], self._devices)
+            folder = content["ray_temp_dir"]
+            if content.get("cluster") is None:
+                return Torchrun(folder, self._devices)
+            from placebench.torchrun.node_session import TorchrunOnNodes
+            from placebench.torchrun.nodes import job_nodes_from_dict
+
+            nodes, hz = job_nodes_from_dict(content["cluster"]), content["sample_hz"]
+            return TorchrunOnNodes(nodes, folder, self._devices, self._trial, hz, self._recorder.clock)
         if content.get("cluster") is None:
             return OwnRay(content["ray_temp_dir"], self._placement.size)
         from placebench.cluster.discovery import cluster_from_dict

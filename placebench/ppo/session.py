@@ -34,13 +34,11 @@ class Calls(Protocol):
 
 
 class Session(Protocol):
-    """Where a launch runs its workers.
+    """Where a launch runs its workers."""
 
-    Attributes:
-        calls: how it waits for them.
-    """
-
-    calls: Calls
+    @property
+    def calls(self) -> Calls:
+        """How the workers' answers are waited for."""
 
     def open(self) -> None:
         """Start it, or join it."""

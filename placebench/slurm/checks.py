@@ -3,6 +3,7 @@
 from placebench import checks
 from placebench.devices import DeviceSpec, parse_devices
 from placebench.errors import Reasons, UsageError
+from placebench.launchers import RAY, unusable_launcher
 from placebench.placement_checks import impossible_placements
 from placebench.placement_words import readable_placements
 from placebench.plan import DEFAULT_PLACEMENTS, RunRequest
@@ -44,6 +45,7 @@ def refuse_impossible(request: RunRequest, nodes: int, gpus_per_node: int) -> No
         each = [spec.count or USUAL_CPU_DEVICES] * nodes if spec else None
         has_critic = None if "algorithm.name" in unread else asks_for_critic(request.workload)
         named, others = readable_placements(words, each, reasons, has_critic=has_critic)
+        reasons.add(unusable_launcher(request.launcher or RAY, (*named, *others), request.ray_address))
         # With fewer devices than usual another batch or layout may be what divides.
         if spec is None or spec.count is not None:
             reasons.add(impossible_placements(named, workload, start.step if start else 0, unread, others))

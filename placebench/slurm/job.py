@@ -1,8 +1,8 @@
 """`python -m placebench.slurm.job … -- run …`: the job on the first node of an allocation.
 
-Starts Ray on every node, runs placebench on it as any Ray cluster, stops it in order before the time limit, and leaves
-`<logs>/placebench_<job id>_<time>/`: `output.log`, `ray.log`, `runs/`, `job_summary.txt`. A job that was queued again
-goes on in the folder it began.
+Starts Ray on every node and runs placebench on it as any Ray cluster, or runs placebench alone where torchrun is its
+launcher; stops it in order before the time limit, and leaves `<logs>/placebench_<job id>_<time>/`: `output.log`,
+`ray.log`, `runs/`, `job_summary.txt`. A job that was queued again goes on in the folder it began.
 """
 
 import argparse
@@ -17,17 +17,20 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from placebench.cluster.discovery import PROBE
 from placebench.errors import PlacebenchError, UsageError
+from placebench.launchers import LAUNCHERS, RAY
 from placebench.manifest import utc_now
 from placebench.ownership import ray_temp_dir
 from placebench.reading import parse_json
 from placebench.report import HTML
 from placebench.runfolder import RunFolder, Status, write_atomically
 from placebench.slurm.node import free_port
+from placebench.slurm.steps import host_names, step_command
 from placebench.slurm.summary import JobFacts, job_summary
 
 _RAY_TIMEOUT_S = 180.0
@@ -64,10 +67,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
         job_id, names = environment["SLURM_JOB_ID"], environment["SLURM_JOB_NODELIST"]
     except KeyError as missing:
         raise PlacebenchError(f"{missing.args[0]} is not set: this runs in a job of placebench slurm submit") from None
-    listed = subprocess.run(
-        ["scontrol", "show", "hostnames", names], capture_output=True, text=True, check=True, timeout=_ASK_TIMEOUT_S
-    )
-    return Allocation(job_id, int(environment.get("SLURM_RESTART_COUNT", "0")), tuple(listed.stdout.split()))
+    return Allocation(job_id, int(environment.get("SLURM_RESTART_COUNT", "0")), host_names(names))
 
 
 def job_folder(logs: Path, job: Allocation) -> Path:
@@ -129,15 +129,7 @@ def ray_on(job: Allocation, folder: Path, gpus: int, signals: Signals) -> Iterat
         str(ray_temp_dir(secrets.token_hex(4))),
         str(gpus),
     ]
-    step = [
-        "srun",
-        f"--job-name={_STEP}",
-        "--overlap",
-        "--ntasks-per-node=1",
-        f"--nodes={len(job.nodes)}",
-        "--cpu-bind=none",
-        "--no-kill",
-    ]
+    step = step_command(_STEP, job.nodes)
     with (folder / "ray.log").open("ab") as log:
         nodes = subprocess.Popen([*step, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         try:
@@ -183,12 +175,17 @@ def _count_nodes(address: str) -> int:
     return 0 if done.returncode or not lines else len(json.loads(lines[-1]).get("nodes", ()))
 
 
-def run_command(words: Sequence[str], folder: Path, address: str) -> list[str]:
+def run_command(words: Sequence[str], folder: Path, address: str | None) -> list[str]:
     """The command of the run: as given, or to go on with what an earlier start of the job has left.
 
     A run that lacks nothing but its report gets that alone: begun again, it would take all of its time once more.
+
+    Args:
+        words: the run, as given.
+        folder: of the job.
+        address: of the Ray that the job has started; None where it starts none.
     """
-    program, cluster = [sys.executable, "-m", "placebench"], ["--ray-address", address]
+    program, cluster = [sys.executable, "-m", "placebench"], ["--ray-address", address] if address else []
     if begun := unfinished_run(folder):
         # The run has its checkpoint written down, and takes no other one.
         return [*program, *_without("--resume-from", words), *cluster, "--resume", str(begun)]
@@ -266,6 +263,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--logs", type=Path, required=True)
     parser.add_argument("--gpus-per-node", type=int, required=True)
     parser.add_argument("--requeue", action="store_true")
+    parser.add_argument("--launcher", choices=LAUNCHERS, default=RAY)
     parser.add_argument("run", nargs="+")
     options = parser.parse_args(arguments)
     signals = Signals()
@@ -286,7 +284,8 @@ def main(arguments: Sequence[str]) -> int:
         )
         return UsageError.exit_code
     begun, started = utc_now(), time.monotonic()
-    code, error = _run(options.run, job, folder, options.gpus_per_node, signals)
+    session = ray_on(job, folder, options.gpus_per_node, signals) if options.launcher == RAY else nullcontext()
+    code, error = _run(options.run, folder, session, signals)
     requeues = options.requeue and signals.received is signal.SIGUSR1 and code != 0
     facts = JobFacts(
         job_id=job.job_id,
@@ -307,10 +306,12 @@ def main(arguments: Sequence[str]) -> int:
     return code
 
 
-def _run(words: Sequence[str], job: Allocation, folder: Path, gpus: int, signals: Signals) -> tuple[int, str | None]:
+def _run(
+    words: Sequence[str], folder: Path, session: AbstractContextManager[str | None], signals: Signals
+) -> tuple[int, str | None]:
     """Run placebench on the allocation; returns its exit code, and why it could not start or end in order."""
     try:
-        with ray_on(job, folder, gpus, signals) as address:
+        with session as address:
             code = _STOPPED
             if signals.received is None:
                 code = signals.wait(subprocess.Popen(run_command(words, folder, address)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from placebench.errors import UsageError
+from placebench.launchers import RAY, TORCHRUN
 
 DEFAULT_GRACE_S = 120
 # With DETAIL, DDP over gloo ends in a segmentation fault (torch 2.13).
@@ -44,6 +45,10 @@ _SHORT = {
     "-s": "--oversubscribe",
     "-t": "--time",
 }
+_WHAT_IT_DOES = {
+    RAY: "Starts Ray on every node of the allocation, runs placebench on it",
+    TORCHRUN: "Runs placebench, which starts torchrun on the nodes of the allocation",
+}
 # Minutes, minutes:seconds, hours:minutes:seconds; days-hours, days-hours:minutes, days-hours:minutes:seconds.
 _TIME = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?")
 # Options of `placebench run` that the job decides.
@@ -64,6 +69,7 @@ class Submission:
         grace_s: seconds before the time limit at which the run is stopped in order.
         requeues: whether a job that its time limit or a preemption has stopped is queued again and goes on.
         debug: whether NCCL and torch.distributed say what they do.
+        launcher: of the run, one of `launchers.LAUNCHERS`.
     """
 
     nodes: int
@@ -75,6 +81,7 @@ class Submission:
     grace_s: int = DEFAULT_GRACE_S
     requeues: bool = False
     debug: bool = False
+    launcher: str = RAY
 
 
 def batch_script(job: Submission) -> str:
@@ -105,6 +112,7 @@ def batch_script(job: Submission) -> str:
         f"--logs={job.logs}",
         f"--gpus-per-node={job.gpus_per_node}",
         *(["--requeue"] if job.requeues else []),
+        *([f"--launcher={job.launcher}"] if job.launcher != RAY else []),
         "--",
         *job.run,
     ]
@@ -114,7 +122,7 @@ def batch_script(job: Submission) -> str:
             "#!/usr/bin/env bash",
             *(f"#SBATCH {option}" for option in options),
             "",
-            "# Starts Ray on every node of the allocation, runs placebench on it, and sums up what came of it.",
+            f"# {_WHAT_IT_DOES[job.launcher]}, and sums up what came of it.",
             "set -euo pipefail",
             f"cd {shlex.quote(str(job.folder))}",
             *exports,

@@ -55,7 +55,7 @@ def job_summary(folder: Path, facts: JobFacts) -> str:
         ("took", format_seconds(facts.seconds)),
         *(line for run in runs for line in _told_lines(run)),
         ("output", str(folder / "output.log")),
-        ("Ray's output", str(folder / "ray.log")),
+        *([("Ray's output", str(folder / "ray.log"))] if (folder / "ray.log").exists() else []),
     ]
     return "".join(f"{name + ':':<14}{text}\n" for name, text in lines)
 

@@ -11,7 +11,7 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any
 
-from placebench.torchrun.serving import write_at_once
+from placebench.torchrun.serving import tuned_socket
 
 
 class CallError(Exception):
@@ -99,7 +99,7 @@ class Link:
 
     def __init__(self, connection: Connection, name: str, calls: RankCalls) -> None:
         self._connection, self.name, self._calls = connection, name, calls
-        self._socket = write_at_once(connection)
+        self._socket = tuned_socket(connection)
         self._numbers = count()
         self._asked: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()

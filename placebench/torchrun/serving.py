@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Client, Connection
 from queue import SimpleQueue
 from typing import Any
@@ -17,6 +17,8 @@ CONTROLLER_VARIABLE = "PLACEBENCH_CONTROLLER"
 NODE_VARIABLE = "PLACEBENCH_NODE"
 CREATE = "__init__"
 """The call that makes the object whose methods the others are."""
+# After so many seconds without a sign of its host, the other end is gone.
+_SILENT_S = 20
 
 
 def connect(greeting: Mapping[str, Any]) -> Connection:
@@ -28,26 +30,35 @@ def connect(greeting: Mapping[str, Any]) -> Connection:
     # Not for what this process starts itself.
     controller = json.loads(os.environ.pop(CONTROLLER_VARIABLE))
     connection = Client((controller["host"], controller["port"]), authkey=bytes.fromhex(controller["key"]))
-    write_at_once(connection).close()
+    tuned_socket(connection).close()
     connection.send_bytes(pickle.dumps({**greeting, "pid": os.getpid()}))
     return connection
 
 
-def write_at_once(connection: Connection) -> socket.socket:
-    """Have no part of a message wait; returns the connection's socket under another descriptor.
+def tuned_socket(connection: Connection) -> socket.socket:
+    """Let messages of a connection go at once and its end be seen; returns its socket under another descriptor.
 
     A long message is written in two parts, and the second would wait until the other side has acknowledged the first,
-    which takes it 40 ms (RFC 896, RFC 1122 section 4.2.3.2).
+    which takes it 40 ms (RFC 896, RFC 1122 section 4.2.3.2). A host that is gone says nothing of it.
     """
     found = socket.socket(fileno=os.dup(connection.fileno()))
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_S // 2)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _SILENT_S)
     return found
 
 
-def serve(connection: Connection) -> None:
-    """Answer calls until the controller ends, or ends the connection: the process ends then, whatever it does."""
+def serve(connection: Connection, on_end: Callable[[], None] = lambda: None) -> None:
+    """Answer calls until the controller ends, or ends the connection: the process ends then, whatever it does.
+
+    Args:
+        connection: to the controller.
+        on_end: called before.
+    """
     requests: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
+    threading.Thread(target=_receive, args=(connection, requests, on_end), daemon=True).start()
     target: Any = None
     while True:
         number, method, arguments = pickle.loads(requests.get())
@@ -63,14 +74,17 @@ def serve(connection: Connection) -> None:
         connection.send_bytes(answer)
 
 
-def _receive(connection: Connection, requests: "SimpleQueue[bytes]") -> None:
+def _receive(connection: Connection, requests: "SimpleQueue[bytes]", on_end: Callable[[], None]) -> None:
     try:
         while True:
             requests.put(connection.recv_bytes())
     except (EOFError, OSError):
         # The main thread may wait for another rank that will never come.
-        sys.stdout.flush()
-        os._exit(0)
+        try:
+            on_end()
+            sys.stdout.flush()
+        finally:
+            os._exit(0)
 
 
 def _pickled(error: Exception) -> bytes:

@@ -87,24 +87,38 @@ class Torchrun:
         """
         doorway = Doorway(LOOPBACK, len(self._devices))
         words = torchrun_command(self._folder, len(self._devices), ["--standalone", f"--local-addr={LOOPBACK}"])
-        environment = rank_environment(os.environ) | doorway.environment | {NODE_VARIABLE: LOOPBACK}
+        self._start(words, rank_environment(os.environ) | doorway.environment | {NODE_VARIABLE: LOOPBACK})
+        self._let_in(doorway, {(LOOPBACK, number): device for number, device in enumerate(self._devices)})
+
+    def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start what starts the ranks, to be killed with this process, should that be killed."""
         self._process = subprocess.Popen(
-            # Killed with this process, should that be killed.
             [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *words],
             stdin=subprocess.DEVNULL,
-            env=environment,
+            env=dict(environment),
         )
-        places = {(LOOPBACK, number): device for number, device in enumerate(self._devices)}
+
+    def _let_in(self, doorway: "Doorway", places: Mapping[tuple[str, int], str]) -> None:
+        """Wait for the ranks.
+
+        Args:
+            doorway: where they come in.
+            places: the device of each by its node and its number there.
+
+        Raises:
+            LaunchError: torchrun has ended without them.
+        """
         while len(self._ranks) < len(places):
             if come := doorway.next(_POLL_S):
                 connection, greeting = come
                 device = places[greeting["node"], greeting["local_rank"]]
                 self._ranks[device] = Link(connection, f"the worker of {device} (pid {greeting['pid']})", self.calls)
-            elif self._process.poll() is not None:
-                raise LaunchError(
-                    f"torchrun has ended with exit code {self._process.returncode} before its ranks began: see"
-                    " train.log"
-                )
+            elif (code := self._exit_code()) is not None:
+                raise LaunchError(f"torchrun has ended with exit code {code} before its ranks began: see train.log")
+
+    def _exit_code(self) -> int | None:
+        """That of torchrun; None while it goes on."""
+        return None if self._process is None else self._process.poll()
 
     def reserve(self, pools: Mapping[str, Sequence[str]]) -> None:
         """Nobody else is here."""
