@@ -187,7 +187,7 @@ def _address(content: Mapping[str, Any], request: RunRequest) -> str | None:
     earlier = _ray_cluster(content)
     if earlier is None and request.ray_address is not None:
         raise UsageError("--resume: the run was not on a Ray cluster; leave --ray-address out, or start a new run")
-    return request.ray_address or (earlier and str(earlier["address"]))
+    return request.ray_address or (None if earlier is None else str(earlier["address"]))
 
 
 def _agree(

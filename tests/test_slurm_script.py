@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,24 @@ JOB = Submission(
 def test_the_script_is_as_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "PYTHON")
     assert batch_script(JOB) == GOLDEN
+
+
+def test_a_job_under_torchrun_starts_no_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", "PYTHON")
+    script = batch_script(replace(JOB, launcher="torchrun", run=("run", "--launcher", "torchrun")))
+    assert script.splitlines()[-1] == (
+        "exec PYTHON -m placebench.slurm.job --logs=logs --gpus-per-node=4 --requeue --launcher=torchrun"
+        " -- run --launcher torchrun"
+    )
+    assert "# Runs placebench, which starts torchrun on the nodes of the allocation, and sums up" in script
+    (tmp_path / "bench.yaml").write_text("launcher: torchrun\nplacements: [ddp:2]\n")
+    for words in (["--launcher", "torchrun", "--placements", "ddp:2"], ["--config", str(tmp_path / "bench.yaml")]):
+        done = CliRunner().invoke(main, ["slurm", "submit", "--print", "--", "run", *words, "--devices", "cpu:2"])
+        assert done.exit_code == 0, done.stderr
+        assert "--launcher=torchrun -- run" in done.stdout
+    done = CliRunner().invoke(main, ["slurm", "submit", "--print", "--", "run", "--launcher", "torchrun"])
+    assert done.exit_code == 2
+    assert "--launcher torchrun starts ddp placements alone: leave out standard, split" in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
@@ -312,6 +331,8 @@ def test_a_run_that_goes_on_has_its_checkpoint_already(tmp_path: Path, start: tu
     (tmp_path / "runs" / "b").mkdir(parents=True)
     (tmp_path / "runs" / "b" / "run.json").write_text(json.dumps({"status": "interrupted"}))
     again = run_command(words, tmp_path, "n1:1")
+    assert run_command(words, tmp_path, None)[-2:] == ["--resume", str(tmp_path / "runs" / "b")]
+    assert "--ray-address" not in run_command(words, tmp_path, None)
     kept = ["run", "--rounds", "3", "--steps", "9"]
     assert again == [*given, *kept, *cluster, "--resume", str(tmp_path / "runs" / "b")]
 

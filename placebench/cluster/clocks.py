@@ -112,3 +112,12 @@ class ClockTable:
                     moved[mono] = row[mono] + offset
                     moved[wall] = self._clock.wall(moved[mono])
             yield moved
+
+    def shift_spans(
+        self, spans: Iterable[Mapping[str, Any]], devices: Mapping[str, Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Objects of `spans.jsonl`, with their times on the controller's clock; `devices` by id, with their nodes."""
+        return [
+            next(self.shift(devices[span["device"]]["node"], [span])) if span["device"] in devices else dict(span)
+            for span in spans
+        ]

@@ -147,13 +147,7 @@ class SharedRay:
     def on_one_clock(self, spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Spans of any device, with their times on the controller's clock."""
         assert self._follower is not None, "spans come from workers, which start after it"
-        table = self._follower.table
-        return [
-            next(table.shift(self._devices[span["device"]]["node"], [span]))
-            if span["device"] in self._devices
-            else dict(span)
-            for span in spans
-        ]
+        return self._follower.table.shift_spans(spans, self._devices)
 
     def explain(self, error: Exception, doing: str) -> Exception:
         """A node that is gone, where one is: whatever failed, failed for that."""

@@ -22,7 +22,7 @@ _STEP = "placebench-torchrun"
 _NODE = (sys.executable, "-m", "placebench.torchrun.node")
 _POLL_S = 0.1
 # How long the agents have to answer when the launch ends: the runner gives the whole job three seconds.
-_ANSWER_S = 0.7
+_ANSWER_S = 0.5
 _PATIENCE_S = 0.3
 # What fails first when a node dies is a connection between workers; its agent may answer for a moment longer.
 _WATCH_S = 3.0
@@ -129,13 +129,7 @@ class TorchrunOnNodes(Torchrun):
     def on_one_clock(self, spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Spans of any device, with their times on the controller's clock."""
         assert self._follower is not None, "spans come from workers, which start after it"
-        table = self._follower.table
-        return [
-            next(table.shift(self._devices[span["device"]]["node"], [span]))
-            if span["device"] in self._devices
-            else dict(span)
-            for span in spans
-        ]
+        return self._follower.table.shift_spans(spans, self._devices)
 
     def explain(self, error: Exception, doing: str) -> Exception:
         """A node that is gone, where one is; else a rank that has ended: whatever failed, failed for that."""
@@ -176,5 +170,5 @@ class TorchrunOnNodes(Torchrun):
             for name, agent in self._agents.items()
             if arguments is None or name in arguments
         }
-        done = self.calls.wait(list(asked.values()), len(asked), _ANSWER_S)
+        done = self.calls.wait(list(asked.values()), len(asked), _ANSWER_S + 2 * _PATIENCE_S)
         return {name: answer.result() for name, answer in asked.items() if answer in done and not answer.exception()}
