@@ -42,8 +42,8 @@ _ADVICE: Mapping[Status, str] = {
         "raise --step-timeout if a phase really takes that long; otherwise look below for what the job did last"
     ),
     Status.DEVICE_LOST: (
-        "look for the device in nvidia-smi and dmesg (for a node: in ray status or sinfo), then reset it or leave it out; go on"
-        " with placebench run --resume"
+        "look for the device in nvidia-smi and dmesg (for a node: in ray status or sinfo), then reset it or leave it"
+        " out; go on with placebench run --resume"
     ),
     Status.INTERRUPTED: "go on with placebench run --resume",
 }

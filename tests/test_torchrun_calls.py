@@ -3,13 +3,15 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
 import pytest
@@ -23,9 +25,9 @@ from placebench.placement_words import parse_placement
 from placebench.ppo.launch import classify
 from placebench.ppo.running import Running, RunningWork
 from placebench.torchrun.calls import Link, RankCalls, RankDiedError, RankError
-from placebench.torchrun.command import rank_environment
-from placebench.torchrun.serving import CONTROLLER_VARIABLE, CREATE
-from placebench.torchrun.session import Doorway
+from placebench.torchrun.command import RANK, rank_environment
+from placebench.torchrun.serving import CONTROLLER_VARIABLE, CREATE, NODE_VARIABLE, tuned_socket
+from placebench.torchrun.session import Doorway, Torchrun
 
 LOOPBACK = "127.0.0.1"
 PROGRAM = """
@@ -197,6 +199,45 @@ def test_a_stranger_is_not_let_in_and_keeps_nobody_out() -> None:
         assert doorway.next(20) is not None
     with pytest.raises(ConnectionError):  # all that were expected are there
         Client(address, authkey=key)
+
+
+def test_a_host_that_is_gone_is_noticed() -> None:
+    with Listener((LOOPBACK, 0)) as listener, Client(listener.address) as client, tuned_socket(client) as found:
+        assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        wait_s, count, apart_s = (
+            found.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPCNT, socket.TCP_KEEPINTVL)
+        )
+        assert wait_s + count * apart_s <= 30
+
+
+def test_the_end_of_a_rank_is_told_in_place_of_what_fails_for_it() -> None:
+    session = Torchrun("nowhere", {})
+    failed, death = RankError("connection closed by peer", None), RankDiedError("cpu:1 has ended")
+    assert session.explain(failed, "update_actor of step 3") is failed
+    noticed = threading.Timer(0.3, session.calls.report, [death])
+    noticed.start()
+    assert session.explain(failed, "update_actor of step 3") is death
+    noticed.join()
+
+
+def test_a_rank_keeps_nothing_that_torchrun_has_set_for_its_own() -> None:
+    calls, doorway = RankCalls(), Doorway(LOOPBACK, 1)
+    own = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "n1", "TORCHELASTIC_RUN_ID": "x"}
+    environment = {**os.environ, **doorway.environment, **own, NODE_VARIABLE: "n2", "KEPT": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    process = subprocess.Popen([sys.executable, "-m", RANK], env=environment)
+    come = doorway.next(20)
+    assert come is not None
+    connection, greeting = come
+    link = Link(connection, "a rank", calls)
+    assert (greeting["node"], greeting["local_rank"]) == ("n2", 1)
+    link.ask(CREATE, (Served, 0))
+    unset = f"import os; assert not {{*{[*own, CONTROLLER_VARIABLE]}}} & os.environ.keys(); assert os.environ['KEPT']"
+    torchless = "import sys; assert 'torch' not in sys.modules"  # it is not bound to its device yet
+    calls.get([link.fail.remote(source) for source in (unset, torchless)])
+    link.close()
+    assert process.wait(20) == 0
 
 
 def test_torchrun_starts_replicas_alone_and_joins_no_ray() -> None:
