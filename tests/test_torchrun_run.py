@@ -75,6 +75,7 @@ def test_a_run_compares_replicas_without_ray_and_leaves_nothing(tmp_path: Path, 
     assert "Scaling of replicas" in done.stdout
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_in_a_rank_is_told_with_its_figures(tmp_path: Path, env: dict[str, str]) -> None:
     (tmp_path / "modules/greedy.py").write_text(
         "import torch\n\ndef score(*case):\n    return torch.empty(1 << 50).sum()\n"
