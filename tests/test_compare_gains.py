@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, read_json
 
-from placebench.compare.across import ArmComparison, compare_arms, gains_of_runs
+from placebench.compare.across import ArmComparison, compare_arms, gains_of_runs, warnings
 from placebench.compare.caveats import caveats
 from placebench.compare.comparison import compare_run
 from placebench.compare.gains import OverlapGain, overlap_gains, tell_gain, told_gains
@@ -183,8 +183,46 @@ def test_unequal_work_of_the_two_is_a_warning(tmp_path: Path) -> None:
     layouts = {name: LAYOUTS[name] for name in ("standard", "split", NONE)}
     run = SyntheticRun(layouts, tokens={"standard": 1300, "split": 1310, NONE: 1290})
     lines = [line for line in caveats(compare_run(run.write(tmp_path / "run"))) if line.startswith("Unequal work")]
-    assert len(lines) == 1
-    assert lines[0].startswith("Unequal work: split had 1,310 tokens a step, split/overlap=none 1,290 (+1.6 %)")
+    told = (
+        "Unequal work: split had 1,310 tokens a step, split/overlap=none 1,290 (+1.6 %): the overlap's factor is 0.800"
+        " (0.800–0.800) as measured, 0.788 (0.788–0.788) per token."
+    )
+    assert lines == [f"{told} --ignore-eos makes work equal."]
+    assert [line for line in warnings(arms_of((tmp_path / "run", None))) if "Unequal" in line] == [told]
+
+
+def drifts(path: Path) -> list[str]:
+    """The warnings of a drift, which the run's report and a comparison of its arms tell alike."""
+    found, of_arms = (
+        [line for line in lines if "a drift of the machine" in line]
+        for lines in (caveats(compare_run(path)), warnings(arms_of((path, None))))
+    )
+    assert found == of_arms
+    return found
+
+
+def test_lost_rounds_that_let_a_drift_into_the_overlaps_factor_are_a_warning(tmp_path: Path) -> None:
+    layouts = {name: LAYOUTS[name] for name in ("standard", "split", NONE)}
+    end = ": a drift of the machine shows as a difference. --resume runs what is missing."
+    lost = {(2, "split"): Status.OOM, (4, NONE): Status.FAILED}
+    path = SyntheticRun(layouts, rounds=4, pace=pace, statuses=lost).write(tmp_path / "order")
+    assert drifts(path) == [f"In every round that has all three, split ran before {NONE}{end}"]
+    apart = SyntheticRun({"other": replace(STANDARD, staleness=1), **layouts}, rounds=4, pace=pace, statuses=lost)
+    assert drifts(apart.write(tmp_path / "both")) == [f"In every round that has both, split ran before {NONE}{end}"]
+    lost |= {(1, "split"): Status.OOM, (3, NONE): Status.FAILED}
+    (*of_headlines, told) = drifts(SyntheticRun(layouts, rounds=4, pace=pace, statuses=lost).write(tmp_path / "apart"))
+    assert told == (
+        f"split and {NONE} have no round in common, so that their launches are not paired: a drift of the machine"
+        " between them shows as a difference. --resume runs what is missing."
+    )
+    assert not any(f"split and {NONE}" in line for line in of_headlines)
+
+
+def test_what_is_told_of_a_headline_is_not_told_of_a_factor(tmp_path: Path) -> None:
+    layouts = {name: LAYOUTS[name] for name in ("split", NONE)}
+    lost = {(2, "split"): Status.OOM, (4, NONE): Status.FAILED}
+    path = SyntheticRun(layouts, rounds=4, pace=pace, statuses=lost).write(tmp_path / "run")
+    assert len(drifts(path)) == 1
 
 
 def test_factors_against_the_first_are_the_ratios_of_the_run(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Comparing arms of different runs: ratios to the first arm, what else differs, and whether it can mean anything."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 from placebench.compare.arms import Arm
 from placebench.compare.breakdown import StepChange, step_change
-from placebench.compare.caveats import pairing_caveats, unequal_gains, work_figures
+from placebench.compare.caveats import gain_caveats, pairing_caveats, work_figures
 from placebench.compare.comparability import (
     Fact,
     doubts_of,
@@ -35,6 +35,7 @@ from placebench.compare.metrics import (
 )
 from placebench.compare.pairing import hold_details, hold_headlines, pair
 from placebench.compare.reasons import basis, verdict_words, why
+from placebench.compare.run import Run
 from placebench.compare.statistics import MIN_EFFECT
 from placebench.compare.text import listing, number, plural, quantity, ratio, seconds_interval
 from placebench.errors import UsageError
@@ -239,12 +240,15 @@ def gains_of_runs(comparison: ArmComparison) -> tuple[OverlapGain, ...]:
     Launches of different runs were not interleaved, and more than the overlap may differ between them: what a factor
     of theirs owes to the overlap is not known.
     """
-    found: list[OverlapGain] = []
-    for run in dict.fromkeys(arm.run for arm in comparison.arms if arm.run):
-        results = [arm.side[1] for arm in comparison.arms if arm.run == run and arm.side]
-        first = results[0] if comparison.arms[0].run == run else None
-        found += gains_within(results, first, comparison.min_effect)
-    return tuple(found)
+    return tuple(gain for _, gains in _runs_with_gains(comparison) for gain in gains)
+
+
+def _runs_with_gains(comparison: ArmComparison) -> Iterator[tuple[Run, tuple[OverlapGain, ...]]]:
+    for path in dict.fromkeys(arm.run for arm in comparison.arms if arm.run):
+        sides = [arm.side for arm in comparison.arms if arm.run == path and arm.side]
+        results = [result for _, result in sides]
+        first = results[0] if comparison.arms[0].run == path else None
+        yield sides[0][0], gains_within(results, first, comparison.min_effect)
 
 
 def alone(arm: Arm) -> str:
@@ -285,7 +289,8 @@ def warnings(comparison: ArmComparison) -> tuple[str, ...]:
         counts = [arm.facts.get("devices") for arm in (other, first)]
         if None not in counts and counts[0] != counts[1]:
             lines.append(f"{other.name} has {counts[0]} devices, {first.name} {counts[1]}: compare tokens/s/device.")
-    lines += unequal_gains(gains_of_runs(comparison))
+    for run, gains in _runs_with_gains(comparison):
+        lines += gain_caveats(run, gains)
     lines += [line for arm in comparison.arms if arm.overlapping for line in _overlaps(arm)]
     return tuple(dict.fromkeys([*lines, *(flag for arm in comparison.arms for flag in arm.flags)]))
 

@@ -39,6 +39,7 @@ def caveats(comparison: Comparison) -> tuple[str, ...]:
         *_few_launches(comparison),
         *_pairing(comparison),
         *_unequal_work(comparison),
+        *gain_caveats(comparison.run, overlap_gains(comparison), " --ignore-eos makes work equal."),
         *_unequal_devices(comparison),
         *(line for result in comparison.results for launch in result.launches for line in _launch(comparison, launch)),
         *_load(comparison),
@@ -61,8 +62,12 @@ def _samples_gpus(comparison: Comparison) -> bool:
 
 
 def _missing(launch: Launch) -> str:
-    what = _NOT_DONE.get(launch.status, launch.status.value)
-    return f"{launch.label}: {what}{f': {launch.error}' if launch.error else ''}"
+    return f"{launch.label}: {status_words(launch.status)}{f': {launch.error}' if launch.error else ''}"
+
+
+def status_words(status: Status) -> str:
+    """What became of a launch that is not done."""
+    return _NOT_DONE.get(status, status.value)
 
 
 def _not_finite(launch: Launch) -> Iterator[str]:
@@ -98,21 +103,38 @@ def _pairing(comparison: Comparison) -> Iterator[str]:
 def pairing_caveats(run: Run, first: PlacementResult, other: PlacementResult) -> Iterator[str]:
     """What rounds that one of two placements of a run has lost mean for the comparison."""
     step = other.ratios.get(STEP_TIME.key)
-    if step is None or (not step.pairs and math.isnan(step.low)):
+    if step is None:
         return
+    if 0 < step.pairs < max(step.launches):
+        yield (
+            f"{other.name} against {first.name}: ratios, critical paths and reason are over the"
+            f" {plural(step.pairs, 'round')} with both, all other values over all launches of each."
+        )
+    yield from _drift(run, first, other, step)
+
+
+def _drift(
+    run: Run, first: PlacementResult, other: PlacementResult, step: Ratio, whose: str = "both"
+) -> Iterator[str]:
+    """That lost rounds let a drift of the machine into the ratio of two step times.
+
+    Args:
+        run: the run.
+        first: one placement.
+        other: the other.
+        step: the ratio, over the rounds that both have.
+        whose: launches, in words, that each of these rounds has.
+    """
     rounds = [number for number in first.measured_rounds if number in other.measured_rounds]
     if not step.pairs:
+        if math.isnan(step.low):
+            return
         common = f"only {plural(len(rounds), 'round')}" if rounds else "no round"
         yield (
             f"{other.name} and {first.name} have {common} in common, so that their launches are not paired: a drift of"
             " the machine between them shows as a difference. --resume runs what is missing."
         )
         return
-    if step.pairs < max(step.launches):
-        yield (
-            f"{other.name} against {first.name}: ratios, critical paths and reason are over the"
-            f" {plural(step.pairs, 'round')} with both, all other values over all launches of each."
-        )
     order = dict(enumerate(run.manifest.get("order", ()), start=1))
     # An arm may bear another name than its placement has in the run.
     names = {side.launches[0].placement: side.name for side in (first, other)}
@@ -121,7 +143,7 @@ def pairing_caveats(run: Run, first: PlacementResult, other: PlacementResult) ->
         earlier = names.pop(went_first.pop())
         (later,) = names.values()
         yield (
-            f"In every round that has both, {earlier} ran before {later}: a drift of the machine shows as a"
+            f"In every round that has {whose}, {earlier} ran before {later}: a drift of the machine shows as a"
             " difference. --resume runs what is missing."
         )
 
@@ -138,30 +160,45 @@ def _unequal_work(comparison: Comparison) -> Iterator[str]:
         step = other.ratios.get(STEP_TIME.key)
         if other.work is None or step is None:
             continue
-        yield _unequal(first, other, step, other.work)
-    yield from unequal_gains(overlap_gains(comparison))
+        yield f"{_tokens_of_both(first, other)} {work_figures(step, other.work)} --ignore-eos makes work equal."
 
 
-def unequal_gains(gains: Iterable[OverlapGain]) -> Iterator[str]:
-    """Of which placements the overlap's factor is of steps with unequal work."""
+def gain_caveats(run: Run, gains: Iterable[OverlapGain], advice: str = "") -> Iterator[str]:
+    """What lost rounds and unequal work mean for the factors of overlap; no pair has the first placement in it.
+
+    Args:
+        run: the run.
+        gains: the factors.
+        advice: how to make work equal, behind every line about work that is not.
+    """
     for gain in gains:
-        if gain.work is not None:
-            yield _unequal(gain.base, gain.result, gain.overlap, gain.work)
+        # Every second round is reversed: where two of three placements keep their order, all three do.
+        whose = "all three" if gain.split and gain.rounds else "both"
+        yield from _drift(run, gain.base, gain.result, gain.overlap, whose)
+        if gain.work:
+            yield (
+                f"{_tokens_of_both(gain.base, gain.result)} ({_more_tokens(gain.work)}): the overlap's factor is"
+                f" {_both_figures(gain.overlap, gain.work)}.{advice}"
+            )
 
 
-def _unequal(first: PlacementResult, other: PlacementResult, step: Ratio, work: UnequalWork) -> str:
+def _tokens_of_both(first: PlacementResult, other: PlacementResult) -> str:
     return (
-        f"Unequal work: {other.name} had {number(_tokens(other))} tokens a step, {first.name}"
-        f" {number(_tokens(first))} {work_figures(step, work)} --ignore-eos makes work equal."
+        f"Unequal work: {other.name} had {number(_tokens(other))} tokens a step, {first.name} {number(_tokens(first))}"
     )
 
 
 def work_figures(measured: Ratio, work: UnequalWork, label: str = "Step time") -> str:
     """By how much the tokens differ, and the ratio of a number as measured and with the tokens taken out."""
-    return (
-        f"({100 * (work.tokens.value - 1):+.1f} %). {label}: {_figure(measured)} as measured, {_figure(work.adjusted)}"
-        f" {_adjustment(work)}; a verdict needs both to agree."
-    )
+    return f"({_more_tokens(work)}). {label}: {_both_figures(measured, work)}; a verdict needs both to agree."
+
+
+def _more_tokens(work: UnequalWork) -> str:
+    return f"{100 * (work.tokens.value - 1):+.1f} %"
+
+
+def _both_figures(measured: Ratio, work: UnequalWork) -> str:
+    return f"{_figure(measured)} as measured, {_figure(work.adjusted)} {_adjustment(work)}"
 
 
 def _figure(found: Ratio) -> str:
