@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 from showing import printed, read_summary
-from synthetic_run import GPU_WORKLOAD, STANDARD, gpu_run
+from synthetic_run import GPU_WORKLOAD, SPLIT, STANDARD, SyntheticRun, gpu_run
 
+from placebench.compare.comparison import compare_run
 from placebench.report import build_report
+from placebench.report.summary import summarize
+from placebench.report.time_tables import device_wait_grid
 from placebench.runfolder import Status
 
 
@@ -125,8 +128,31 @@ def test_what_is_waited_for_names_the_placements_whose_trace_is_lost(tmp_path: P
     )
     path = run.write(tmp_path / "run")
     build_report(path)
-    lost = "The first round, and the trace with it, is missing of split (oom); --resume runs what is missing."
+    lost = "The first round, and the trace with it, is missing of split (out of memory); --resume runs what is missing."
     for name in ("report.md", "report.html"):
         page = (path / name).read_text()
         assert "no kernels of the device were traced" in page
         assert (lost in page) is traces
+
+
+def lost_traces(run: SyntheticRun, folder: Path) -> list[str]:
+    notes = device_wait_grid(summarize(compare_run(run.write(folder)))).notes
+    return [note for note in notes if note.startswith("The first round, and the trace with it")]
+
+
+def test_a_lost_trace_is_named_where_there_would_be_one(tmp_path: Path) -> None:
+    traced = {"workload": {**GPU_WORKLOAD, "trace_kernels": True}}
+    lost = gpu_run(statuses={(1, "split"): Status.DEVICE_LOST, (1, "standard"): Status.PLANNED}, **traced)
+    assert lost_traces(lost, tmp_path / "lost") == [
+        "The first round, and the trace with it, is missing of standard (not started) and split (lost a device);"
+        " --resume runs what is missing."
+    ]
+    running = gpu_run(statuses={(1, "split"): Status.RUNNING}, **traced)
+    assert lost_traces(running, tmp_path / "running") == []
+    # A placement without a row has nothing that a trace would add to.
+    layouts = {"standard": STANDARD, "split": SPLIT, "third": SPLIT}
+    failed = {(round_, "split"): Status.FAILED for round_ in (1, 2, 3)} | {(1, "third"): Status.OOM}
+    (told,) = lost_traces(gpu_run(layouts=layouts, statuses=failed, **traced), tmp_path / "failed")
+    assert "is missing of third (out of memory); " in told
+    on_cpus = SyntheticRun(statuses={(1, "split"): Status.OOM}, workload={"model": "tiny", "trace_kernels": True})
+    assert lost_traces(on_cpus, tmp_path / "cpus") == []

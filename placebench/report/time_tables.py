@@ -1,7 +1,8 @@
 """Where the step's time goes, as tables: critical paths, waiting, overlap, and what other placements would take."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from placebench.compare.caveats import status_words
 from placebench.compare.critical_path import END
 from placebench.compare.metrics import STEP_TIME
 from placebench.compare.reasons import NOTABLE
@@ -145,11 +146,12 @@ def device_wait_grid(summary: Summary) -> Grid:
     rows = [(placement.name, label, *_wait_cells(placement, waits)) for placement, label, waits in found]
     header: tuple[str, ...] = ("placement", "device", *_WAITS)
     traced = ["wait_host" in waits for *_, waits in found]
+    on_gpus = {placement.name for placement, label, _ in found if label.rpartition("/")[2].startswith("gpu:")}
     notes = [_IDLE_WAITS]
     if any(traced):
         notes.append(_TRACED_WAITS)
     if not all(traced):
-        notes += (_UNKNOWN_WAITS, *_lost_traces(summary))
+        notes += (_UNKNOWN_WAITS, *_lost_traces(summary, on_gpus))
     if all(row[-1] == MISSING for row in rows):
         header, rows = header[:-1], [row[:-1] for row in rows]
     else:
@@ -157,17 +159,13 @@ def device_wait_grid(summary: Summary) -> Grid:
     return Grid("What each device waits for", header, tuple(rows), tuple(notes))
 
 
-def _lost_traces(summary: Summary) -> Iterator[str]:
-    """Of which placements the launch that would have been traced is missing."""
-    on_gpus = {
-        placement.name
-        for placement in summary.placements
-        if any(device.label.rpartition("/")[2].startswith("gpu:") for device in placement.devices)
-    }
+def _lost_traces(summary: Summary, on_gpus: Collection[str]) -> Iterator[str]:
+    """Of which placements the launch that would have been traced is missing, and is not to be waited for."""
+    there = (Status.DONE, Status.RUNNING)
     lost = [
-        f"{launch.placement} ({launch.status})"
+        f"{launch.placement} ({status_words(launch.status)})"
         for launch in summary.launches
-        if launch.round == 1 and launch.status is not Status.DONE and launch.placement in on_gpus
+        if launch.round == 1 and launch.status not in there and launch.placement in on_gpus
     ]
     if lost and summary.workload.get("trace_kernels"):
         yield f"The first round, and the trace with it, is missing of {listing(lost)}; --resume runs what is missing."
