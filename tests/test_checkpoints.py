@@ -16,6 +16,7 @@ import pytest
 from jobs import Job, run_job
 from rich.console import Console
 
+from placebench import checks
 from placebench.errors import UsageError
 from placebench.models import PRESETS, JobShapes
 from placebench.plan import RunRequest, make_plan
@@ -136,6 +137,20 @@ def test_checkpoints_that_the_disk_cannot_hold_are_refused(tmp_path: Path) -> No
     make_plan(replace(request, rounds=3))
     make_plan(replace(request, checkpoint_every=None))
     make_plan(replace(request, devices="cpu:2@64GiB", dry_run=True))
+
+
+def test_steps_that_are_no_number_have_no_checkpoints_to_tell_the_size_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: full)
+    monkeypatch.setattr(checks, "LEAST_FREE_BYTES", 0)
+    request = RunRequest("standard", devices="cpu:2", rounds=1, out=tmp_path / "runs", checkpoint_every=1)
+    for steps, tells in ((3, True), ("abc", False)):
+        with pytest.raises(UsageError) as refused:
+            make_plan(replace(request, workload={"steps": steps}))
+        assert ("--checkpoint-every: checkpoints of 1 launch, " in str(refused.value)) is tells
+    assert "steps: input should be a valid integer" in str(refused.value)
 
 
 def test_checkpoints_further_apart_than_the_steps_are_refused(tmp_path: Path) -> None:
