@@ -108,6 +108,12 @@ def test_placements_that_differ_in_more_than_the_overlap_are_no_pair(tmp_path: P
     assert gains(tmp_path, "standard", "split", other=other) == ()
 
 
+@pytest.mark.parametrize("first", ["split", NONE])
+def test_one_pool_has_no_overlap_to_tell_of(tmp_path: Path, first: str) -> None:
+    one_pool = {f"standard/overlap={overlap}": replace(STANDARD, overlap=overlap) for overlap in ("none", "updates")}
+    assert gains(tmp_path, first, "standard", **one_pool) == ()
+
+
 @pytest.mark.parametrize(
     "first",
     [
@@ -289,7 +295,7 @@ def test_the_report_of_arms_has_their_gains(tmp_path: Path) -> None:
         assert text.count("Split and overlap told apart: the split by itself makes a step 1.76") == 1
         assert text.count("Unequal work: split had 1,310 tokens a step, split/overlap=none 1,290 (+1.6 %)") == 1
     assert "| placement | with less overlap | split |" in markdown
-    assert "step times of two placements of one run each, paired by its rounds" in markdown
+    assert "step times of two placements of one run each, paired by its rounds where both have them; below" in markdown
     (row,) = summary.overlap_gains
     assert (row.placement, row.base, row.overlap.pairs) == ("split", NONE, 3)
 

@@ -113,9 +113,7 @@ def pairing_caveats(run: Run, first: PlacementResult, other: PlacementResult) ->
     yield from _drift(run, first, other, step)
 
 
-def _drift(
-    run: Run, first: PlacementResult, other: PlacementResult, step: Ratio, whose: str = "both"
-) -> Iterator[str]:
+def _drift(run: Run, first: PlacementResult, other: PlacementResult, step: Ratio, whose: str = "both") -> Iterator[str]:
     """That lost rounds let a drift of the machine into the ratio of two step times.
 
     Args:

@@ -42,7 +42,7 @@ class OverlapGain:
 
 
 def overlap_gains(comparison: Comparison) -> tuple[OverlapGain, ...]:
-    """What the overlap gains by itself, of every placement that the run also has with less overlap.
+    """What the overlap gains by itself, of every placement of several pools that the run also has with less overlap.
 
     Against each of these, the one with the least overlap first. What is compared with the first placement is not told
     twice: no pair has the first in it.
@@ -61,8 +61,10 @@ def gains_within(
         min_effect: smallest effect of interest, as a fraction.
     """
     found = []
-    for result in results:
-        for base in _bases(result, results):
+    # The phases of one pool never overlap, whatever may.
+    several = [result for result in results if len(result.placement.pools) > 1]
+    for result in several:
+        for base in _bases(result, several):
             if first is not base and first is not result:
                 found.append(_gain(first, base, result, min_effect))
     return tuple(gain for gain in found if gain)

@@ -55,7 +55,7 @@ def _about_gains(summary: Summary) -> Iterator[str]:
     if summary.overlap_gains:
         which = "each, paired as all ratios are"
         if summary.kind == "comparison":
-            which = "of one run each, paired by its rounds"
+            which = "of one run each, paired by its rounds where both have them"
         yield (
             f"Gain of the split and of the overlap: step times of two placements {which}; below 1 is faster. Factors to"
             " read beside the verdicts: they have none of their own, and are not among what those are corrected for."

@@ -220,8 +220,9 @@ class OverlapGain(_Part):
     placement: str
     base: str = Field(description="the same with less overlap; one of these a row")
     split: Factor | None = Field(
-        description="base over the first placement; null where they differ in more than how pools share the devices, or"
-        " something overlaps in either"
+        description="base over the first placement; null where they differ in more than how pools share the devices,"
+        " where something overlaps in either, where no round has both and the placement, and where the first is of"
+        " another run or a log"
     )
     overlap: Factor = Field(description="placement over base")
     together: Factor | None = Field(description="placement over the first placement; null where split is")
@@ -331,7 +332,9 @@ class Summary(_Part):
     placements: tuple[PlacementSummary, ...]
     scaling: tuple[ScalingSummary, ...] = Field((), description="empty without replicas of several numbers")
     overlap_gains: tuple[OverlapGain, ...] = Field(
-        (), description="empty where no placement was run with less overlap, too, or it is the first"
+        (),
+        description="of placements of several pools that their run also has with less overlap, neither of them the"
+        " first; else empty",
     )
     launches: tuple[LaunchSummary, ...]
     suggestion: Suggestion | None = Field(default=None, description="null where no placement was measured")
