@@ -20,7 +20,10 @@ def unusable_launcher(launcher: str, placements: Sequence[Placement], ray_addres
     if launcher != TORCHRUN:
         return
     if others := [placement.name for placement in placements if placement.scaling is None]:
-        yield f"--launcher torchrun starts ddp placements alone: leave out {', '.join(others)}, or --launcher"
+        yield (
+            "--launcher torchrun is for ddp alone, as in --placements ddp:1,ddp:2: leave out"
+            f" {', '.join(others)}, or --launcher"
+        )
     if ray_address is not None:
         yield "--launcher torchrun starts no Ray and joins none: leave out --ray-address, or --launcher"
 

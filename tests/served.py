@@ -13,10 +13,19 @@ class UnsendableError(Exception):
         super().__init__(f"{first} {second}")
 
 
+class UnreadableResult:
+    """Is made again from what the one that asked cannot do."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return int, ("no number",)
+
+
 class Served:
     """Methods to call."""
 
     def __init__(self, number: int) -> None:
+        if number < 0:
+            raise ValueError("below 0")
         self._number = number
 
     def number(self) -> int:
@@ -33,6 +42,9 @@ class Served:
 
     def lock(self) -> object:
         return threading.Lock()
+
+    def unreadable(self) -> object:
+        return UnreadableResult()
 
     def die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -23,7 +23,7 @@ FAULTS = {
     "--sample-hz -1": "--sample-hz -1: neither 0",
     "--time-limit nan": "nan is not a finite number",
     "--placement-timeout 5": "--placement-timeout is for a Ray cluster",
-    "--launcher torchrun": "--launcher torchrun starts ddp placements alone: leave out standard",
+    "--launcher torchrun": "--launcher torchrun is for ddp alone, as in --placements ddp:1,ddp:2: leave out standard",
     "--resume-from nowhere": "--resume-from nowhere: cannot read state.json",
     "--config no.yaml": "no.yaml, line 3: out: 5 is not text",
     "--set =3": "--set '=3': write key=value",

@@ -78,7 +78,9 @@ def test_a_job_under_torchrun_starts_no_ray(monkeypatch: pytest.MonkeyPatch, tmp
         assert "--launcher=torchrun -- run" in done.stdout
     done = CliRunner().invoke(main, ["slurm", "submit", "--print", "--", "run", "--launcher", "torchrun"])
     assert done.exit_code == 2
-    assert "--launcher torchrun starts ddp placements alone: leave out standard, split" in done.stderr
+    assert (
+        "--launcher torchrun is for ddp alone, as in --placements ddp:1,ddp:2: leave out standard, split" in done.stderr
+    )
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")

@@ -1,5 +1,6 @@
 """Calls to processes and their answers, with small processes that need neither torch nor a launch."""
 
+import importlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ import pytest
 from served import Served
 
 from placebench import checks
-from placebench.errors import JobExit
+from placebench.errors import JobExit, LaunchError
 from placebench.launchers import RAY, TORCHRUN, unusable_launcher
 from placebench.placement import Role
 from placebench.placement_words import parse_placement
@@ -40,7 +41,7 @@ serve(connect({"local_rank": int(sys.argv[1])}))
 class Processes:
     """Processes that serve a `Served` each, and the way to wait for their answers."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *made: object) -> None:
         self.calls, doorway = RankCalls(), Doorway(LOOPBACK, count)
         environment = {**os.environ, **doorway.environment, "PYTHONPATH": os.pathsep.join(sys.path)}
         self.started = [
@@ -53,14 +54,14 @@ class Processes:
                 number = greeting["local_rank"]
                 assert greeting["pid"] == self.started[number].pid
                 links[number] = Link(connection, f"the worker of cpu:{number}", self.calls)
-                links[number].ask(CREATE, (Served, number))
+                links[number].ask(CREATE, made or (Served, number))
         self.links = [links[number] for number in range(count)]
 
 
 @contextmanager
-def processes(count: int) -> Iterator[Processes]:
+def processes(count: int, *made: object) -> Iterator[Processes]:
     """Some processes; all have ended afterwards, by the end of their connections alone."""
-    started = Processes(count)
+    started = Processes(count, *made)
     try:
         yield started
     finally:
@@ -134,6 +135,41 @@ def test_an_answer_that_cannot_be_sent_is_a_failure() -> None:
         there.calls.get([there.links[0].lock.remote()])
 
 
+def test_an_answer_that_cannot_be_read_fails_alone() -> None:
+    with processes(1) as there:
+        (link,) = there.links
+        unreadable = r"^the worker of cpu:0: its answer cannot be read: ValueError\("
+        with pytest.raises(RankError, match=unreadable):
+            there.calls.get([link.unreadable.remote()], 20)
+        assert there.calls.get([link.number.remote()], 20) == [0]
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [((Served, -1), "\nValueError: below 0"), (("no class", 1), "'str' object is not callable")],
+)
+def test_what_cannot_be_made_tells_why_whatever_is_asked_of_it(made: tuple[object, ...], reason: str) -> None:
+    with processes(1, *made) as there:
+        for _ in range(2):
+            with pytest.raises(RankError) as raised:
+                there.calls.get([there.links[0].number.remote()], 20)
+            assert reason in str(raised.value)
+
+
+def test_a_request_that_cannot_be_read_is_a_failure_and_no_death(tmp_path: Path) -> None:
+    (tmp_path / "here_alone.py").write_text("class Here:\n    pass\n")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        here = importlib.import_module("here_alone").Here
+    finally:
+        sys.path.remove(str(tmp_path))
+    with processes(1) as there:
+        (link,) = there.links
+        with pytest.raises(RankError, match="No module named 'here_alone'"):
+            there.calls.get([link.same.remote(here)], 20)
+        assert there.calls.get([link.number.remote()], 20) == [0]
+
+
 def test_whatever_is_asked_of_a_process_that_has_ended_fails_for_the_first_that_did() -> None:
     with processes(2) as there:
         first, second = there.links
@@ -201,6 +237,15 @@ def test_a_stranger_is_not_let_in_and_keeps_nobody_out() -> None:
         Client(address, authkey=key)
 
 
+def test_a_stranger_that_says_nothing_keeps_nobody_out() -> None:
+    doorway = Doorway(LOOPBACK, 1)
+    told = json.loads(doorway.environment[CONTROLLER_VARIABLE])
+    address, key = (told["host"], told["port"]), bytes.fromhex(told["key"])
+    with socket.create_connection(address), socket.create_connection(address), Client(address, authkey=key) as rank:
+        rank.send_bytes(b"\x80\x04}\x94.")  # an empty dict
+        assert doorway.next(20) is not None
+
+
 def test_a_host_that_is_gone_is_noticed() -> None:
     with Listener((LOOPBACK, 0)) as listener, Client(listener.address) as client, tuned_socket(client) as found:
         assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
@@ -219,6 +264,9 @@ def test_the_end_of_a_rank_is_told_in_place_of_what_fails_for_it() -> None:
     noticed.start()
     assert session.explain(failed, "update_actor of step 3") is death
     noticed.join()
+    # A torchrun that has ended takes the other ranks with it.
+    early = LaunchError("torchrun has ended with exit code 1 before its ranks began: see train.log")
+    assert session.explain(early, "start torchrun") is early
 
 
 def test_a_rank_keeps_nothing_that_torchrun_has_set_for_its_own() -> None:
@@ -245,7 +293,7 @@ def test_torchrun_starts_replicas_alone_and_joins_no_ray() -> None:
     assert list(unusable_launcher(TORCHRUN, placements[1:], None)) == []
     assert list(unusable_launcher(RAY, placements, "auto")) == []
     assert list(unusable_launcher(TORCHRUN, placements, "auto")) == [
-        "--launcher torchrun starts ddp placements alone: leave out standard, or --launcher",
+        "--launcher torchrun is for ddp alone, as in --placements ddp:1,ddp:2: leave out standard, or --launcher",
         "--launcher torchrun starts no Ray and joins none: leave out --ray-address, or --launcher",
     ]
 

@@ -119,7 +119,7 @@ class Link:
             number = next(self._numbers)
             self._asked[number] = answer
             with suppress(OSError):  # it has ended, which is told once all that it answered before is read
-                self._connection.send_bytes(pickle.dumps((number, method, arguments)))
+                self._connection.send_bytes(pickle.dumps((number, pickle.dumps((method, arguments)))))
         return answer
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class Link:
                 with self._lock:
                     answer = self._asked.pop(number)
                 if succeeded:
-                    answer.set_result(content)
+                    self._settle(answer, content)
                 else:
                     pickled, text = content
                     answer.set_exception(RankError(f"{self.name}\n{text.rstrip()}", _unpickled(pickled)))
@@ -146,6 +146,12 @@ class Link:
                 pending, self._asked = self._asked, {}
             for answer in pending.values():
                 answer.set_exception(death)
+
+    def _settle(self, answer: "Future[Any]", content: bytes) -> None:
+        try:
+            answer.set_result(pickle.loads(content))
+        except Exception as error:  # noqa: BLE001 - whatever is in the way, the next answer may be readable
+            answer.set_exception(RankError(f"{self.name}: its answer cannot be read: {error!r}", error))
 
 
 def _unpickled(error: bytes) -> Exception | None:

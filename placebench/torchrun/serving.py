@@ -61,16 +61,21 @@ def serve(connection: Connection, on_end: Callable[[], None] = lambda: None) -> 
     requests: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, requests, on_end), daemon=True).start()
     target: Any = None
+    unmade: Exception | None = None
     while True:
-        number, method, arguments = pickle.loads(requests.get())
+        number, request = pickle.loads(requests.get())
         try:
+            if unmade is not None:
+                raise unmade
+            method, arguments = pickle.loads(request)
             if method == CREATE:
                 kind, *rest = arguments
                 target, result = kind(*rest), None
             else:
                 result = getattr(target, method)(*arguments)
-            answer = pickle.dumps((number, True, result))
+            answer = pickle.dumps((number, True, pickle.dumps(result)))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+            unmade = error if target is None else None  # all that is asked later fails for it
             answer = pickle.dumps((number, False, (_pickled(error), "".join(traceback.format_exception(error)))))
         connection.send_bytes(answer)
 

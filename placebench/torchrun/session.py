@@ -4,6 +4,8 @@ import json
 import os
 import pickle
 import secrets
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -11,12 +13,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from placebench import child
-from placebench.errors import LaunchError
+from placebench.errors import LaunchError, PlacebenchError
 from placebench.ppo.session import LOOPBACK
 from placebench.torchrun.calls import Link, RankCalls, RankError
 from placebench.torchrun.command import end_process, rank_environment, torchrun_command
@@ -27,6 +29,8 @@ _GRACE_S = 0.8
 _POLL_S = 0.1
 # Other ranks notice a rank's death by their broken connections, perhaps sooner than the controller does.
 _DEATH_S = 1.0
+# Others who try the port meanwhile take nobody's place in its queue.
+_STRANGERS = 16
 
 
 class Doorway:
@@ -38,13 +42,13 @@ class Doorway:
     """
 
     def __init__(self, host: str, expected: int) -> None:
-        key = secrets.token_bytes(32)
-        self._listener = Listener((host, 0), backlog=expected, authkey=key)
-        self._expected = expected
+        self._key = secrets.token_bytes(32)
+        self._server = socket.create_server((host, 0), backlog=expected + _STRANGERS)
+        self._missing = expected
+        self._lock = threading.Lock()
         self._come: SimpleQueue[tuple[Connection, dict[str, Any]]] = SimpleQueue()
-        self.environment = {
-            CONTROLLER_VARIABLE: json.dumps({"host": host, "port": self._listener.address[1], "key": key.hex()})
-        }
+        port = self._server.getsockname()[1]
+        self.environment = {CONTROLLER_VARIABLE: json.dumps({"host": host, "port": port, "key": self._key.hex()})}
         threading.Thread(target=self._accept, daemon=True).start()
 
     def next(self, timeout_s: float) -> tuple[Connection, dict[str, Any]] | None:
@@ -55,14 +59,26 @@ class Doorway:
             return None
 
     def _accept(self) -> None:
-        there = 0
-        while there < self._expected:
-            # Another program that tries the port, or a process that has ended meanwhile.
-            with suppress(AuthenticationError, EOFError, OSError):
-                connection = self._listener.accept()
-                self._come.put((connection, pickle.loads(connection.recv_bytes())))
-                there += 1
-        self._listener.close()
+        while self._missing:
+            with suppress(OSError):  # one that has ended meanwhile; or the port is closed, since all are there
+                connection = Connection(self._server.accept()[0].detach())
+                # In a thread, so that one that says nothing keeps nobody waiting.
+                threading.Thread(target=self._let_in, args=(connection,), daemon=True).start()
+
+    def _let_in(self, connection: Connection) -> None:
+        try:
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
+            greeting = pickle.loads(connection.recv_bytes())
+        except (AuthenticationError, EOFError, OSError):  # another program, or a process that has ended meanwhile
+            connection.close()
+            return
+        with self._lock:
+            self._missing -= 1
+            if not self._missing:
+                self._server.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for the next one
+                self._server.close()
+        self._come.put((connection, greeting))
 
 
 class Torchrun:
@@ -114,7 +130,8 @@ class Torchrun:
                 device = places[greeting["node"], greeting["local_rank"]]
                 self._ranks[device] = Link(connection, f"the worker of {device} (pid {greeting['pid']})", self.calls)
             elif (code := self._exit_code()) is not None:
-                raise LaunchError(f"torchrun has ended with exit code {code} before its ranks began: see train.log")
+                end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"has ended with exit code {code}"
+                raise LaunchError(f"torchrun {end} before its ranks began: see train.log")
 
     def _exit_code(self) -> int | None:
         """That of torchrun; None while it goes on."""
@@ -145,6 +162,8 @@ class Torchrun:
 
     def explain(self, error: Exception, doing: str) -> Exception:
         """The end of a rank, where one has ended: whatever failed, failed for that."""
+        if isinstance(error, PlacebenchError):  # torchrun has ended before all were there, and with it the others
+            return error
         deadline = time.monotonic() + _DEATH_S
         while isinstance(error, RankError) and self.calls.first_death is None and time.monotonic() < deadline:
             time.sleep(_POLL_S)
