@@ -3,10 +3,10 @@
 import logging
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from placebench.ppo.session import LOOPBACK
+from placebench.ppo.session import OneHost
 
 # Seconds for which a process waits for a head that does not answer before Ray ends it; by default it is a minute.
 HEAD_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
@@ -49,7 +49,7 @@ class RayCalls:
         return list(ray.wait(list(answers), num_returns=count, timeout=timeout_s)[0])
 
 
-class OwnRay:
+class OwnRay(OneHost):
     """A Ray that lives as long as the launch and takes nobody else's work.
 
     Args:
@@ -85,28 +85,11 @@ class OwnRay:
             object_store_memory=1 << 29,
         )
 
-    def reserve(self, pools: Mapping[str, Sequence[str]]) -> None:
-        """Nobody else is here."""
-
     def start_worker(self, worker: type, pool: str, device: str, *arguments: Any) -> Any:
         """Start a worker; it binds to its device itself."""
         import ray
 
         return ray.remote(num_cpus=1, max_restarts=0)(worker).remote(*arguments)
-
-    def confirm_devices(self) -> None:
-        """Nobody else is here."""
-
-    def host_of(self, device: str) -> str:
-        """All workers are on this host."""
-        return LOOPBACK
-
-    def register(self, pid: int, device: str) -> None:
-        """The runner's sampler reads the launch's file."""
-
-    def on_one_clock(self, spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """All processes read the same clock."""
-        return [dict(span) for span in spans]
 
     def explain(self, error: Exception, doing: str) -> Exception:
         """The error says it itself."""

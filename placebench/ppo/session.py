@@ -66,3 +66,24 @@ class Session(Protocol):
 
     def close(self) -> None:
         """End what the launch has started in it, in a few seconds, also after an error."""
+
+
+class OneHost:
+    """What is the same in every session whose workers are all on this host, where nobody else's are."""
+
+    def reserve(self, pools: Mapping[str, Sequence[str]]) -> None:
+        """Nobody else is here."""
+
+    def confirm_devices(self) -> None:
+        """Nobody else is here."""
+
+    def host_of(self, device: str) -> str:
+        """All workers are on this host."""
+        return LOOPBACK
+
+    def register(self, pid: int, device: str) -> None:
+        """The runner's sampler reads the launch's file."""
+
+    def on_one_clock(self, spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """All processes read the same clock."""
+        return [dict(span) for span in spans]

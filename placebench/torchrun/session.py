@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
@@ -19,7 +19,7 @@ from typing import Any
 
 from placebench import child
 from placebench.errors import LaunchError, PlacebenchError
-from placebench.ppo.session import LOOPBACK
+from placebench.ppo.session import LOOPBACK, OneHost
 from placebench.torchrun.calls import Link, RankCalls, RankError
 from placebench.torchrun.command import end_process, rank_environment, torchrun_command
 from placebench.torchrun.serving import CONTROLLER_VARIABLE, CREATE, NODE_VARIABLE
@@ -81,7 +81,7 @@ class Doorway:
         self._come.put((connection, greeting))
 
 
-class Torchrun:
+class Torchrun(OneHost):
     """Ranks of torchrun, one a device, on this host.
 
     Args:
@@ -137,28 +137,11 @@ class Torchrun:
         """That of torchrun; None while it goes on."""
         return None if self._process is None else self._process.poll()
 
-    def reserve(self, pools: Mapping[str, Sequence[str]]) -> None:
-        """Nobody else is here."""
-
     def start_worker(self, worker: type, pool: str, device: str, *arguments: Any) -> Link:
         """Let the device's rank become a worker; it binds to its device itself."""
         rank = self._ranks[device]
         rank.ask(CREATE, (worker, *arguments))
         return rank
-
-    def confirm_devices(self) -> None:
-        """Nobody else is here."""
-
-    def host_of(self, device: str) -> str:
-        """All ranks are on this host."""
-        return LOOPBACK
-
-    def register(self, pid: int, device: str) -> None:
-        """The runner's sampler reads the launch's file."""
-
-    def on_one_clock(self, spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """All processes read the same clock."""
-        return [dict(span) for span in spans]
 
     def explain(self, error: Exception, doing: str) -> Exception:
         """The end of a rank, where one has ended: whatever failed, failed for that."""
