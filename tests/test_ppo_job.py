@@ -1,6 +1,7 @@
 """The real job: equal under every placement, overlapping where it may, learning, and failing in order."""
 
 import itertools
+import os
 from pathlib import Path
 from statistics import mean
 
@@ -10,6 +11,7 @@ from jobs import Job, assert_same_training, run_job, save_model
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from placebench.ppo.compile_cache import remove_empty_cache
+from placebench.runfolder import read_jsonl
 from placebench.stepgraph import step_graph
 
 SMALL = ("steps=4", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8", "algorithm.kl_loss=true")
@@ -132,6 +134,42 @@ def test_fixed_lengths_are_equal_work(tmp_path: Path, monkeypatch: pytest.Monkey
     assert {step["training/rollout_probs_diff_max"] < 1e-5 for step in job.steps} == {True}
     # Nothing was compiled, so that torch's folder for it goes again.
     assert list((tmp_path / "tmp").glob("torchinductor*")) == []
+
+
+# Every process of the job tells, twenty times a second, how many objects a full pass of the collector would visit and
+# how many are frozen.
+COLLECTOR_PROBE = """
+import gc, json, os, threading, time
+
+def tell():
+    while True:
+        time.sleep(0.05)
+        if frozen := gc.get_freeze_count():
+            line = {"mono": time.monotonic(), "frozen": frozen, "visited": len(gc.get_objects())}
+            with open(os.path.join(os.environ["COLLECTOR_PROBE"], str(os.getpid())), "a") as stream:
+                stream.write(json.dumps(line) + "\\n")
+
+threading.Thread(target=tell, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("placement", ["split", "learners:1+engines:1"])
+def test_passes_of_the_garbage_collector_are_short_in_measured_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(COLLECTOR_PROBE)
+    (tmp_path / "probe").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("COLLECTOR_PROBE", str(tmp_path / "probe"))
+    job = run_job(tmp_path / "job", placement, 2, *SMALL, "steps=6", "warmup_steps=2")
+    assert job.exit_code == 0, job.output[-3000:]
+    ends = {row["step"]: row["mono"] for row in read_jsonl(job.trial.steps)}
+    for process in read_jsonl(job.trial.processes):
+        told = read_jsonl(tmp_path / "probe" / str(process["pid"]))
+        measured = [line for line in told if ends[2] < line["mono"] < ends[6]]
+        frozen = [line["frozen"] for line in measured]
+        assert frozen == sorted(frozen, reverse=True), "frozen in a measured step"
+        assert max(line["visited"] / line["frozen"] for line in measured) < 0.1
 
 
 def test_a_folder_that_keeps_compiled_code_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

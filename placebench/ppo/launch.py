@@ -20,6 +20,7 @@ from placebench.launchers import RAY, TORCHRUN
 from placebench.placement import Pool, Role, placement_from_record
 from placebench.ppo.checkpoints import new_checkpoint, read_checkpoint
 from placebench.ppo.compile_cache import remove_empty_cache
+from placebench.ppo.heap import freeze_heap
 from placebench.ppo.own_ray import OwnRay
 from placebench.ppo.session import Session
 from placebench.runfolder import TRACING, Trial, append_jsonl, write_atomically
@@ -186,6 +187,8 @@ class Launch:
         first = self._start.step + 1 if self._start else 1
         with self._trial.steps.open("a", encoding="utf-8") as steps:
             for step in range(first, self._workload.steps + 1):
+                if step - first < self._workload.warmup_steps:
+                    freeze_heap()
                 record = controller.run_step(step)
                 print(format_step(step, record.metrics), flush=True)
                 append_jsonl(

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from placebench.ppo.heap import imports_uncollected
 from placebench.ppo.session import LOOPBACK
 from placebench.telemetry.kernels import KernelTrace
 from placebench.telemetry.spans import SpanRecorder
@@ -49,7 +50,7 @@ class Rank:
             from placebench.cluster.network import use_interface_of
 
             use_interface_of(host)
-        with self._spans.span(0, "imports"):
+        with self._spans.span(0, "imports"), imports_uncollected():
             if self._device_record["kind"] == "gpu":
                 os.environ["CUDA_VISIBLE_DEVICES"] = self._device_record["id"]
             else:

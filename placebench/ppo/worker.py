@@ -19,6 +19,7 @@ from placebench.placement import Role
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.code_tests import judge_all
 from placebench.ppo.compile_cache import remove_empty_cache
+from placebench.ppo.heap import freeze_heap, imports_uncollected
 from placebench.ppo.rank import Rank
 from placebench.ppo.rewards import is_judged_by_main
 from placebench.progress import format_bytes
@@ -80,6 +81,7 @@ class Worker(Rank):
         self._checkpoint = checkpoint
         self._traces_kernels = False
         self._workload = Workload.model_validate(workload)
+        self._first_step = 0
         self._roles = tuple(Role(role) for role in roles)
 
     def build(self, address: tuple[str, int]) -> list[dict[str, Any]]:
@@ -93,6 +95,7 @@ class Worker(Rank):
                 self._build_roles()
             if Role.ROLLOUT in self._roles:
                 self._rollout = self._build_rollout(self._torch_device)
+            freeze_heap()
         return self._spans.drain()
 
     def _build_roles(self) -> None:
@@ -176,7 +179,7 @@ class Worker(Rank):
 
         job, record = self._workload, self._device_record
         memory = EngineMemory(job, model_shape(job.model), self._ranks, record["kind"], record["memory_bytes"])
-        with self._spans.span(0, "import_engine"):
+        with self._spans.span(0, "import_engine"), imports_uncollected():
             import_engine(device.type)
         times = [self._spans.now()]
         # An engine that sleeps holds nothing on the device, which torch's allocator does not know.
@@ -241,8 +244,12 @@ class Worker(Rank):
         }
         kernels = self._kernels if self._traces_kernels and self._is_traceable(phase) else None
         traced = kernels.phase(step, phase) if kernels else nullcontext()
+        self._first_step = self._first_step or step
         with self._spans.span(step, phase, role), traced, self._holdings_told(phase):
             result = phases[phase](**arguments)
+            if step < self._first_step + self._workload.warmup_steps and phase != "update_weights":
+                # What phases compile and keep they make in the warm-up, which an update of weights may outlast.
+                freeze_heap()
         return PhaseResult(result, self._spans.drain(), kernels.drain() if kernels else [])
 
     def _is_traceable(self, phase: str) -> bool:
