@@ -74,7 +74,9 @@ class Launcher:
             on_state: called several times a second with the launch's state.
         """
         started, kills = time.monotonic(), oom_kills()
-        with LaunchProcesses(self._record) as processes:
+        with contextlib.ExitStack() as behind:
+            behind.callback(remove_empty_cache)  # a job that is killed cannot
+            processes = behind.enter_context(LaunchProcesses(self._record))
             write_json(trial.launch_file, self._describe(launch, processes.mark))
             trial.set_status(Status.RUNNING)
             sampler = self._start_sampler(trial, processes)
@@ -83,7 +85,6 @@ class Launcher:
             stop_process(job, _JOB_GRACE_S)
             job_ended = time.monotonic()
             notes = _end_sampler(sampler, trial) + clock_notes(trial)
-        remove_empty_cache()  # a job that was killed could not
         no_head = end.status is Status.FAILED and lost_head(trial)
         if no_head:
             end = self._headless()
