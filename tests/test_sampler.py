@@ -30,8 +30,10 @@ SAMPLER = [sys.executable, "-m", "placebench.telemetry.sampler"]
 SPIN = "while True: pass"
 SLEEP = "import time; print(flush=True); time.sleep(600)"
 DEADLINE_S = 60
-# Two readings of the kernel's user and system time, in ticks of 10 ms, and the moment between a reading and its stamp.
+# Two readings of the kernel's user and system time, in ticks of 10 ms.
 KERNEL_COUNT_S = 0.05
+# What a loaded host may do between a reading of the sampler and its stamp.
+STAMP_SHARE = 0.1
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -76,9 +78,11 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> tuple[float, float, float]:
+    """CPU time that the kernel counts, between the two moments in which it was read: before, after, seconds."""
+    before = time.monotonic()
     times = psutil.Process(pid).cpu_times()
-    return float(times.user + times.system)
+    return before, time.monotonic(), float(times.user + times.system)
 
 
 def has_ended(pid: int) -> bool:
@@ -109,9 +113,10 @@ def test_a_spinning_process_is_busy_a_sleeping_one_is_not_and_sigterm_ends_the_f
     started = time.time()
     process = start([*SAMPLER, str(trial.path), "--hz", "10"])
     wait_for(lambda: samples(trial, "controller"))
-    begin, used_at_begin = time.monotonic(), cpu_seconds(spinning.pid)
+    before_begin, after_begin, used_at_begin = cpu_seconds(spinning.pid)
     wait_for(lambda: len(samples(trial, "controller")) >= 15)
-    end, used_at_end = time.monotonic(), cpu_seconds(spinning.pid)
+    before_end, after_end, used_at_end = cpu_seconds(spinning.pid)
+    wait_for(lambda: samples(trial, "cpu:0")[-1]["mono"] > after_end)
     process.terminate()
     assert process.wait(DEADLINE_S) == 0
 
@@ -128,11 +133,14 @@ def test_a_spinning_process_is_busy_a_sleeping_one_is_not_and_sigterm_ends_the_f
     assert 0 < busy_share(spin) <= 1.05
     # The kernel's count lies between that of the samples inside its window and that of all that reach into it, however
     # long a loaded host lets a tick wait and however little of a core it gives the process.
-    periods = [(before["mono"], row["mono"], row["util"]) for before, row in itertools.pairwise(spin)]
-    inside = sum((stop - first) * share for first, stop, share in periods if begin <= first and stop <= end)
-    touching = sum((stop - first) * share for first, stop, share in periods if begin < stop and first < end)
-    assert 0 < inside <= used_at_end - used_at_begin + KERNEL_COUNT_S
-    assert touching >= used_at_end - used_at_begin - KERNEL_COUNT_S
+    used = used_at_end - used_at_begin
+    inside, touching = 0.0, 0.0
+    for before, row in itertools.pairwise(spin):
+        busy_s = (row["mono"] - before["mono"]) * row["util"]
+        inside += busy_s * (after_begin <= before["mono"] and row["mono"] <= before_end)
+        touching += busy_s * (before_begin < row["mono"] and before["mono"] < after_end)
+    assert 0 < inside <= used * (1 + STAMP_SHARE) + KERNEL_COUNT_S
+    assert touching >= used * (1 - STAMP_SHARE) - KERNEL_COUNT_S
     assert busy_share(sleep) < 0.1
     assert busy_share(samples(trial, "controller")) < 0.1
     assert spin[-1]["memory_bytes"] > 2**20
