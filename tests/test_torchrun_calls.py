@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -85,10 +86,12 @@ def test_small_answers_are_quick() -> None:
         (link,) = there.links
         content = bytes(40_000)  # written in two parts
         there.calls.get([link.same.remote(content)])
-        begun = time.monotonic()
+        times = []
         for _ in range(50):
+            begun = time.monotonic()
             there.calls.get([link.same.remote(content)])
-        assert time.monotonic() - begun < 50 * 0.02
+            times.append(time.monotonic() - begun)
+        assert statistics.median(times) < 0.02
 
 
 def test_an_answer_is_waited_for_as_long_as_is_said() -> None:
