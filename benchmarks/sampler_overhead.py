@@ -32,7 +32,6 @@ import json
 import math
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -44,12 +43,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TextIO, TypeAlias
+from typing import Any, Self, TextIO
 
 import click
-import numpy as np
 import psutil
-from scipy.stats import t
+from sampler_pairs import Pair, Timings, keep_pair, next_order, print_ratios, read_pairs
 
 from placebench.compare.text import plural
 from placebench.config import parse_settings
@@ -70,15 +68,6 @@ _FEWEST_PAIRS = 3
 _ENDED = "the measurement has ended"
 
 _HZ = click.FloatRange(0, MAX_HZ, min_open=True)
-
-Timings: TypeAlias = dict[str, list[float]]
-"""Seconds of the step and of each phase, a number a measured step."""
-
-Pair: TypeAlias = dict[str, Any]
-"""The timings of two launches, or blocks of steps, by `with` and `without`, and which of them was `first`.
-
-Of blocks also their pair's `number` in the launch, from 1.
-"""
 
 
 @click.group(help="Measure what the sampler costs.")
@@ -139,7 +128,7 @@ def _job_options(command: Callable[..., None]) -> Callable[..., None]:
 def steps(pairs: int, side_by_side: bool, hz: float, **job: Any) -> None:
     """Print the ratio of step times with the sampler to those without."""
     with _measurement(pairs, side_by_side, hz, **job) as (plan, places, before, keep):
-        for pair in _measured_pairs(plan, places, hz, _next_order(before)):
+        for pair in _measured_pairs(plan, places, hz, next_order(before)):
             keep(pair)
 
 
@@ -150,7 +139,7 @@ def steps(pairs: int, side_by_side: bool, hz: float, **job: Any) -> None:
 def switch(launches: int, block: int, hz: float, **job: Any) -> None:
     """Print the ratio of times of steps with the sampler to those of steps without, in the same launches."""
     with _measurement(launches, False, hz, **job) as (plan, (devices,), before, keep):
-        placement, order = plan.placements[0].placement, _next_order(before)
+        placement, order = plan.placements[0].placement, next_order(before)
         if placement.staleness:
             raise UsageError(f"--placement {placement.name}: its steps overlap, so that none is of one side alone")
         pairs = max(1, math.ceil((_FEWEST_PAIRS - len(before)) / launches))
@@ -177,7 +166,7 @@ def switch(launches: int, block: int, hz: float, **job: Any) -> None:
 def kept_pairs(files: tuple[Path, ...]) -> None:
     """Print the ratio that the pairs in FILES give, each file a series that `--file` kept."""
     try:
-        _print_ratios([_read_pairs(file) for file in files])
+        print_ratios([read_pairs(file) for file in files])
     except PlacebenchError as error:
         raise click.ClickException(str(error)) from None
 
@@ -270,34 +259,6 @@ class _Switch:
         return True
 
 
-def effect(series: Sequence[Sequence[Mapping[str, Any]]], phase: str) -> tuple[float, float, float]:
-    """The ratio of a phase's time with the sampler to that without, and the ends of its 95 % interval.
-
-    Args:
-        series: pairs as `--file` keeps them, by the file that keeps them.
-        phase: of their timings.
-
-    Raises:
-        UsageError: the pairs are too few to tell the effect from the places and from noise.
-    """
-    terms, ratios = [], []
-    for number, measured in enumerate(series):
-        for pair in measured:
-            places = [0.0] * len(series)
-            places[number] = 1.0 if pair["first"] == "with" else -1.0
-            terms.append([1.0, *places])
-            ratios.append(math.log(sum(pair["with"][phase]) / sum(pair["without"][phase])))
-    design, observed = np.array(terms), np.array(ratios)
-    free = len(ratios) - len(series) - 1
-    if free < 1 or np.linalg.matrix_rank(design) <= len(series):
-        found = plural(len(ratios), "pair")
-        raise UsageError(f"{found} cannot tell the sampler from the places: measure more, in both orders")
-    fitted, *_ = np.linalg.lstsq(design, observed)
-    variance = float(np.sum((observed - design @ fitted) ** 2)) / free
-    half = float(t.ppf(0.975, free)) * math.sqrt(variance * np.linalg.inv(design.T @ design)[0, 0])
-    return math.exp(fitted[0]), math.exp(fitted[0] - half), math.exp(fitted[0] + half)
-
-
 @contextmanager
 def _measurement(
     rounds: int,
@@ -321,51 +282,11 @@ def _measurement(
             )
             plan = make_plan(request)
             with kept or Path(folder, "pairs.jsonl").open("a") as file:
-                yield plan, places, _read_pairs(Path(file.name)), partial(_keep, file)
+                yield plan, places, read_pairs(Path(file.name)), partial(keep_pair, file)
             click.echo(f"{plan.placements[0].name} on {len(plan.devices)} {plan.devices[0].kind} devices, {hz:g} Hz:")
-            _print_ratios([_read_pairs(Path(file.name))])
+            print_ratios([read_pairs(Path(file.name))])
         except PlacebenchError as error:
             raise click.ClickException(str(error)) from None
-
-
-def _keep(file: TextIO, pair: Pair) -> None:
-    means = (f"{side} {statistics.fmean(pair[side]['step']):.4f} s a step" for side in ("with", "without"))
-    click.echo(f"{', '.join(means)}; first: {pair['first']}")
-    file.write(json.dumps(pair) + "\n")
-    file.flush()
-
-
-def _print_ratios(series: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-    pairs = [pair for measured in series for pair in measured]
-    phases = {tuple(pair[side]) for pair in pairs for side in ("with", "without")}
-    if len(phases) > 1:
-        raise UsageError("the pairs have different phases: they are not of one work")
-    click.echo(f"time with the sampler / without, {plural(len(pairs), 'pair')}:")
-    for phase in phases.pop() if phases else ("step",):
-        if any(sum(pair[side][phase]) <= 0 for pair in pairs for side in ("with", "without")):
-            continue  # what is unattributed may be nothing
-        ratio, low, high = effect(series, phase)
-        click.echo(f"{phase:15} {ratio:.4f}, 95 % interval {low:.4f} to {high:.4f}")
-
-
-def _read_pairs(file: Path) -> list[Pair]:
-    """The pairs that `--file` kept.
-
-    Raises:
-        UsageError: the file holds something else.
-    """
-    refused = UsageError(f"{file}: not pairs as --file keeps them")
-    try:
-        pairs = list(read_jsonl(file))
-        first = {pair["first"] for pair in pairs}
-        totals = [sum(pair[side]["step"]) for pair in pairs for side in ("with", "without")]
-        phases = [sum(times) for pair in pairs for side in ("with", "without") for times in pair[side].values()]
-        numbers = [int(pair.get("number", 1)) for pair in pairs]
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise refused from None
-    if first - {"with", "without"} or min(totals, default=1.0) <= 0 or min(phases + numbers, default=0) < 0:
-        raise refused
-    return pairs
 
 
 def _places(devices: Sequence[Device], side_by_side: bool) -> list[Sequence[Device]]:
@@ -380,14 +301,6 @@ def _places(devices: Sequence[Device], side_by_side: bool) -> list[Sequence[Devi
     if odd or not half:
         raise UsageError(f"--side-by-side: {len(devices)} devices have no two halves; give an even number by --devices")
     return [devices[:half], devices[half:]]
-
-
-def _next_order(pairs: Sequence[Pair]) -> tuple[str, str]:
-    """With which side the next launch begins: with the other one than the last, of which these are the pairs."""
-    if not pairs:
-        return ("with", "without")
-    begins_with = (pairs[-1]["first"] == "with") == (pairs[-1].get("number", 1) % 2 == 1)
-    return ("without", "with") if begins_with else ("with", "without")
 
 
 def _measured_pairs(

@@ -1,7 +1,6 @@
 import json
 import os
 import re
-import runpy
 import signal
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import sampler_overhead
+import sampler_pairs
 from launching import assert_nothing_left, processes_of, running, wait_for
 
 from placebench.devices import device_to_dict, discover, parse_devices
@@ -20,7 +21,6 @@ from placebench.watch import TrialWatch
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "sampler_overhead.py"
-BENCHMARK = runpy.run_path(str(SCRIPT))
 
 
 def pairs(ratios: list[float]) -> list[dict[str, Any]]:
@@ -38,13 +38,13 @@ def pairs(ratios: list[float]) -> list[dict[str, Any]]:
 def test_what_a_place_is_worth_is_no_effect_of_the_sampler() -> None:
     effect, place = 1.002, 1.05
     measured = pairs([effect * place, effect / place, effect * place, effect / place])
-    assert BENCHMARK["effect"]([measured], "step") == pytest.approx((effect, effect, effect))
+    assert sampler_pairs.effect([measured], "step") == pytest.approx((effect, effect, effect))
 
 
 def test_each_series_has_places_of_its_own() -> None:
     effect, place, other = 1.002, 1.05, 0.97
     series = [pairs([effect * place, effect / place] * 2), pairs([effect * other, effect / other, effect * other])]
-    assert BENCHMARK["effect"](series, "step") == pytest.approx((effect, effect, effect))
+    assert sampler_pairs.effect(series, "step") == pytest.approx((effect, effect, effect))
 
 
 def test_the_interval_covers_the_effect_with_an_odd_number_of_pairs_too() -> None:
@@ -53,7 +53,7 @@ def test_the_interval_covers_the_effect_with_an_odd_number_of_pairs_too() -> Non
         covered = 0
         for _ in range(2000):
             noise = random.normal(0.001, 0.003, count) + 0.01 * (-1.0) ** np.arange(count)
-            _, low, high = BENCHMARK["effect"]([pairs([float(np.exp(value)) for value in noise])], "step")
+            _, low, high = sampler_pairs.effect([pairs([float(np.exp(value)) for value in noise])], "step")
             covered += low <= np.exp(0.001) <= high
         assert 0.93 <= covered / 2000 <= 0.97
 
@@ -159,7 +159,7 @@ def test_a_measurement_goes_on_in_the_order_that_its_last_launch_did_not_have(
     kept: list[tuple[str, int | None]], order: tuple[str, str]
 ) -> None:
     lines = [{"first": first} | ({"number": number} if number else {}) for first, number in kept]
-    assert BENCHMARK["_next_order"](lines) == order
+    assert sampler_pairs.next_order(lines) == order
 
 
 def test_a_phase_without_time_is_left_out_of_the_table(tmp_path: Path) -> None:
@@ -177,13 +177,13 @@ def test_a_phase_without_time_is_left_out_of_the_table(tmp_path: Path) -> None:
 class Launched:
     """A launch that ends its steps when the test says so, its n-th after n seconds; two warm it up, two are a block."""
 
-    def __init__(self, folder: Path, *order: str) -> None:
+    def __init__(self, folder: Path, first: str, second: str) -> None:
         self.trial = Trial(folder)
         (device,) = discover(parse_devices("cpu:1"))
         write_json(self.trial.launch_file, {"devices": [device_to_dict(device)]})
         self.trial.processes.write_text(json.dumps({"pid": os.getpid(), "device": device.id}) + "\n")
         self.kept: list[dict[str, Any]] = []
-        self.switch = BENCHMARK["_Switch"](self.trial, 2, 2, 20.0, order, self.kept.append)
+        self.switch = sampler_overhead._Switch(self.trial, 2, 2, 20.0, (first, second), self.kept.append)
         self._watch = TrialWatch(self.trial)
 
     def end(self, *steps: int) -> None:
@@ -273,12 +273,11 @@ def test_a_sampler_that_hangs_is_an_error_and_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: bool, does: str
 ) -> None:
     launch = Launched(tmp_path, "with", "without")
-    follow = BENCHMARK["_Switch"].follow.__globals__
-    monkeypatch.setitem(follow, "_SWITCH_S", 1.0)
-    monkeypatch.setitem(follow, "_GRACE_S", 0.1)
+    monkeypatch.setattr(sampler_overhead, "_SWITCH_S", 1.0)
+    monkeypatch.setattr(sampler_overhead, "_GRACE_S", 0.1)
     with launch.switch:
         if on:
-            monkeypatch.setitem(follow, "SAMPLER", [sys.executable, "-c", "import time; time.sleep(600)"])
+            monkeypatch.setattr(sampler_overhead, "SAMPLER", [sys.executable, "-c", "import time; time.sleep(600)"])
         launch.end(1, 2)
         if not on:
             launch.wait_for_sampler()
@@ -332,37 +331,14 @@ def test_a_sampler_that_ends_by_itself_is_an_error(tmp_path: Path, steps: int, k
     assert len(launch.kept) == kept
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_pairs_run_side_by_side_and_exchange_their_places(tmp_path: Path) -> None:
-    kept = tmp_path / "pairs.jsonl"
-    command = [sys.executable, str(SCRIPT), "steps", "--pairs", "3", "--side-by-side", "--devices", "cpu:2"]
-    measured = subprocess.run(
-        [*command, "--set", "steps=3", "--file", str(kept)],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
-    assert measured.returncode == 0, measured.stderr
-    lines = [json.loads(line) for line in kept.read_text().splitlines()]
-    assert [line["first"] for line in lines] == ["with", "without", "with"]
-    assert all(len(line[side]["step"]) == 1 for line in lines for side in ("with", "without"))
-    assert "standard on 1 cpu devices, 5 Hz:\ntime with the sampler / without, 3 pairs:\nstep " in measured.stdout
-    assert [path for path in tmp_path.iterdir() if path != kept] == []
-
-
 SWITCH = [sys.executable, str(SCRIPT), "switch", "--devices", "cpu:1", "--set", "trace_kernels=false"]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_sampler_is_switched_within_launches(tmp_path: Path, temp: Path) -> None:
-    kept = tmp_path / "pairs.jsonl"
-    # A pair takes 2 + 2 · (1 + 2) steps, and two pairs five more.
+def three_pairs(temp: Path, *command: str) -> list[dict[str, Any]]:
+    """What a measurement keeps of three pairs; it leaves nothing behind."""
+    kept = temp / "pairs.jsonl"
     measured = subprocess.run(
-        [*SWITCH, "--block", "2", "--launches", "3", "--set", "steps=11", "--file", str(kept)],
+        [*command, "--file", str(kept)],
         capture_output=True,
         text=True,
         timeout=500,
@@ -370,12 +346,28 @@ def test_the_sampler_is_switched_within_launches(tmp_path: Path, temp: Path) -> 
         env={**os.environ, "TMPDIR": str(temp)},
     )
     assert measured.returncode == 0, measured.stderr
+    assert "standard on 1 cpu devices, 5 Hz:\ntime with the sampler / without, 3 pairs:\nstep " in measured.stdout
+    assert list(temp.iterdir()) == [kept]
     lines = [json.loads(line) for line in kept.read_text().splitlines()]
     assert [line["first"] for line in lines] == ["with", "without", "with"]
+    return lines
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_pairs_run_side_by_side_and_exchange_their_places(temp: Path) -> None:
+    steps = [sys.executable, str(SCRIPT), "steps", "--pairs", "3", "--side-by-side", "--devices", "cpu:2"]
+    lines = three_pairs(temp, *steps, "--set", "steps=3")
+    assert all(len(line[side]["step"]) == 1 for line in lines for side in ("with", "without"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_sampler_is_switched_within_launches(temp: Path) -> None:
+    # A pair takes 2 + 2 · (1 + 2) steps, and two pairs five more.
+    lines = three_pairs(temp, *SWITCH, "--block", "2", "--launches", "3", "--set", "steps=11")
     assert all(len(line[side][phase]) == 2 for line in lines for side in ("with", "without") for phase in line[side])
     assert {"step", "gen", "update_actor"} <= set(lines[0]["with"])
-    assert "standard on 1 cpu devices, 5 Hz:\ntime with the sampler / without, 3 pairs:\nstep " in measured.stdout
-    assert list(temp.iterdir()) == []
 
 
 @pytest.mark.slow
