@@ -179,6 +179,14 @@ def test_ranks_that_share_an_engine_generate_with_current_weights(tmp_path: Path
     assert all(step["perf/update_weights_bytes"] > 0 for step in shared.steps)
 
 
+def test_prompts_of_more_tokens_than_an_engine_takes_at_a_time_wait(tmp_path: Path) -> None:
+    # On CPU vLLM works through 4,096 tokens a step and engine.
+    long = ("batch.max_prompt_length=400", "batch.max_response_length=4", "data.fill_prompts=true")
+    job = run_job(tmp_path / "job", "standard", 1, *SMALL, *long)
+    assert max(differences(job)) < 1e-4
+    assert job.steps[0]["prompt_length/mean"] * 16 > 4096
+
+
 def test_engines_apart_generate_with_the_weights_they_are_sent(tmp_path: Path) -> None:
     job = run_job(tmp_path / "job", "learners:1+engines:1", 2, *SMALL)
     assert max(differences(job)) < 1e-4
