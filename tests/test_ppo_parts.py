@@ -11,7 +11,9 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.optim import adam
 
 from placebench.errors import UsageError
 from placebench.models import PRESETS, ModelShape, model_shape
@@ -22,7 +24,7 @@ from placebench.ppo.models import PolicyModel, ValueModel, load_language_model
 from placebench.ppo.packing import Pack
 from placebench.ppo.rollout.base import SamplingSettings
 from placebench.ppo.rollout.torch import TorchRollout, unsharded
-from placebench.ppo.training import SequenceModel, TrainedModel
+from placebench.ppo.training import SequenceModel, ShardAdamW, TrainedModel
 from placebench.workload_reading import build_workload
 
 
@@ -121,6 +123,42 @@ def test_ranks_agree_once_on_the_micro_batches_of_an_update(alone: None, monkeyp
     model.update(sequences, [4, 2, 6], 2, loss)
     assert agreed == [[1, 2, 2]]
     assert passes == [4, 1, 1, 4, 2] * 2
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_optimizer_computes_on_shards_what_torchs_own_does(
+    alone: None, monkeypatch: pytest.MonkeyPatch, fused: bool
+) -> None:
+    compute: Any = adam.adam
+    computed_on: list[set[bool]] = []
+
+    def recorded(*lists: list[torch.Tensor], **options: Any) -> None:
+        computed_on.append({isinstance(tensor, DTensor) for tensors in lists for tensor in tensors})
+        compute(*lists, **options)
+
+    def trained(optimizer_class: type[torch.optim.AdamW]) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        module = torch.nn.Linear(6, 4)
+        fully_shard(module)
+        optimizer = optimizer_class(module.parameters(), lr=0.1, weight_decay=0.1, fused=fused)
+        for scale in (1.0, 2.0, 3.0):
+            module(scale * torch.ones(2, 6)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return module, optimizer
+
+    monkeypatch.setattr(adam, "adam", recorded)
+    module, optimizer = trained(ShardAdamW)
+    assert computed_on == [{False}] * 3
+    like, torchs_own = trained(torch.optim.AdamW)
+    assert all(True in kinds for kinds in computed_on[3:])
+    mine: list[Any] = list(module.parameters())
+    theirs: list[Any] = list(like.parameters())
+    for parameter, same in zip(mine, theirs, strict=True):
+        assert torch.equal(parameter.to_local(), same.to_local())
+        states, those = optimizer.state[parameter], torchs_own.state[same]
+        assert {name: type(value) for name, value in states.items()} == {n: type(value) for n, value in those.items()}
+        assert isinstance(states["exp_avg"], DTensor)
 
 
 def test_generation_leaves_the_sharded_root_as_training_has_it(alone: None) -> None:
