@@ -73,15 +73,16 @@ class VllmRollout:
         sequences = ceil(workload.batch.size / ranks) * shared_by
         cache_bytes = kv_cache_bytes(model_config, workload, sequences, most_cache)
         with ExitStack() as building:
-            # A prompt worked through in parts draws a token after each and takes the draw back from its request's seed,
-            # which generators on CPU cannot.
-            device_settings: dict[str, Any] = {"enforce_eager": True, "enable_chunked_prefill": False}
+            device_settings: dict[str, Any]
             if self._is_gpu:
                 device_settings = self._gpu_settings(
                     workload, sequences, cache_bytes, sleeps=workload.rollout.sleep and not alone
                 )
                 building.enter_context(warm_up_as_the_job(on_warm_up))
             else:
+                # A prompt worked through in parts draws a token after each and takes the draw back from its request's
+                # seed, which generators on CPU cannot.
+                device_settings = {"enforce_eager": True, "enable_chunked_prefill": False}
                 building.enter_context(plain_weights())
                 building.enter_context(no_shared_files())
             self._engine = LLM(
