@@ -20,10 +20,10 @@ from typing import TypedDict
 import click
 import numpy as np
 
-from placebench.config import parse_settings
-from placebench.models import model_shape
-from placebench.workload import Workload
-from placebench.workload_reading import build_workload
+from placebench.spec.config import parse_settings
+from placebench.spec.shapes import model_shape
+from placebench.spec.workload import Workload
+from placebench.spec.workload_reading import build_workload
 
 REPEATS = 3
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from placebench.compare.run_reading import load_run
+from placebench.compare.read.run_reading import load_run
 
 COMPARED = ("actor/pg_loss", "actor/entropy", "critic/vf_loss", "critic/score/mean", "actor/grad_norm")
 

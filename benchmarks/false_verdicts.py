@@ -15,8 +15,8 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from placebench.compare.run_reading import load_run
-from placebench.compare.statistics import Better, LaunchValue, Verdict, compare, control_false_discoveries
+from placebench.compare.read.run_reading import load_run
+from placebench.compare.statistics.estimates import Better, LaunchValue, Verdict, compare, control_false_discoveries
 from placebench.logs import Kind, read_run
 
 DEALT = (2, 3, 5)

@@ -20,8 +20,8 @@ from typing import Any
 
 import click
 
-from placebench.compare.text import plural
-from placebench.runfolder import write_json
+from placebench.record.folder import write_json
+from placebench.spec.text import plural
 
 KEPT = ("summary.json", "report.md")
 TRACE = "trace.json.gz"

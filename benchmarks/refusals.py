@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How long it takes from the command to the refusal of a layout that cannot be.
 
-Each layout of tests/impossible_layouts.yaml is given to a fresh `placebench run --dry-run`; the time is that of the
-whole process, interpreter and imports included: wall time, and CPU time, which a busy machine changes less.
+Each layout of tests/spec/impossible_layouts.yaml is given to a fresh `placebench run --dry-run`; the time is that of
+the whole process, interpreter and imports included: wall time, and CPU time, which a busy machine changes less.
 A layout that is not refused with exit code 2 ends the benchmark.
 """
 
@@ -22,7 +22,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-LAYOUTS = Path(__file__).resolve().parents[1] / "tests" / "impossible_layouts.yaml"
+LAYOUTS = Path(__file__).resolve().parents[1] / "tests" / "spec" / "impossible_layouts.yaml"
 
 
 def refuse(case: dict[str, str], folder: Path) -> tuple[float, float]:

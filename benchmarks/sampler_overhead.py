@@ -49,17 +49,20 @@ import click
 import psutil
 from sampler_pairs import Pair, Timings, keep_pair, next_order, print_ratios, read_pairs
 
-from placebench.compare.text import plural
-from placebench.config import parse_settings
-from placebench.devices import Device, device_to_dict, discover, parse_devices
 from placebench.errors import LaunchError, PlacebenchError, UsageError
-from placebench.launches import JOB, SAMPLER, Launcher
-from placebench.ownership import own_run
-from placebench.plan import BoundPlacement, Plan, PlannedLaunch, RunRequest, bind, make_plan
-from placebench.processes import stop_process
-from placebench.runfolder import Status, Trial, read_jsonl, write_json
+from placebench.host.devices import discover
+from placebench.host.ownership import own_run
+from placebench.host.processes import stop_process
+from placebench.plan.plan import Plan, PlannedLaunch, make_plan
+from placebench.plan.request import RunRequest
+from placebench.record.folder import Status, Trial, read_jsonl, write_json
+from placebench.run.launch import JOB, SAMPLER, Launcher
+from placebench.run.watch import LaunchState
+from placebench.spec.bound import BoundPlacement, bind
+from placebench.spec.config import parse_settings
+from placebench.spec.devices import Device, device_to_dict, parse_devices
+from placebench.spec.text import plural
 from placebench.telemetry.samples import MAX_HZ
-from placebench.watch import LaunchState
 
 _GRACE_S = 10.0
 _START_S = 3.0

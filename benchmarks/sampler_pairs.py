@@ -11,9 +11,9 @@ import click
 import numpy as np
 from scipy.stats import t
 
-from placebench.compare.text import plural
 from placebench.errors import UsageError
-from placebench.runfolder import read_jsonl
+from placebench.record.folder import read_jsonl
+from placebench.spec.text import plural
 
 Timings: TypeAlias = dict[str, list[float]]
 """Seconds of the step and of each phase, a number a measured step."""

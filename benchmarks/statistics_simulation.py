@@ -4,8 +4,8 @@
 A simulated run has rounds of two launches. The log of a step's time is a sum: the work of the step (both arms alike),
 the state of the machine in the round, the effect of the launch, autocorrelated noise of the steps, and, by scenario,
 drift and outliers. The truth is known, so coverage, false verdicts and power can be counted. The estimates are those of
-`placebench.compare.statistics`, called on arrays with one element a simulated run. `false_verdicts.py` counts on real
-logs and launches.
+`placebench.compare.statistics.estimates`, called on arrays with one element a simulated run. `false_verdicts.py`
+counts on real logs and launches.
 """
 
 import math
@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.signal import lfilter
 
-from placebench.compare.statistics import (
+from placebench.compare.statistics.estimates import (
     CONFIDENCE,
     MIN_EFFECT,
     Difference,
@@ -28,7 +28,7 @@ from placebench.compare.statistics import (
     paired_difference,
     unpaired_difference,
 )
-from placebench.rounds import AutoRounds
+from placebench.spec.auto_rounds import AutoRounds
 
 STEPS = 10
 LAUNCHES = (3, 5, 8)

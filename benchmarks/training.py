@@ -4,7 +4,7 @@
 
 Runs the job's own models and losses over sequences of full length, each phase `--repeats` times after two passes of
 warm-up, and prints the median seconds and the model FLOP utilisation (MFU) of each phase, by the formulas of reports
-(`placebench.compare.efficiency`).
+(`placebench.compare.measure.efficiency`).
 """
 
 import statistics
@@ -16,15 +16,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from placebench.compare.efficiency import FORWARD, TRAINING, Work
-from placebench.config import parse_settings
-from placebench.models import model_shape
+from placebench.compare.measure.efficiency import FORWARD, TRAINING, Work
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.models import PolicyModel, ValueModel, load_language_model
 from placebench.ppo.passes import actor_loss, critic_loss, log_probs, values
 from placebench.ppo.training import TrainedModel
-from placebench.workload import Workload
-from placebench.workload_reading import build_workload
+from placebench.spec.config import parse_settings
+from placebench.spec.shapes import model_shape
+from placebench.spec.workload import Workload
+from placebench.spec.workload_reading import build_workload
 
 
 @click.command()

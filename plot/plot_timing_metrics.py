@@ -15,12 +15,12 @@ try:
 
     from placebench.commands.shared import let_everything_be_printed
     from placebench.errors import PlacebenchError, UsageError
+    from placebench.host.signals import StopSignals
     from placebench.logs import FORMATS, Kind, Log, is_timing, launch_names, scan_log
     from placebench.logs.follow import GrowingLog
     from placebench.logs.run import run_of_logs
     from placebench.report import figures
     from placebench.report.style import save_figure
-    from placebench.signals import StopSignals
 except ModuleNotFoundError as missing:
     # Called with a Python that lacks the package: the one that `make demo` has set up has it.
     venv = Path(__file__).resolve().parents[1] / ".venv"

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from placebench.config import parse_settings
-from placebench.launchers import RAY
-from placebench.placed import placed_workload
-from placebench.placement_words import parse_placement
-from placebench.runfolder import Trial, read_jsonl
-from placebench.workload_reading import build_workload
+from placebench.record.folder import Trial, read_jsonl
+from placebench.spec.config import parse_settings
+from placebench.spec.launchers import RAY
+from placebench.spec.placed import placed_workload
+from placebench.spec.words import parse_placement
+from placebench.spec.workload_reading import build_workload
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def launched(
     with tempfile.TemporaryDirectory(prefix="pb-") as ray_folder:
         content = _launch_file(placement, devices, ray_folder, settings) | dict(options or {})
         Trial(folder).launch_file.write_text(json.dumps(content))
-        command = ["-c", program] if program else ["-m", "placebench.ppo.launch"]
+        command = ["-c", program] if program else ["-m", "placebench.jobs.ppo"]
         with subprocess.Popen(
             [sys.executable, *command, str(folder)],
             stdout=subprocess.PIPE,

@@ -14,10 +14,12 @@ from typing import Any
 
 import psutil
 
-from placebench.display import PlainDisplay
-from placebench.plan import Plan, RunRequest, make_plan
-from placebench.runfolder import RunFolder
-from placebench.runner import RunResult, execute
+from placebench.compare.statistics.precision import headline_width
+from placebench.plan.plan import Plan, make_plan
+from placebench.plan.request import RunRequest
+from placebench.record.folder import RunFolder
+from placebench.run.display import PlainDisplay
+from placebench.run.runner import RunResult, execute
 
 # What a job does, as far as the runner sees it. `end_step(n)` ends the n-th step; `case` is "<round> <placement>".
 _PRELUDE = """
@@ -66,7 +68,8 @@ def plan(out: Path, **changes: Any) -> Plan:
 def run(a_plan: Plan, body: str) -> tuple[RunResult, str]:
     """Execute a plan with a scripted job; returns the result and what the display said."""
     said = StringIO()
-    return execute(a_plan, ["placebench", "run"], PlainDisplay(said, pause_s=0), job(body)), said.getvalue()
+    display = PlainDisplay(said, pause_s=0)
+    return execute(a_plan, ["placebench", "run"], display, headline_width, job(body)), said.getvalue()
 
 
 def drive(out: Path, body: str, **changes: Any) -> tuple[str, ...]:
@@ -76,12 +79,14 @@ def drive(out: Path, body: str, **changes: Any) -> tuple[str, ...]:
     from pathlib import Path
     sys.path.insert(0, sys.argv[1])
     from launching import job, plan
-    from placebench.display import open_display
+    from placebench.compare.statistics.precision import headline_width
+    from placebench.run.display import open_display
     from placebench.errors import PlacebenchError
-    from placebench.runner import execute
+    from placebench.run.runner import execute
     try:
         changes = eval(sys.argv[4])
-        execute(plan(Path(sys.argv[2]), **changes), ["run"], open_display(), job(sys.argv[3])).raise_unless_done()
+        a_plan = plan(Path(sys.argv[2]), **changes)
+        execute(a_plan, ["run"], open_display(), headline_width, job(sys.argv[3])).raise_unless_done()
     except PlacebenchError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)

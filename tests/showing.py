@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from placebench.report import show
+from placebench.report.build import show
 from placebench.report.schema import Summary
 
 

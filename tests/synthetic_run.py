@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from placebench.models import PRESETS, JobShapes
-from placebench.runfolder import RunFolder, Status, Trial, append_jsonl, write_json
+from placebench.record.folder import RunFolder, Status, Trial, append_jsonl, write_json
+from placebench.spec.shapes import PRESETS, JobShapes
 from placebench.telemetry.spans import TRACED_STEP
 
 ROLES = {

@@ -51,7 +51,7 @@ def compare(
     """
     from placebench.compare.across import compare_arms
     from placebench.compare.sources import ReadingOptions, is_run, parse_source, read_arms
-    from placebench.compare.statistics import MIN_EFFECT
+    from placebench.compare.statistics.estimates import MIN_EFFECT
     from placebench.report.across import summarize_arms, write_report
     from placebench.report.terminal import print_summary
 

@@ -29,8 +29,8 @@ def placements(words: tuple[str, ...], settings: tuple[str, ...], config: Path |
     usual ones of each kind. The exit code is 2 where a word is no placement or the workload cannot be, and 0 where a
     placement just cannot be here.
     """
-    from placebench.catalogue_view import show_catalogue
-    from placebench.request import WorkloadOption, build_request
+    from placebench.plan.catalogue_view import show_catalogue
+    from placebench.plan.request import WorkloadOption, build_request
 
     present = {name: value for name, value in given.items() if value is not None}
     model = [WorkloadOption("--model", "model", present.pop("model"))] if "model" in present else []

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from placebench.errors import UsageError
-from placebench.reading import parse_json
-from placebench.rounds import MOST_ROUNDS
+from placebench.spec.auto_rounds import MOST_ROUNDS
+from placebench.spec.reading import parse_json
 from placebench.telemetry.samples import MAX_HZ
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ def show(run: str, min_effect: float | None) -> None:
 
     RUN is the run's folder, or `latest` for the newest one under runs/.
     """
-    from placebench.report import show as show_run
+    from placebench.report.build import show as show_run
 
     show_run(find_run(run), open_console(), min_effect)
 
@@ -30,7 +30,7 @@ def report(run: str, min_effect: float | None) -> None:
 
     RUN is the run's folder, or `latest` for the newest one under runs/. Neither torch, ray nor a GPU is needed.
     """
-    from placebench.report import build_report
+    from placebench.report.build import build_report
 
     paths = build_report(find_run(run), min_effect)
     for path in (paths.html, paths.markdown, paths.summary, paths.trace):

@@ -11,7 +11,7 @@ from placebench.errors import PlacebenchError, Reasons, UsageError
 from placebench.slurm.script import DEFAULT_GRACE_S
 
 if TYPE_CHECKING:
-    from placebench.plan import RunRequest
+    from placebench.plan.request import RunRequest
 
 _EXAMPLES = """Options that are not listed are sbatch's own and go into the script.
 
@@ -69,9 +69,9 @@ def slurm() -> None:
 @click.pass_context
 def submit(ctx: click.Context, /, only_print: bool, **given: Any) -> None:
     """Submit a run as a job: Ray, or torchrun, on every node, and the run on it."""
-    from placebench.launchers import RAY
     from placebench.slurm.checks import refuse_impossible
     from placebench.slurm.script import Submission, batch_script
+    from placebench.spec.launchers import RAY
 
     words = ctx.meta["placebench.after"]
     request = _read_run(words[1:]) if words[:1] == ("run",) else None
@@ -91,9 +91,10 @@ def submit(ctx: click.Context, /, only_print: bool, **given: Any) -> None:
 
 def _read_run(words: tuple[str, ...]) -> "RunRequest":
     """The run: it is to be wrong now, and not when the job has waited for its nodes."""
-    from placebench.cli import main, read_request
+    from placebench.commands.run import run
+    from placebench.commands.run_options import read_request
 
-    given = dict(main.commands["run"].make_context("placebench run", list(words)).params)
+    given = dict(run.make_context("placebench run", list(words)).params)
     settings, config = given.pop("settings"), given.pop("config")
     for name in ("dry_run", "resume"):
         del given[name]  # how a run starts, not what it is

@@ -9,8 +9,9 @@ import pandas as pd
 
 from placebench.compare.arms import Arm
 from placebench.compare.breakdown import StepChange, step_change
-from placebench.compare.caveats import gain_caveats, pairing_caveats, work_figures
-from placebench.compare.comparability import (
+from placebench.compare.comparison import PlacementResult, against, launches_compared
+from placebench.compare.explain.caveats import gain_caveats, pairing_caveats, work_figures
+from placebench.compare.explain.comparability import (
     Fact,
     doubts_of,
     fact_text,
@@ -19,10 +20,9 @@ from placebench.compare.comparability import (
     has_unknown_work,
     known_facts,
 )
-from placebench.compare.comparison import PlacementResult, against, launches_compared
-from placebench.compare.gains import OverlapGain, gains_within
-from placebench.compare.measured import Measured
-from placebench.compare.metrics import (
+from placebench.compare.explain.gains import OverlapGain, gains_within
+from placebench.compare.explain.reasons import basis, verdict_words, why
+from placebench.compare.measure.metrics import (
     LOG_CLOCK,
     STEP_TIME,
     TOKENS_PER_DEVICE,
@@ -33,13 +33,13 @@ from placebench.compare.metrics import (
     phase_metric,
     placement_metrics,
 )
-from placebench.compare.pairing import hold_details, hold_headlines, pair
-from placebench.compare.reasons import basis, verdict_words, why
-from placebench.compare.run import Run
-from placebench.compare.statistics import MIN_EFFECT
-from placebench.compare.text import listing, number, plural, quantity, ratio, seconds_interval
+from placebench.compare.read.run import Run
+from placebench.compare.statistics.estimates import MIN_EFFECT
+from placebench.compare.statistics.measured import Measured
+from placebench.compare.statistics.pairing import hold_details, hold_headlines, pair
 from placebench.errors import UsageError
 from placebench.logs.timing import phase_order
+from placebench.spec.text import listing, number, plural, quantity, ratio, seconds_interval
 
 
 @dataclass(frozen=True)

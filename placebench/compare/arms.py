@@ -8,18 +8,18 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 
-from placebench.compare.caveats import caveats
 from placebench.compare.comparison import Comparison, PlacementResult, compare_run
-from placebench.compare.host_facts import host_facts
-from placebench.compare.measured import Measured
-from placebench.compare.reasons import Side
-from placebench.compare.statistics import MIN_EFFECT, Ratio
-from placebench.compare.work import UnequalWork
-from placebench.config import flatten
+from placebench.compare.explain.caveats import caveats
+from placebench.compare.explain.reasons import Side
+from placebench.compare.read.host_facts import host_facts
+from placebench.compare.statistics.estimates import MIN_EFFECT, Ratio
+from placebench.compare.statistics.measured import Measured
+from placebench.compare.statistics.work import UnequalWork
 from placebench.errors import UsageError
-from placebench.launchers import RAY
 from placebench.logs.facts import Facts
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
+from placebench.spec.config import flatten
+from placebench.spec.launchers import RAY
 
 # Run keys of a workload that say how much was measured, not what.
 NOT_WORK = ("steps", "warmup_steps", "seed", "trace_kernels")

@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from placebench.compare.comparison import PlacementResult, launches_compared
-from placebench.compare.critical_path import END, GAP, IMBALANCE, OFF_PATH, PATH, PATH_KEYS
-from placebench.compare.metrics import STEP_TIME
-from placebench.compare.statistics import Estimate, estimate, unpaired_difference
+from placebench.compare.measure.critical_path import END, GAP, IMBALANCE, OFF_PATH, PATH, PATH_KEYS
+from placebench.compare.measure.metrics import STEP_TIME
+from placebench.compare.statistics.estimates import Estimate, estimate, unpaired_difference
 from placebench.logs.timing import phase_order
 
 

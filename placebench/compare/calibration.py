@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from placebench.compare.run import Run
-from placebench.compare.statistics import Noise
-from placebench.launchers import recorded_launcher
-from placebench.reading import parse_json
-from placebench.runfolder import RunFolder, write_json
+from placebench.compare.read.run import Run
+from placebench.compare.statistics.estimates import Noise
+from placebench.record.folder import RunFolder, write_json
+from placebench.record.resumptions import recorded_launcher
+from placebench.spec.reading import parse_json
 
 
 @dataclass(frozen=True)

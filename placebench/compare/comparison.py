@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from placebench.compare.attribution import RATES, attribute, peak_memory
 from placebench.compare.calibration import Calibration, find_calibration
-from placebench.compare.critical_path import PATH_KEYS, path_values
-from placebench.compare.efficiency import measure_efficiency
 from placebench.compare.engines import measure_engines, side_rates
-from placebench.compare.measured import ADDITIVE, MEANS, Measured
-from placebench.compare.metrics import (
+from placebench.compare.measure.attribution import RATES, attribute, peak_memory
+from placebench.compare.measure.critical_path import PATH_KEYS, path_values
+from placebench.compare.measure.efficiency import measure_efficiency
+from placebench.compare.measure.metrics import (
     STEP_TIME,
     TOKENS_PER_J,
     Metric,
@@ -23,21 +22,22 @@ from placebench.compare.metrics import (
     device_metrics,
     placement_metrics,
 )
-from placebench.compare.pairing import hold_details, hold_headlines, pair
-from placebench.compare.run import Launch, Run, RunPlacement
-from placebench.compare.run_reading import load_run
-from placebench.compare.statistics import (
+from placebench.compare.measure.steps import measure_steps
+from placebench.compare.measure.waits import first_trace, traced_waits
+from placebench.compare.read.run import Launch, Run, RunPlacement
+from placebench.compare.read.run_reading import load_run
+from placebench.compare.statistics.estimates import (
     MIN_EFFECT,
     LaunchValue,
     Ratio,
     middle,
     rounds_of_pairs,
 )
-from placebench.compare.steps import measure_steps
-from placebench.compare.waits import first_trace, traced_waits
-from placebench.compare.work import UnequalWork
+from placebench.compare.statistics.measured import ADDITIVE, MEANS, Measured
+from placebench.compare.statistics.pairing import hold_details, hold_headlines, pair
+from placebench.compare.statistics.work import UnequalWork
 from placebench.logs.timing import STEP
-from placebench.placement import Scaling
+from placebench.spec.placement import Scaling
 
 GPM_LOAD = "sm_activity"
 PLAIN_LOAD = "util"

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from placebench.compare.measured import Measured
-from placebench.compare.metrics import (
+from placebench.compare.measure.metrics import (
     DROPPED,
     ENGINE_TOKENS,
     ENGINE_WAIT,
@@ -19,8 +18,9 @@ from placebench.compare.metrics import (
     TRAINER_TOKENS,
     TRAINER_WAIT,
 )
-from placebench.compare.run import Launch
-from placebench.compare.text import number, quantity
+from placebench.compare.read.run import Launch
+from placebench.compare.statistics.measured import Measured
+from placebench.spec.text import number, quantity
 
 # Share of the step from which a side's waiting says that the other one is slower.
 NOTABLE_WAIT = 0.05

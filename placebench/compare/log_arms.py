@@ -11,10 +11,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from placebench.compare.arms import Arm, ArmLaunch
-from placebench.compare.metrics import LOG_CLOCK
-from placebench.compare.statistics import Floats, middle
-from placebench.compare.text import listing, plural
-from placebench.compare.warmup import find_warmup
+from placebench.compare.measure.metrics import LOG_CLOCK
+from placebench.compare.read.warmup import find_warmup
+from placebench.compare.statistics.estimates import Floats, middle
 from placebench.errors import UsageError
 from placebench.logs.console import STEP_SECONDS
 from placebench.logs.facts import LENGTHS, Facts, logged_facts
@@ -23,6 +22,7 @@ from placebench.logs.read import is_timing
 from placebench.logs.registry import DIALECTS
 from placebench.logs.run import LoggedRun, read_run
 from placebench.logs.timing import UNATTRIBUTED, Kind, found_instead
+from placebench.spec.text import listing, plural
 
 Steps: TypeAlias = NDArray[np.int64]
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placebench.compare.comparison import Comparison, PlacementResult
-from placebench.compare.metrics import TOKENS, TOKENS_PER_DEVICE
-from placebench.compare.pairing import pair
-from placebench.compare.statistics import Ratio
+from placebench.compare.measure.metrics import TOKENS, TOKENS_PER_DEVICE
+from placebench.compare.statistics.estimates import Ratio
+from placebench.compare.statistics.pairing import pair
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from placebench.compare.arms import Arm, run_arms
 from placebench.compare.log_arms import log_arm
-from placebench.compare.statistics import MIN_EFFECT
+from placebench.compare.statistics.estimates import MIN_EFFECT
 from placebench.errors import UsageError
 from placebench.logs.read import launch_names
-from placebench.runfolder import RunFolder
+from placebench.record.folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import pandas as pd
 
 from placebench.compare.calibration import Calibration, Variation
 from placebench.compare.comparison import Comparison, PlacementResult
-from placebench.compare.metrics import STEP_TIME, Metric
-from placebench.compare.statistics import Better, Floats, LaunchValue, Ratio, compare, log_ratio
+from placebench.compare.measure.metrics import STEP_TIME, Metric
+from placebench.compare.statistics.estimates import Better, Floats, LaunchValue, Ratio, compare, log_ratio
 
 DRAWS = 500
 

@@ -9,13 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from placebench import __version__
 from placebench.compare.comparison import PlacementResult, compare_run
-from placebench.compare.metrics import STEP_TIME
-from placebench.compare.run import Run
+from placebench.compare.measure.metrics import STEP_TIME
+from placebench.compare.read.run import Run
 from placebench.errors import BaselineError, LaunchError, UsageError
-from placebench.launchers import RAY
-from placebench.manifest import utc_now
-from placebench.reading import refuse_pipe
-from placebench.runfolder import RunFolder, write_output
+from placebench.record.folder import RunFolder, utc_now, write_output
+from placebench.spec.launchers import RAY
+from placebench.spec.reading import refuse_pipe
 
 # Fewer launches have no interval.
 MIN_LAUNCHES = 2

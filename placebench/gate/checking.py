@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from placebench.compare.caveats import work_figures
-from placebench.compare.metrics import ENERGY, IDLE, MEMORY, STEP_TIME, Metric, placement_metrics
-from placebench.compare.statistics import Better, Estimate, Ratio, Verdict, compare, estimate
-from placebench.compare.text import interval, listing, number, plural, quantity, ratio
-from placebench.config import flatten
+from placebench.compare.explain.caveats import work_figures
+from placebench.compare.measure.metrics import ENERGY, IDLE, MEMORY, STEP_TIME, Metric, placement_metrics
+from placebench.compare.statistics.estimates import Better, Estimate, Ratio, Verdict, compare, estimate
 from placebench.errors import BaselineError, LaunchError, PlacebenchError, RegressionError, UsageError
 from placebench.gate.baseline import Baseline, MeasuredPlacement
 from placebench.gate.work import OtherWork, other_work
+from placebench.spec.config import flatten
+from placebench.spec.text import interval, listing, number, plural, quantity, ratio
 
 # More of these is worse, though a comparison of placements calls neither side better.
 WORSE_WHEN_HIGHER = (MEMORY.key, ENERGY.key, IDLE.key)

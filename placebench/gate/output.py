@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from placebench.compare.statistics import Better
-from placebench.compare.text import MISSING, interval, plural, quantity, ratio, threshold
+from placebench.compare.statistics.estimates import Better
 from placebench.errors import UsageError
 from placebench.gate.checking import Case, Check, Outcome, describe, unequal_work
 from placebench.gate.work import OtherWork
+from placebench.record.folder import write_output
 from placebench.report.columns import Holds, add_columns, broken
-from placebench.runfolder import write_output
+from placebench.spec.text import MISSING, interval, plural, quantity, ratio, threshold
 
 STYLES = {
     Outcome.REGRESSION: "bold red",

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from placebench.compare.run_reading import load_run
+from placebench.compare.read.run_reading import load_run
 from placebench.compare.sources import exists, is_run
 from placebench.errors import PlacebenchError, UsageError
 from placebench.gate.baseline import Baseline, load_baseline
-from placebench.placement_words import split_words
+from placebench.spec.words import split_words
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from placebench.compare.metrics import STEP_TIME, Metric
-from placebench.compare.statistics import Better, compare
-from placebench.compare.work import UnequalWork, unequal_work
+from placebench.compare.measure.metrics import STEP_TIME, Metric
+from placebench.compare.statistics.estimates import Better, compare
+from placebench.compare.statistics.work import UnequalWork, unequal_work
 from placebench.gate.baseline import MeasuredPlacement
 
 TOKENS = "tokens"

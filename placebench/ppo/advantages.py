@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placebench.workload import Algorithm
+from placebench.spec.workload import Algorithm
 
 Table = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placebench.placement import Placement, Role
-from placebench.ppo.checkpoints import Checkpoint
 from placebench.ppo.engine_pool import EnginePool
 from placebench.ppo.generation import Generation
 from placebench.ppo.metrics import PhaseTimes
-from placebench.ppo.rewards import is_judged_by_main
 from placebench.ppo.rollout.gauges import Gauges
 from placebench.ppo.rollout.queues import lag
 from placebench.ppo.running import Running, RunningWork
-from placebench.ppo.session import Calls
 from placebench.ppo.step_data import StepData, StepState
-from placebench.stepgraph import Phase, ready_phases, step_graph
+from placebench.record.checkpoints import Checkpoint
+from placebench.sessions.base import Calls
+from placebench.spec.placement import Placement, Role
+from placebench.spec.stepgraph import Phase, ready_phases, step_graph
+from placebench.spec.workload import Workload
+from placebench.tasks.rewards import is_judged_by_main
 from placebench.telemetry.spans import SpanRecorder
-from placebench.workload import Workload
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placebench.placement import Role
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.rank import tcp_store
 from placebench.ppo.worker import PhaseResult, Worker
+from placebench.spec.placement import Role
 
 if TYPE_CHECKING:
     import torch

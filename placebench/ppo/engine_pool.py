@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from placebench.placement import Placement, Role
 from placebench.ppo.batch import SequenceBatch, join_shards, merge_shares, rank_indices
-from placebench.ppo.data import Prompt
 from placebench.ppo.generation import Generation
 from placebench.ppo.rollout.gauges import Levels
 from placebench.ppo.rollout.queues import Part, RolloutQueues, lag
 from placebench.ppo.running import Running
-from placebench.workload import Workload
+from placebench.spec.placement import Placement, Role
+from placebench.spec.workload import Workload
+from placebench.tasks.data import Prompt
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from placebench.errors import UsageError
-from placebench.ppo.data import Prompt, PromptSource
-from placebench.ppo.tokenizer import Tokenizer
-from placebench.workload import Workload
+from placebench.spec.workload import Workload
+from placebench.tasks.data import Prompt, PromptSource
+from placebench.tasks.tokenizer import Tokenizer
 
 
 class Generation:

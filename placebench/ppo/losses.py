@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from placebench.workload import Algorithm
+from placebench.spec.workload import Algorithm
 
 
 @dataclass(frozen=True)

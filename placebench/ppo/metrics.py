@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placebench.intervals import Intervals, length, union
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.engine_pool import Flow
 from placebench.ppo.rollout.gauges import LevelTimes
-from placebench.workload import Workload
+from placebench.spec.intervals import Intervals, length, union
+from placebench.spec.workload import Workload
 
 
 class PhaseTimes:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from placebench.errors import UsageError
-from placebench.models import PRESETS, other_blocks
 from placebench.ppo.attention import PACKED, register
 from placebench.ppo.token_log_probs import token_log_probs
+from placebench.spec.shapes import PRESETS, other_blocks
 
 # Settings of some architectures that change logits behind the output head, which `PolicyModel` does not compute.
 _HEAD_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling")

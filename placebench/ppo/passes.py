@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from placebench.ppo.losses import LossSums, policy_loss, value_loss
 from placebench.ppo.packing import Pack
 from placebench.ppo.training import ForwardLoss
-from placebench.workload import Algorithm
+from placebench.spec.workload import Algorithm
 
 
 def log_probs(module: nn.Module, pack: Pack) -> Tensor:

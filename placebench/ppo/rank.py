@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from placebench.ppo.heap import imports_uncollected
-from placebench.ppo.session import LOOPBACK
+from placebench.sessions.base import LOOPBACK
 from placebench.telemetry.kernels import KernelTrace
 from placebench.telemetry.spans import SpanRecorder
 
@@ -47,7 +47,7 @@ class Rank:
         """
         self._host = host
         if host != LOOPBACK:
-            from placebench.cluster.network import use_interface_of
+            from placebench.host.network import use_interface_of
 
             use_interface_of(host)
         with self._spans.span(0, "imports"), imports_uncollected():

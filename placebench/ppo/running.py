@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from placebench.placement import Role
-from placebench.ppo.session import Calls
+from placebench.sessions.base import Calls
+from placebench.spec.placement import Role
 
 # Other ranks notice a rank's death by its broken connections, often sooner than the session does.
 _DEATH_S = 5.0

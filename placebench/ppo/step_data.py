@@ -18,11 +18,11 @@ from placebench.ppo.advantages import (
     whiten,
 )
 from placebench.ppo.batch import SequenceBatch, balanced_shares, merge_shares, rank_indices
-from placebench.ppo.data import Prompt
 from placebench.ppo.generation import Generation
 from placebench.ppo.metrics import StepMetrics
-from placebench.stepgraph import HAND_OVER
-from placebench.workload import Workload
+from placebench.spec.stepgraph import HAND_OVER
+from placebench.spec.workload import Workload
+from placebench.tasks.data import Prompt
 
 # Per-token fields that each phase reads; nothing else is sent.
 READS: Mapping[str, tuple[str, ...]] = {

@@ -17,7 +17,7 @@ from placebench.ppo.batch import SequenceBatch, micro_batches
 from placebench.ppo.losses import LossSums
 from placebench.ppo.models import DecoderModel
 from placebench.ppo.packing import Pack, pack
-from placebench.workload import Optimizer, Workload
+from placebench.spec.workload import Optimizer, Workload
 
 Forward = Callable[[nn.Module, Pack], Tensor]
 ForwardLoss = Callable[[nn.Module, Pack], LossSums]

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placebench.engine_memory import EngineMemory
-from placebench.models import model_shape
-from placebench.placement import Role
+from placebench.host.compile_cache import remove_empty_cache
 from placebench.ppo.batch import SequenceBatch
-from placebench.ppo.code_tests import judge_all
-from placebench.ppo.compile_cache import remove_empty_cache
 from placebench.ppo.heap import freeze_heap, imports_uncollected
 from placebench.ppo.rank import Rank
-from placebench.ppo.rewards import is_judged_by_main
-from placebench.progress import format_bytes
-from placebench.runfolder import HELD
-from placebench.workload import Workload
+from placebench.predict.engine_memory import EngineMemory
+from placebench.record.folder import HELD
+from placebench.spec.placement import Role
+from placebench.spec.shapes import model_shape
+from placebench.spec.text import format_bytes
+from placebench.spec.workload import Workload
+from placebench.tasks.code_tests import judge_all
+from placebench.tasks.rewards import is_judged_by_main
 
 if TYPE_CHECKING:
     import torch
@@ -108,9 +108,9 @@ class Worker(Rank):
             model_config,
         )
         from placebench.ppo.passes import log_probs
-        from placebench.ppo.rewards import load_reward
-        from placebench.ppo.tokenizer import load_tokenizer
         from placebench.ppo.training import SequenceModel, TrainedModel
+        from placebench.tasks.rewards import load_reward
+        from placebench.tasks.tokenizer import load_tokenizer
 
         job, device = self._workload, self._torch_device
 
@@ -146,16 +146,16 @@ class Worker(Rank):
         return {role: self._actor if role is Role.ACTOR else self._critic for role, here in models.items() if here}
 
     def _load(self, checkpoint: Path) -> None:
-        from placebench.ppo.checkpoints import model_file
         from placebench.ppo.model_state import load_model
+        from placebench.record.checkpoints import model_file
 
         for role, model in self._trained().items():
             load_model(checkpoint / model_file(role), model.module, model.optimizer)
 
     def save(self, folder: str) -> None:
         """Write the pool's trained models into a folder; collective, the first rank writes."""
-        from placebench.ppo.checkpoints import model_file
         from placebench.ppo.model_state import save_model
+        from placebench.record.checkpoints import model_file
 
         for role, model in self._trained().items():
             save_model(Path(folder) / model_file(role), model.module, model.optimizer)

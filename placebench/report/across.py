@@ -19,16 +19,16 @@ from placebench.compare.across import (
 )
 from placebench.compare.arms import Arm
 from placebench.compare.engines import slower_side
-from placebench.compare.gains import told_gains
-from placebench.compare.reasons import waiting
-from placebench.compare.statistics import CONFIDENCE
-from placebench.compare.text import plural
+from placebench.compare.explain.gains import told_gains
+from placebench.compare.explain.reasons import waiting
+from placebench.compare.statistics.estimates import CONFIDENCE
 from placebench.errors import UsageError
 from placebench.logs.timing import Kind
-from placebench.report import ReportPaths
+from placebench.record.folder import Status
 from placebench.report.figures import phases_over_steps
 from placebench.report.files import write_pages
 from placebench.report.method import interval_of_ratios, values_of_steps
+from placebench.report.paths import ReportPaths
 from placebench.report.plots import Plot, phases, ratios
 from placebench.report.queue_plot import CAPTION as QUEUE_CAPTION
 from placebench.report.queue_plot import TITLE as QUEUE_TITLE
@@ -36,7 +36,7 @@ from placebench.report.queue_plot import queue_over_steps
 from placebench.report.schema import Fact, LaunchSummary, Method, PlacementSummary, Source, Summary
 from placebench.report.summary import critical_path, overlap_gain, quantities, times
 from placebench.report.waterfall import draw_changes
-from placebench.runfolder import Status
+from placebench.spec.text import plural
 
 NO_LOAD = "of runs: as their own reports say"
 

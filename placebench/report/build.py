@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.compare.variation import compare_with_itself
 from placebench.errors import UsageError
-from placebench.report import HTML, MARKDOWN, ReportPaths
+from placebench.report.paths import HTML, MARKDOWN, TRACE, ReportPaths
 from placebench.report.schema import Summary
 from placebench.report.summary import summarize
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-TRACE = "trace.json.gz"
-
 
 def build_report(run_dir: Path, min_effect: float | None = None) -> ReportPaths:
-    """Write every file of the report; see `placebench.report.build_report`."""
+    """Write the report of a finished or half-finished run into its folder, replacing an older one.
+
+    Args:
+        run_dir: the run's folder.
+        min_effect: smallest effect of interest, as a fraction; None for the run's own.
+
+    Raises:
+        UsageError: the folder is missing, is not a run, has a newer schema, or one of its files is damaged.
+    """
     comparison = compare_run(run_dir, min_effect)
     summary = summarize(comparison)
     try:
@@ -29,7 +35,16 @@ def build_report(run_dir: Path, min_effect: float | None = None) -> ReportPaths:
 
 
 def show(run_dir: Path, console: Console, min_effect: float | None = None) -> None:
-    """Print the tables, the reason and the report's paths; see `placebench.report.show`."""
+    """Print a run's tables, the reason and the paths of the report's files that are there.
+
+    Args:
+        run_dir: the run's folder.
+        console: where to.
+        min_effect: as in `build_report`.
+
+    Raises:
+        UsageError: the folder is missing, is not a run, has a newer schema, or one of its files is damaged.
+    """
     from placebench.report.terminal import print_summary
 
     summary = summarize(compare_run(run_dir, min_effect))

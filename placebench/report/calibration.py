@@ -1,12 +1,12 @@
 """What a placement's comparison with itself says, for `summary.json` and in words."""
 
 from placebench.compare.comparison import Comparison
-from placebench.compare.metrics import STEP_TIME
-from placebench.compare.statistics import detectable_effect
-from placebench.compare.text import interval, ratio
+from placebench.compare.measure.metrics import STEP_TIME
+from placebench.compare.statistics.estimates import detectable_effect
 from placebench.compare.variation import SelfComparison, compare_with_itself
 from placebench.report.schema import CalibrationSummary, NoiseSummary
-from placebench.rounds import DEFAULT_ROUNDS
+from placebench.spec.auto_rounds import DEFAULT_ROUNDS
+from placebench.spec.text import interval, ratio
 
 # The default number of rounds, and what more of them bring.
 ROUNDS = (DEFAULT_ROUNDS, 5, 10)

@@ -16,7 +16,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from placebench.compare.text import quantity
 from placebench.logs.timing import Kind, phase_order
 from placebench.report.style import (
     LineStyle,
@@ -30,6 +29,7 @@ from placebench.report.style import (
     set_title,
     wrap,
 )
+from placebench.spec.text import quantity
 
 PANEL_COLUMNS = 3
 # Panels whose highest values differ by more than this do not share a scale.

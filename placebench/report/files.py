@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from placebench.report import HTML, MARKDOWN, PLOTS, SUMMARY, ReportPaths
+from placebench.record.folder import write_atomically
 from placebench.report.pages import Picture, html, markdown
+from placebench.report.paths import HTML, MARKDOWN, PLOTS, SUMMARY, ReportPaths
 from placebench.report.plots import Plot
 from placebench.report.schema import Summary
 from placebench.report.style import save_figure, svg_text
-from placebench.runfolder import write_atomically
 
 
 def write_pages(summary: Summary, drawn: Iterable[Plot], folder: Path, *, trace: Path | None) -> ReportPaths:

@@ -11,12 +11,12 @@ from rich.text import Text
 from placebench.compare.across import ArmComparison, compare_arms
 from placebench.compare.arms import Arm
 from placebench.compare.following import FollowedArms, follow_arms
-from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
+from placebench.compare.measure.metrics import STEP_TIME, TOKENS_PER_DEVICE
 from placebench.compare.sources import ReadingOptions, Source
-from placebench.compare.text import plural, quantity, ratio
+from placebench.host.signals import StopSignals
 from placebench.report.across import summarize_arms
 from placebench.report.terminal import print_summary
-from placebench.signals import StopSignals
+from placebench.spec.text import plural, quantity, ratio
 
 LOOK_S = 0.2
 # The tables of long logs take a while: no more than this share of the time goes into them.

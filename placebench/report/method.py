@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from placebench.compare.arms import Arm
 from placebench.compare.comparison import PlacementResult
-from placebench.compare.metrics import (
+from placebench.compare.measure.metrics import (
     DROPPED,
     ENERGY,
     ENGINE_TOKENS,
@@ -16,7 +16,7 @@ from placebench.compare.metrics import (
     TRAINER_TOKENS,
     Metric,
 )
-from placebench.compare.text import listing
+from placebench.spec.text import listing
 
 BY_STEP = (
     "the t interval over the log ratios of launches of the same round, each the median over steps paired one by one,"

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from placebench.compare.efficiency import FORMULAS
-from placebench.compare.metrics import placement_metrics
-from placebench.compare.text import listing, plural, threshold
+from placebench.compare.measure.efficiency import FORMULAS
+from placebench.compare.measure.metrics import placement_metrics
 from placebench.report.schema import Summary
+from placebench.spec.text import listing, plural, threshold
 
 
 def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from placebench.compare.comparison import Comparison, PlacementResult
-from placebench.compare.metrics import EFFICIENCY
+from placebench.compare.measure.metrics import EFFICIENCY
 from placebench.logs.timing import phase_order
 from placebench.report.style import WIDTH, frame_panels, hatch, hatch_legend, phase_colors
 

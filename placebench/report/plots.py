@@ -10,10 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from placebench.compare.comparison import Comparison, PlacementResult
-from placebench.compare.efficiency import FORMULAS
-from placebench.compare.measured import Sides
-from placebench.compare.statistics import Better, Ratio
-from placebench.compare.text import interval, ratio
+from placebench.compare.measure.efficiency import FORMULAS
+from placebench.compare.statistics.estimates import Better, Ratio
+from placebench.compare.statistics.measured import Sides
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
 from placebench.report.figures import mean_per_phase, phases_over_steps
 from placebench.report.peaks import shares_of_peak
@@ -23,6 +22,7 @@ from placebench.report.queue_plot import queue_over_steps
 from placebench.report.style import WIDTH, phase_colors
 from placebench.report.timeline import timeline
 from placebench.report.waterfall import waterfall
+from placebench.spec.text import interval, ratio
 
 TIMING = "timing_s/"
 # An interval that reaches beyond this factor of the outermost ratio leaves the picture, with an arrowhead at the edge;

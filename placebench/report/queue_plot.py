@@ -12,8 +12,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from placebench.compare.comparison import PlacementResult
-from placebench.compare.reasons import Side
-from placebench.compare.run import Run
+from placebench.compare.explain.reasons import Side
+from placebench.compare.read.run import Run
 from placebench.report.style import WIDTH, frame_panels, set_title
 
 MEAN, MOST = "training/queue_mean", "training/queue_max"

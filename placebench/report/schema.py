@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from placebench.compare.statistics import Better, Verdict
-from placebench.runfolder import Status
+from placebench.compare.statistics.estimates import Better, Verdict
+from placebench.record.folder import Status
 
 
 def _null_if_missing(value: Any) -> Any:

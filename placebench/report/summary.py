@@ -9,21 +9,22 @@ import pandas as pd
 from placebench import __version__
 from placebench.compare.breakdown import PartChange, absent, path_parts, step_change
 from placebench.compare.breakdown import PathPart as MeasuredPart
-from placebench.compare.caveats import caveats, load_meaning
 from placebench.compare.comparison import Comparison, PlacementResult
-from placebench.compare.efficiency import basis
 from placebench.compare.engines import slower_side
-from placebench.compare.gains import OverlapGain as MeasuredGain
-from placebench.compare.gains import overlap_gains, told_gains
-from placebench.compare.launches import launch_times
-from placebench.compare.measured import Measured
-from placebench.compare.metrics import Metric, controller_metric, device_metrics, wait_metrics
-from placebench.compare.reasons import alone, headline, reasons, waiting
-from placebench.compare.run import KERNEL_TIMES, Launch
+from placebench.compare.explain.caveats import caveats, load_meaning
+from placebench.compare.explain.gains import OverlapGain as MeasuredGain
+from placebench.compare.explain.gains import overlap_gains, told_gains
+from placebench.compare.explain.reasons import alone, headline, reasons, waiting
+from placebench.compare.explain.suggestion import suggest
+from placebench.compare.measure.efficiency import basis
+from placebench.compare.measure.metrics import Metric, controller_metric, device_metrics, wait_metrics
+from placebench.compare.read.launches import launch_times
+from placebench.compare.read.run import KERNEL_TIMES, Launch
 from placebench.compare.scaling import ScalingResult, measure_scaling
-from placebench.compare.statistics import CONFIDENCE
-from placebench.compare.statistics import Ratio as MeasuredRatio
-from placebench.compare.suggestion import suggest
+from placebench.compare.statistics.estimates import CONFIDENCE
+from placebench.compare.statistics.estimates import Ratio as MeasuredRatio
+from placebench.compare.statistics.measured import Measured
+from placebench.record.folder import Status
 from placebench.report.calibration import noise_on_record, summarize_calibration
 from placebench.report.method import interval_of_ratios, values_of_steps
 from placebench.report.schema import (
@@ -47,7 +48,6 @@ from placebench.report.schema import (
     Suggestion,
     Summary,
 )
-from placebench.runfolder import Status
 
 
 def summarize(comparison: Comparison) -> Summary:

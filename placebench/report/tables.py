@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placebench.compare.host_facts import host_facts
-from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
-from placebench.compare.text import MISSING, interval, plural, quantity, ratio
-from placebench.config import flatten
+from placebench.compare.measure.metrics import STEP_TIME, TOKENS_PER_DEVICE
+from placebench.compare.read.host_facts import host_facts
 from placebench.report.schema import Fact, Factor, PlacementSummary, Quantity, Sampled, Summary
+from placebench.spec.config import flatten
+from placebench.spec.text import MISSING, interval, plural, quantity, ratio
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from placebench.compare.statistics import Verdict
-from placebench.compare.text import plural
+from placebench.compare.statistics.estimates import Verdict
 from placebench.report.columns import Holds, add_columns, broken
 from placebench.report.notes import efficiency_formula
 from placebench.report.schema import PlacementSummary, Summary
@@ -24,6 +23,7 @@ from placebench.report.tables import (
     single_grid,
 )
 from placebench.report.time_tables import path_grid, short_path_grid, single_path_grid
+from placebench.spec.text import plural
 
 PHASE_INDENT = 2
 STYLES = {Verdict.FASTER: "bold green", Verdict.SLOWER: "bold red", Verdict.UNDECIDED: "yellow"}

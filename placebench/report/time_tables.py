@@ -2,15 +2,15 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from placebench.compare.caveats import status_words
-from placebench.compare.critical_path import END
-from placebench.compare.metrics import STEP_TIME
-from placebench.compare.reasons import NOTABLE
-from placebench.compare.steps import NO_PHASE, OWN_POOL
-from placebench.compare.text import MISSING, listing, percent, quantity, signed, signed_interval
+from placebench.compare.explain.caveats import status_words
+from placebench.compare.explain.reasons import NOTABLE
+from placebench.compare.measure.critical_path import END
+from placebench.compare.measure.metrics import STEP_TIME
+from placebench.compare.measure.steps import NO_PHASE, OWN_POOL
+from placebench.record.folder import Status
 from placebench.report.schema import Difference, PathPart, PlacementSummary, Summary
 from placebench.report.tables import Grid
-from placebench.runfolder import Status
+from placebench.spec.text import MISSING, listing, percent, quantity, signed, signed_interval
 
 # Columns that fit 80 characters.
 SHORT = 5

@@ -10,12 +10,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from placebench.compare.comparison import Comparison, PlacementResult
-from placebench.compare.critical_path import Segment, SpanGraph
-from placebench.compare.metrics import STEP_TIME
-from placebench.compare.steps import Flags, Step, split_steps
-from placebench.compare.text import quantity
+from placebench.compare.measure.critical_path import Segment, SpanGraph
+from placebench.compare.measure.metrics import STEP_TIME
+from placebench.compare.measure.steps import Flags, Step, split_steps
 from placebench.logs.timing import phase_order
 from placebench.report.style import WIDTH, ink, phase_colors
+from placebench.spec.text import quantity
 from placebench.telemetry.spans import CONTROLLER
 
 ROW_HEIGHT = 0.3

@@ -17,11 +17,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from placebench.compare.attribution import GPM_RATES
 from placebench.compare.comparison import Comparison
-from placebench.compare.critical_path import SpanGraph
-from placebench.compare.energy import power_curve
-from placebench.compare.run import Launch, Run, RunPlacement, is_whole_step
+from placebench.compare.measure.attribution import GPM_RATES
+from placebench.compare.measure.critical_path import SpanGraph
+from placebench.compare.measure.energy import power_curve
+from placebench.compare.read.run import Launch, Run, RunPlacement, is_whole_step
 from placebench.logs.timing import STEP
 from placebench.telemetry.spans import CONTROLLER
 

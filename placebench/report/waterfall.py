@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 
 from placebench.compare.breakdown import PartChange, StepChange, step_change
 from placebench.compare.comparison import Comparison
-from placebench.compare.reasons import NOTABLE
-from placebench.compare.text import quantity, signed
+from placebench.compare.explain.reasons import NOTABLE
 from placebench.logs.timing import STEP, UNATTRIBUTED
 from placebench.report.style import WIDTH, phase_colors
+from placebench.spec.text import quantity, signed
 
 ROW_HEIGHT = 0.3
 BAR = 0.7

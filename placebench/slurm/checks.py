@@ -1,15 +1,15 @@
 """What of a run cannot be, seen before its job is queued: nothing here asks SLURM, or what only the nodes know."""
 
-from placebench import checks
-from placebench.devices import DeviceSpec, parse_devices
 from placebench.errors import Reasons, UsageError
-from placebench.launchers import RAY, unusable_launcher
-from placebench.placement_checks import impossible_placements
-from placebench.placement_words import readable_placements
-from placebench.plan import DEFAULT_PLACEMENTS, RunRequest
-from placebench.ppo.checkpoints import differences, read_checkpoint
-from placebench.rounds import auto_rounds
-from placebench.workload_reading import asks_for_critic, read_workload
+from placebench.plan import checks
+from placebench.plan.request import DEFAULT_PLACEMENTS, RunRequest
+from placebench.plan.rounds import auto_rounds
+from placebench.record.checkpoints import differences, read_checkpoint
+from placebench.spec.devices import DeviceSpec, parse_devices
+from placebench.spec.launchers import RAY, unusable_launcher
+from placebench.spec.placement_checks import impossible_placements
+from placebench.spec.words import readable_placements
+from placebench.spec.workload_reading import asks_for_critic, read_workload
 
 # What a node with cores enough gives where nobody says how many.
 USUAL_CPU_DEVICES = 8

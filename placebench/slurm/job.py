@@ -21,17 +21,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from placebench.cluster.discovery import PROBE
 from placebench.errors import PlacebenchError, UsageError
-from placebench.launchers import LAUNCHERS, RAY
-from placebench.manifest import utc_now
-from placebench.ownership import ray_temp_dir
-from placebench.reading import parse_json
-from placebench.report import HTML
-from placebench.runfolder import RunFolder, Status, write_atomically
-from placebench.slurm.node import free_port
-from placebench.slurm.steps import host_names, step_command
+from placebench.host.network import free_port
+from placebench.host.processes import ray_temp_dir
+from placebench.record.folder import RunFolder, Status, utc_now, write_atomically
+from placebench.report.paths import HTML
+from placebench.sessions.ray_cluster.discovery import PROBE
+from placebench.sessions.slurm_steps import host_names, step_command
 from placebench.slurm.summary import JobFacts, job_summary
+from placebench.spec.launchers import LAUNCHERS, RAY
+from placebench.spec.reading import parse_json
 
 _RAY_TIMEOUT_S = 180.0
 _ASK_TIMEOUT_S = 60.0

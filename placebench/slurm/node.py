@@ -7,12 +7,12 @@ process and no file of Ray behind.
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
-from placebench import child
+from placebench.host import child
+from placebench.host.network import free_port
 
 
 def ray_command(port: int, head: str, folder: str, gpus: int) -> list[str]:
@@ -35,13 +35,6 @@ def ray_command(port: int, head: str, folder: str, gpus: int) -> list[str]:
         str(Path(sys.executable).with_name("ray")),
         *("start", "--block", f"--node-name={name}", f"--num-cpus={cpus}", f"--num-gpus={gpus}", *where),
     ]
-
-
-def free_port() -> int:
-    """A TCP port of this node that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def main(port: str, head: str, folder: str, gpus: str) -> int:

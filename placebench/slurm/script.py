@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from placebench.errors import UsageError
-from placebench.launchers import RAY, TORCHRUN
+from placebench.spec.launchers import RAY, TORCHRUN
 
 DEFAULT_GRACE_S = 120
 # With DETAIL, DDP over gloo ends in a segmentation fault (torch 2.13).

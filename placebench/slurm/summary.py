@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from placebench.compare.metrics import HEADLINES
+from placebench.compare.measure.metrics import HEADLINES
 from placebench.errors import TimeLimitError
-from placebench.progress import format_seconds
-from placebench.reading import parse_json
-from placebench.runfolder import RunFolder
+from placebench.record.folder import RunFolder
+from placebench.spec.reading import parse_json
+from placebench.spec.text import format_seconds
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from placebench.intervals import Intervals, length, subtract, union
+from placebench.spec.intervals import Intervals, length, subtract, union
 
 COMPUTE, COLLECTIVE, COPY = "compute", "collective", "copy"
 # How the kernels of collectives are named: NCCL's, and vLLM's own all-reduce.

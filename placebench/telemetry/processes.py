@@ -7,8 +7,8 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from placebench.errors import PlacebenchError
-from placebench.reading import parse_json
-from placebench.runfolder import JsonlTail
+from placebench.record.folder import JsonlTail
+from placebench.spec.reading import parse_json
 
 
 @dataclass(frozen=True)

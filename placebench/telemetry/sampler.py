@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from placebench.devices import Device, device_from_dict, device_to_dict
 from placebench.errors import PlacebenchError, UsageError
-from placebench.reading import parse_json
-from placebench.runfolder import SCHEMA_VERSION, Trial, append_jsonl
+from placebench.record.folder import SCHEMA_VERSION, Trial, append_jsonl
+from placebench.spec.devices import Device, device_from_dict, device_to_dict
+from placebench.spec.reading import parse_json
 from placebench.telemetry.cpu_source import CpuSource
 from placebench.telemetry.processes import ProcessFile, ProcessSource
 from placebench.telemetry.samples import DEFAULT_HZ, MAX_HZ, Line

@@ -26,7 +26,7 @@ from placebench.ppo.rollout.vllm_build import (
     plain_weights,
     warm_up_as_the_job,
 )
-from placebench.workload import Workload
+from placebench.spec.workload import Workload
 
 
 class VllmRollout:

@@ -15,10 +15,9 @@ import torch.distributed as dist
 from torch.nn.functional import linear
 
 from placebench.errors import LaunchError
-from placebench.ownership import ray_temp_dir
-from placebench.ppo.sizes import CACHE_BLOCK_TOKENS
-from placebench.processes import TOKEN_VARIABLE
-from placebench.workload import Workload
+from placebench.host.processes import TOKEN_VARIABLE, ray_temp_dir
+from placebench.predict.sizes import CACHE_BLOCK_TOKENS
+from placebench.spec.workload import Workload
 
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

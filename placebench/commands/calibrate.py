@@ -1,0 +1,48 @@
+"""Comparing one placement with itself: what a comparison on this host cannot tell apart."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from placebench.commands.run_options import read_request, shared_options
+from placebench.commands.start import start
+from placebench.spec.auto_rounds import MOST_ROUNDS
+
+_EXAMPLES = """\b
+Examples:
+  placebench calibrate
+  placebench calibrate --placement split --pairs 10 --devices gpu:4 --model qwen2.5-0.5b
+"""
+
+
+@click.command(epilog=_EXAMPLES, short_help="Measure how much launches of one placement differ here.")
+@click.option("--placement", default="standard", show_default=True, help="What is compared with itself.")
+@click.option(
+    "--pairs",
+    type=click.IntRange(2, MOST_ROUNDS // 2),
+    default=5,
+    show_default=True,
+    help="Pairs of launches, two each.",
+)
+@shared_options
+def calibrate(
+    placement: str, pairs: int, dry_run: bool, settings: tuple[str, ...], config: Path | None, **given: Any
+) -> None:
+    """Measure how much launches of one placement differ on this host: what comparisons here cannot tell apart.
+
+    The launches are dealt in pairs to two arms that are the same. The noise floor, its parts within and between
+    launches and the smallest effect that rounds can tell are printed, kept in the run's folder, and used by later runs
+    of the same workload beside it. A calibration that was stopped goes on with placebench run --resume.
+    """
+    from placebench.plan.plan import default_name, make_plan
+    from placebench.spec.words import split_words
+
+    request = read_request(given, settings, config)
+    name = default_name(f"calibrate-{placement}") if request.name is None else request.name
+    several = f"--placement {placement}: name one placement, which is compared with itself"
+    wrong = (*request.wrong, *([several] if len(split_words(placement)) > 1 else ()))
+    request = replace(request, placements=placement, rounds=2 * pairs, name=name, calibrates=True, dry_run=dry_run)
+    unread = request.unread - {"placements", "rounds"}
+    start(make_plan(replace(request, wrong=wrong, unread=unread)), dry_run=dry_run)

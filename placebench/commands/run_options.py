@@ -1,0 +1,120 @@
+"""The options of `placebench run` that other commands take too, and what of them is asked for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from placebench.commands.outputs import OutputPath
+from placebench.commands.shared import WRONG_OPTIONS, FiniteRange, ToldOption, read_hz, read_share
+from placebench.spec.launchers import LAUNCHERS
+
+if TYPE_CHECKING:
+    from placebench.plan.request import RunRequest
+
+# Options of `run` that are short for a workload key.
+WORKLOAD_KEYS = {
+    "model": "model",
+    "steps": "steps",
+    "warmup_steps": "warmup_steps",
+    "seed": "seed",
+    "batch_size": "batch.size",
+    "mini_batch_size": "batch.mini_batch_size",
+    "max_prompt_length": "batch.max_prompt_length",
+    "max_response_length": "batch.max_response_length",
+    "rollout": "rollout.backend",
+    "ignore_eos": "rollout.ignore_eos",
+}
+SECONDS = FiniteRange(min=0, min_open=True, max=1e8)
+run_option = partial(click.option, cls=ToldOption)
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_SHARED = (
+    run_option(
+        "--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: 2%]"
+    ),
+    run_option(
+        "--devices", metavar="SPEC", help="cpu:N or gpu:N; gpu:NxM: a plan for M nodes.  [default: all GPUs, else CPU]"
+    ),
+    run_option("--name", help="Name of the run.  [default: from the placements]"),
+    run_option("--out", type=OutputPath(is_folder=True), help="Folder of the runs.  [default: runs]"),
+    run_option("--model", help="A preset, a folder, or a hub id.  [default: tiny]"),
+    run_option("--steps", type=int, help="Training steps of a launch.  [default: 10]"),
+    run_option("--warmup-steps", type=int, help="First steps, left out of the numbers.  [default: 2]"),
+    run_option("--seed", type=int, help="Seed of data, weights and sampling.  [default: 0]"),
+    run_option("--batch-size", type=int, help="Sequences per step, over all devices."),
+    run_option("--mini-batch-size", type=int, help="Sequences per optimizer step."),
+    run_option("--max-prompt-length", type=int, help="Tokens; a longer prompt is refused."),
+    run_option("--max-response-length", type=int, help="Tokens, at which generation stops."),
+    run_option("--rollout", type=click.Choice(["torch", "vllm"]), help="What generates the responses."),
+    run_option("--ignore-eos/--stop-at-eos", default=None, help="Responses of full length: equal work."),
+    run_option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Any workload key that --dry-run prints; repeatable.",
+    ),
+    run_option(
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="YAML of workload keys, placements, rounds, devices, name, out, launcher.",
+    ),
+    run_option(
+        "--step-timeout", type=SECONDS, help="Give a launch up after so many seconds without progress.  [default: 600]"
+    ),
+    run_option("--time-limit", type=SECONDS, help="End the run after so many seconds (exit code 124)."),
+    run_option("--sample-hz", type=float, callback=read_hz, help="Device samples a second; 0: none.  [default: 5]"),
+    run_option(
+        "--checkpoint-every",
+        type=click.IntRange(min=1),
+        metavar="STEPS",
+        help="Checkpoint every launch after so many steps.",
+    ),
+    run_option(
+        "--resume-from",
+        type=click.Path(path_type=Path),
+        metavar="CHECKPOINT",
+        help="Begin every launch after its last step.",
+    ),
+    run_option(
+        "--launcher", type=click.Choice(LAUNCHERS), help="What starts the workers; torchrun: of ddp.  [default: ray]"
+    ),
+    run_option("--ray-address", metavar="ADDRESS", help="Run on an existing Ray cluster: host:port, or auto."),
+    run_option("--placement-timeout", type=SECONDS, help="On a Ray cluster: wait for devices so long.  [default: 60]"),
+    click.option("--dry-run", is_flag=True, help="Print the checked plan and start nothing."),
+)
+
+
+def shared_options(function: _Function) -> _Function:
+    """Give a command the options that say what is run and where, in their order in its help."""
+    for option in reversed(_SHARED):
+        function = option(function)
+    return function
+
+
+def read_request(given: Mapping[str, Any], settings: Sequence[str], config: Path | None) -> "RunRequest":
+    """The options of `run` that were given, over `--config`, and what of them cannot be read."""
+    from placebench.plan.request import WorkloadOption, build_request
+
+    present = {name: value for name, value in given.items() if value is not None}
+    wrong: Mapping[str, str] = present.pop(WRONG_OPTIONS, {})
+    workload = [
+        WorkloadOption(f"--{name.replace('_', '-')}", WORKLOAD_KEYS[name], present.pop(name))
+        for name in tuple(present)
+        if name in WORKLOAD_KEYS
+    ]
+    seconds = {
+        "step_timeout": "step_timeout_s",
+        "time_limit": "time_limit_s",
+        "max_time": "max_time_s",
+        "placement_timeout": "placement_timeout_s",
+    }
+    fields = WORKLOAD_KEYS | seconds
+    options = {seconds.get(name, name): value for name, value in present.items()}
+    return build_request(
+        options, workload, settings, config, {fields.get(name, name): reason for name, reason in wrong.items()}
+    )

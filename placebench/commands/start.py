@@ -1,0 +1,65 @@
+"""Starting a plan: run it and report, or show it."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from placebench.commands.group import OF_A_STREAM, USAGE, drop_stdout, fail
+from placebench.commands.shared import open_console
+from placebench.errors import InterruptedRunError
+
+if TYPE_CHECKING:
+    from placebench.plan.plan import Plan
+
+
+def start(plan: "Plan", *, dry_run: bool) -> None:
+    """Run a plan and report, or show it."""
+    if dry_run:
+        from placebench.plan.view import show_plan
+
+        show_plan(plan, open_console())
+        return
+    from placebench.host.signals import Stopped, raised_signals
+    from placebench.run.display import open_display
+    from placebench.run.runner import execute
+
+    result = execute(plan, ["placebench", *sys.argv[1:]], open_display(), _headline_width)
+    if result.done:
+        try:
+            with raised_signals():
+                if result.late_signal:
+                    raise Stopped(result.late_signal)
+                _report(result.folder)
+        except Stopped as stopped:
+            raise InterruptedRunError(
+                f"stopped by {stopped} before the report was made: {result.done} of {result.total} launches are done;"
+                f" make it with placebench report {result.folder}",
+                stopped.exit_code,
+            ) from None
+    result.raise_unless_done()
+
+
+def _headline_width(folder: Path, rounds: int) -> float:
+    # pandas is loaded only here: most runs have a fixed number of rounds.
+    from placebench.compare.statistics.precision import headline_width
+
+    return headline_width(folder, rounds)
+
+
+def _report(folder: Path) -> None:
+    """Build and print the report of a run; a reader of it that goes away does not change the run's exit code."""
+    from placebench.report.build import build_report
+    from placebench.report.build import show as show_run
+
+    build_report(folder)
+    try:
+        show_run(folder, open_console())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_stdout()
+    except OSError as error:
+        if error.filename is not None or error.errno not in OF_A_STREAM:
+            raise
+        # The run keeps its exit code: it is done, and its report is in its folder.
+        drop_stdout()
+        fail(f"cannot write to standard output: {error.strerror}; the report is in {folder}", USAGE)

@@ -1,0 +1,1 @@
+"""Sentences: the verdict, its reasons, what to mind, what to try next."""

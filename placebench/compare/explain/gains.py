@@ -1,0 +1,149 @@
+"""What the split gains and what the overlap gains, told apart: placements that differ in nothing but the overlap.
+
+With p the placement, p0 the same with less overlap and s the first one, the step times divide as p/s = p0/s · p/p0. The
+first factor is the split's doing where nothing overlaps in p0 and s, the second is the overlap's. Each is a ratio of
+paired launches of its own (`pairing`), so the two factors may give a little more or less than the ratio of p to s.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.measure.metrics import STEP_TIME
+from placebench.compare.read.run import RunPlacement
+from placebench.compare.statistics.estimates import Ratio
+from placebench.compare.statistics.pairing import pair
+from placebench.compare.statistics.work import UnequalWork
+from placebench.spec.placement import Overlap
+from placebench.spec.text import factor, plural
+
+
+@dataclass(frozen=True)
+class OverlapGain:
+    """A placement against one that differs from it in less overlap alone.
+
+    Attributes:
+        result: the placement.
+        base: the same with less overlap.
+        split: step time of the base over that of the first placement; None where it is not the split's doing alone.
+        overlap: step time of the placement over that of the base.
+        together: step time of the placement over that of the first; None where `split` is.
+        work: how its work differs from the base's; None where it does not.
+        rounds: over how many rounds they are where not all have the same, 0 where launches are not paired; else None.
+    """
+
+    result: PlacementResult
+    base: PlacementResult
+    split: Ratio | None
+    overlap: Ratio
+    together: Ratio | None
+    work: UnequalWork | None
+    rounds: int | None
+
+
+def overlap_gains(comparison: Comparison) -> tuple[OverlapGain, ...]:
+    """What the overlap gains by itself, of every placement of several pools that the run also has with less overlap.
+
+    Against each of these, the one with the least overlap first. What is compared with the first placement is not told
+    twice: no pair has the first in it.
+    """
+    return gains_within(comparison.results, comparison.first, comparison.min_effect)
+
+
+def gains_within(
+    results: Sequence[PlacementResult], first: PlacementResult | None, min_effect: float
+) -> tuple[OverlapGain, ...]:
+    """The same of some of a run's placements, whose launches are pairs.
+
+    Args:
+        results: the placements.
+        first: the one of them that others are compared with; None where that is of another run.
+        min_effect: smallest effect of interest, as a fraction.
+    """
+    found = []
+    # The phases of one pool never overlap, whatever may.
+    several = [result for result in results if len(result.placement.pools) > 1]
+    for result in several:
+        for base in _bases(result, several):
+            if first is not base and first is not result:
+                found.append(_gain(first, base, result, min_effect))
+    return tuple(gain for gain in found if gain)
+
+
+def tell_gain(gain: OverlapGain, first: str) -> str:
+    """The factors in one sentence; no verdict, see docs/statistics.md.
+
+    Args:
+        gain: the factors.
+        first: name of the first placement.
+    """
+    name, base, overlap = gain.result.name, gain.base.name, _factor(gain.overlap)
+    rounds = "" if gain.rounds is None else f", over the {plural(gain.rounds, 'round')} with"
+    if gain.split is None or gain.together is None:
+        lost = ", launches not paired" if gain.rounds == 0 else rounds and f"{rounds} both"
+        less = Overlap(gain.base.placement.overlap)
+        which = "by itself" if less is Overlap.NONE else f"beyond {less}"
+        return f"The overlap {which}: a step of {name} takes {overlap} times as long as one of {base}{lost}."
+    return (
+        f"Split and overlap told apart{rounds and f'{rounds} all three'}: the split by itself makes a step"
+        f" {_factor(gain.split)} times as long ({base} against {first}), the overlap {overlap} times ({name} against"
+        f" {base}), both together {_factor(gain.together)} times."
+    )
+
+
+def told_gains(gains: Sequence[OverlapGain], first: str) -> dict[str, tuple[str, ...]]:
+    """The sentences of each placement, by its name; `first` is the name of the first one."""
+    return {
+        name: tuple(tell_gain(gain, first) for gain in gains if gain.result.name == name)
+        for name in dict.fromkeys(gain.result.name for gain in gains)
+    }
+
+
+def _gain(
+    first: PlacementResult | None, base: PlacementResult, result: PlacementResult, min_effect: float
+) -> OverlapGain | None:
+    """The factors over the rounds that all their placements have, as others would not be those of one product."""
+    split = together = None
+    is_whole = base.measured_rounds == result.measured_rounds
+    if first and _is_split_alone(first.placement, base.placement):
+        common = set(first.measured_rounds).intersection(base.measured_rounds, result.measured_rounds)
+        if common:
+            is_whole = is_whole and first.measured_rounds == base.measured_rounds
+            first, base, result = (side.of_rounds(common) for side in (first, base, result))
+            split, together = (pair(first, side, min_effect).ratio(STEP_TIME) for side in (base, result))
+    pairing = pair(base, result, min_effect)
+    overlap = pairing.ratio(STEP_TIME)
+    if overlap is None:
+        return None
+    return OverlapGain(result, base, split, overlap, together, pairing.work, rounds=None if is_whole else overlap.pairs)
+
+
+def _factor(found: Ratio) -> str:
+    return factor(found.value, found.low, found.high)
+
+
+def _bases(result: PlacementResult, results: Sequence[PlacementResult]) -> list[PlacementResult]:
+    """The measured placements that differ from a result in less overlap alone, the one with the least first."""
+    order = list(Overlap)
+    less = [
+        other
+        for other in results
+        if other.launches
+        and order.index(Overlap(other.placement.overlap)) < order.index(Overlap(result.placement.overlap))
+        and _but_for_overlap(other.placement) == _but_for_overlap(result.placement)
+    ]
+    return sorted(less, key=lambda other: order.index(Overlap(other.placement.overlap)))
+
+
+def _but_for_overlap(placement: RunPlacement) -> RunPlacement:
+    # The plan's estimate of memory follows from the rest, and may well differ with what runs at a time.
+    return replace(placement, name="", overlap="", memory_estimates={})
+
+
+def _is_split_alone(first: RunPlacement, base: RunPlacement) -> bool:
+    """Whether two placements differ in how pools share as many devices alone, and nothing can overlap in either."""
+    if first.pools == base.pools or len(first.devices) != len(base.devices):
+        return False
+    serial = all(placement.overlap == Overlap.NONE or len(placement.pools) == 1 for placement in (first, base))
+    moved = replace(base, pools=first.pools, roles=first.roles)
+    return serial and _but_for_overlap(moved) == _but_for_overlap(first)

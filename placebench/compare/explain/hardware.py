@@ -1,0 +1,90 @@
+"""States of the devices that can decide a comparison in place of the placements: clocks, limits, other processes."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+
+from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.explain.foreign import other_processes
+from placebench.compare.explain.peers import slow_clocks, slow_devices
+from placebench.compare.measure.attribution import IDLE
+from placebench.compare.read.run import Launch, is_whole_step
+from placebench.logs.timing import STEP
+from placebench.spec.text import number, quantity
+
+# Bits of NVML's clocks event reasons that hold clocks down against the work (nvml.h, nvmlClocksEventReasons).
+_REASONS: Mapping[int, str] = {
+    0x4: "the power cap",
+    0x8: "a hardware slowdown",
+    0x20: "a thermal slowdown by the driver",
+    0x40: "a thermal slowdown by the hardware",
+    0x80: "the power brake",
+}
+# Share of samples from which a limit is worth a word.
+LIMITED_SHARE = 0.05
+# Relative differences of SM clocks from which they are worth a word: between placements they bias the verdict directly.
+CLOCK_DIFFERENCE = 0.02
+
+
+def hardware_warnings(comparison: Comparison) -> Iterator[str]:
+    """What the files show of limits, unequal clocks, slow devices and other processes, one line each."""
+    for result in comparison.results:
+        samples = [_measured_samples(launch) for launch in result.launches]
+        joined = pd.concat(samples) if samples else pd.DataFrame()
+        yield from _limits(result, joined)
+        yield from slow_clocks(comparison, result, joined)
+        yield from slow_devices(comparison, result)
+        for launch, measured in zip(result.launches, samples, strict=True):
+            yield from other_processes(comparison, result, launch, measured)
+    for other in comparison.results[1:]:
+        yield from _unequal_clocks(comparison.first, other)
+
+
+def _measured_samples(launch: Launch) -> pd.DataFrame:
+    """Samples taken during the measured steps."""
+    spans = launch.spans
+    steps = spans[is_whole_step(spans) & (spans["step"] > launch.last_warmup_step)]
+    mono = launch.samples["mono"]
+    chosen: pd.DataFrame = launch.samples[(mono >= steps["start"].min()) & (mono <= steps["end"].max())]
+    return chosen
+
+
+def _limits(result: PlacementResult, samples: pd.DataFrame) -> Iterator[str]:
+    if "event_reasons" not in samples:
+        return
+    reasons = samples["event_reasons"].dropna().astype(np.int64)
+    for bit, words in _REASONS.items():
+        share = float(((reasons & bit) != 0).mean()) if len(reasons) else 0.0
+        if share >= LIMITED_SHARE:
+            yield f"{result.name}: {words} held clocks down in {quantity(share, '1')} of the samples"
+
+
+def _unequal_clocks(first: PlacementResult, other: PlacementResult) -> Iterator[str]:
+    """SM clocks that differ in the same phases; phases weigh by their time in the first placement.
+
+    Phase by phase, because a device that waits has another clock, and placements differ in how much they wait.
+    """
+    if not first.launches or not other.launches:
+        return
+    before, now = (_phases_of_one_pool(result) for result in (first, other))
+    working = before.index.intersection(now.index).difference([IDLE, STEP])
+    before, now = before.loc[working], now.loc[working]
+    before = before[before["clock_sm_mhz"].notna() & (before["seconds"] > 0)]
+    now = now.reindex(before.index).dropna(subset="clock_sm_mhz")
+    before = before.loc[now.index]
+    if before.empty:
+        return
+    means = [float(np.average(side["clock_sm_mhz"], weights=before["seconds"])) for side in (before, now)]
+    more = means[1] / means[0] - 1
+    if abs(more) > CLOCK_DIFFERENCE:
+        yield (
+            f"The SM clocks differ: {number(means[1], 4)} MHz under {other.name}, {number(means[0], 4)} MHz under"
+            f" {first.name} ({100 * more:+.1f} %) in the same phases."
+        )
+
+
+def _phases_of_one_pool(result: PlacementResult) -> pd.DataFrame:
+    """Samples by phase. Pools that take part in one phase, such as those that send and take weights, do other work."""
+    table = result.phase_pools
+    return table[~table["phase"].duplicated(keep=False)].set_index("phase")

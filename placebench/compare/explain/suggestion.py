@@ -1,0 +1,216 @@
+"""The one placement most worth trying next, by a forecast from what the run measured.
+
+Only words of the grammar are suggested, that a plan for the run's devices and workload would accept, and none whose
+layout the run has tried. A suggestion changes where work happens, never what is computed: engines that run ahead on
+older weights are suggested only where the run has such, with the same settings. It must be expected to beat the
+fastest placement of the run by more than the smallest effect of interest, and by more than the forecast errs on the
+placements that were run.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.measure.metrics import STEP_TIME
+from placebench.compare.measure.phase_times import forecaster
+from placebench.errors import UsageError
+from placebench.predict.forecast import Forecaster
+from placebench.predict.possible import possible_placements
+from placebench.spec.devices import Device, device_from_dict, devices_per_node
+from placebench.spec.placement import Placement, Pool, placement_from_record
+from placebench.spec.text import in_seconds, plural, quantity
+from placebench.spec.workload import Workload
+
+# Pools are divided into at most this many parts, so that a thousand devices do not make a thousand candidates.
+MOST_PARTS = 64
+MOST_SHOWN = 5
+NOTHING_LEFT = (
+    "Nothing is left to try: of standard and split:A+B, the run has all that use every device, divide the batch and fit"
+    " into memory."
+)
+
+REPLICAS_ALONE = (
+    "What to try next cannot be computed: replicas alone were measured, whose devices hold whole models, so that their"
+    " phases tell nothing of other placements."
+)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a placement's step is expected to take.
+
+    Attributes:
+        placement: its word.
+        expected_s: seconds by the forecast.
+        measured_s: seconds as measured; None where it was not run.
+    """
+
+    placement: str
+    expected_s: float
+    measured_s: float | None
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """What to try next.
+
+    Attributes:
+        placement: the word; None where nothing is expected to be faster, or nothing can be said.
+        text: the advice, or why there is none, in one or two sentences.
+        forecasts: the placements that were run, then the most promising of the others.
+    """
+
+    placement: str | None
+    text: str
+    forecasts: tuple[Forecast, ...] = ()
+
+
+def suggest(comparison: Comparison) -> Suggestion | None:
+    """Find what to try next; None where no placement has been measured."""
+    measured = [result for result in comparison.results if result.estimate(STEP_TIME.key).n]
+    known = forecaster(measured)
+    if known is None:
+        return Suggestion(None, REPLICAS_ALONE) if measured else None
+    if not known.has_sizes:
+        return Suggestion(None, _add_another(comparison, measured))
+    try:
+        devices, workload = _setting(comparison)
+        tried = {result.name: _placement(comparison, result, devices) for result in measured}
+    except (KeyError, TypeError, ValueError, UsageError, ValidationError):
+        return Suggestion(
+            None, "What to try next is not known: this version cannot plan the run's workload and devices."
+        )
+    ran = tuple(
+        Forecast(result.name, known.step_seconds(tried[result.name]), result.value(STEP_TIME.key))
+        for result in measured
+        if not result.placement.scaling
+    )
+    others = _candidates(known, tried, devices, workload)
+    best = min(measured, key=lambda result: result.value(STEP_TIME.key))
+    error = max(abs(one.expected_s / one.measured_s - 1) for one in ran if one.measured_s)
+    forecasts = (*ran, *(forecast for forecast, _ in others[:MOST_SHOWN]))
+    if not others:
+        return Suggestion(None, NOTHING_LEFT, forecasts)
+    forecast, placement = others[0]
+    ratio = forecast.expected_s / best.value(STEP_TIME.key)
+    expected = (
+        f"about {in_seconds(forecast.expected_s)} a step against {in_seconds(best.value(STEP_TIME.key))} of {best.name}"
+    )
+    if ratio * (1 + max(error, comparison.min_effect)) >= 1:
+        text = (
+            f"No other placement is expected to beat {best.name}: the next, {forecast.placement}, to take {expected}."
+        )
+        return Suggestion(None, text, forecasts)
+    text = f"Try next: {forecast.placement}. It is expected to take {expected}{_because(comparison, tried, placement)}."
+    if not known.covers(placement):
+        text += " Some of its pools are of sizes beyond those measured, so this is a rough forecast."
+    return Suggestion(forecast.placement, text, forecasts)
+
+
+def _add_another(comparison: Comparison, measured: Sequence[PlacementResult]) -> str:
+    """With one size of each pool nothing is known of how phases scale; replicas, whose phases are others, tell none."""
+    known = [result for result in measured if not result.placement.scaling]
+    sizes = {len(devices) for result in known for devices in result.placement.pools.values()}
+    words = "split" if max(sizes) == len(comparison.run.devices) else "standard"
+    more = (
+        f", such as {words},"
+        if words not in {result.name for result in measured} and len(comparison.run.devices) > 1
+        else ""
+    )
+    aside = "" if len(known) == len(measured) else "replicas, whose devices hold whole models, left aside, "
+    return (
+        f"What to try next cannot be computed: {aside}every phase was measured on one number of devices only. A"
+        f" placement with pools of other sizes{more} shows how phases scale."
+    )
+
+
+def _setting(comparison: Comparison) -> tuple[tuple[Device, ...], Workload]:
+    manifest = comparison.run.manifest
+    return tuple(device_from_dict(device) for device in manifest["devices"]), Workload.model_validate(
+        manifest["workload"]
+    )
+
+
+def _placement(comparison: Comparison, result: PlacementResult, devices: Sequence[Device]) -> Placement:
+    """A placement of the run, its pools counted by node."""
+    record = next(entry for entry in comparison.run.manifest["placements"] if entry["name"] == result.name)
+    nodes = list(dict.fromkeys(device.node for device in devices))
+    node_of = {device.id: device.node for device in devices}
+    pools = [
+        Pool(name, tuple(sum(node_of[device] == node for device in members) for node in nodes))
+        for name, members in result.placement.pools.items()
+    ]
+    settings = {"staleness": 0, "inflight_updates": False, "tensor_parallel": None, "scaling": None}
+    return placement_from_record(settings | record, pools)
+
+
+def _candidates(
+    known: Forecaster, tried: Mapping[str, Placement], devices: Sequence[Device], workload: Workload
+) -> list[tuple[Forecast, Placement]]:
+    """Layouts that a plan would accept and the run has not tried, the fastest by the forecast first."""
+    layouts = [_layout(placement) for placement in tried.values()]
+    found = []
+    words = list(dict.fromkeys(_words(devices_per_node(devices), tried)))
+    for word, bound in possible_placements(words, devices, workload):
+        placement = bound.placement
+        if _layout(placement) not in layouts:
+            layouts.append(_layout(placement))
+            found.append((Forecast(word, known.step_seconds(placement), None), placement))
+    return sorted(found, key=lambda one: one[0].expected_s)
+
+
+def _words(nodes: Sequence[int], tried: Mapping[str, Placement]) -> Iterator[str]:
+    """Words that use all devices: one pool, two pools of all sizes, and the sides of engines that the run has."""
+    total = sum(nodes)
+    yield from ("standard", "split", "split@nodes")
+    sizes = range(max(1, total // MOST_PARTS), total, max(1, total // MOST_PARTS))
+    yield from (f"split:{actor}+{total - actor}" for actor in sizes)
+    for word, placement in tried.items():
+        _, *settings = word.split("/")
+        if placement.has_engines and word.startswith("learners:") and len(nodes) == 1:
+            shared_by = placement.tensor_parallel or 1
+            for engines in range(1, total // shared_by):
+                tail = f"xtp{shared_by}" if shared_by > 1 else ""
+                rest = "".join(f"/{setting}" for setting in settings)
+                yield f"learners:{total - engines * shared_by}+engines:{engines}{tail}{rest}"
+
+
+def _layout(placement: Placement) -> tuple[object, ...]:
+    """What makes a placement run as it does, whatever it is called."""
+    sizes = {pool.name: pool.counts for pool in placement.pools}
+    roles = tuple((role, sizes[pool], list(sizes).index(pool)) for role, pool in sorted(placement.roles.items()))
+    overlap = placement.overlap if len(placement.pools) > 1 else None
+    return (
+        roles,
+        overlap,
+        placement.staleness,
+        placement.inflight_updates,
+        placement.tensor_parallel,
+        placement.scaling,
+    )
+
+
+def _because(comparison: Comparison, tried: Mapping[str, Placement], placement: Placement) -> str:
+    """Who waits in the placement of the run that is most like it, and what changes for them."""
+    alike = [
+        result
+        for result in comparison.results
+        if result.name in tried
+        and len(placement.pools) > 1
+        and {pool.name for pool in placement.pools} == set(result.placement.pools)
+        and placement.roles == tried[result.name].roles
+    ]
+    if not alike:
+        return ""
+    nearest = min(alike, key=lambda result: result.value(STEP_TIME.key))
+    step = nearest.value(STEP_TIME.key)
+    idle = {pool: nearest.pool_idle(pool) / step for pool in nearest.placement.pools}
+    pool = max(idle, key=lambda name: idle[name])
+    now = next(one.size for one in placement.pools if one.name == pool)
+    before = len(nearest.placement.pools[pool])
+    if now >= before:
+        return ""
+    share, spared = quantity(idle[pool], "1"), plural(before - now, "device")
+    return f": in {nearest.name}, the devices of {pool} wait {share} of the step and {spared} can be spared"

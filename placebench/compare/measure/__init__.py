@@ -1,0 +1,1 @@
+"""Numbers of launches: steps cut into segments, samples joined to phases."""

@@ -1,0 +1,186 @@
+"""How near a step came to what its devices can do: model FLOP utilisation, memory bandwidth utilisation.
+
+For a model of N parameters, L layers and heads that are h wide together, and T, the mean length of a sequence over its
+tokens:
+
+    training     6·N + 12·L·h·T floating-point operations a token, times the epochs
+    forward      2·N + 4·L·h·T
+    decoding     weights' bytes · steps of each engine + bytes of a token's keys and values · tokens attended to
+
+Attention is counted as if it were not causal, the output head as if every token had logits, and what activation
+checkpointing computes anew is not counted (Chowdhery et al. 2022, arXiv:2204.02311, appendix B). A decoding step reads
+all weights of an engine once, but for an embedding of which it only looks up rows; there are as many steps as the
+longest response has tokens; the prompts' pass is in the seconds of gen and not in the bytes. Devices that share an
+engine and are more than the heads of keys and values read copies of these. Divided by the phase's seconds, the devices
+of its pool and their peak, these are MFU and MBU.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from placebench.compare.read.run import Device, Launch, Run, RunPlacement
+from placebench.spec.shapes import JobShapes, ModelShape
+
+# What the job counts of a step, for the work to follow from it; logs of other jobs lack it.
+_COUNTS = tuple(
+    f"perf/{name}" for name in ("total_num_tokens", "attention_length", "decode_steps", "decode_context_tokens")
+)
+FORMULAS = (
+    "MFU: FLOPs / (time · devices · dense bfloat16 peak); a token takes 6·N + 12·layers·width·length in training and"
+    " 2·N + 4·layers·width·length in a forward pass, width that of all heads, attention not counted as causal, the"
+    " output head counted for every token, nothing recomputed. MBU: bytes of weights, keys and values that decoding"
+    " reads / (time · devices · peak of the memory)."
+)
+TRAINING = {"update_actor": "actor", "update_critic": "critic"}
+FORWARD = {"old_log_prob": "actor", "ref": "ref", "values": "critic"}
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What a device can do at best.
+
+    Attributes:
+        flops: dense bfloat16 operations/s.
+        bandwidth: bytes/s of its memory.
+    """
+
+    flops: float
+    bandwidth: float
+
+
+# Vendor's data sheets, by the name that the driver gives, in full: an NVL, a PCIe card or a MIG slice has other peaks.
+_PEAKS: Mapping[str, Peak] = {
+    "NVIDIA H200": Peak(989e12, 4.8e12),
+    "NVIDIA H100 80GB HBM3": Peak(989e12, 3.35e12),
+    "NVIDIA A100-SXM4-80GB": Peak(312e12, 2.039e12),
+    "NVIDIA A100 80GB PCIe": Peak(312e12, 1.935e12),
+    "NVIDIA B200": Peak(2250e12, 8.0e12),
+}
+
+
+def device_peak(name: str) -> Peak | None:
+    """The peak of a device by its name; None for devices that are not known, CPU devices among them."""
+    return _PEAKS.get(name)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The part of a run's workload that its arithmetic follows from.
+
+    Attributes:
+        actor: shape of actor and reference.
+        critic: shape of the critic's decoder.
+        epochs: passes of an update over the batch.
+        shared_by: devices that share one engine.
+        value_bytes: bytes of a weight, and of a key or value, in decoding.
+    """
+
+    actor: ModelShape
+    critic: ModelShape
+    epochs: int
+    shared_by: int
+    value_bytes: int
+
+    def training_flops(self, role: str, length: float) -> float:
+        """Operations a token of an update."""
+        return 3 * self.epochs * self.forward_flops(role, length)
+
+    def forward_flops(self, role: str, length: float) -> float:
+        """Operations a token of a forward pass over sequences of `length` tokens."""
+        shape = self.critic if role == "critic" else self.actor
+        parameters = shape.critic_parameters if role == "critic" else shape.parameters
+        return 2 * parameters + 4 * shape.num_hidden_layers * shape.attention_width * length
+
+    def decode_bytes(self, steps: float, context_tokens: float, devices: int) -> float:
+        """Bytes that decoding reads on all devices of its pool."""
+        looked_up = 0 if self.actor.tie_word_embeddings else self.actor.vocab_size * self.actor.hidden_size
+        weights = self.value_bytes * (self.actor.parameters - looked_up) * steps * devices / self.shared_by
+        # Devices of one engine may each read a head of their own, copies where there are fewer heads.
+        width = self.shared_by * self.actor.kv_width(self.shared_by)
+        return weights + 2 * self.value_bytes * self.actor.num_hidden_layers * width * context_tokens
+
+
+def work_of(workload: Mapping[str, Any], models: JobShapes | None) -> Work | None:
+    """What a run's workload says; None for float32, whose peak is another, and for models whose shape is not known."""
+    if workload.get("precision") != "bfloat16" or models is None:
+        return None
+    rollout, algorithm = workload.get("rollout", {}), workload.get("algorithm", {})
+    shared_by = rollout.get("tensor_parallel_size", 1)
+    return Work(models.actor, models.critic, algorithm.get("epochs", 1), shared_by, value_bytes=2)
+
+
+def pool_peak(devices: Mapping[str, Device], pool: tuple[str, ...]) -> Peak | None:
+    """What all devices of a pool can do together; None where one of them is not known."""
+    peaks = [device_peak(devices[device].name) for device in pool]
+    if not all(peaks):
+        return None
+    return Peak(sum(peak.flops for peak in peaks if peak), sum(peak.bandwidth for peak in peaks if peak))
+
+
+def measure_efficiency(measured: pd.DataFrame, launch: Launch, placement: RunPlacement, run: Run) -> pd.DataFrame:
+    """Efficiency of every measured step.
+
+    Args:
+        measured: the step's numbers, as from `steps.measure_steps`.
+        launch: the launch.
+        placement: its placement.
+        run: its run.
+
+    Returns:
+        Indexed like `measured`: `mfu/<phase>`, `mbu/gen` (shares of the pool's peak) and `weights_rate` (bytes/s that
+        one device writes into its engine), as far as devices and models are known.
+    """
+    counted = launch.steps.reindex(measured.index)
+    numbers = pd.DataFrame(index=measured.index)
+    if "perf/update_weights_bytes" in counted and "phase/update_weights" in measured:
+        numbers["weights_rate"] = counted["perf/update_weights_bytes"] / measured["phase/update_weights"]
+    work = work_of(run.manifest.get("workload", {}), run.models)
+    if work is None or not set(_COUNTS) <= set(counted):
+        return numbers
+    tokens, length = counted["perf/total_num_tokens"], counted["perf/attention_length"]
+    for phase, role in {**TRAINING, **FORWARD}.items():
+        peak = pool_peak(run.devices, placement.pools[placement.roles[role]])
+        if peak and f"phase/{phase}" in measured:
+            flops = work.training_flops if phase in TRAINING else work.forward_flops
+            done = tokens * np.asarray([flops(role, one) for one in length])
+            numbers[f"mfu/{phase}"] = done / measured[f"phase/{phase}"] / peak.flops
+    pool = placement.pools[placement.roles["rollout"]]
+    if (peak := pool_peak(run.devices, pool)) and "phase/gen" in measured:
+        work = replace(work, shared_by=placement.tensor_parallel or work.shared_by)
+        steps, context = counted["perf/decode_steps"], counted["perf/decode_context_tokens"]
+        read = [work.decode_bytes(*pair, len(pool)) for pair in zip(steps, context, strict=True)]
+        numbers["mbu/gen"] = np.asarray(read) / measured["phase/gen"] / peak.bandwidth
+    return numbers
+
+
+def basis(run: Run) -> tuple[str, ...]:
+    """The constants behind a run's MFU and MBU, or why there are none: one line each, none without GPUs."""
+    names = dict.fromkeys(device.name for device in run.devices.values() if device.is_gpu)
+    work = work_of(run.manifest.get("workload", {}), run.models)
+    if names and work is None:
+        return ("No MFU and no MBU: they need a model in bfloat16 whose shape run.json holds.",)
+    lines = []
+    for name in names:
+        peak = device_peak(name)
+        lines.append(
+            f"Peak of {name}: {peak.flops / 1e12:,.0f} TFLOP/s dense bfloat16, {peak.bandwidth / 1e12:.3g} TB/s."
+            if peak
+            else f"No MFU and no MBU on {name}: its peak is not known."
+        )
+    if work is not None and any(map(device_peak, names)):
+        lines += [_parameters("actor", work.actor, work.actor.parameters, looks_up=not work.actor.tie_word_embeddings)]
+        if run.manifest["workload"].get("algorithm", {}).get("name") != "grpo":
+            lines += [_parameters("critic", work.critic, work.critic.critic_parameters, looks_up=True)]
+    return tuple(lines)
+
+
+def _parameters(role: str, shape: ModelShape, parameters: int, *, looks_up: bool) -> str:
+    line = f"N of the {role}: {parameters / 1e9:.3g} billion, all its parameters"
+    if looks_up:
+        share = shape.vocab_size * shape.hidden_size / parameters
+        line += f", {100 * share:.0f} % of them an embedding that is only looked up"
+    return line + "."

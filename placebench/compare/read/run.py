@@ -1,0 +1,328 @@
+"""A run folder and its launches, finished or not, whose files are read into frames; see `run_reading`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from placebench.compare.read.warmup import find_warmup
+from placebench.errors import UsageError
+from placebench.logs.timing import STEP
+from placebench.record.folder import RunFolder, Status, Trial, read_jsonl
+from placebench.record.resumptions import Resumption
+from placebench.spec.placement import Role
+from placebench.spec.shapes import JobShapes
+from placebench.telemetry.spans import CONTROLLER
+
+SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end", "allocated_bytes", "reserved_bytes")
+# What the controller does within a step that is no part of training it; it is taken out of the step's time.
+APART = ("testing", "save_checkpoint")
+KERNEL_TIMES = ("kernel_s", "collective_s", "copy_s", "no_kernel_s", "span_s")
+SAMPLE_COLUMNS = ("mono", "device", "util", "memory_bytes", "power_w")
+POWER_COLUMNS = ("mono", "device", "power_w")
+ENERGY_COLUMNS = ("mono", "device", "energy_j")
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device of the run, with the name people see.
+
+    Attributes:
+        id: `cpu:0`, or a GPU's UUID.
+        label: `cpu:0`, `gpu:0`; with the node in front where the run has several.
+        name: the model.
+        memory_bytes: its memory; None where unknown.
+        is_gpu: whether it is a GPU.
+    """
+
+    id: str
+    label: str
+    name: str
+    memory_bytes: int | None
+    is_gpu: bool
+
+
+@dataclass(frozen=True)
+class RunPlacement:
+    """A placement as the run resolved it.
+
+    Attributes:
+        name: the word the user gave.
+        pools: device ids of each pool.
+        roles: the pool of each role.
+        overlap: what could run side by side.
+        staleness: how many updates the weights that generate may lag behind; 0 is synchronous.
+        inflight_updates: whether engines go on generating while they take new weights.
+        scaling: of replicas, `strong` (the batch of a step stays) or `weak` (that of a device stays); else None.
+        tensor_parallel: devices that share one engine, in place of the workload's; None for the workload's.
+        memory_estimates: the most memory that a device of each pool was expected to use, bytes; of those known.
+    """
+
+    name: str
+    pools: Mapping[str, tuple[str, ...]]
+    roles: Mapping[str, str]
+    overlap: str
+    staleness: int = 0
+    inflight_updates: bool = False
+    scaling: str | None = None
+    tensor_parallel: int | None = None
+    memory_estimates: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Every device allocated, pool by pool."""
+        return tuple(device for devices in self.pools.values() for device in devices)
+
+    @property
+    def has_engines(self) -> bool:
+        """Whether responses are generated in a pool apart from the actor's, by each device or group of them alone."""
+        rollout = self.roles.get(Role.ROLLOUT)
+        return rollout is not None and rollout != self.roles.get(Role.ACTOR, rollout)
+
+    def pool_of(self, device: str) -> str | None:
+        """The pool of a device; None for the controller."""
+        return next((pool for pool, devices in self.pools.items() if device in devices), None)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What the samplers said of themselves, one on every node.
+
+    Attributes:
+        source: `nvml` or `cpu`; None when no sampler wrote.
+        gpm_absent: why SM, tensor and memory activity (GPM) were not read, by device.
+        ticks: samples taken, those due less the missed ones; None when a sampler did not end in order.
+        missed: how many of them were missed; None as above.
+        errors: what it reported of devices.
+    """
+
+    source: str | None
+    gpm_absent: Mapping[str, str]
+    ticks: int | None
+    missed: int | None
+    errors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch, whether or not it has started; its frames are read when first used.
+
+    Attributes:
+        trial: its folder, which need not exist.
+        round: its round, counted from 1.
+        placement: the placement's name.
+        status: how far it came.
+        least_warmup: first steps that are left out of the numbers in any case.
+    """
+
+    trial: Trial
+    round: int
+    placement: str
+    status: Status
+    least_warmup: int
+
+    @property
+    def label(self) -> str:
+        """How messages name it."""
+        return f"round {self.round} {self.placement}"
+
+    @property
+    def error(self) -> str | None:
+        """What went wrong, in one line without the status; None when nothing is on record."""
+        try:
+            lines = self.trial.error.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return None
+        first = next((line.strip() for line in lines if line.strip()), None)
+        return first and first.removeprefix(f"{self.status}: ")
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """Metrics by step: one row a step, indexed by `step`, one column a metric."""
+        rows = [{"step": row["step"], **row["metrics"]} for row in _read(self.trial.steps, "step", "metrics")]
+        frame = pd.DataFrame(rows, columns=None if rows else ["step"])
+        return frame.drop_duplicates("step", keep="last").set_index("step")
+
+    @cached_property
+    def spans(self) -> pd.DataFrame:
+        """Phase spans, columns `SPAN_COLUMNS`.
+
+        Start and end are in seconds of the monotonic clock, `allocated_bytes` is the most that tensors took at a time,
+        `reserved_bytes` that with what their allocator kept in reserve, NaN where that is not counted.
+        """
+        keys = (*SPAN_COLUMNS[:5], "start_mono", "end_mono")
+        counted = ("memory_peak_bytes", "memory_reserved_bytes")
+        rows = [
+            (*(row[name] for name in keys), *(row.get(name) for name in counted))
+            for row in _read(self.trial.spans, *keys)
+        ]
+        frame = pd.DataFrame(rows, columns=list(SPAN_COLUMNS))
+        return frame.astype({"allocated_bytes": float, "reserved_bytes": float})
+
+    @cached_property
+    def step_seconds(self) -> "pd.Series[float]":
+        """Time of each step without what is `APART`, indexed by step, in order."""
+        spans = self.spans[self.spans["device"] == CONTROLLER]
+        seconds = spans["end"] - spans["start"]
+        whole = seconds[spans["phase"] == STEP].groupby(spans["step"]).sum()
+        apart = seconds[spans["phase"].isin(APART)].groupby(spans["step"]).sum()
+        return whole - apart.reindex(whole.index, fill_value=0.0)
+
+    @cached_property
+    def warmup_steps(self) -> int:
+        """How many first steps are its warm-up, found in its step times: at least `least_warmup`."""
+        return find_warmup(np.asarray(self.step_seconds, dtype=np.float64), self.least_warmup)
+
+    @cached_property
+    def last_warmup_step(self) -> int:
+        """Number of the last step of its warm-up; steps are numbered on where it went on from a checkpoint."""
+        before = int(self.step_seconds.index[0]) - 1 if len(self.step_seconds) else 0
+        return before + self.warmup_steps
+
+    @cached_property
+    def kernels(self) -> pd.DataFrame:
+        """What ran on each GPU in the traced step: columns `phase`, `device` and `KERNEL_TIMES`, seconds."""
+        rows = list(_read(self.trial.kernels, "phase", "device", *KERNEL_TIMES))
+        return pd.DataFrame(rows, columns=["phase", "device", *KERNEL_TIMES])
+
+    @cached_property
+    def samples(self) -> pd.DataFrame:
+        """Device samples in order of time, columns `SAMPLE_COLUMNS` and what else the source has; missing is NaN."""
+        rows = [*self._lines("sample", "mono", "device")]
+        frame = pd.DataFrame(rows, columns=None if rows else list(SAMPLE_COLUMNS))
+        numbers = frame.columns.difference(["kind", "device"])
+        frame[numbers] = frame[numbers].apply(pd.to_numeric, errors="coerce").astype(float)
+        return frame.sort_values("mono", kind="stable", ignore_index=True)
+
+    @cached_property
+    def power(self) -> pd.DataFrame:
+        """Readings of power from the devices' buffers in order of time, columns `POWER_COLUMNS`, W; none on CPUs."""
+        rows = []
+        for line in self._lines("power", "mono", "device", "ago_s", "power_w"):
+            if len(line["ago_s"]) != len(line["power_w"]):
+                raise UsageError(f"{self.trial.device_samples}: ago_s and power_w of a line must be of one length")
+            rows += [
+                (line["mono"] - ago, line["device"], watts)
+                for ago, watts in zip(line["ago_s"], line["power_w"], strict=True)
+            ]
+        # Early versions had one reading of the sensor in every sample. As these lie far apart, each speaks for the time
+        # that is nearest to it, not for that since the one before.
+        half = 0.5 / next((float(line["hz"]) for line in self._lines("header", "hz")), 5.0)
+        rows += [
+            (line["mono"] + half, line["device"], line["power_instant_w"])
+            for line in self._lines("sample", "mono", "device")
+            if line.get("power_instant_w") is not None
+        ]
+        return _in_order(rows, POWER_COLUMNS)
+
+    @cached_property
+    def energy(self) -> pd.DataFrame:
+        """Readings of the devices' energy counters in order of time, columns `ENERGY_COLUMNS`, J; none on CPUs."""
+        lines = [*self._lines("energy", *ENERGY_COLUMNS)]
+        # Early versions had the counter in a sample every second.
+        lines += [line for line in self._lines("sample", "mono", "device") if line.get("energy_j") is not None]
+        return _in_order([[line[key] for key in ENERGY_COLUMNS] for line in lines], ENERGY_COLUMNS)
+
+    def _lines(self, kind: str, *keys: str) -> Iterator[dict[str, Any]]:
+        for line in self._device_lines:
+            if line["kind"] == kind:
+                if not line.keys() >= set(keys):
+                    raise UsageError(
+                        f"{self.trial.device_samples}: a line of kind {kind} lacks one of {', '.join(keys)}"
+                    )
+                yield line
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        """How the device samples came about."""
+        headers, footers, errors = (
+            [row for row in self._device_lines if row["kind"] == kind] for kind in ("header", "footer", "device_error")
+        )
+        in_order = 0 < len(headers) <= len(footers)
+        return Sampling(
+            headers[0].get("source") if headers else None,
+            {device: reason for header in headers for device, reason in (header.get("gpm_absent") or {}).items()},
+            sum(footer["ticks"] for footer in footers) if in_order else None,
+            sum(footer["missed"] for footer in footers) if in_order else None,
+            tuple(f"{row.get('device')}: {row.get('message')}" for row in errors),
+        )
+
+    @cached_property
+    def _device_lines(self) -> list[dict[str, Any]]:
+        return list(_read(self.trial.device_samples, "kind"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder.
+
+    Attributes:
+        folder: where it lies.
+        manifest: `run.json`.
+        placements: in the order in which they were given; the others are compared with the first.
+        devices: every device by id.
+        models: shapes of the job's models; None where they are not known.
+        launches: all that the run was to have, by round and placement.
+        warmup_steps: first steps that are left out of the numbers of every launch; a launch may have more.
+        steps_before: number of the last step that is in the checkpoint which the launches went on from; else 0.
+        resumptions: the commands by which it was gone on with.
+    """
+
+    folder: RunFolder
+    manifest: Mapping[str, Any]
+    placements: tuple[RunPlacement, ...]
+    devices: Mapping[str, Device]
+    models: JobShapes | None
+    launches: tuple[Launch, ...]
+    warmup_steps: int
+    steps_before: int = 0
+    resumptions: tuple[Resumption, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The run's name, or its folder's where it has none."""
+        return str(self.manifest.get("name") or self.folder.path.name)
+
+    def done(self, placement: str) -> tuple[Launch, ...]:
+        """The finished launches of a placement, by round: the ones in the numbers."""
+        return tuple(
+            launch for launch in self.launches if launch.placement == placement and launch.status is Status.DONE
+        )
+
+    @property
+    def missing(self) -> tuple[Launch, ...]:
+        """The launches that are not in the numbers."""
+        return tuple(launch for launch in self.launches if launch.status is not Status.DONE)
+
+
+def is_whole_step(spans: pd.DataFrame) -> "pd.Series[bool]":
+    """Which spans, columns as in `Launch.spans`, are of a whole step: the controller's from its start to its end."""
+    whole: pd.Series[bool] = (spans["device"] == CONTROLLER) & (spans["phase"] == STEP)
+    return whole
+
+
+def _in_order(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> pd.DataFrame:
+    """Readings by `mono`; the last column holds numbers."""
+    frame = pd.DataFrame(rows, columns=list(columns)).astype({"mono": float, columns[-1]: float})
+    return frame.sort_values("mono", kind="stable", ignore_index=True)
+
+
+def _read(path: Path, *keys: str) -> Iterator[dict[str, Any]]:
+    """Objects with these keys of a JSONL file of a launch; a damaged line is an error that names it."""
+    rows = read_jsonl(path)
+    number = 0
+    while True:
+        number += 1
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except ValueError as error:
+            raise UsageError(f"{path}, line {number}: not one JSON object: {error}") from None
+        if not isinstance(row, dict) or not row.keys() >= set(keys):
+            raise UsageError(f"{path}, line {number}: must be an object with {', '.join(keys)}")
+        yield row

@@ -1,0 +1,1 @@
+"""Estimates, ratios and intervals over launches."""

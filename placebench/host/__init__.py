@@ -1,0 +1,1 @@
+"""What this host has and runs: devices, GPUs, processes, who owns them, signals."""

@@ -1,0 +1,243 @@
+"""What a run has started on this host, kept where the next command finds it when the run could not clean up.
+
+    <temporary folder>/placebench-<uid>/
+      lock                      held for moments, while a record is made or swept
+      <run folder's name>-<pid>/
+        lock                    held by the run as long as it lives; the kernel lets go of it, whatever ends the run
+        owner.json              the run's folder and, while a launch runs, by what its processes are known
+
+A sweep ends only what a record names: see `placebench.host.processes`. Somebody else's Ray is not in any record.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from placebench.errors import PlacebenchError
+from placebench.record.folder import RunFolder, Status, write_json
+from placebench.spec.reading import parse_json
+
+if TYPE_CHECKING:
+    from placebench.host.processes import LaunchMark
+
+
+class RunRecord:
+    """The record of a live run; removed by `close`, swept by the next command when the run is killed."""
+
+    def __init__(self, folder: Path, run: Path, lock: IO[bytes]) -> None:
+        self._folder = folder
+        self._run = run
+        self._lock = lock
+        self.write(None)
+
+    def write(self, launch: "LaunchMark | None") -> None:
+        """Record by what the processes of the launch that runs now are known, or that none runs."""
+        content: dict[str, Any] = {"schema_version": 1, "pid": os.getpid(), "run": str(self._run), "launch": None}
+        if launch is not None:
+            content["launch"] = {
+                "token": launch.token,
+                "ray_temp_dir": str(launch.ray_temp_dir),
+                "processes": [[process.pid, process.create_time] for process in launch.recorded],
+            }
+        write_json(self._folder / "owner.json", content)
+
+    def leave(self) -> None:
+        """Leave the record to the next sweep: the run ends, and its files could not be written to say so."""
+        self._lock.close()
+
+    def close(self) -> None:
+        """Remove the record: nothing of the run is left."""
+        with _locked():
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._lock.close()
+
+
+@contextlib.contextmanager
+def own_run(run: Path) -> Iterator[RunRecord]:
+    """Keep a record of this process's run for as long as the body runs.
+
+    Raises:
+        PlacebenchError: the record cannot be made.
+    """
+    with _locked() as state:
+        folder = state / f"{run.name}-{os.getpid()}"
+        folder.mkdir()
+        with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            lock = undo.enter_context((folder / "lock").open("wb"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            record = RunRecord(folder, run.resolve(), lock)
+            undo.pop_all()
+    try:
+        yield record
+    except OSError:
+        if _says_running(run):
+            record.leave()
+        else:
+            record.close()
+        raise
+    except BaseException:
+        record.close()
+        raise
+    record.close()
+
+
+def _says_running(run: Path) -> bool:
+    """Whether a run's file says that it goes on."""
+    try:
+        return bool(parse_json(RunFolder(run).run_file.read_text(encoding="utf-8"))["status"] == Status.RUNNING)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def live_runs() -> list[Path]:
+    """Folders of the user's runs that go on now on this host."""
+    if not _state_path().exists():
+        return []
+    live: list[Path] = []
+    with _locked() as state:
+        for folder in _records(state):
+            with _try_lock(folder) as dead:
+                if not dead and (content := _read_record(folder)):
+                    live.append(Path(content["run"]))
+    return live
+
+
+def sweep() -> list[Path]:
+    """End what killed runs have left: processes, Ray folders, launches and runs marked as running.
+
+    Returns:
+        Folders of the runs swept.
+    """
+    if not _state_path().exists():
+        return []
+    swept: list[Path] = []
+    with _locked() as state:
+        for folder in _records(state):
+            with _try_lock(folder) as dead:
+                if dead and (content := _read_record(folder)):
+                    _sweep_run(content)
+                    swept.append(Path(content["run"]))
+                if dead:
+                    shutil.rmtree(folder, ignore_errors=True)
+    return swept
+
+
+def mark_interrupted(run: Path) -> None:
+    """Correct the files of a run that ended without a word: what says running is interrupted."""
+    folder = RunFolder(run)
+    for trial in folder.trials():
+        if trial.stands_at(Status.RUNNING):
+            trial.set_status(Status.INTERRUPTED)
+    content = parse_json(folder.run_file.read_text(encoding="utf-8"))
+    if content["status"] == Status.RUNNING:
+        write_json(folder.run_file, content | {"status": str(Status.INTERRUPTED)})
+
+
+def _sweep_run(content: dict[str, Any]) -> None:
+    from placebench.host.compile_cache import remove_empty_cache
+    from placebench.host.processes import LaunchMark, ProcessId, kill_processes, launch_processes, remove_ray_temp_dir
+
+    if launch := content["launch"]:
+        mark = LaunchMark(
+            launch["token"],
+            Path(launch["ray_temp_dir"]),
+            tuple(ProcessId(int(pid), float(created)) for pid, created in launch["processes"]),
+        )
+        kill_processes(lambda: launch_processes(mark))
+        remove_ray_temp_dir(mark.ray_temp_dir)
+        remove_empty_cache()
+    # A run whose files are gone, damaged or not ours to write must not stop every later command.
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        mark_interrupted(Path(content["run"]))
+
+
+def _state_path() -> Path:
+    return Path(tempfile.gettempdir()) / f"placebench-{os.getuid()}"
+
+
+def _state_folder() -> Path:
+    """The state folder, made if need be.
+
+    Raises:
+        FileNotFoundError: another process has removed it meanwhile.
+        PlacebenchError: it cannot be made, or is not the user's.
+    """
+    path = _state_path()
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise PlacebenchError(f"{path}: cannot keep the record of a run there: {error.strerror}; set TMPDIR") from None
+    # The folder lies where every user may write: one that somebody else has put there is not to be trusted.
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PlacebenchError(f"{path}: belongs to another user; remove it or set TMPDIR to a folder of your own")
+    return path
+
+
+def _records(state: Path) -> list[Path]:
+    return sorted(folder for folder in state.iterdir() if folder.is_dir())
+
+
+def _read_record(folder: Path) -> dict[str, Any] | None:
+    """The content of a record; None when its run was killed before it could write one, or it is damaged."""
+    try:
+        content = parse_json((folder / "owner.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return content if _is_record(content) else None
+
+
+def _is_record(content: object) -> bool:
+    """Whether a sweep can go by it."""
+    match content:
+        case {"run": str(), "launch": None}:
+            return True
+        case {"run": str(), "launch": {"token": str(), "ray_temp_dir": str(), "processes": list(processes)}}:
+            return all(isinstance(process, list) and len(process) == 2 for process in processes)
+    return False
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[Path]:
+    """The state folder, for this process alone; the last one to need it removes it."""
+    state, lock = _lock_state()
+    with lock:
+        try:
+            yield state
+        finally:
+            if not _records(state):
+                # It stays where another process has put a new lock into it since the old one is gone.
+                shutil.rmtree(state, ignore_errors=True)
+
+
+def _lock_state() -> tuple[Path, IO[bytes]]:
+    """Lock the state folder; anew when another process has removed it since it was seen."""
+    while True:
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
+            state = _state_folder()
+            lock = stack.enter_context((state / "lock").open("wb"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(lock.fileno()), (state / "lock").stat()):
+                stack.pop_all()
+                return state, lock
+
+
+@contextlib.contextmanager
+def _try_lock(folder: Path) -> Iterator[bool]:
+    """Whether the record's run is dead: nobody holds its lock."""
+    with (folder / "lock").open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True

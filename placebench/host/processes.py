@@ -1,0 +1,186 @@
+"""Finding every process of a launch again, and ending it.
+
+Whatever a launch starts carries `PLACEBENCH_LAUNCH=<token>` in its environment, also when it has left the
+session or lost its parent. A process is ended only when it carries that token, names the launch's own Ray folder or
+has a file of it open, is one that was recorded by pid and start time, or descends from such a process.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+TOKEN_VARIABLE = "PLACEBENCH_LAUNCH"
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process that no later one with the same pid is taken for.
+
+    Attributes:
+        pid: process id.
+        create_time: start, seconds since the epoch, as psutil reads it.
+    """
+
+    pid: int
+    create_time: float
+
+    @classmethod
+    def of(cls, pid: int) -> "ProcessId | None":
+        """The identity of a process that is there; None when it is not."""
+        try:
+            return cls(pid, psutil.Process(pid).create_time())
+        except psutil.NoSuchProcess:
+            return None
+
+
+@dataclass(frozen=True)
+class LaunchMark:
+    """By what the processes of one launch are known.
+
+    Attributes:
+        token: random word in their environment.
+        ray_temp_dir: folder of the launch's own Ray, named on the command lines of its daemons.
+        recorded: processes known by pid, for the case that one has cleaned its environment.
+    """
+
+    token: str
+    ray_temp_dir: Path
+    recorded: tuple[ProcessId, ...] = ()
+
+
+def launch_processes(mark: LaunchMark) -> list[psutil.Process]:
+    """Every live process of a launch, this process aside; zombies do not count."""
+    found = {process for process in psutil.process_iter() if _belongs(process, mark)}
+    for process in tuple(found):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.update(process.children(recursive=True))
+    return [process for process in found if process.pid != os.getpid() and _is_live(process)]
+
+
+def stop_process(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Ask a process started here to end (SIGTERM) and give it `grace_s` seconds for it."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(grace_s)
+
+
+def kill_processes(find: Callable[[], list[psutil.Process]], patience_s: float = 5.0) -> list[psutil.Process]:
+    """Kill processes until none is found any more, so that those started meanwhile are caught too.
+
+    Args:
+        find: looks for the processes to kill.
+        patience_s: seconds after which to give up on processes that the kernel does not let die.
+
+    Returns:
+        What is left, as a rule nothing.
+    """
+    deadline = time.monotonic() + patience_s
+    left: set[psutil.Process] = set()
+    # One that is ending gives back a GPU's memory last, when nothing but its pid is to be seen of it any more.
+    while left := {process for process in left if _is_live(process)}.union(find()):
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                process.kill()
+        if time.monotonic() > deadline:
+            return list(left)
+        time.sleep(_POLL_S)
+    return []
+
+
+def oom_kills(files: Iterable[Path] | None = None) -> int:
+    """How often the kernel has killed a process for want of memory, on the host and in this control group.
+
+    Args:
+        files: files with an `oom_kill N` line; those of this process when not given. What cannot be read
+            counts nothing: only the difference of two calls means something.
+    """
+    return sum(_oom_count(path) for path in (_oom_files() if files is None else files))
+
+
+def _oom_files() -> list[Path]:
+    files = [Path("/proc/vmstat")]
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                files.append(Path(f"/sys/fs/cgroup{group}/memory.events"))
+            elif "memory" in controllers.split(","):
+                files.append(Path(f"/sys/fs/cgroup/memory{group}/memory.oom_control"))
+    return files
+
+
+def _oom_count(path: Path) -> int:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+
+
+def _belongs(process: psutil.Process, mark: LaunchMark) -> bool:
+    try:
+        if process.uids().real != os.getuid():
+            return False
+        return (
+            ProcessId(process.pid, process.create_time()) in mark.recorded
+            or process.environ().get(TOKEN_VARIABLE) == mark.token
+            or any(f"{mark.ray_temp_dir}/" in argument for argument in process.cmdline())
+            or _has_open(process.pid, mark.ray_temp_dir)
+        )
+    except psutil.Error:
+        return False
+
+
+def _has_open(pid: int, folder: Path) -> bool:
+    """Whether a process has a file of a folder open, a deleted one included.
+
+    Ray's workers and agents set a title that overwrites their arguments and environment; their logs stay open.
+    """
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False  # it has ended, or is another user's
+    for number in numbers:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.readlink(f"/proc/{pid}/fd/{number}").startswith(f"{folder}/"):
+                return True
+    return False
+
+
+def _is_live(process: psutil.Process) -> bool:
+    """Whether any thread of a process is there still: its first one may end, a zombie then, before the others."""
+    try:
+        return process.is_running() and (
+            process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) or process.num_threads() > 1
+        )
+    except psutil.NoSuchProcess:
+        return False
+
+
+_RAY_TEMP_NAME = re.compile(r"pb-[0-9a-f]{8}")
+
+
+# A Ray socket's path is its temporary folder and about 62 characters; the kernel takes 107.
+_LONGEST_RAY_PARENT = 30
+
+
+def ray_temp_dir(token: str) -> Path:
+    """Where a launch's Ray keeps its session: short, because Unix socket paths are limited to 107 characters."""
+    parent = tempfile.gettempdir()
+    return Path(parent if len(parent) <= _LONGEST_RAY_PARENT else "/tmp") / f"pb-{token[:8]}"
+
+
+def remove_ray_temp_dir(path: Path) -> None:
+    """Remove a launch's Ray folder; anything that is not one is left alone."""
+    if _RAY_TEMP_NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,312 @@
+"""One launch: `python -m placebench.jobs.ppo TRIAL_DIR`, started fresh by the runner for every trial.
+
+Starts a Ray of its own, joins a cluster or starts torchrun, has the workers of each pool started there, and runs the
+steps; all it knows comes from the trial's launch.json and all it leaves lies in the trial's folder. Exit codes: see
+`JobExit`.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placebench.errors import JobExit, NodeLostError, PlacementTimeoutError, UsageError
+from placebench.host.compile_cache import remove_empty_cache
+from placebench.ppo.heap import freeze_heap
+from placebench.record.checkpoints import new_checkpoint, read_checkpoint
+from placebench.record.folder import TRACING, Trial, append_jsonl, write_atomically
+from placebench.sessions.base import Session
+from placebench.sessions.own_ray import OwnRay
+from placebench.spec.launchers import RAY, TORCHRUN
+from placebench.spec.placement import Pool, Role, placement_from_record
+from placebench.spec.workload import Workload
+from placebench.telemetry.spans import CONTROLLER, TRACED_STEP, SpanRecorder
+
+if TYPE_CHECKING:
+    from placebench.ppo.controller import Controller
+
+
+class Launch:
+    """One start of a placement's job.
+
+    Args:
+        trial: the folder with launch.json.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        content = json.loads(trial.launch_file.read_text(encoding="utf-8"))
+        self._trial = trial
+        self._workload = Workload.model_validate(content["workload"])
+        self._devices = {device["id"]: device for device in content["devices"]}
+        self._pools: Mapping[str, list[str]] = content["placement"]["pools"]
+        pools = [Pool(name, (len(devices),)) for name, devices in self._pools.items()]
+        self._placement = placement_from_record(content["placement"], pools)
+        self._round = int(content["round"])
+        self._recorder = SpanRecorder(CONTROLLER)
+        resume_from = content.get("resume_from")
+        self._start = read_checkpoint(Path(resume_from)) if resume_from else None
+        self._checkpoint_every: int | None = content.get("checkpoint_every")
+        self._launcher = str(content.get("launcher", RAY))
+        self._session = self._choose_session(content)
+        self._doing = "start"
+
+    def _choose_session(self, content: Mapping[str, Any]) -> Session:
+        if self._launcher == TORCHRUN:
+            from placebench.sessions.torchrun.session import Torchrun
+
+            folder = content["ray_temp_dir"]
+            if content.get("cluster") is None:
+                return Torchrun(folder, self._devices)
+            from placebench.sessions.torchrun.node_session import TorchrunOnNodes
+            from placebench.sessions.torchrun.nodes import job_nodes_from_dict
+
+            nodes, hz = job_nodes_from_dict(content["cluster"]), content["sample_hz"]
+            return TorchrunOnNodes(nodes, folder, self._devices, self._trial, hz, self._recorder.clock)
+        if content.get("cluster") is None:
+            return OwnRay(content["ray_temp_dir"], self._placement.size)
+        from placebench.sessions.ray_cluster.discovery import cluster_from_dict
+        from placebench.sessions.ray_cluster.session import SharedRay
+
+        cluster = cluster_from_dict(content["cluster"])
+        return SharedRay(cluster, self._devices, self._trial, content["sample_hz"], self._recorder.clock)
+
+    def run(self) -> None:
+        """Start the session and the workers, run every step, and stop them again whatever happens."""
+        self._progress(f"start {self._launcher}")
+        self._register(os.getpid(), CONTROLLER, None, None, None)
+        try:
+            with self._recorder.span(0, f"start_{self._launcher}"):
+                self._session.open()
+            with self._recorder.span(0, "start_workers"):
+                workers = self._start_workers()
+            self._progress("build models")
+            with self._recorder.span(0, "build_models"):
+                spans = self._build(workers)
+            self._write_spans(spans + self._recorder.drain())
+            self._train(workers)
+            self._progress("stop", step=self._workload.steps)
+            with self._recorder.span(0, "stop"):
+                spans = [span for batch in self._get(_call(workers, "stop")) for span in batch]
+            self._write_spans(spans + self._recorder.drain())
+        except Exception as error:
+            explained = self._session.explain(error, self._doing)
+            if explained is error:
+                raise
+            raise explained from error
+        finally:
+            self._session.close()
+
+    def _start_workers(self) -> dict[str, list[Any]]:
+        from placebench.ppo.engine import Engine, InflightEngine
+        from placebench.ppo.worker import Worker
+
+        kinds: dict[str, type[Worker]] = dict.fromkeys(self._pools, Worker)
+        if self._placement.has_engines:
+            engine = InflightEngine if self._placement.inflight_updates else Engine
+            kinds[self._placement.roles[Role.ROLLOUT]] = engine
+
+        self._progress("reserve devices")
+        self._session.reserve(self._pools)
+        self._progress("start workers")
+        workers = {
+            pool: [
+                self._session.start_worker(
+                    kinds[pool],
+                    pool,
+                    device,
+                    self._workload.model_dump(mode="json"),
+                    self._placement.roles_in(pool),
+                    pool,
+                    self._devices[device],
+                    rank,
+                    len(devices),
+                    str(self._start.path) if self._start else None,
+                )
+                for rank, device in enumerate(devices)
+            ]
+            for pool, devices in self._pools.items()
+        }
+        placed = [
+            (worker, device)
+            for pool in workers
+            for worker, device in zip(workers[pool], self._pools[pool], strict=True)
+        ]
+        started = iter(self._get([worker.start.remote(self._session.host_of(device)) for worker, device in placed]))
+        self._session.confirm_devices()
+        for pool, devices in self._pools.items():
+            for rank, device in enumerate(devices):
+                process_id, threads = next(started)
+                self._register(process_id, device, pool, rank, threads)
+        return workers
+
+    def _build(self, workers: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+        addresses = self._get([ranks[0].open_store.remote() for ranks in workers.values()])
+        pending = [
+            worker.build.remote(address)
+            for ranks, address in zip(workers.values(), addresses, strict=True)
+            for worker in ranks
+        ]
+        spans = self._get(pending)
+        if self._placement.has_engines:
+            learners, engines = (workers[self._placement.roles[role]] for role in (Role.ACTOR, Role.ROLLOUT))
+            layout = self._get([rank.layout.remote() for rank in learners])[0]
+            ends = 1 + len(engines)
+            address = addresses[list(workers).index(self._placement.roles[Role.ACTOR])]
+            version = self._start.step if self._start else 0
+            pending = [rank.open_channel.remote(ends, layout, version) for rank in learners]
+            pending += [
+                rank.join_channel.remote(address, end, ends, layout, version) for end, rank in enumerate(engines, 1)
+            ]
+            spans += self._get(pending)
+        return [span for rank in spans for span in rank]
+
+    def _train(self, workers: Mapping[str, list[Any]]) -> None:
+        from placebench.ppo.controller import Controller
+        from placebench.ppo.generation import Generation
+        from placebench.ppo.metrics import format_step
+        from placebench.tasks.data import open_prompts
+        from placebench.tasks.tokenizer import load_tokenizer
+
+        source = open_prompts(self._workload.data, self._workload.seed, self._workload.batch.max_prompt_length)
+        controller = Controller(
+            self._workload,
+            self._placement,
+            workers,
+            self._session.calls,
+            Generation(self._workload, source, load_tokenizer(self._workload.model)),
+            self._step_progress,
+            hands_over=self._hands_over(),
+        )
+        if self._start:
+            controller.go_on_from(self._start)
+        first = self._start.step + 1 if self._start else 1
+        with self._trial.steps.open("a", encoding="utf-8") as steps:
+            for step in range(first, self._workload.steps + 1):
+                if step - first < self._workload.warmup_steps:
+                    freeze_heap()
+                record = controller.run_step(step)
+                print(format_step(step, record.metrics), flush=True)
+                append_jsonl(
+                    steps, {"step": step, "wall": time.time(), "mono": time.monotonic(), "metrics": record.metrics}
+                )
+                self._write_spans(record.spans)
+                if self._checkpoint_every and step % self._checkpoint_every == 0:
+                    controller.settle()
+                    self._save(workers, step, controller.kl_coef)
+        self._write_spans(controller.finish().spans)
+        if self._traces_kernels():
+            self._trace_kernels(controller, workers)
+
+    def _trace_kernels(self, controller: "Controller", workers: Mapping[str, list[Any]]) -> None:
+        """Trace what a step spends its time on: one more than those that are measured, see `telemetry.kernels`."""
+        self._progress(TRACING, self._workload.steps)
+        with self._recorder.span(0, TRACED_STEP):
+            self._get(_call(workers, "trace_kernels"))
+            rows = controller.run_step(self._workload.steps + 1).kernels + controller.finish().kernels
+        with self._trial.kernels.open("a", encoding="utf-8") as stream:
+            for row in rows:
+                append_jsonl(stream, row)
+        self._write_spans(self._recorder.drain())
+
+    def _save(self, workers: Mapping[str, list[Any]], step: int, kl_coef: float) -> None:
+        """Write a checkpoint between two steps, so that it is in the time of neither."""
+        self._progress("save checkpoint", step)
+        models = [self._placement.roles[role] for role in self._workload.algorithm.trained_roles]
+        trained = {pool: workers[pool] for pool in models}
+        with (
+            self._recorder.span(0, "save_checkpoint"),
+            new_checkpoint(self._trial.checkpoints, step, kl_coef, self._workload) as folder,
+        ):
+            self._get([worker.save.remote(str(folder)) for ranks in trained.values() for worker in ranks])
+        self._write_spans(self._recorder.drain())
+
+    def _get(self, answers: list[Any]) -> list[Any]:
+        return self._session.calls.get(answers)
+
+    def _hands_over(self) -> bool:
+        """Whether generation and training take turns in the devices' memory: an engine of its own on GPUs."""
+        rollout = self._workload.rollout
+        return rollout.backend == "vllm" and rollout.sleep and self._on_gpus and not self._placement.has_engines
+
+    def _traces_kernels(self) -> bool:
+        """Whether kernels are traced: not in every round, as it takes seconds and shows the same each time."""
+        return self._workload.trace_kernels and self._on_gpus and self._round == 1
+
+    @property
+    def _on_gpus(self) -> bool:
+        return any(device["kind"] == "gpu" for device in self._devices.values())
+
+    def _step_progress(self, step: int, running: tuple[str, ...]) -> None:
+        if step > self._workload.steps:
+            self._progress(TRACING, self._workload.steps, running)
+        else:
+            self._progress("step", step, running)
+
+    def _progress(self, stage: str, step: int = 0, running: tuple[str, ...] = ()) -> None:
+        content = {"stage": stage, "step": step, "steps": self._workload.steps, "running": running, "wall": time.time()}
+        write_atomically(self._trial.progress, json.dumps(content))
+        self._doing = f"{', '.join(running) or stage} of step {step}" if stage == "step" else stage
+
+    def _register(self, pid: int, device: str, pool: str | None, rank: int | None, threads: int | None) -> None:
+        with self._trial.processes.open("a", encoding="utf-8") as stream:
+            append_jsonl(stream, {"pid": pid, "device": device, "pool": pool, "rank": rank, "threads": threads})
+        self._session.register(pid, device)
+
+    def _write_spans(self, spans: list[dict[str, Any]]) -> None:
+        with self._trial.spans.open("a", encoding="utf-8") as stream:
+            for span in self._session.on_one_clock(spans):
+                append_jsonl(stream, span)
+
+
+def _call(workers: Mapping[str, list[Any]], method: str) -> list[Any]:
+    return [getattr(worker, method).remote() for ranks in workers.values() for worker in ranks]
+
+
+def classify(error: BaseException) -> JobExit:
+    """What ended a launch, from the chain of causes of its exception."""
+    if isinstance(error, NodeLostError | PlacementTimeoutError):
+        return JobExit.NODE_LOST if isinstance(error, NodeLostError) else JobExit.NOT_PLACED
+    texts = " ".join(f"{type(cause).__name__}: {cause}" for cause in _causes(error))
+    if any(word in texts for word in ("OutOfMemoryError", "MemoryError", "can't allocate memory", "out of memory")):
+        return JobExit.OOM
+    if any(word in texts for word in ("GPU is lost", "device unavailable", "uncorrectable ECC")):
+        return JobExit.DEVICE_LOST
+    return JobExit.USAGE if any(isinstance(cause, UsageError) for cause in _causes(error)) else JobExit.FAILED
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = getattr(error, "cause", None) or error.__cause__
+
+
+def _stop(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main(folder: str) -> int:
+    """Run the launch of a trial folder; returns the exit code."""
+    trial = Trial(Path(folder))
+    # SIGTERM ends it by exception, so that Ray is shut down in order.
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        Launch(trial).run()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except Exception as error:  # noqa: BLE001 - whatever it is, it ends this launch and is written down
+        outcome = classify(error)
+        write_atomically(trial.error, traceback.format_exc())
+        traceback.print_exc()
+        return outcome
+    finally:
+        remove_empty_cache()
+    return JobExit.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""What is asked for becomes a plan that can run, or every reason why it cannot."""

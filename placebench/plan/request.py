@@ -1,0 +1,168 @@
+"""What the user asks for: options over the YAML file, the file over the preset, each value with where it is from."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from placebench.errors import Reasons, UsageError
+from placebench.spec.auto_rounds import MOST_ROUNDS
+from placebench.spec.config import find_line, load_yaml, merge, nest, read_settings
+from placebench.spec.launchers import LAUNCHERS
+from placebench.spec.workload import keys_below, workload_keys
+from placebench.spec.workload_reading import gives
+
+RUN_KEYS = ("placements", "rounds", "devices", "name", "out", "launcher")
+DEFAULT_PLACEMENTS = "standard,split"
+DEFAULT_STEP_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What the user asks for, options already laid over the YAML file; unchecked.
+
+    Attributes:
+        placements: comma-separated placement words; None for standard,split.
+        workload: sections and values of the workload, over its preset.
+        devices: `cpu:N`, `gpu:N`, `cpu`, `gpu`; None for what is there.
+        rounds: launches of each placement, or `auto`; None for 3.
+        precision: with `auto`, how far the ends of an interval may lie apart, as a fraction; None for the default.
+        max_rounds: with `auto`, the most rounds; None for the default.
+        max_time_s: with `auto`, no round begins that would end later; None for no limit.
+        min_effect: smallest effect of interest, as a fraction.
+        calibrates: whether the run compares one placement with itself.
+        name: of the run; None for the placements' names.
+        out: folder of the runs; None for `runs` in the current one.
+        step_timeout_s: seconds without progress after which a launch is given up.
+        time_limit_s: seconds after which the whole run ends; None for no limit.
+        sample_hz: device samples a second; 0 for none, None for the default.
+        dry_run: only the plan is wanted, so that its devices may be described instead of here.
+        checkpoint_every: steps from one checkpoint to the next; None for none.
+        resume_from: the checkpoint that every launch goes on from; None to begin.
+        launcher: what starts the workers, one of `launchers.LAUNCHERS`; None for Ray.
+        ray_address: of an existing Ray cluster, `host:port` or `auto`; None for this host, with a Ray of each launch's
+            own.
+        placement_timeout_s: seconds a launch waits for its devices of the cluster; None for the default.
+        origin: where a dotted workload key was set, for messages.
+        wrong: why some of what was given cannot be read, one line each.
+        unread: dotted workload keys, and fields of this class, whose values are not known for that.
+    """
+
+    placements: str | None = None
+    workload: Mapping[str, Any] = field(default_factory=dict)
+    devices: str | None = None
+    rounds: int | Literal["auto"] | None = None
+    precision: float | None = None
+    max_rounds: int | None = None
+    max_time_s: float | None = None
+    min_effect: float | None = None
+    calibrates: bool = False
+    name: str | None = None
+    out: Path | None = None
+    step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
+    time_limit_s: float | None = None
+    sample_hz: float | None = None
+    dry_run: bool = False
+    checkpoint_every: int | None = None
+    resume_from: Path | None = None
+    launcher: str | None = None
+    ray_address: str | None = None
+    placement_timeout_s: float | None = None
+    origin: Callable[[str], str] = field(default=lambda key: "workload")
+    wrong: Sequence[str] = ()
+    unread: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class WorkloadOption:
+    """An option that is short for a workload key, as given.
+
+    Attributes:
+        flag: as the user writes it, such as `--batch-size`.
+        key: the dotted workload key.
+        value: as given.
+    """
+
+    flag: str
+    key: str
+    value: Any
+
+
+def build_request(
+    options: Mapping[str, Any],
+    workload_options: Sequence[WorkloadOption],
+    settings: Sequence[str],
+    config: Path | None,
+    wrong: Mapping[str, str] = MappingProxyType({}),
+) -> RunRequest:
+    """Put together what options, `--set` and `--config` say; what is wrong with them is in the request.
+
+    Args:
+        options: fields of `RunRequest` by name that were given as options.
+        workload_options: options given that are short for a workload key.
+        settings: `key=value` of every `--set`.
+        config: the YAML file; None without one.
+        wrong: by field of `RunRequest` or dotted workload key, why an option that was given cannot be read.
+    """
+    reasons = Reasons()
+    reasons.add(wrong.values())
+    content = reasons.attempt(lambda: load_yaml(config)) if config else {}
+    run_keys = {}
+    for key in RUN_KEYS:
+        if config and content and key in content:
+            run_keys[key] = reasons.attempt(partial(_run_value, config, key, content[key]))
+    setting_keys = {setting.partition("=")[0].strip() for setting in settings}
+    clashes = [option for option in workload_options if option.key in setting_keys]
+    reasons.add(f"{option.flag} and --set {option.key} are the same setting: give it once" for option in clashes)
+    over, malformed = read_settings(settings, reasons)
+    for option in workload_options:
+        over = merge(over, nest(option.key.split("."), option.value))
+    unread = {*wrong, *(option.key for option in clashes)}
+    unread |= {key for key, value in run_keys.items() if value is None and key not in options}
+    unread |= {below for key in malformed for below in keys_below(key)}
+    if content is None:
+        unread |= {key for key in RUN_KEYS if key not in options}
+        unread |= {key for key in workload_keys() if not gives(over, key)}
+    flags = {option.key: option.flag for option in workload_options} | dict.fromkeys(setting_keys, "--set")
+    return RunRequest(
+        workload=merge({key: value for key, value in (content or {}).items() if key not in RUN_KEYS}, over),
+        origin=lambda key: _origin(key, flags, config),
+        wrong=reasons.lines,
+        unread=frozenset(unread),
+        **{**run_keys, **options},
+    )
+
+
+def _origin(key: str, flags: Mapping[str, str], config: Path | None) -> str:
+    """Where a workload key was set: options at or below it, else the line of the file, else the preset."""
+    given = [flag for name, flag in flags.items() if name == key or name.startswith(f"{key}.") or key == "workload"]
+    if given:
+        return ", ".join(dict.fromkeys(given))
+    if config is None:
+        return "workload"
+    return _place(config, key)
+
+
+def _place(config: Path, key: str) -> str:
+    """The line of the file that sets a key; the file alone for a default of it, or for a pipe, which is read once."""
+    line = find_line(config, key)
+    return str(config) if line is None else f"{config}, line {line}"
+
+
+def _run_value(config: Path, key: str, value: Any) -> Any:
+    """The checked value of a key of the file that belongs to the run, not to the workload."""
+    where = f"{_place(config, key)}: {key}"
+    if key == "rounds":
+        if value != "auto" and (type(value) is not int or not 1 <= value <= MOST_ROUNDS):
+            raise UsageError(f"{where}: {value!r} is neither a number from 1 to {MOST_ROUNDS} nor auto")
+        return value
+    if key == "launcher" and value not in LAUNCHERS:
+        raise UsageError(f"{where}: {value!r} is neither {' nor '.join(LAUNCHERS)}")
+    if key == "placements" and isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return ",".join(value)
+    if not isinstance(value, str):
+        example = "a list of words, such as [standard, split]" if key == "placements" else "text"
+        raise UsageError(f"{where}: {value!r} is not {example}")
+    return Path(value) if key == "out" else value

@@ -1,0 +1,1 @@
+"""Arithmetic on the step graph: memory, times of phases, the walk. Pure."""

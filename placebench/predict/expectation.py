@@ -1,0 +1,139 @@
+"""How long a run will take: from an earlier run of the same work where there is one, else by arithmetic."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from placebench.record.folder import Status
+from placebench.spec.reading import parse_json
+from placebench.spec.shapes import JobShapes
+from placebench.spec.workload import Workload
+
+# Dense bfloat16 peaks in FLOP/s by vendor data sheet, matched on the product name; of a V100, which has none, float16.
+GPU_PEAKS: Mapping[str, float] = {
+    "B200": 2250e12,
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "V100": 125e12,
+}
+# What training jobs of this kind reach of a peak, and what one CPU core does on small matrices; both rough.
+_GPU_SHARE = 0.2
+_UNKNOWN_GPU_PEAK = 100e12
+_CORE_FLOPS = 40e9
+_START_S = 15.0
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Expected duration of a run.
+
+    Attributes:
+        seconds: of all launches together.
+        source: where the figure comes from, in words.
+    """
+
+    seconds: float
+    source: str
+
+
+def expect_from_runs(
+    out: Path, workload: Mapping[str, Any], devices: Sequence[Mapping[str, Any]], placements: Sequence[str]
+) -> Expectation | None:
+    """The duration by the newest finished run of the same work; None when there is none under `out`.
+
+    Seed and number of steps may differ; the step count scales the part of a launch that is steps.
+
+    Args:
+        out: folder of the runs.
+        workload: as in run.json.
+        devices: as in run.json.
+        placements: names of the placements of the launches to come, one entry a launch.
+    """
+    for path in sorted(out.glob("*/run.json"), reverse=True):
+        launches = _comparable_launches(path, workload, devices)
+        seconds = {
+            name: fmean(launch["seconds"] for launch in launches if launch["placement"] == name)
+            for name in {launch["placement"] for launch in launches}
+        }
+        if seconds.keys() >= set(placements):
+            return Expectation(sum(seconds[name] for name in placements), f"as in {path.parent.name}")
+    return None
+
+
+def _comparable_launches(
+    path: Path, workload: Mapping[str, Any], devices: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Placement and expected seconds of every finished launch of a run, if it did the same work."""
+    try:
+        content = parse_json(path.read_text(encoding="utf-8"))
+        if _work(content["workload"]) != _work(workload) or _which(content["devices"]) != _which(devices):
+            return []
+        longer = workload["steps"] / content["workload"]["steps"]
+        return [
+            {
+                "placement": launch["placement"],
+                "seconds": launch["wall"]["total_s"] + (longer - 1) * launch["wall"]["steps_s"],
+            }
+            for launch in content["launches"]
+            if launch["status"] == Status.DONE
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []  # a run of another version, or a damaged one, tells nothing about this one
+
+
+def _which(devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Devices without their memory, of which an earlier version or driver may say another size."""
+    return [{key: value for key, value in device.items() if key != "memory_bytes"} for device in devices]
+
+
+def _work(workload: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in workload.items() if key not in ("seed", "steps", "warmup_steps")}
+
+
+def step_flops(workload: Workload, shapes: JobShapes) -> float:
+    """Floating-point operations of one step over all devices.
+
+    2N a token for a forward pass and 6N for one with its backward pass, N parameters (Kaplan et al. 2020,
+    arXiv:2001.08361, section 2.1); attention's own products and recomputation are left out. Forward: generation,
+    old_log_prob, ref, values and a reward model's scores; both updates once an epoch. Nothing of a critic where none is
+    trained.
+    """
+    batch = workload.batch
+    tokens = batch.size * (batch.max_prompt_length + batch.max_response_length)
+    actor, valued = shapes.actor.parameters, shapes.critic.critic_parameters if workload.algorithm.has_critic else 0
+    scored = shapes.reward.critic_parameters if shapes.reward else 0
+    forward = 2 * (3 * actor + valued + scored)
+    update = 6 * workload.algorithm.epochs * (actor + valued)
+    return float(tokens * (forward + update))
+
+
+def expect_from_arithmetic(
+    workload: Workload,
+    shapes: JobShapes,
+    device_flops: float,
+    launches: int,
+) -> Expectation:
+    """The duration by counting operations: right within a factor of a few.
+
+    Args:
+        workload: the job.
+        shapes: of its models.
+        device_flops: FLOP/s that all devices together are taken to reach.
+        launches: to come.
+    """
+    seconds = workload.steps * step_flops(workload, shapes) / device_flops
+    return Expectation(launches * (_START_S + seconds), "rough, from the number of operations")
+
+
+def reachable_flops(cores: Collection[int], gpus: Iterable[str]) -> float:
+    """FLOP/s that the devices together are taken to reach; see the constants above.
+
+    Args:
+        cores: cores of the CPU devices, each once.
+        gpus: product names of the GPUs.
+    """
+    peaks = [next((peak for word, peak in GPU_PEAKS.items() if word in name), _UNKNOWN_GPU_PEAK) for name in gpus]
+    return _CORE_FLOPS * len(cores) + _GPU_SHARE * sum(peaks)

@@ -1,0 +1,133 @@
+"""Whether placements fit into their devices' memory."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from placebench.predict.engine_memory import EngineMemory
+from placebench.predict.memory import MemoryEstimate, estimate_memory
+from placebench.spec.bound import BoundPlacement
+from placebench.spec.devices import Device
+from placebench.spec.placed import placed_workload
+from placebench.spec.placement import Placement, Role
+from placebench.spec.shapes import JobShapes
+from placebench.spec.text import format_bytes
+from placebench.spec.workload import Workload, keys_below
+
+MEMORY_KEYS = frozenset(
+    (
+        "model", "critic_model", "reward_model", "precision", "sharding", "activation_checkpointing", "torch_compile",
+        *keys_below("batch"), "rollout.backend", "rollout.ignore_eos", "rollout.response_lengths",
+        "rollout.tensor_parallel_size", "rollout.memory_share", "rollout.sleep", "algorithm.name", "data.source",
+        "data.fill_prompts",
+    )
+)  # fmt: skip
+"""Dotted keys of the workload on which the memory depends, by the estimate or by what they preset."""
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """A pool's device, or all CPU devices of a node, that need more memory than they may.
+
+    Attributes:
+        pool: the pool, or on CPU the one whose devices need most.
+        place: id of the smallest device, or name of the node.
+        estimate: of each device of the pool.
+        need: bytes in that place.
+        have: bytes there.
+    """
+
+    pool: str
+    place: str
+    estimate: MemoryEstimate
+    need: int
+    have: int
+
+    def __str__(self) -> str:
+        """What is needed where, with its parts."""
+        each, what = f"each device of {self.pool}", describe_memory(self.estimate)
+        if self.need != self.estimate.peak:
+            total = f"about {format_bytes(self.need)} on {self.place}"
+            return f"{each} needs {what}, all together {total}, and there are {format_bytes(self.have)}"
+        return f"{each} needs about {what} and {self.place} has {format_bytes(self.have)}"
+
+
+def describe_memory(estimate: MemoryEstimate) -> str:
+    """The peak, when it is reached, and what it consists of, parts below 1 MiB left out."""
+    parts = ", ".join(f"{part} {format_bytes(size)}" for part, size in estimate.parts.items() if size >= 1 << 20)
+    return f"{format_bytes(estimate.peak)} in {estimate.moment.split()[0]} ({parts})"
+
+
+def pool_estimates(workload: Workload, shapes: JobShapes, bound: BoundPlacement) -> dict[str, MemoryEstimate]:
+    """Estimated memory of each device by pool."""
+    workload = placed_workload(workload, bound.placement)
+    return {
+        pool: estimate_memory(
+            workload,
+            shapes.actor,
+            shapes.critic,
+            bound.placement.roles_in(pool),
+            len(devices),
+            devices[0].kind,
+            shapes.reward,
+            least_bytes(devices),
+        )
+        for pool, devices in bound.devices.items()
+    }
+
+
+def engine_memory(
+    workload: Workload, shapes: JobShapes, placement: Placement, devices: Sequence[Device]
+) -> EngineMemory | None:
+    """What an engine of a placement takes of each of its devices; None where torch generates.
+
+    Args:
+        workload: the job.
+        shapes: of its models.
+        placement: where the rollout lives.
+        devices: those that may be the engine's.
+    """
+    if workload.rollout.backend == "torch":
+        return None
+    ranks = placement.pool_of(Role.ROLLOUT).size
+    placed = placed_workload(workload, placement)
+    return EngineMemory(placed, shapes.actor, ranks, devices[0].kind, least_bytes(devices))
+
+
+def least_bytes(devices: Sequence[Device]) -> int:
+    """Memory of the smallest device."""
+    return min(device.memory_bytes for device in devices)
+
+
+def shortfalls(
+    workload: Workload, shapes: JobShapes, bound: BoundPlacement, devices: Sequence[Device], share: float = 1.0
+) -> Iterator[Shortfall]:
+    """Where a placement needs more than a share of the memory: of a GPU its own, of CPU devices their node's.
+
+    Args:
+        workload: the job.
+        shapes: of its models.
+        bound: the placement on its devices.
+        devices: all devices of the run, which share a node's memory.
+        share: of the memory that may be needed.
+    """
+    estimates = pool_estimates(workload, shapes, bound)
+    for pool, estimate in estimates.items():
+        device = min(bound.devices[pool], key=lambda device: device.memory_bytes)
+        if device.kind == "gpu" and estimate.peak > share * device.memory_bytes:
+            yield Shortfall(pool, device.id, estimate, estimate.peak, device.memory_bytes)
+    for node in dict.fromkeys(device.node for device in devices if device.kind == "cpu"):
+        need = sum(
+            estimate.peak * sum(device.node == node for device in bound.devices[pool])
+            for pool, estimate in estimates.items()
+        )
+        have = sum(device.memory_bytes for device in devices if device.node == node)
+        if need > share * have:
+            pool = max(estimates, key=lambda pool: estimates[pool].peak)
+            yield Shortfall(pool, node, estimates[pool], need, have)
+
+
+def fits(workload: Workload, shapes: JobShapes, bound: BoundPlacement, devices: Sequence[Device]) -> bool:
+    """Whether nothing of a placement needs more memory than it may, and its engines have enough to generate."""
+    rollout = bound.devices[bound.placement.roles[Role.ROLLOUT]]
+    engine = engine_memory(workload, shapes, bound.placement, rollout)
+    return not (engine and engine.is_starved) and next(shortfalls(workload, shapes, bound, devices), None) is None

@@ -1,0 +1,286 @@
+"""Memory of one device, estimated before anything starts, by counting the tensors the job keeps.
+
+Notation: a model of N parameters with L blocks of B parameters each, width h, heads that are a wide together (h in
+most models), keys and values of width v each, feed-forward width f and V words; its root, which is all but the blocks,
+has E parameters. n ranks in the pool; b bytes a value that is computed (4 in float32, 2 in bfloat16); T tokens in one
+micro-batch of a rank, R of them responses. Trained weights, their gradients and optimizer states are float32 in either
+precision.
+
+    weights      4·N for actor and critic, b·N for the reference and a reward model; / n when sharded
+    optimizer    8·N of what is trained (Adam's two moments; Kingma and Ba 2015, arXiv:1412.6980); / n when sharded
+    gradients    of the model in training. Replicated: 4·N, and always as much for the buckets that are averaged.
+                 Sharded: 4·N/n, reduced after every micro-batch, so that the first one's activations are there before
+                 them; while the blocks run backward, on top b·V·h of the head and twice (4 + b)·B (one block's own and
+                 the float32 that is reduced, while the next one computes); at the end of the pass (4 + b)·E
+    copies       weights as they are computed with: b·N of a replicated model in bfloat16, b·(E + 2·B) of a
+                 sharded one in training, b·N of a sharded one that generates by itself, b·(E or B) while
+                 weights go to an engine
+    activations  T·(L·block + 12·h), block = w·b·h + b·(2a + 2v + 4f): what a block of RMSNorm, attention that keeps no
+                 matrix and gated MLP saves for the backward pass, counted as Korthikanti et al. 2022
+                 (arXiv:2205.05198, section 4) count theirs: queries, keys, values, attention's result and the MLP's
+                 four tensors; the rest is w tensors of width h (inputs and results of the norms): 6 in float32, 8 in
+                 bfloat16 whose norms keep a float32 copy, 13 in bfloat16 from float32 weights. A compiled block
+                 computes pointwise results anew and keeps 4·b·h + b·(3a + 2v + 3f). Attention without a kernel for
+                 packed sequences keeps padded copies: 2·b·(a + v) more, b·a where compiled. Norms of the heads keep
+                 b·(a + v) once where compiled, else 2 times in float32 and 3 times in bfloat16.
+                 With activation checkpointing T·(r·L·h + block), r = b when sharded, else 4 (the residual stream).
+                 While a block runs backward, T·b·(3f + 2h + 2a) more
+    logits       of as many rows as make 2^28 logits, R at most: forward and backward need six float32 tables, a mask
+                 of one byte and one table in b bytes; compiled, the products and their gradient alone. Beside them the
+                 head's gradient (4 + b)·V·h: the float32 one that is summed over chunks, and a chunk's
+    kv cache     2·b·L·v for every token of a rank's sequences at full length; of an engine in blocks of 128 tokens,
+                 v / t on each of t devices, one head at least; no more than `rollout.memory_share` of the device leaves
+                 beside the engine, its graphs and prefill
+    sampling     56 bytes for every word and sequence (float32 and float64 tables of sorted probabilities)
+    engine       b·N/t of a generating engine of its own that t devices share, in a pool apart from the actor's in any
+                 case; weights then go there in buckets of 256 MiB, or of the embedding where that is more, of which
+                 both ends hold one
+    graphs       CUDA graphs and the engine's workspaces (`engine_memory.ENGINE_BYTES`)
+    allocator    on GPUs shares of the tensors (`ALLOCATOR_SHARES`): what torch's caching allocator holds and cannot
+                 use, between blocks and for the streams that gather weights and reduce gradients
+    prefill      min(16,384, prompt tokens of the engine) · b·(3f/t + 2h + 2a), and 16 bytes for every word and sequence
+                 of the engine for its sampler
+
+The job goes through moments, each with its own sum: building (weights, with the whole float32 root 4·E of the model
+that is built last), generating, waking and writing weights, the passes of reference and reward model, and the update
+of the actor or critic. An engine that sleeps holds weights and cache in the moments of generating and writing alone,
+otherwise in all of them. The peak is the largest moment.
+"""
+
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from placebench.predict.engine_memory import COMPUTED_BYTES, EngineMemory
+from placebench.predict.model_memory import ModelMemory, Parts, generation_bytes
+from placebench.predict.sizes import BUCKET_BYTES
+from placebench.spec.devices import Kind
+from placebench.spec.placement import Role
+from placebench.spec.shapes import ModelShape
+from placebench.spec.workload import Workload
+
+# What nobody can count, only measure. Before the first weight a worker holds: interpreter, torch and transformers;
+# on a GPU the CUDA context, cuBLAS workspaces and NCCL buffers.
+RUNTIME_BYTES: Mapping[str, int] = {"cpu": 480 << 20, "gpu": 1_200 << 20}
+# Of what lasts from step to step (`_STATE`), and of the rest: by whether the pool trains two models, whose blocks
+# differ, and whether they are on one rank, sharded over several, or replicated on any number. Measured on H200s, from
+# 0.5 to 7 billion parameters; two replicated models are taken to be like two on one rank.
+ALLOCATOR_SHARES: Mapping[tuple[bool, Literal["one", "shard", "replicate"]], tuple[float, float]] = {
+    (False, "one"): (0.01, 0.01),
+    (False, "shard"): (0.08, 0.08),
+    (False, "replicate"): (0.07, 0.07),
+    (True, "one"): (0.09, 0.09),
+    (True, "shard"): (0.44, 0.04),
+    (True, "replicate"): (0.09, 0.09),
+}
+_STATE = ("weights", "optimizer", "gradients", "copies")
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes on each device of a pool.
+
+    Attributes:
+        moments: name of each moment of the job → bytes of each part that is held then.
+    """
+
+    moments: Mapping[str, Parts]
+
+    @property
+    def moment(self) -> str:
+        """The moment that needs most."""
+        return max(self.moments, key=lambda name: sum(self.moments[name].values()))
+
+    @property
+    def peak(self) -> int:
+        """The most that is held at one time."""
+        return sum(self.parts.values())
+
+    @property
+    def parts(self) -> Parts:
+        """Name of each part of the peak that is not zero → bytes, largest first."""
+        sizes = {name: size for name, size in self.moments[self.moment].items() if size}
+        return dict(sorted(sizes.items(), key=lambda item: -item[1]))
+
+
+def estimate_memory(
+    workload: Workload,
+    actor: ModelShape,
+    critic: ModelShape,
+    roles: Collection[Role],
+    ranks: int,
+    kind: Kind,
+    reward: ModelShape | None = None,
+    device_bytes: int = sys.maxsize,
+) -> MemoryEstimate:
+    """Memory of each device of a pool.
+
+    Args:
+        workload: the job.
+        actor: shape of actor and reference.
+        critic: shape of the critic's decoder.
+        roles: the roles that live in the pool.
+        ranks: devices of the pool.
+        kind: of these devices.
+        reward: shape of the reward model's decoder; None where the reward is a function.
+        device_bytes: memory of the smallest device, of which an engine may take a share.
+    """
+    pool = _Pool(workload, actor, critic, frozenset(roles), ranks, kind, reward, device_bytes)
+    return MemoryEstimate(pool.moments())
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """What each device of a pool holds, moment by moment; arguments as of `estimate_memory`."""
+
+    workload: Workload
+    actor: ModelShape
+    critic: ModelShape
+    roles: frozenset[Role]
+    ranks: int
+    kind: Kind
+    reward: ModelShape | None
+    device_bytes: int
+
+    def moments(self) -> dict[str, Parts]:
+        """The parts held at each moment, in the order of a step."""
+        moments: dict[str, Parts] = {"idle": {**self.always, **self.resting}}
+        moments |= self._building() | self._generating() | self._writing() | self._computing()
+        if self.kind != "gpu" or not self.trained:
+            return moments
+        spread: Literal["one", "shard", "replicate"] = "replicate"
+        if self.is_sharded:
+            spread = "shard" if self.ranks > 1 else "one"
+        shares = ALLOCATOR_SHARES[len(self.trained) > 1, spread]
+        return {name: {**parts, "allocator": _wasted(parts, *shares)} for name, parts in moments.items()}
+
+    @property
+    def value(self) -> int:
+        """Bytes of a value that is computed."""
+        return COMPUTED_BYTES[self.workload.precision]
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.workload.sharding == "shard"
+
+    @property
+    def has_engine(self) -> bool:
+        return Role.ROLLOUT in self.roles and self.workload.rollout.backend == "vllm"
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the rollout lives here and the actor in another pool."""
+        return Role.ROLLOUT in self.roles and Role.ACTOR not in self.roles
+
+    @cached_property
+    def models(self) -> Mapping[Role, ModelMemory]:
+        """The models that live here, as far as the algorithm has them; the rollout's aside."""
+        shapes = {
+            Role.ACTOR: (self.actor, self.actor.parameters),
+            Role.REF: (self.actor, self.actor.parameters),
+            Role.CRITIC: (self.critic, self.critic.critic_parameters),
+            **({Role.REWARD: (self.reward, self.reward.critic_parameters)} if self.reward else {}),
+        }
+        return {
+            role: ModelMemory(self.workload, shape, parameters, role in (Role.ACTOR, Role.REF), self.ranks, self.kind)
+            for role, (shape, parameters) in shapes.items()
+            if role in self.roles and (role is not Role.CRITIC or self.workload.algorithm.has_critic)
+        }
+
+    @cached_property
+    def trained(self) -> Mapping[Role, ModelMemory]:
+        return {role: model for role, model in self.models.items() if role in (Role.ACTOR, Role.CRITIC)}
+
+    @cached_property
+    def always(self) -> Parts:
+        """What is held from the first step to the last."""
+        shards = self.ranks if self.is_sharded else 1
+        weights = (
+            (4 if role in self.trained else self.value) * model.parameters // shards
+            for role, model in self.models.items()
+        )
+        trained = sum(model.parameters for model in self.trained.values())
+        parts = {
+            "runtime": RUNTIME_BYTES[self.kind],
+            "weights": sum(weights),
+            "optimizer": 8 * trained // shards,
+            "gradients": 0 if self.is_sharded else 4 * trained,
+        }
+        return {**parts, "graphs": self.engine_memory.graphs} if self.has_engine else parts
+
+    @property
+    def engine_memory(self) -> EngineMemory:
+        """Of a vLLM engine, where one lives here."""
+        return EngineMemory(self.workload, self.actor, self.ranks, self.kind, self.device_bytes)
+
+    @cached_property
+    def engine(self) -> Parts:
+        """What the rollout holds of its own while it generates."""
+        if self.has_engine:
+            return {"engine": self.engine_memory.weights, "kv cache": self.engine_memory.cache}
+        return {"engine": self.value * self.actor.parameters} if self.is_apart else {}
+
+    @property
+    def resting(self) -> Parts:
+        """What of it stays while others work."""
+        sleeps = self.workload.rollout.sleep and self.kind == "gpu" and not self.is_apart
+        return {} if sleeps else self.engine
+
+    @cached_property
+    def gathered(self) -> int:
+        """Parameters of a sharded actor that are whole at a time while its weights are written or sent."""
+        if not self.is_sharded or self.ranks == 1:
+            return 0
+        return max(ModelMemory(self.workload, self.actor, self.actor.parameters, True, self.ranks, self.kind).units)
+
+    @property
+    def bucket(self) -> int:
+        """Bytes on the way to another pool at a time: a bucket, or the embedding where that is more."""
+        embedding = self.value * self.actor.vocab_size * self.actor.hidden_size
+        return min(max(BUCKET_BYTES, embedding), self.value * self.actor.parameters)
+
+    def _building(self) -> dict[str, Parts]:
+        if not self.models:
+            return {}
+        largest_root = max(model.root for model in self.models.values())
+        held = {name: self.always[name] for name in ("runtime", "weights", "gradients")}
+        return {"build_models": {**held, "building": 4 * largest_root if self.is_sharded else 0}}
+
+    def _generating(self) -> dict[str, Parts]:
+        if self.has_engine:
+            return {"gen": {**self.always, **self.engine, "prefill": self.engine_memory.prefill}}
+        if Role.ROLLOUT not in self.roles:
+            return {}
+        held = generation_bytes(self.workload, self.actor, self.ranks)
+        copies = {"copies": 0} if self.is_apart else {}
+        return {"gen": {**self.always, **self.engine, **held, **copies}}
+
+    def _writing(self) -> dict[str, Parts]:
+        """The actor's weights on their way into the rollout, here or in another pool."""
+        if self.is_apart:
+            return {"update_weights": {**self.always, **self.engine, "copies": self.bucket}}
+        if self.has_engine:
+            return {"update_weights": {**self.always, **self.engine, "copies": self.value * self.gathered}}
+        if Role.ACTOR in self.roles and Role.ROLLOUT not in self.roles:
+            return {"update_weights": {**self.always, "copies": self.bucket + self.value * self.gathered}}
+        return {}
+
+    def _computing(self) -> dict[str, Parts]:
+        """Updates of the models that are trained, and passes of the others."""
+        moments: dict[str, Parts] = {}
+        for role, model in self.models.items():
+            phase = f"update_{role}" if role in self.trained else str(role)
+            passes = model.update() if role in self.trained else model.scoring()
+            for number, one in enumerate(passes):
+                gradients = {"gradients": self.always["gradients"] + one.get("gradients", 0)}
+                name = f"{phase} {number}" if number else phase
+                moments[name] = {**self.always, **self.resting, **one, **gradients}
+        return moments
+
+
+def _wasted(parts: Parts, of_state: float, of_rest: float) -> int:
+    """Shares of the tensors; an engine's weights and cache have memory of their own."""
+    tensors = {name: size for name, size in parts.items() if name not in ("runtime", "engine", "kv cache")}
+    return round(sum(size * (of_state if name in _STATE else of_rest) for name, size in tensors.items()))

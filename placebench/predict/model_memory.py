@@ -1,0 +1,173 @@
+"""Memory that one model takes while it computes; formulas and letters as in `memory`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from placebench.predict.engine_memory import COMPUTED_BYTES, token_cache_bytes
+from placebench.predict.sizes import TABLE_VALUES
+from placebench.spec.devices import Kind
+from placebench.spec.shapes import ModelShape
+from placebench.spec.workload import Workload
+
+Parts = Mapping[str, int]
+"""Name of each part of the memory → bytes."""
+
+_SAMPLING_BYTES = 56
+
+
+@dataclass(frozen=True)
+class _MicroBatches:
+    """A rank's micro-batches: their number, and tokens of the largest, of these responses."""
+
+    number: int
+    tokens: int
+    responses: int
+
+
+def _micro_batches(workload: Workload, ranks: int, at_once: int) -> _MicroBatches:
+    """The micro-batches when `at_once` sequences are dealt to the ranks."""
+    batch, rollout = workload.batch, workload.rollout
+    length = batch.max_prompt_length + batch.max_response_length
+    sequences = ceil(at_once / ranks)
+    if rollout.ignore_eos and rollout.response_lengths == "longest" and workload.data.fill_prompts:
+        # All are equally long, so that micro-batches are, too.
+        number = ceil(sequences / (batch.micro_batch_tokens // length))
+        tokens = ceil(sequences / number) * length
+    else:
+        number = ceil(sequences * length / batch.micro_batch_tokens)
+        tokens = min(batch.micro_batch_tokens, sequences * length)
+    return _MicroBatches(number, tokens, ceil(tokens * batch.max_response_length / length))
+
+
+@dataclass(frozen=True)
+class ModelMemory:
+    """What one model of a pool adds while it computes, in bytes on each of its ranks.
+
+    Attributes:
+        workload: the job, as its placement runs it.
+        shape: of the model's decoder.
+        parameters: of all of the model.
+        has_logits: whether it has the output head of a language model; else one of a score.
+        ranks: devices of the pool.
+        kind: of these devices.
+    """
+
+    workload: Workload
+    shape: ModelShape
+    parameters: int
+    has_logits: bool
+    ranks: int
+    kind: Kind
+
+    @property
+    def value(self) -> int:
+        """Bytes of a value that is computed."""
+        return COMPUTED_BYTES[self.workload.precision]
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether its weights are sharded over the ranks."""
+        return self.workload.sharding == "shard"
+
+    @property
+    def head(self) -> int:
+        """Parameters of the output head; 0 without one."""
+        return self.shape.vocab_size * self.shape.hidden_size if self.has_logits else 0
+
+    @property
+    def root(self) -> int:
+        """Parameters outside the blocks."""
+        tied = self.shape.tie_word_embeddings or not self.has_logits
+        return self.shape.vocab_size * self.shape.hidden_size * (1 if tied else 2)
+
+    @property
+    def units(self) -> tuple[int, int]:
+        """Parameters of the root and of one block, the units of sharding."""
+        return self.root, (self.parameters - self.root) // self.shape.num_hidden_layers
+
+    @property
+    def copies(self) -> int:
+        """Bytes of the weights that it computes with, beside its own."""
+        root, block = self.units
+        if self.is_sharded:
+            return self.value * (root + 2 * block) if self.ranks > 1 or self.value == 2 else 0
+        return self.value * self.parameters if self.value == 2 else 0
+
+    def update(self) -> Iterator[Parts]:
+        """Bytes held at the output head, in the blocks' backward pass, and at its end."""
+        batches = _micro_batches(self.workload, self.ranks, self.workload.batch.mini_batch_size)
+        activations = batches.tokens * self._activation_bytes()
+        root, block = self.units
+        own = 4 * self.parameters // (self.ranks if self.is_sharded else 1)
+        before = 0 if self.is_sharded and batches.number == 1 else own
+        summed, whole = (4 + self.value, 1) if self.is_sharded else (0, 0)
+        yield {
+            "gradients": before,
+            "copies": self.copies,
+            "activations": activations,
+            "logits": self._table_bytes(batches.responses) + (4 + self.value) * self.head,
+        }
+        yield {
+            "gradients": before + 2 * summed * block + whole * self.value * self.head,
+            "copies": self.copies,
+            "activations": activations + batches.tokens * self._working_bytes(),
+        }
+        yield {"gradients": own + summed * root, "copies": self.copies}
+
+    def scoring(self) -> Iterator[Parts]:
+        """Bytes held at the output head and in a block of a pass without gradient."""
+        batches = _micro_batches(self.workload, self.ranks, self.workload.batch.size)
+        # A model that is only used has the precision of the computing already.
+        copies = self.copies if self.is_sharded else 0
+        yield {"copies": copies, "logits": self._table_bytes(batches.responses)}
+        yield {
+            "copies": copies,
+            "activations": batches.tokens * self._working_bytes(),
+        }
+
+    def _table_bytes(self, responses: int) -> int:
+        if not self.has_logits:
+            return 0
+        rows = min(responses, max(1, TABLE_VALUES // self.shape.vocab_size))
+        a_logit = 2 * self.value if self.workload.torch_compile else 6 * 4 + 1 + self.value
+        return rows * self.shape.vocab_size * a_logit
+
+    def _working_bytes(self) -> int:
+        """Bytes a token that a block holds while it computes."""
+        shape = self.shape
+        return self.value * (3 * shape.intermediate_size + 2 * (shape.hidden_size + shape.attention_width))
+
+    def _activation_bytes(self) -> int:
+        """Bytes a token that are saved for the backward pass."""
+        hidden, layers, block = self.shape.hidden_size, self.shape.num_hidden_layers, self._block_bytes()
+        if self.workload.activation_checkpointing:
+            return (self.value if self.is_sharded else 4) * layers * hidden + block
+        return layers * block + 12 * hidden
+
+    def _block_bytes(self) -> int:
+        hidden, value = self.shape.hidden_size, self.value
+        attention, kv_width = self.shape.attention_width, self.shape.kv_width()
+        is_padded = self.kind == "cpu" or value == 4
+        if self.workload.torch_compile:
+            widths, of_heads, of_norms, mlp, padded = 4, 3, 1, 3, attention
+        else:
+            widths, of_norms = (6, 2) if value == 4 else (8 if self.is_sharded else 13, 3)
+            of_heads, mlp, padded = 2, 4, 2 * (attention + kv_width)
+        width = widths * hidden + of_heads * attention + 2 * kv_width + mlp * self.shape.intermediate_size
+        if self.shape.head_norms:
+            width += of_norms * (attention + kv_width)
+        return value * (width + (padded if is_padded else 0))
+
+
+def generation_bytes(workload: Workload, shape: ModelShape, ranks: int) -> Parts:
+    """Bytes held while the policy itself generates."""
+    batch, value = workload.batch, COMPUTED_BYTES[workload.precision]
+    sequences = ceil(batch.size / ranks)
+    tokens = sequences * (batch.max_prompt_length + batch.max_response_length)
+    copied = value == 2 or (workload.sharding == "shard" and ranks > 1)
+    return {
+        "copies": value * shape.parameters if copied else 0,
+        "kv cache": tokens * token_cache_bytes(workload, shape),
+        "sampling": _SAMPLING_BYTES * sequences * shape.vocab_size,
+    }

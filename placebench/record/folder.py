@@ -1,0 +1,257 @@
+"""The files of a run: where they lie and how they are written and read.
+
+Everything right of the trial folder works from these files alone, so this module needs nothing but the
+standard library. JSONL files are appended one whole line at a time and flushed; a reader of a file whose
+writer was killed drops the unfinished last line.
+"""
+
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TextIO
+
+from placebench.spec.reading import parse_json
+from placebench.spec.text import slug
+
+SCHEMA_VERSION = 1
+# Begins the line in which a worker that is refused memory tells what its models hold.
+HELD = "held by "
+# The stage in `progress.json` of a launch that has done all its steps and traces kernels.
+TRACING = "trace kernels"
+
+
+class Status(StrEnum):
+    """State of a launch, the one word in its `status` file."""
+
+    PLANNED = "planned"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    OOM = "oom"
+    TIMEOUT = "timeout"
+    DEVICE_LOST = "device_lost"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The folder of one launch."""
+
+    path: Path
+
+    @property
+    def launch_file(self) -> Path:
+        """What the launch was told: workload, placement, devices."""
+        return self.path / "launch.json"
+
+    @property
+    def log(self) -> Path:
+        """What the job printed."""
+        return self.path / "train.log"
+
+    @property
+    def steps(self) -> Path:
+        """One object a step."""
+        return self.path / "steps.jsonl"
+
+    @property
+    def spans(self) -> Path:
+        """Phase spans per device."""
+        return self.path / "spans.jsonl"
+
+    @property
+    def device_samples(self) -> Path:
+        """Samples of every device."""
+        return self.path / "devices.jsonl"
+
+    @property
+    def clocks(self) -> Path:
+        """Measured offsets of the nodes' clocks; only where a launch ran on a Ray cluster."""
+        return self.path / "clocks.jsonl"
+
+    @property
+    def processes(self) -> Path:
+        """Which process of the job works on which device."""
+        return self.path / "processes.jsonl"
+
+    @property
+    def kernels(self) -> Path:
+        """How each phase of the traced step spent its time on each GPU."""
+        return self.path / "kernels.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The newest checkpoint of the job."""
+        return self.path / "checkpoints"
+
+    @property
+    def progress(self) -> Path:
+        """What the job is doing now, replaced at every change of phase."""
+        return self.path / "progress.json"
+
+    @property
+    def error(self) -> Path:
+        """Traceback and advice of a launch that failed."""
+        return self.path / "error.txt"
+
+    @property
+    def round(self) -> int:
+        """Round from the folder's name, counted from 1."""
+        return int(self.path.name.split("-", 1)[0])
+
+    def read_progress(self) -> dict[str, Any]:
+        """What the job was doing last; empty before it has said so."""
+        try:
+            content: dict[str, Any] = parse_json(self.progress.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        return content
+
+    @property
+    def status(self) -> Status:
+        """The launch's state; a folder without the file is planned."""
+        try:
+            return Status((self.path / "status").read_text().strip())
+        except FileNotFoundError:
+            return Status.PLANNED
+
+    def stands_at(self, status: Status) -> bool:
+        """Whether this is the launch's state; a damaged `status` file tells of none."""
+        try:
+            return self.status is status
+        except ValueError:
+            return False
+
+    def set_status(self, status: Status) -> None:
+        """Write the launch's state."""
+        write_atomically(self.path / "status", f"{status}\n")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run."""
+
+    path: Path
+
+    @property
+    def run_file(self) -> Path:
+        """Command line, workload, placements, host, versions, status."""
+        return self.path / "run.json"
+
+    @property
+    def summary_file(self) -> Path:
+        """Every number of the report."""
+        return self.path / "summary.json"
+
+    @property
+    def calibration_file(self) -> Path:
+        """How much launches of one placement vary; only in the folder of a calibration."""
+        return self.path / "calibration.json"
+
+    def trial(self, round_number: int, placement: str) -> Trial:
+        """The folder of a placement's launch in a round (counted from 1)."""
+        return Trial(self.path / "trials" / f"{round_number:02d}-{slug(placement)}")
+
+    def trials(self) -> tuple[Trial, ...]:
+        """All trial folders there are, by round and name."""
+        return tuple(Trial(path) for path in sorted(self.path.glob("trials/*-*")))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file so that a reader, or a crash, sees the old or the new text and nothing between."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(path)
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write a file that a user has named, which may be any the system has.
+
+    What a link leads to is replaced, not the link, and what is no regular file (a device, a FIFO, /dev/stdout) is
+    written into: replaced, it would be one no more.
+    """
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        write_atomically(path.resolve(), text)
+        return
+    if _is_stdout(there):
+        # Whatever it is, others print to it too, and the text belongs behind what they have printed.
+        sys.stdout.flush()
+        with open(os.dup(1), "w", encoding="utf-8") as stream:
+            stream.write(text)
+    elif stat.S_ISREG(there.st_mode):
+        write_atomically(path.resolve(), text)
+    else:
+        path.write_text(text, encoding="utf-8")
+
+
+def _is_stdout(there: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(there, os.fstat(1))
+    except OSError:  # it is closed
+        return False
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write an object atomically; NaN and infinity are refused, a missing number is null."""
+    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def append_jsonl(stream: TextIO, content: Mapping[str, Any]) -> None:
+    """Append one object as one line and flush it to the kernel."""
+    stream.write(json.dumps(content) + "\n")
+    stream.flush()
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """Objects of a JSONL file; an unfinished last line (no newline) is dropped, a missing file is empty."""
+    try:
+        stream = path.open(encoding="utf-8")
+    except FileNotFoundError:
+        return
+    with stream:
+        for line in stream:
+            if line.endswith("\n"):
+                yield parse_json(line)
+
+
+class JsonlTail:
+    """Hands out each line of a growing JSONL file once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0
+
+    def read_lines(self) -> list[bytes]:
+        """Whole lines added since the last call; an unfinished last one waits, a missing file is empty."""
+        try:
+            if self.path.stat().st_size == self._offset:
+                return []
+            with self.path.open("rb") as stream:
+                stream.seek(self._offset)
+                content = stream.read()
+        except FileNotFoundError:
+            return []
+        whole = content[: content.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.splitlines()
+
+    def read(self) -> list[dict[str, Any]]:
+        """The objects of those lines."""
+        return [parse_json(line) for line in self.read_lines()]
+
+
+def utc_now() -> str:
+    """The time as ISO 8601, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

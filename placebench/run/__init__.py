@@ -1,0 +1,1 @@
+"""Rounds of launches: one launch, its processes, failures, progress, the display, the manifest."""

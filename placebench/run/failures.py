@@ -1,0 +1,142 @@
+"""Why a launch is not done: from how its process ended and what it wrote, in one line and in `error.txt`."""
+
+import re
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from placebench.errors import JobExit
+from placebench.record.folder import TRACING, Status, Trial, read_jsonl, write_atomically
+from placebench.run.memory_use import MemoryAdvice, describe_use
+
+_LOG_LINES = 40
+_LOG_BYTES = 64 * 1024
+_LAST_WORDS = 5
+_EXCEPTION = re.compile(
+    r"(?:[\w.]+\.)?(?P<name>\w+(?:Error|Exception|Exit|Interrupt|Timeout))\b(?:\([\w.]+\))?: (?P<text>.+)"
+)
+# Ray's description of an actor that has died.
+_DEAD_WORKER = re.compile(r"^\s*pid: (\d+)$", re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):"
+
+# Any other end of the job is a failure.
+_EXIT_STATUS: Mapping[int, Status] = {
+    JobExit.DONE: Status.DONE,
+    JobExit.OOM: Status.OOM,
+    JobExit.DEVICE_LOST: Status.DEVICE_LOST,
+    JobExit.NODE_LOST: Status.DEVICE_LOST,
+}
+CLUSTER_CHANGED = (JobExit.NODE_LOST, JobExit.NOT_PLACED)
+# Ray's last words in a process that it ends because the head of the cluster, its GCS, does not answer any more.
+_NO_HEAD = "Failed to connect to GCS within"
+
+_ADVICE: Mapping[Status, str] = {
+    Status.FAILED: "read what the job printed last, below or in train.log",
+    Status.OOM: (
+        "lower batch.micro_batch_tokens, set activation_checkpointing=true or sharding=shard, let engines keep less"
+        " (rollout.sleep=true, a lower rollout.memory_share, a higher rollout.tensor_parallel_size, a smaller"
+        " batch.size), or give the pool more devices; figures below"
+    ),
+    Status.TIMEOUT: (
+        "raise --step-timeout if a phase really takes that long; otherwise look below for what the job did last"
+    ),
+    Status.DEVICE_LOST: (
+        "look for the device in nvidia-smi and dmesg (for a node: in ray status or sinfo), then reset it or leave it"
+        " out; go on with placebench run --resume"
+    ),
+    Status.INTERRUPTED: "go on with placebench run --resume",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a launch ended.
+
+    Attributes:
+        status: the word in its `status` file.
+        reason: one line on why it is not done; None when it is.
+    """
+
+    status: Status
+    reason: str | None = None
+
+
+def judge(exit_code: int, finished: int, steps: int) -> Verdict:
+    """What the end of a job's process means.
+
+    Args:
+        exit_code: as `Popen.returncode`: negative for a signal.
+        finished: steps that it has finished.
+        steps: steps that it was to run.
+    """
+    status = _EXIT_STATUS.get(exit_code, Status.FAILED)
+    if status is Status.DONE:
+        short = f"the job ended after {finished} of {steps} steps"
+        return Verdict(status) if finished >= steps else Verdict(Status.FAILED, short)
+    if exit_code < 0:
+        return Verdict(status, f"the job was killed by {signal.Signals(-exit_code).name}")
+    return Verdict(status, f"the job ended with exit code {exit_code}")
+
+
+def lost_head(trial: Trial) -> bool:
+    """Whether Ray has ended the job because its head was gone, which it does without an exception."""
+    return any(_NO_HEAD in line for line in _read_end(trial.log).splitlines()[-_LAST_WORDS:])
+
+
+def explain(trial: Trial, verdict: Verdict) -> Verdict:
+    """The verdict, its reason replaced by the job's own exception where it wrote one."""
+    if verdict.status in (Status.DONE, Status.TIMEOUT, Status.INTERRUPTED):
+        return verdict
+    return Verdict(verdict.status, _last_exception(_read_end(trial.error), trial) or verdict.reason)
+
+
+def was_tracing(trial: Trial) -> bool:
+    """Whether the job had done all its steps when it ended, and was tracing kernels."""
+    return trial.read_progress().get("stage") == TRACING
+
+
+def write_end(trial: Trial, verdict: Verdict, memory: Callable[[], MemoryAdvice]) -> None:
+    """Write a launch's `status` and, when it is not done, its `error.txt`: reason, advice, what the job left.
+
+    Args:
+        trial: the launch.
+        verdict: how it ended.
+        memory: what the plan knows about its memory, asked for when that ran out.
+    """
+    if verdict.status is not Status.DONE:
+        written, printed = _read_end(trial.error), _read_end(trial.log)
+        parts = [f"{verdict.status}: {verdict.reason}\nwhat to do: {_ADVICE[verdict.status]}"]
+        if verdict.status is Status.OOM:
+            parts.append("--- memory by device ---\n" + "\n".join(describe_use(trial, written, memory())))
+        if verdict.status is Status.INTERRUPTED:
+            printed, written = printed.partition(_TRACEBACK)[0].strip(), ""  # what it says of being stopped
+        if written:
+            parts.append(f"--- what the job left ---\n{written}")
+            printed = printed.partition(_TRACEBACK)[0].strip()  # it is the same one
+        if printed:
+            parts.append(f"--- the last lines of train.log ---\n{printed}")
+        write_atomically(trial.error, "\n\n".join(parts) + "\n")
+    trial.set_status(verdict.status)
+
+
+def _last_exception(text: str, trial: Trial) -> str | None:
+    """The last exception that a text names, without its module, and the device whose worker it is about."""
+    found = [match for line in text.splitlines() if (match := _EXCEPTION.match(line.strip()))]
+    if not found:
+        return None
+    reason = f"{found[-1]['name']}: {found[-1]['text']}"
+    pids = _DEAD_WORKER.findall(text)
+    device = next((row["device"] for row in read_jsonl(trial.processes) if str(row["pid"]) in pids), None)
+    return reason if device is None else f"{reason} (worker of {device})"
+
+
+def _read_end(path: Path) -> str:
+    """The last lines of a file; nothing when it is not there."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - _LOG_BYTES))
+            lines = stream.read().decode("utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    return "\n".join(lines[-_LOG_LINES:]).strip()

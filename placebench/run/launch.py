@@ -1,0 +1,186 @@
+"""One launch: its processes started fresh, watched until they end, ended when they must, and nothing left behind."""
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from placebench.host.compile_cache import remove_empty_cache
+from placebench.host.ownership import RunRecord
+from placebench.host.processes import LaunchMark, oom_kills, stop_process
+from placebench.plan.plan import Plan, PlannedLaunch
+from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, Trial, write_json
+from placebench.run.failures import CLUSTER_CHANGED, Verdict, explain, judge, lost_head, was_tracing, write_end
+from placebench.run.memory_use import memory_advice
+from placebench.run.processes import LaunchProcesses
+from placebench.run.progress import activity
+from placebench.run.walltime import LaunchWall, launch_wall
+from placebench.run.watch import LaunchState, TrialWatch
+from placebench.sessions.ray_cluster.clocks import clock_notes
+from placebench.sessions.ray_cluster.discovery import Cluster
+from placebench.spec.devices import device_to_dict
+from placebench.spec.placed import placed_workload
+from placebench.spec.text import format_seconds
+
+JOB = (sys.executable, "-m", "placebench.jobs.ppo")
+SAMPLER = (sys.executable, "-m", "placebench.telemetry.sampler")
+
+_POLL_S = 0.1
+# Together with the report of what is there, a run that is stopped ends within ten seconds.
+_JOB_GRACE_S = 3.0
+_SAMPLER_GRACE_S = 2.0
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """How a launch ended.
+
+    Attributes:
+        status: the word in its `status` file.
+        reason: one line on why it is not done; None when it is.
+        wall: where its time went.
+        notes: what else the user should know, one line each.
+        ends_run: whether launches after it would fail alike: the cluster is not any more what it was.
+    """
+
+    status: Status
+    reason: str | None
+    wall: LaunchWall
+    notes: tuple[str, ...]
+    ends_run: bool = False
+
+
+class Launcher:
+    """Runs the launches of one run.
+
+    Args:
+        plan: the run.
+        record: keeps by what the processes of the launch are known, for the case that this process is killed.
+        job: command of the training job; the trial's folder becomes its last argument.
+        stop: why the run must end now; None while it need not.
+    """
+
+    def __init__(self, plan: Plan, record: RunRecord, job: Sequence[str], stop: Callable[[], str | None]) -> None:
+        self._plan, self._record, self._job, self._stop = plan, record, job, stop
+
+    def run(self, launch: PlannedLaunch, trial: Trial, on_state: Callable[[LaunchState], None]) -> LaunchResult:
+        """Run one launch from its first process until the last one is gone.
+
+        Args:
+            launch: what to run.
+            trial: an empty folder for it.
+            on_state: called several times a second with the launch's state.
+        """
+        started, kills = time.monotonic(), oom_kills()
+        with contextlib.ExitStack() as behind:
+            behind.callback(remove_empty_cache)  # a job that is killed cannot
+            processes = behind.enter_context(LaunchProcesses(self._record))
+            write_json(trial.launch_file, self._describe(launch, processes.mark))
+            trial.set_status(Status.RUNNING)
+            sampler = self._start_sampler(trial, processes)
+            job = processes.start([*self._job, str(trial.path)], trial.log)
+            end = self._watch(job, TrialWatch(trial), on_state)
+            stop_process(job, _JOB_GRACE_S)
+            job_ended = time.monotonic()
+            notes = _end_sampler(sampler, trial) + clock_notes(trial)
+        no_head = end.status is Status.FAILED and lost_head(trial)
+        if no_head:
+            end = self._headless()
+        elif end.status is Status.FAILED and oom_kills() > kills:
+            end = Verdict(Status.OOM, "the kernel killed a process because memory ran out")
+        notes += tuple(
+            f"process {process.pid} of the launch does not end even by SIGKILL" for process in processes.left
+        )
+        ends_run = job.returncode in CLUSTER_CHANGED or (no_head and self._plan.cluster is not None)
+        end = explain(trial, end)
+        if end.status is not Status.DONE and not ends_run and was_tracing(trial):
+            notes += (f"the launch is done but for the trace of its kernels: {end.reason} (see {trial.path})",)
+            end = Verdict(Status.DONE)
+        write_end(trial, end, lambda: memory_advice(self._plan, launch.placement))
+        wall = launch_wall(trial, started, job_ended, time.monotonic())
+        return LaunchResult(end.status, end.reason, wall, notes, ends_run)
+
+    def _start_sampler(self, trial: Trial, processes: LaunchProcesses) -> subprocess.Popen[bytes] | None:
+        hz = 0.0 if self._plan.cluster else self._plan.sample_hz  # on a cluster the job has one started on every node
+        return processes.start([*SAMPLER, str(trial.path), "--hz", f"{hz:g}"], _sampler_log(trial)) if hz else None
+
+    def _watch(
+        self, job: subprocess.Popen[bytes], watch: TrialWatch, on_state: Callable[[LaunchState], None]
+    ) -> Verdict:
+        """Follow the job until it ends, or has to."""
+        while job.poll() is None:
+            state = watch.read()
+            on_state(state)
+            if reason := self._stop():
+                return Verdict(Status.INTERRUPTED, reason)
+            if state.silent_s > self._plan.step_timeout_s:
+                doing = activity(state, self._plan.workload.steps)
+                return Verdict(Status.TIMEOUT, f"no progress for {format_seconds(state.silent_s)} ({doing})")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.wait(_POLL_S)
+        state = watch.read()
+        on_state(state)
+        end = judge(job.returncode, len(state.step_times), self._plan.workload.steps - self._plan.steps_before)
+        # A signal to all processes at once, as a cancelled batch job gets it, may end the job before it is seen here.
+        if end.status is not Status.DONE and (reason := self._stop()):
+            return Verdict(Status.INTERRUPTED, reason)
+        return end
+
+    def _headless(self) -> Verdict:
+        """What it means that Ray's head is gone."""
+        if not isinstance(self._plan.cluster, Cluster):
+            return Verdict(Status.FAILED, "the head of the launch's own Ray (gcs_server) was killed")
+        address = self._plan.cluster.address
+        return Verdict(
+            Status.DEVICE_LOST,
+            f"the head of the Ray cluster does not answer any more (--ray-address {address}): start it again, and the"
+            " nodes with it",
+        )
+
+    def _describe(self, launch: PlannedLaunch, mark: LaunchMark) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "round": launch.round,
+            "placement": launch.placement.to_dict(),
+            "devices": [device_to_dict(device) for devices in launch.placement.devices.values() for device in devices],
+            "workload": placed_workload(self._plan.workload, launch.placement.placement).model_dump(mode="json"),
+            "ray_temp_dir": str(mark.ray_temp_dir),
+            "cluster": self._plan.cluster.to_dict() if self._plan.cluster else None,
+            "launcher": self._plan.launcher,
+            "sample_hz": self._plan.sample_hz,
+            "step_timeout_s": self._plan.step_timeout_s,
+            "checkpoint_every": self._plan.checkpoint_every,
+            "resume_from": str(self._plan.start.path) if self._plan.start else None,
+        }
+
+
+def _end_sampler(sampler: subprocess.Popen[bytes] | None, trial: Trial) -> tuple[str, ...]:
+    """End the sampler in order; returns a note when it has not lasted until now."""
+    if sampler is None:
+        return ()
+    lasted = sampler.poll() is None
+    stop_process(sampler, _SAMPLER_GRACE_S)
+    log = _sampler_log(trial)
+    if lasted and not log.stat().st_size:
+        log.unlink()
+    return () if lasted else (f"the sampler ended before its launch, device figures are missing: see {log}",)
+
+
+def _sampler_log(trial: Trial) -> Path:
+    return trial.path / "sampler.log"
+
+
+def fresh_trial(folder: RunFolder, round_number: int, placement: str) -> Trial:
+    """An empty trial folder; an earlier try that was not done moves to `trials/replaced/`."""
+    trial = folder.trial(round_number, placement)
+    if trial.path.exists():
+        replaced = trial.path.parent / "replaced"
+        replaced.mkdir(exist_ok=True)
+        tries = sum(1 for _ in replaced.glob(f"{trial.path.name}.*"))
+        trial.path.rename(replaced / f"{trial.path.name}.{tries + 1}")
+    trial.path.mkdir(parents=True)
+    return trial

@@ -1,0 +1,89 @@
+"""Who held a device's memory when a launch ran out of it: samples, the allocator's figures, the estimate."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from placebench.plan.plan import Plan
+from placebench.predict.fitting import describe_memory
+from placebench.predict.memory import MemoryEstimate
+from placebench.record.folder import HELD, Trial, read_jsonl
+from placebench.spec.bound import BoundPlacement
+from placebench.spec.text import format_bytes
+
+# What torch says of its allocator when it is refused memory.
+_ALLOCATOR = re.compile(
+    r"(?:this process has (?P<process>[\d.]+ \w+) memory in use\. )?Of the allocated memory (?P<allocated>[\d.]+ \w+)"
+    r" is allocated by PyTorch.*?(?P<reserved>[\d.]+ \w+) is reserved by PyTorch but unallocated",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class MemoryAdvice:
+    """What the plan knows about a launch's memory.
+
+    Attributes:
+        estimates: of each of its devices by id.
+        relief: what lowers the estimate most, one line each.
+    """
+
+    estimates: Mapping[str, MemoryEstimate]
+    relief: Sequence[str]
+
+
+def memory_advice(plan: Plan, bound: BoundPlacement) -> MemoryAdvice:
+    """The plan's knowledge about one of its placements."""
+    estimates = {
+        device.id: plan.memory[bound.name, pool] for pool, devices in bound.devices.items() for device in devices
+    }
+    return MemoryAdvice(estimates, plan.relief(bound))
+
+
+def describe_use(trial: Trial, error: str, advice: MemoryAdvice) -> Iterator[str]:
+    """Lines on what every device's memory held, and on what would lower it.
+
+    Args:
+        trial: the launch.
+        error: what the job wrote about its end.
+        advice: what the plan knows.
+    """
+    last: dict[str, int] = {}
+    highest: dict[str, int] = {}
+    for row in read_jsonl(trial.device_samples):
+        if row["kind"] == "sample" and row["memory_bytes"] is not None:
+            last[row["device"]] = row["memory_bytes"]
+            highest[row["device"]] = max(highest.get(row["device"], 0), row["memory_bytes"])
+    allocated, reserved = _allocator_peaks(trial)
+    for device in dict.fromkeys((*advice.estimates, *last)):
+        parts: list[str] = []
+        if device in last:
+            parts.append(
+                f"in use {format_bytes(last[device])} at the last sample, {format_bytes(highest[device])} at most"
+            )
+        if device in allocated:
+            torch = f"torch allocated {format_bytes(allocated[device])} and reserved {format_bytes(reserved[device])}"
+            parts.append(f"{torch} at most in a finished phase")
+        if device in advice.estimates:
+            parts.append(f"estimated {describe_memory(advice.estimates[device])}")
+        yield f"{device}: {'; '.join(parts)}"
+    if match := _ALLOCATOR.search(error):
+        process = f"the process held {match['process']}, " if match["process"] else ""
+        yield (
+            f"when it was refused: {process}torch had {match['allocated']} allocated and {match['reserved']} reserved"
+            " but free; the rest is the engine's, NCCL's and the driver's"
+        )
+    # An exception and those that it led to tell the same.
+    yield from dict.fromkeys(line for line in error.splitlines() if line.startswith(HELD))
+    yield from (f"would lower the estimate: {line}" for line in advice.relief)
+
+
+def _allocator_peaks(trial: Trial) -> tuple[dict[str, int], dict[str, int]]:
+    """The highest allocated and reserved bytes of each device that finished phases have seen."""
+    allocated: dict[str, int] = {}
+    reserved: dict[str, int] = {}
+    for span in read_jsonl(trial.spans):
+        for key, peaks in (("memory_peak_bytes", allocated), ("memory_reserved_bytes", reserved)):
+            if span.get(key) is not None:
+                peaks[span["device"]] = max(peaks.get(span["device"], 0), span[key])
+    return allocated, reserved

@@ -1,0 +1,77 @@
+"""The processes of one launch: started, marked, and gone once it is left."""
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from placebench.host import child
+from placebench.host.ownership import RunRecord
+from placebench.host.processes import (
+    TOKEN_VARIABLE,
+    LaunchMark,
+    ProcessId,
+    kill_processes,
+    launch_processes,
+    ray_temp_dir,
+    remove_ray_temp_dir,
+)
+
+
+class LaunchProcesses:
+    """Starts the processes of one launch; once it is left, nothing of the launch is there any more.
+
+    Args:
+        record: told by what the processes are known before and after each is started.
+
+    Attributes:
+        mark: by what they are known.
+        left: after leaving: processes that even SIGKILL has not ended, as a rule none.
+    """
+
+    def __init__(self, record: RunRecord) -> None:
+        token = secrets.token_hex(16)
+        self.mark = LaunchMark(token, ray_temp_dir(token))
+        self.left: list[psutil.Process] = []
+        self._record = record
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        self._record.write(self.mark)
+        self.mark.ray_temp_dir.mkdir(mode=0o700)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.left = kill_processes(lambda: launch_processes(self.mark))
+        for process in self._started:
+            process.poll()
+        remove_ray_temp_dir(self.mark.ray_temp_dir)
+        self._record.write(None)
+
+    def start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """Start a command in a session of its own, to be killed by the kernel when this process dies.
+
+        Args:
+            command: program and arguments.
+            log: file for its stdout and stderr.
+        """
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, TOKEN_VARIABLE: self.mark.token},
+            )
+        self._started.append(process)
+        if known := ProcessId.of(process.pid):
+            self.mark = replace(self.mark, recorded=(*self.mark.recorded, known))
+            self._record.write(self.mark)
+        return process

@@ -1,0 +1,252 @@
+"""All launches of a run, round by round, and what becomes of the run when one fails or the user stops it."""
+
+import contextlib
+import errno
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from placebench.errors import InterruptedRunError, LaunchError, PlacebenchError, TimeLimitError, UsageError
+from placebench.host.ownership import live_runs, own_run
+from placebench.host.signals import StopSignals
+from placebench.plan.checks import full_disks
+from placebench.plan.plan import Plan, PlannedLaunch
+from placebench.record.folder import RunFolder, Status
+from placebench.run.display import Display
+from placebench.run.launch import JOB, Launcher, LaunchResult, fresh_trial
+from placebench.run.manifest import Manifest
+from placebench.run.progress import LaunchPosition, time_left
+from placebench.run.walltime import LaunchWall
+from placebench.run.watch import LaunchState
+
+Width = Callable[[Path, int], float]
+TIME_LIMIT = "the time limit has passed"
+# What a disk that could be written when the run began may come to.
+_NOT_WRITABLE = (errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended.
+
+    Attributes:
+        folder: the run's folder.
+        done: launches that are done, earlier starts of the run included.
+        total: launches that it was to have.
+        failures: launches that are not done, as folder and reason.
+        stopped_by: why it ended early; None when it did not.
+        late_signal: the signal that came when no launch was left to stop; None without one.
+    """
+
+    folder: Path
+    done: int
+    total: int
+    failures: tuple[tuple[Path, str], ...]
+    stopped_by: str | None
+    late_signal: signal.Signals | None = None
+
+    def raise_unless_done(self) -> None:
+        """Say what is missing.
+
+        Raises:
+            TimeLimitError: the time limit has passed.
+            InterruptedRunError: the user has stopped it.
+            LaunchError: a launch has failed.
+        """
+        resume = f"go on with placebench run --resume {self.folder}"
+        if self.stopped_by is not None:
+            kind = TimeLimitError if self.stopped_by == TIME_LIMIT else InterruptedRunError
+            raise kind(f"{self.stopped_by}: {self.done} of {self.total} launches are done; {resume}")
+        if self.failures:
+            path, reason = self.failures[0]
+            raise LaunchError(
+                f"{len(self.failures)} of {self.total} launches failed, the first with: {reason} (see"
+                f" {path / 'error.txt'}); {resume}"
+            )
+
+
+def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, job: Sequence[str] = JOB) -> RunResult:
+    """Run a plan's launches; whatever is done by the end of it stays.
+
+    Args:
+        plan: what to run.
+        command: the command line, for `run.json`.
+        display: told what goes on.
+        width: how far the ends of the widest headline interval of a run folder lie apart after so many of its rounds;
+            asked only with `--rounds auto`.
+        job: command of the training job; the trial's folder becomes its last argument.
+
+    Raises:
+        UsageError: the run's folder has come into being since the plan was made.
+        PlacebenchError: no space is left, or the folder is moved meanwhile.
+    """
+    path = plan.folder.path
+    with StopSignals() as signals, display, _lost_files_are_an_error(path):
+        others = live_runs()
+        _make_folder(plan)
+        with own_run(path) as record:
+            for other in others:
+                display.note(f"another run goes on here ({other}): each slows the other down")
+            for note in plan.notes:
+                display.note(note)
+            stop = _StopReason(signals, plan.time_limit_s)
+            run = _Run(plan, Manifest(plan, command), Launcher(plan, record, job, stop), display, width)
+            result = run.go(stop)
+    is_late = result.stopped_by in (None, TIME_LIMIT)
+    return replace(result, late_signal=signals.received if is_late else None)
+
+
+class _StopReason:
+    """Why the run must end now: a signal, or its time limit; None while it need not."""
+
+    def __init__(self, signals: StopSignals, limit_s: float | None) -> None:
+        self._signals = signals
+        self._deadline = None if limit_s is None else time.monotonic() + limit_s
+
+    def __call__(self) -> str | None:
+        if self._signals.received is not None:
+            return f"stopped by {self._signals.received.name}"
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            return TIME_LIMIT
+        return None
+
+
+class _Run:
+    """A run under way."""
+
+    def __init__(self, plan: Plan, manifest: Manifest, launcher: Launcher, display: Display, width: Width) -> None:
+        self._plan, self._manifest, self._launcher, self._display = plan, manifest, launcher, display
+        self._width = width
+        self._expected_rounds = plan.rounds
+        self._finished: dict[str, list[LaunchWall]] = {}
+        self._done = len(plan.done)
+        self._failures: list[tuple[Path, str]] = []
+
+    def go(self, stop: _StopReason) -> RunResult:
+        """Run what is to come; the manifest says failed unless it comes to an end in order."""
+        status = Status.FAILED
+        try:
+            self._run_rounds(stop)
+            enough = self._plan.auto is None
+            while not enough and not self._failures and not stop():
+                if self._add_round():
+                    self._run_rounds(stop)
+                else:
+                    enough = True
+            ended = stop() if self._done < self._plan.total or not enough else None
+            status = Status.INTERRUPTED if ended else Status.FAILED if self._failures else Status.DONE
+        finally:
+            self._manifest.finish(status)
+        return RunResult(self._plan.folder.path, self._done, self._plan.total, tuple(self._failures), ended)
+
+    def _run_rounds(self, stop: _StopReason) -> None:
+        launches = self._plan.launches
+        for index, launch in enumerate(launches):
+            if stop():
+                break
+            if self._run(launch, index, launches).ends_run:
+                break
+
+    def _add_round(self) -> bool:
+        """Add a round to the plan, unless the number is fixed or there is a reason to stop; the display is told."""
+        plan, auto = self._plan, self._plan.auto
+        if auto is None:
+            return False
+        before, now = (self._width(plan.folder.path, rounds) for rounds in (plan.rounds - 1, plan.rounds))
+        seconds = self._manifest.launches_s / plan.rounds
+        reason = auto.reason_to_stop(plan.rounds, before, now, self._manifest.elapsed_s, seconds)
+        if reason is None:
+            every = ((number, bound.name) for number in range(1, plan.rounds + 1) for bound in plan.placements)
+            self._expected_rounds = max(auto.expected_rounds(plan.rounds, now), plan.rounds + 1)
+            self._plan = replace(plan, rounds=plan.rounds + 1, done=frozenset(every))
+            self._manifest.extend(self._plan)
+            return True
+        self._display.note(reason)
+        return False
+
+    def _run(self, launch: PlannedLaunch, index: int, launches: Sequence[PlannedLaunch]) -> LaunchResult:
+        plan, name = self._plan, launch.placement.name
+        to_add = max(self._expected_rounds - plan.rounds, 0)
+        remaining = [later.placement.name for later in launches[index + 1 :]]
+        remaining += [bound.name for bound in plan.placements] * to_add
+        number = plan.total - len(launches) + index + 1
+        total, rounds = plan.total + to_add * len(plan.placements), plan.rounds + to_add
+        labels = {d.id: f"{d.kind}:{d.index}" for devices in launch.placement.devices.values() for d in devices}
+        self._display.begin(
+            LaunchPosition(
+                number,
+                total,
+                launch.round,
+                rounds,
+                name,
+                plan.workload.steps,
+                labels,
+                plan.steps_before,
+                is_estimate=plan.auto is not None,
+            )
+        )
+        steps = plan.workload.steps - plan.steps_before
+
+        def show(state: LaunchState) -> None:
+            self._display.update(state, time_left(self._finished, name, state, steps, remaining))
+
+        trial = fresh_trial(plan.folder, launch.round, name)
+        result = self._launcher.run(launch, trial, show)
+        self._manifest.add(launch, trial, result.status, result.wall)
+        self._display.end(result.status, result.wall.total_s, result.reason)
+        for note in result.notes:
+            self._display.note(note)
+        self._keep(result, name, trial.path)
+        return result
+
+    def _keep(self, result: LaunchResult, name: str, path: Path) -> None:
+        if result.status is Status.DONE:
+            self._done += 1
+            self._finished.setdefault(name, []).append(result.wall)
+        elif result.status is not Status.INTERRUPTED:
+            self._failures.append((path, f"{result.status}, {result.reason}"))
+            for reason in full_disks(self._plan.folder.path):
+                raise PlacebenchError(f"{reason}, then go on with placebench run --resume {self._plan.folder.path}")
+
+
+def _make_folder(plan: Plan) -> None:
+    try:
+        plan.folder.path.mkdir(parents=True, exist_ok=plan.resumed)
+    except FileExistsError:
+        raise UsageError(f"{plan.folder.path} is there already: choose another --name or --out") from None
+
+
+@contextlib.contextmanager
+def _lost_files_are_an_error(path: Path) -> Iterator[None]:
+    """Tell in one line that the disk is full or cannot be written, or that the run's folder is not there any more.
+
+    Raises:
+        PlacebenchError: one of these.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        if path.is_dir():
+            raise
+        raise PlacebenchError(
+            f"{path} was moved or removed while the run went on: where it still is, go on with placebench run --resume"
+        ) from error
+    except OSError as error:
+        if error.errno in _NOT_WRITABLE and RunFolder(path).run_file.exists():
+            raise PlacebenchError(
+                f"{error.filename or path}: {error.strerror}: see to the disk, then go on with placebench run"
+                f" --resume {path}"
+            ) from error
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        go_on = f"go on with placebench run --resume {path}"
+        if not RunFolder(path).run_file.exists():
+            with contextlib.suppress(OSError):
+                path.rmdir()  # nothing has begun in it
+            go_on = "start the run again"
+        raise PlacebenchError(
+            f"no space left for {path} or in {tempfile.gettempdir()}: free some, then {go_on}"
+        ) from error

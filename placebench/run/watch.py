@@ -1,0 +1,81 @@
+"""What a launch is doing, read from the files that its job and its sampler write."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from placebench.record.folder import JsonlTail, Trial
+
+
+@dataclass(frozen=True)
+class DeviceLoad:
+    """A device's last sample.
+
+    Attributes:
+        device: the device's id.
+        util: busy share, 0 to 1; None when the source does not know.
+        memory_bytes: memory in use; None when the source does not know.
+    """
+
+    device: str
+    util: float | None
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class LaunchState:
+    """A launch as it stands now.
+
+    Attributes:
+        stage: what the job is doing: `step`, or a stage of starting and stopping; empty before it has said so.
+        step: the step it works on, counted from 1; 0 before the first.
+        running: phases that run now.
+        step_times: seconds of every finished step.
+        loads: the last sample of every device.
+        elapsed_s: seconds since the launch began.
+        silent_s: seconds since the job last showed progress.
+    """
+
+    stage: str
+    step: int
+    running: tuple[str, ...]
+    step_times: tuple[float, ...]
+    loads: tuple[DeviceLoad, ...]
+    elapsed_s: float
+    silent_s: float
+
+
+class TrialWatch:
+    """Follows the files of a launch that runs."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._steps = JsonlTail(trial.steps)
+        self._samples = JsonlTail(trial.device_samples)
+        self._step_times: list[float] = []
+        self._loads: dict[str, DeviceLoad] = {}
+        self._progress: dict[str, Any] = {}
+        self._begun = self._changed = time.monotonic()
+
+    def read(self) -> LaunchState:
+        """The launch's state; finished steps and changes of phase count as progress, printed text does not."""
+        progress = self._trial.read_progress()
+        steps = self._steps.read()
+        now = time.monotonic()
+        if steps or progress != self._progress:
+            self._changed = now
+        self._progress = progress
+        self._step_times += [float(step["metrics"]["timing_s/step"]) for step in steps]
+        for sample in self._samples.read():
+            if sample["kind"] == "sample":
+                device = str(sample["device"])
+                self._loads[device] = DeviceLoad(device, sample["util"], sample["memory_bytes"])
+        return LaunchState(
+            stage=str(progress.get("stage", "")),
+            step=int(progress.get("step", 0)),
+            running=tuple(progress.get("running", ())),
+            step_times=tuple(self._step_times),
+            loads=tuple(self._loads.values()),
+            elapsed_s=now - self._begun,
+            silent_s=now - self._changed,
+        )

@@ -1,0 +1,1 @@
+"""Where workers run: a Ray of the launch's own, an existing Ray cluster, torchrun."""

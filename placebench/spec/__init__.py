@@ -1,0 +1,1 @@
+"""Vocabulary, pure: placements, workloads, the step graph, shapes of models, devices as data."""

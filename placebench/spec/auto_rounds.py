@@ -1,0 +1,88 @@
+"""`--rounds auto`: how many rounds a run gets when its intervals, not the user, decide.
+
+Rounds are added until every headline interval is narrow enough, never until something is significant: looking at
+verdicts again and again finds differences that are not there. Even a width, looked at after every round, stops a little
+too often when the launches happen to agree. So the first look is at `FIRST_LOOK` rounds, and the round after a look
+that was content is still run: docs/statistics.md has the coverage that remains.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+DEFAULT_ROUNDS = 3
+FIRST_LOOK = 6
+DEFAULT_PRECISION = 0.05
+# Finer than any host is quiet; the rounds that a width is expected to take grow without bound towards 0.
+LEAST_PRECISION = 1e-4
+DEFAULT_MAX_ROUNDS = 20
+# More than anybody waits for; a plan holds every one of its launches.
+MOST_ROUNDS = 10_000
+
+
+@dataclass(frozen=True)
+class AutoRounds:
+    """When a run with `--rounds auto` ends.
+
+    Attributes:
+        precision: how far the ends of a headline interval may lie apart, as a fraction: high / low - 1.
+        max_rounds: the most rounds, whatever the intervals.
+        max_time_s: no round begins that would end later than so many seconds of the run; None for no limit.
+    """
+
+    precision: float = DEFAULT_PRECISION
+    max_rounds: int = DEFAULT_MAX_ROUNDS
+    max_time_s: float | None = None
+
+    @property
+    def least_rounds(self) -> int:
+        """The rounds that are run in any case."""
+        return min(FIRST_LOOK + 1, self.max_rounds)
+
+    def reason_to_stop(
+        self, rounds: int, width_before: float, width: float, elapsed_s: float, round_s: float
+    ) -> str | None:
+        """Why no round is added, in words; None to add one.
+
+        Args:
+            rounds: that are done.
+            width_before: of the widest headline interval of all but the last of them; infinite without one.
+            width: the same of all of them, which is told and decides nothing.
+            elapsed_s: seconds that the run has taken so far.
+            round_s: seconds that a round takes.
+        """
+        if rounds >= self.max_rounds:
+            return f"{rounds} rounds, the most that --max-rounds allows: {self._told(width)}"
+        if self.max_time_s is not None and elapsed_s + round_s > self.max_time_s:
+            return f"{rounds} rounds; another would pass --max-time: {self._told(width)}"
+        if rounds >= self.least_rounds and width_before <= self.precision:
+            return (
+                f"{rounds} rounds, precise enough: the widest headline interval spanned {width_before:.1%} after"
+                f" {rounds - 1} rounds and spans {width:.1%} now, --precision is {self.precision:.1%}"
+            )
+        return None
+
+    def _told(self, width: float) -> str:
+        spans = f"the widest headline interval spans {width:.1%}" if math.isfinite(width) else "there is no interval"
+        return f"{spans}, --precision is {self.precision:.1%}"
+
+    def expected_rounds(self, rounds: int, width: float) -> int:
+        """How many rounds it will be, by the width that so many had: a width shrinks with the root of their number."""
+        if not math.isfinite(width) or width <= 0:
+            return max(rounds, self.least_rounds)
+        needed = math.ceil(rounds * (math.log1p(width) / math.log1p(self.precision)) ** 2) + 1
+        return min(max(needed, rounds, self.least_rounds), max(self.max_rounds, rounds))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in `run.json`."""
+        return asdict(self)
+
+
+def auto_rounds_from(content: Mapping[str, Any] | None) -> AutoRounds | None:
+    """What `to_dict` wrote; None where a run has a fixed number of rounds.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not that.
+    """
+    return None if content is None else AutoRounds(**{**content, "precision": float(content["precision"])})

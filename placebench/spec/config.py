@@ -1,0 +1,138 @@
+"""Reading YAML and `key=value` settings, with errors that name file, line and key."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from placebench.errors import Reasons, UsageError
+from placebench.spec.reading import read_text
+
+# What yaml lets through: a date that is none, a number of thousands of digits, brackets nested by the thousand.
+_UNREADABLE_VALUE = (ValueError, RecursionError)
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice, of which yaml takes the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[object] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else key)
+        return super().construct_mapping(node, deep)
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds one mapping.
+
+    Raises:
+        UsageError: the file cannot be read, is not YAML (with the line), or holds something else.
+    """
+    text = read_text(path)
+    try:
+        content = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise UsageError(f"{path}{where}: {problem}") from None
+    except _UNREADABLE_VALUE as error:
+        raise UsageError(f"{path}: cannot read its values: {error}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: must hold keys and values, found {type(content).__name__}")
+    return content
+
+
+def find_line(path: Path, key: str) -> int | None:
+    """The line, counted from 1, on which a YAML file sets a dotted key, by sections or as one word; else None."""
+    node: yaml.Node | None = yaml.compose(path.read_text(encoding="utf-8"))
+    line, left = None, key
+    while left:
+        part, _, below = left.partition(".")
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        found = {name.value: (name.start_mark.line + 1, value) for name, value in pairs if name.value in (left, part)}
+        if left in found:
+            return int(found[left][0])
+        line, node = found.get(part, (None, None))
+        left = below
+    return line
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
+    """Turn `a.b=1` settings into a nested mapping; values are read as YAML (`true`, `1e-3`, `[1, 2]`).
+
+    Raises:
+        UsageError: one line for every setting without `=`, with an unreadable value, or with a value for what is a
+            section elsewhere.
+    """
+    reasons = Reasons()
+    content, _ = read_settings(settings, reasons)
+    reasons.raise_any()
+    return content
+
+
+def read_settings(settings: Iterable[str], reasons: Reasons) -> tuple[dict[str, Any], frozenset[str]]:
+    """As `parse_settings`, but what is wrong goes to `reasons`; returns the others, and the keys of the wrong ones."""
+    content: dict[str, Any] = {}
+    wrong: set[str] = set()
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not all(part.strip() for part in key.split(".")):
+            reasons.add([f"--set {setting!r}: write key=value, for example --set batch.size=32"])
+            wrong.add(key.strip())
+            continue
+        try:
+            value = yaml.safe_load(text)
+        except (yaml.YAMLError, *_UNREADABLE_VALUE):
+            reasons.add([f"--set {setting!r}: cannot read the value {text!r}"])
+            wrong.add(key.strip())
+            continue
+        if isinstance(value, str):
+            value = _number(value)
+        values[key.strip()] = value
+    for key, value in values.items():
+        below = next((other for other in values if other.startswith(f"{key}.")), None)
+        if below and not isinstance(value, Mapping):
+            reasons.add([f"--set {key}: is a section of --set {below}, and no value: leave one of them out"])
+            wrong.add(key)
+            continue
+        content = merge(content, nest(key.split("."), value))
+    return content, frozenset(wrong)
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay `over` on `base`, section by section; values of `over` win."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def nest(keys: Sequence[str], value: Any) -> dict[str, Any]:
+    """A value below a path of keys: `["a", "b"], 1` → `{"a": {"b": 1}}`."""
+    for key in reversed(keys):
+        value = {key: value}
+    return dict(value)
+
+
+def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a nested mapping by dotted key: `{"a": {"b": 1}}` → `{"a.b": 1}`."""
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        values |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return values
+
+
+def _number(text: str) -> str | float:
+    """YAML 1.1 reads `1e-3` as text; a user means the number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text

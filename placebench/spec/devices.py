@@ -1,0 +1,141 @@
+"""Devices as data: what `--devices` asks for, what a run has, and how its records name them."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any, Literal, get_args
+
+from placebench.errors import UsageError
+
+Kind = Literal["cpu", "gpu"]
+
+MAX_CPU_DEVICES = 64
+_MAX_DESCRIBED = 4096
+_SPEC = re.compile(
+    r"(?P<kind>cpu|gpu)(:(?P<count>[1-9][0-9]{0,5})(x(?P<nodes>[1-9][0-9]{0,5}))?(@(?P<gib>[1-9][0-9]{0,5})GiB)?)?"
+)
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU, or one CPU device.
+
+    Attributes:
+        id: UUID of a GPU, `cpu:N` of a CPU device, on a Ray cluster with its node's name in front; unique in a run.
+        kind: `gpu` or `cpu`.
+        index: NVML's index of a GPU, N of a CPU device.
+        node: hostname; on a Ray cluster the node's name there.
+        name: product name of GPU or processor.
+        memory_bytes: memory of a GPU; of a CPU device its equal share of the memory this process may use.
+        cores: ids of the cores a CPU device's process is pinned to; empty for a GPU.
+    """
+
+    id: str
+    kind: Kind
+    index: int
+    node: str
+    name: str
+    memory_bytes: int
+    cores: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """What `--devices` asks for.
+
+    Attributes:
+        kind: of the devices.
+        count: on each node; None takes what is there.
+        nodes: of a host or cluster that is only described, for a plan; None for this host.
+        memory_bytes: of each of the devices described; None for 80 GiB a GPU, and as here for CPU devices.
+    """
+
+    kind: Kind
+    count: int | None = None
+    nodes: int | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def is_described(self) -> bool:
+        """Whether the devices are described, not looked for."""
+        return self.nodes is not None or self.memory_bytes is not None
+
+    def __str__(self) -> str:
+        count = "" if self.count is None else f":{self.count}"
+        nodes = "" if self.nodes is None else f"x{self.nodes}"
+        memory = "" if self.memory_bytes is None else f"@{self.memory_bytes >> 30}GiB"
+        return f"{self.kind}{count}{nodes}{memory}"
+
+
+def parse_devices(text: str) -> DeviceSpec:
+    """Read `cpu:N`, `gpu:N`, `cpu` or `gpu`; or a description, `gpu:NxM` or `gpu:NxM@GGiB`: N on each of M nodes.
+
+    Raises:
+        UsageError: it is something else, or more devices than make sense.
+    """
+    match = _SPEC.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(
+            f"--devices {text!r}: write cpu:N or gpu:N with N above 0, or cpu or gpu for all there are; for a plan of"
+            " nodes elsewhere gpu:NxM, or gpu:NxM@GGiB with the memory of a device"
+        )
+    count, nodes, gib = (None if match[name] is None else int(match[name]) for name in ("count", "nodes", "gib"))
+    memory = None if gib is None else gib << 30
+    spec = DeviceSpec("cpu" if match["kind"] == "cpu" else "gpu", count, nodes, memory)
+    if spec.is_described and (spec.count or 0) * (spec.nodes or 1) > _MAX_DESCRIBED:
+        raise UsageError(f"--devices {text.strip()}: describe at most {_MAX_DESCRIBED} devices")
+    if spec.kind == "cpu" and (spec.count or 0) > MAX_CPU_DEVICES:
+        raise UsageError(f"--devices {text.strip()}: at most {MAX_CPU_DEVICES} CPU devices; write a smaller number")
+    return spec
+
+
+def index_ranges(indices: Iterable[int]) -> str:
+    """Indices in rising order as text, neighbours together: `0–3,6`."""
+    runs = [[index for _, index in run] for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])]
+    return ",".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def device_to_dict(device: Device) -> dict[str, Any]:
+    """The device as an object of `launch.json` and `run.json`."""
+    return asdict(device) | {"cores": list(device.cores)}
+
+
+def device_from_dict(content: Mapping[str, Any]) -> Device:
+    """The device of an object that `device_to_dict` made; unknown keys are left out.
+
+    Raises:
+        UsageError: a key is missing or its value cannot be.
+    """
+    try:
+        kind = content["kind"]
+        if kind not in get_args(Kind):
+            raise ValueError(f"kind {kind!r} is not one of cpu, gpu")
+        if kind == "cpu" and not content["cores"]:
+            raise ValueError("a CPU device needs cores")
+        return Device(
+            id=str(content["id"]),
+            kind=kind,
+            index=int(content["index"]),
+            node=str(content["node"]),
+            name=str(content["name"]),
+            memory_bytes=int(content["memory_bytes"]),
+            cores=tuple(int(core) for core in content["cores"]),
+        )
+    except KeyError as error:
+        raise UsageError(f"device {content.get('id', content)!r}: key {error} is missing") from None
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"device {content!r}: {error}") from None
+
+
+def devices_per_node(devices: Sequence[Device]) -> tuple[int, ...]:
+    """How many devices each node has, nodes in the order of their first device."""
+    return tuple(len(group) for group in by_node(devices))
+
+
+def by_node(devices: Sequence[Device]) -> list[list[Device]]:
+    """The devices of each node, nodes in the order of their first device."""
+    nodes: dict[str, list[Device]] = {}
+    for device in devices:
+        nodes.setdefault(device.node, []).append(device)
+    return list(nodes.values())

@@ -1,0 +1,27 @@
+"""What starts a launch's workers: Ray, or torchrun for placements of replicas alone."""
+
+from collections.abc import Iterator, Sequence
+
+from placebench.spec.placement import Placement
+
+RAY, TORCHRUN = "ray", "torchrun"
+LAUNCHERS = (RAY, TORCHRUN)
+
+
+def unusable_launcher(launcher: str, placements: Sequence[Placement], ray_address: str | None) -> Iterator[str]:
+    """Why a launcher cannot start a run.
+
+    Args:
+        launcher: one of `LAUNCHERS`.
+        placements: of the run.
+        ray_address: of the Ray cluster that is asked for; None without one.
+    """
+    if launcher != TORCHRUN:
+        return
+    if others := [placement.name for placement in placements if placement.scaling is None]:
+        yield (
+            "--launcher torchrun is for ddp alone, as in --placements ddp:1,ddp:2: leave out"
+            f" {', '.join(others)}, or --launcher"
+        )
+    if ray_address is not None:
+        yield "--launcher torchrun starts no Ray and joins none: leave out --ray-address, or --launcher"

@@ -1,0 +1,256 @@
+"""Reasons why placements cannot run with a workload, each one line with what to do."""
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from math import ceil, inf, lcm
+from typing import get_args
+
+from placebench.errors import UsageError
+from placebench.spec.placed import placed_workload
+from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
+from placebench.spec.presets import LEARNERS
+from placebench.spec.shapes import ModelShape, model_shape
+from placebench.spec.text import slug
+from placebench.spec.workload import MOST, Batch, EngineSize, Workload
+
+_ENGINE_KEYS = frozenset(("rollout.backend", "rollout.tensor_parallel_size"))
+_BATCH_KEYS = frozenset(("batch.size", "batch.mini_batch_size", "batch.group_size"))
+
+
+def impossible_placements(
+    placements: Sequence[Placement],
+    workload: Workload,
+    steps_before: int = 0,
+    unread: Set[str] = frozenset(),
+    others: Sequence[Placement] = (),
+) -> Iterator[str]:
+    """Everything in the way of a run of these placements, before their devices' memory is looked at.
+
+    Args:
+        placements: of the run; what hangs on its devices is not asked of a pool without counts.
+        workload: the job.
+        steps_before: those that are in the checkpoint from which every launch goes on.
+        unread: keys of the workload whose values are not known.
+        others: of the run, which cannot be for another reason already, such as too few devices.
+    """
+    together = (*placements, *others)
+    yield from _shared_folders(together)
+    for placement in together:
+        for reason in (
+            *_separated_rollout(placement),
+            *(_unreached_staleness(placement, workload.steps - steps_before) if "steps" not in unread else ()),
+            *(_idle_pools(placement, workload) if unread.isdisjoint(("reward_model", "data.reward")) else ()),
+            *(_unusable_engines(placement, workload) if unread.isdisjoint(_engine_keys(placement)) else ()),
+        ):
+            yield f"placement {placement.name!r}: {reason}"
+    if unread.isdisjoint(_ENGINE_KEYS | _BATCH_KEYS):
+        yield from _undivided_batches(placements, placements, workload)
+        yield from _undivided_batches(others, together, workload)
+
+
+def _shared_folders(placements: Sequence[Placement]) -> Iterator[str]:
+    folders: dict[str, str] = {}
+    for placement in placements:
+        other = folders.setdefault(slug(placement.name), placement.name)
+        if other != placement.name:
+            yield f"placements {other!r} and {placement.name!r} would share one folder: rename one of them"
+
+
+def _separated_rollout(placement: Placement) -> Iterator[str]:
+    """Engines that share their pool with other roles, and settings of engines that mean nothing there."""
+    staleness, pool = placement.staleness, placement.roles[Role.ROLLOUT]
+    if not placement.has_engines:
+        if placement.inflight_updates:
+            yield "inflight_updates needs engines in a pool of their own: use learners:A+engines:B, or leave it out"
+        return
+    if others := [role.value for role in placement.roles_in(pool) if role is not Role.ROLLOUT]:
+        yield f"engines in {pool} do nothing but generate; let {' and '.join(others)} live in another pool"
+    if staleness and placement.overlap is not Overlap.ALL:
+        yield (
+            f"staleness {staleness} lets engines generate beside everything else, and overlap={placement.overlap}"
+            " forbids that; use overlap=all, or staleness=0"
+        )
+    if placement.inflight_updates and not staleness:
+        yield "inflight_updates changes nothing at staleness 0, where engines wait for new weights; use staleness=1"
+
+
+def _unreached_staleness(placement: Placement, steps: int) -> Iterator[str]:
+    """Weights that would be older than the launch is long; a launch without steps is refused for that."""
+    if 0 < steps <= placement.staleness:
+        yield (
+            f"staleness {placement.staleness} is never reached in a launch of {steps} step{'s' * (steps > 1)}, and"
+            f" would have it generate for more steps than it has; use at most {steps - 1}, or raise --steps"
+        )
+
+
+def _idle_pools(placement: Placement, workload: Workload) -> Iterator[str]:
+    """A pool for a reward function alone, whose devices would do nothing."""
+    pool = placement.roles[Role.REWARD]
+    if workload.reward_model is None and placement.roles_in(pool) == (Role.REWARD,):
+        yield (
+            f"{pool} would be idle: the reward {workload.data.reward} is a function and needs no device; let it live in"
+            " another pool, or set reward_model"
+        )
+
+
+def _unusable_engines(placement: Placement, workload: Workload) -> Iterator[str]:
+    """Engines that their number of devices, the nodes or the model's heads do not allow."""
+    rollout, pool = placed_workload(workload, placement).rollout, placement.pool_of(Role.ROLLOUT)
+    shared_by = rollout.tensor_parallel_size
+    if shared_by not in get_args(EngineSize):
+        yield f"an engine of {shared_by} devices cannot be: {', '.join(map(str, get_args(EngineSize)))} can share one"
+        return
+    where = f"lower {_engine_size_key(placement)}"
+    if placement.scaling is not None and shared_by > 1:
+        yield (
+            f"scaling {placement.scaling} makes each device a full replica that generates for itself, and engines of"
+            f" {shared_by} devices are none; use tensor_parallel: 1, or leave scaling out"
+        )
+        return
+    if rollout.backend == "torch":
+        if (placement.tensor_parallel or 1) > 1:
+            yield f"an engine of {shared_by} devices needs rollout.backend vllm; torch generates on single devices"
+        return
+    if any(count % shared_by for count in pool.counts):
+        yield (
+            f"{_on_nodes(pool)} generate, which engines of {shared_by} do not divide: an engine lies whole on one node;"
+            f" {where}"
+        )
+    shape = _shape(workload.model)
+    if shape is not None:
+        yield from (f"{reason}; {where}" for reason in undivided_heads(shape, workload.model, shared_by))
+
+
+def _engine_keys(placement: Placement) -> Set[str]:
+    """Keys of the workload that its engines hang on."""
+    return {"model", "rollout.backend"} if placement.tensor_parallel else {"model", *_ENGINE_KEYS}
+
+
+def _engine_size_key(placement: Placement) -> str:
+    """Where the user has said how many devices share an engine: in the workload, the word or the file."""
+    if placement.tensor_parallel is None:
+        return "rollout.tensor_parallel_size"
+    return "xtp" if re.fullmatch(LEARNERS.pattern, placement.name.split("/")[0]) else "tensor_parallel"
+
+
+def _on_nodes(pool: Pool) -> str:
+    if len(pool.counts) == 1:
+        return f"{pool.size} devices"
+    return " and ".join(f"{count} devices on node {node}" for node, count in enumerate(pool.counts) if count)
+
+
+def undivided_heads(shape: ModelShape, model: str, shared_by: int) -> Iterator[str]:
+    """Attention heads that an engine's devices cannot share equally.
+
+    Heads of keys and values may be fewer than the devices, which then hold copies of them.
+    """
+    heads, kv_heads = shape.num_attention_heads, shape.num_key_value_heads
+    if heads % shared_by:
+        yield f"an engine of {shared_by} devices does not divide the {heads} attention heads of {model}"
+    elif max(kv_heads, shared_by) % min(kv_heads, shared_by):
+        yield f"an engine of {shared_by} devices does not divide the {kv_heads} key and value heads of {model}"
+
+
+def _shape(model: str) -> ModelShape | None:
+    try:
+        return model_shape(model)
+    except UsageError:
+        return None  # told by the check of the workload
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A pool's devices, which share the sequences of a step equally.
+
+    Attributes:
+        pool: the pool.
+        engines: how many engines its devices are, which generate whole groups and never train; 0 for other pools.
+    """
+
+    pool: Pool
+    engines: int = 0
+
+    def undivided(self, batch: Batch) -> Iterator[str]:
+        """What of a batch cannot be shared so, and by whom."""
+        sizes = {"size": batch.size} if self.engines else {"size": batch.size, "mini_batch_size": batch.mini_batch_size}
+        wrong = [f"batch.{key} {size}" for key, size in sizes.items() if size % self.pool.size]
+        if wrong:
+            yield f"{' and '.join(wrong)} cannot be shared equally by the {self.pool.size} devices of {self.pool.name}"
+        elif self.engines and (groups := batch.size // batch.group_size) % self.engines:
+            yield f"{groups} groups of batch.group_size {batch.group_size} cannot be shared by {self.engines} engines"
+
+
+def _shares(placement: Placement, workload: Workload) -> Iterator[_Share]:
+    rollout = placed_workload(workload, placement).rollout
+    shared_by = rollout.tensor_parallel_size if rollout.backend == "vllm" else 1
+    for pool in placement.pools:
+        is_apart = placement.roles_in(pool.name) == (Role.ROLLOUT,)
+        yield _Share(pool, max(1, pool.size // shared_by) if is_apart else 0)
+
+
+def _all_shares(placements: Sequence[Placement], workload: Workload) -> list[tuple[Placement, _Share]]:
+    return [
+        (placement, share)
+        for placement in placements
+        # With weak scaling the batch is a device's own.
+        if placement.scaling is not Scaling.WEAK
+        for share in _shares(placement, workload)
+        if share.pool.size
+    ]
+
+
+def batch_factors(placements: Sequence[Placement], workload: Workload) -> tuple[int, int]:
+    """What has to divide the batch, and what has to divide the mini-batch, which itself divides the batch."""
+    shares = [share for _, share in _all_shares(placements, workload)]
+    group = workload.batch.group_size
+    engines = [one for share in shares if share.engines for one in (share.pool.size, share.engines * group)]
+    return lcm(group, *engines), lcm(*(share.pool.size for share in shares if not share.engines))
+
+
+def _undivided_batches(
+    placements: Sequence[Placement], together: Sequence[Placement], workload: Workload
+) -> Iterator[str]:
+    """Batches that pools of some placements cannot share equally, with sizes near them that those of all can."""
+    batch = workload.batch
+    shares = _all_shares(placements, workload)
+    refused = [(placement, wrong) for placement, share in shares for wrong in share.undivided(batch)]
+    if not refused:
+        return
+    whole, ranks = batch_factors(together, workload)
+    way_out = "no batch can be shared by all placements; choose counts with common factors"
+    if lcm(whole, ranks) <= MOST:
+        size, mini_batch = _nearest_sizes(batch, whole, ranks)
+        way_out = f"try --batch-size {size} --mini-batch-size {mini_batch}"
+    for placement, wrong in refused:
+        yield f"placement {placement.name!r}: {wrong}; {way_out}"
+
+
+def _nearest_sizes(batch: Batch, whole: int, ranks: int) -> tuple[int, int]:
+    """The sizes of batch and mini-batch nearest to those asked for, by the factors between them.
+
+    Args:
+        batch: as asked for.
+        whole: divides the batch.
+        ranks: divide the mini-batch, which divides the batch.
+    """
+    nearest, least = (0, 0), inf
+    # Every size is a multiple of both, however large they are.
+    away = max(1.0, lcm(whole, ranks) / batch.size)
+    above = ceil(batch.mini_batch_size / ranks) * ranks
+    for mini_batches in (itertools.count(above, ranks), range(above - ranks, 0, -ranks)):
+        for mini_batch in mini_batches:
+            factor = _factor(mini_batch, batch.mini_batch_size)
+            if factor * away >= least:
+                break  # those to come are further away
+            step = lcm(whole, mini_batch)
+            below = batch.size // step * step
+            for size in (below + step, below):
+                if size and factor * _factor(size, batch.size) < least:
+                    nearest, least = (size, mini_batch), factor * _factor(size, batch.size)
+    return nearest
+
+
+def _factor(one: int, other: int) -> float:
+    return max(one, other) / min(one, other)

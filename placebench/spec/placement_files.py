@@ -1,0 +1,168 @@
+"""Placements from YAML: any pools, given per node, and which role lives where.
+
+All keys:
+
+name: critic-apart            # default: the file's name
+pools: {main: [3], apart: [1]}
+roles: {actor: main, rollout: main, ref: main, critic: apart}   # reward: with the critic; under GRPO, with the ref
+overlap: all                  # or none, updates
+staleness: 0
+inflight_updates: false
+tensor_parallel: 1            # devices that share one engine; default: the workload's
+scaling: strong               # of one pool whose devices each hold a full replica
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from placebench.errors import Reasons
+from placebench.spec.config import load_yaml
+from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
+
+KEYS = ("name", "pools", "roles", "overlap", "staleness", "inflight_updates", "tensor_parallel", "scaling")
+
+
+def load_placement(path: Path, nodes: Sequence[int] | None, *, has_critic: bool = True) -> Placement:
+    """Read a placement file.
+
+    Args:
+        path: of the file.
+        nodes: devices of each node; None sees to the file alone, whatever the nodes.
+        has_critic: whether the algorithm trains a critic; without one, the file names none.
+
+    Raises:
+        UsageError: one line for every reason why it is none, or cannot be on these nodes.
+    """
+    return _File(path, load_yaml(path), has_critic, Reasons()).placement(nodes)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A placement file that collects what is wrong with it."""
+
+    path: Path
+    content: Mapping[str, Any]
+    has_critic: bool
+    reasons: Reasons
+
+    def placement(self, nodes: Sequence[int] | None) -> Placement:
+        for key in sorted(set(self.content) - set(KEYS), key=str):
+            self._wrong(f"unknown key {key!r}; a placement has {', '.join(KEYS)}")
+        pools = self._pools(nodes)
+        name, roles = self._name(), self._roles()
+        overlap = self._value("overlap", "one of none, updates, all", lambda value: Overlap(value), Overlap.ALL)
+        staleness = self._value("staleness", "a number of updates, 0 or more", lambda value: _whole(value, 0), 0)
+        inflight = self._value("inflight_updates", "true or false", _truth, False)
+        shared_by = self._value("tensor_parallel", "a number of devices above 0", lambda value: _whole(value, 1), None)
+        scaling = self._value("scaling", "strong or weak", lambda value: Scaling(value), None)
+        if scaling and len(pools) > 1:
+            self._wrong("scaling: belongs to one pool of replicas, and there are several; leave it out")
+        self.reasons.raise_any()
+        return Placement(name, pools, roles, overlap, staleness, inflight, shared_by, scaling)
+
+    def _wrong(self, what: str) -> None:
+        self.reasons.add([f"{self.path}: {what}"])
+
+    def _value(self, key: str, what: str, read: Callable[[Any], Any], default: Any) -> Any:
+        if key not in self.content:
+            return default
+        try:
+            return read(self.content[key])
+        except ValueError:
+            self._wrong(f"{key}: {self.content[key]!r} is not {what}")
+            return default
+
+    def _name(self) -> str:
+        name = self.content.get("name", self.path.stem)
+        if not _is_name(name):
+            self._wrong(f"name: {name!r} {_NO_NAME}")
+        return str(name)
+
+    def _pools(self, nodes: Sequence[int] | None) -> tuple[Pool, ...]:
+        given = self._mapping("pools")
+        for name in given:
+            if not _is_name(name):
+                self._wrong(f"pools: {name!r} {_NO_NAME}")
+        counts = {name: self._counts(name, value, nodes) for name, value in given.items() if _is_name(name)}
+        pools = tuple(Pool(name, given) for name, given in counts.items() if given)
+        for node, have in enumerate(nodes or ()):
+            users = {pool.name: pool.counts[node] for pool in pools if pool.counts[node]}
+            if sum(users.values()) > have:
+                by = ", ".join(f"{name} {count}" for name, count in users.items())
+                self._wrong(f"the pools need {sum(users.values())} devices on node {node} ({by}), there are {have}")
+        return pools
+
+    def _counts(self, name: str, value: Any, nodes: Sequence[int] | None) -> tuple[int, ...]:
+        counts = [value] if isinstance(value, int) else value
+        is_list = isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts)
+        if not is_list or not sum(counts) or (nodes is not None and len(counts) != len(nodes)):
+            here = "" if nodes is None else f", and here is {_plural_nodes(len(nodes))}"
+            self._wrong(f"pools.{name}: {value!r} must be a list with one device count per node{here}")
+            return ()
+        return tuple(counts)
+
+    def _roles(self) -> dict[Role, str]:
+        """The pool of each role; the reward's is the critic's unless said otherwise.
+
+        Without a critic the reference's stands for the critic's, as in the words: nothing is done for it there.
+        """
+        given, pools = self._mapping("roles"), self._mapping("pools")
+        known = {key: str(pool) for key, pool in given.items() if key in tuple(Role)}
+        for role in given.keys() - known.keys():
+            self._wrong(f"roles: unknown role {role!r}; the roles are {', '.join(Role)}")
+        for role, pool in known.items():
+            if pool not in [str(name) for name in pools]:
+                self._wrong(f"roles.{role}: there is no pool {pool!r} under pools")
+        if Role.CRITIC in known and not self.has_critic:
+            self._wrong("roles.critic: the algorithm trains no critic; leave it out")
+        judge = Role.CRITIC if self.has_critic else Role.REF
+        if judge in known:
+            for role in (Role.CRITIC, Role.REWARD):
+                known.setdefault(role, known[judge])
+        missing = [role for role in Role if role not in known and (self.has_critic or role is not Role.CRITIC)]
+        if missing and given and given.keys() <= known.keys():
+            self._wrong(f"roles: {', '.join(missing)} has no pool")
+        elif not missing and set(known.values()) <= {str(name) for name in pools}:
+            for name in filter(_is_name, pools):
+                if name not in known.values():
+                    self._wrong(f"pools.{name}: no role lives there; give it one or leave it out")
+        return {role: known[role] for role in Role if role in known}
+
+    def _mapping(self, key: str) -> Mapping[Any, Any]:
+        value = self.content.get(key)
+        if not isinstance(value, Mapping) or not value:
+            self._wrong(f"{key}: must be a mapping, for example {_EXAMPLES[key]}")
+            return {}
+        return value
+
+
+# Names become folders and stand in messages and tables: none of signs alone, none that ends in a space.
+_NAME = re.compile(r"(?=.{1,60}\Z)\w([\w+=.,:@/ -]*[\w+=.,:@/-])?")
+_NO_NAME = (
+    "must be a short text of letters, digits, spaces and + = . , : @ / -, beginning with a letter or digit and not"
+    " ending with a space"
+)
+_EXAMPLES = {"pools": "pools: {actor_pool: [2], critic_pool: [2]}", "roles": "roles: {actor: actor_pool, …}"}
+
+
+def _plural_nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def _whole(value: Any, least: int) -> int:
+    if type(value) is not int or value < least:
+        raise ValueError(value)
+    return value
+
+
+def _truth(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError(value)
+    return value

@@ -1,0 +1,142 @@
+"""The phases of one training step and what each of them waits for.
+
+One graph serves everything: the controller executes it, the timeline draws it, device samples are
+attributed by it. A placement decides only in which pool a phase runs.
+
+Steps follow each other: a step begins when the one before it is over. Edges reach across. `gen` waits for weights that
+are new enough, which with a staleness above 0 are older than those that the step begins with, so that it runs ahead of
+its step. With engines in a pool of their own the weights' way to them may then go on when its step is over, until the
+actor changes. Without, the actor changes only when it has generated for the step that is `staleness` ahead.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+
+from placebench.spec.placement import Overlap, Role
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One timed part of a step.
+
+    Attributes:
+        name: verl's name of the phase; its metric is `timing_s/<name>`.
+        role: the role whose pool does the work; None when the controller does it.
+        after: the phases whose results it needs.
+        trains: whether it changes weights (`overlap: updates` lets only these run side by side).
+        partner: a role whose pool takes part too, where that is another one.
+        across: phases of other steps that it waits for: name, and how many steps back, below 0 for a later step.
+        outlasts: whether the next step may begin before it is done.
+    """
+
+    name: str
+    role: Role | None
+    after: tuple[str, ...]
+    trains: bool = False
+    partner: Role | None = None
+    across: tuple[tuple[str, int], ...] = ()
+    outlasts: bool = False
+
+
+_STEP: tuple[Phase, ...] = (
+    Phase("gen", Role.ROLLOUT, ()),
+    Phase("sleep", Role.ROLLOUT, ("gen",)),
+    Phase("reward", Role.REWARD, ("gen",)),
+    Phase("old_log_prob", Role.ACTOR, ("gen",)),
+    Phase("ref", Role.REF, ("gen",)),
+    Phase("values", Role.CRITIC, ("gen",)),
+    Phase("adv", None, ("reward", "old_log_prob", "ref", "values")),
+    Phase("update_critic", Role.CRITIC, ("adv",), trains=True),
+    Phase("update_actor", Role.ACTOR, ("adv",), trains=True),
+    Phase("wake_up", Role.ROLLOUT, ("sleep", "update_actor")),
+    Phase("update_weights", Role.ROLLOUT, ("update_actor",), partner=Role.ACTOR),
+)
+# Phases in which the rollout's engine hands its memory to training and takes it again. In the step's order `sleep`
+# comes before all other work of its pool, and `wake_up` after it.
+HAND_OVER = ("sleep", "wake_up")
+
+PHASE_ORDER: tuple[str, ...] = tuple(phase.name for phase in _STEP)
+
+
+def step_graph(
+    *, hands_over: bool, has_critic: bool, staleness: int = 0, has_engines: bool = False
+) -> tuple[Phase, ...]:
+    """The phases of one step.
+
+    Args:
+        hands_over: whether the rollout's engine gives its memory back while its pool trains.
+        has_critic: whether a critic is trained, as in PPO; GRPO's step goes without its phases.
+        staleness: how many updates the weights that generate may lag behind those that the step begins with.
+        has_engines: whether responses are generated in a pool apart from the actor's.
+    """
+    graph = _STEP
+    if not has_critic:
+        graph = _without(graph, {phase.name for phase in graph if phase.role is Role.CRITIC})
+    if not hands_over:
+        graph = _without(graph, HAND_OVER)
+    changes: dict[str, Callable[[Phase], Phase]] = {
+        "gen": lambda phase: replace(phase, across=(("update_weights", staleness + 1),)),
+    }
+    if hands_over:
+        changes["update_weights"] = lambda phase: replace(phase, after=(*phase.after, "wake_up"))
+    if staleness and has_engines:
+        changes["update_weights"] = lambda phase: replace(phase, outlasts=True)
+        changes["update_actor"] = lambda phase: replace(phase, across=(("update_weights", 1),))
+    elif staleness:
+        for name in ("sleep", "update_actor"):
+            changes[name] = lambda phase: replace(phase, across=(("gen", -staleness),))
+    return tuple(changes[phase.name](phase) if phase.name in changes else phase for phase in graph)
+
+
+def _without(graph: Iterable[Phase], names: Collection[str]) -> tuple[Phase, ...]:
+    """The other phases, which no longer wait for those left out."""
+    return tuple(
+        replace(phase, after=tuple(name for name in phase.after if name not in names))
+        for phase in graph
+        if phase.name not in names
+    )
+
+
+def ready_phases(
+    graph: Iterable[Phase], done: frozenset[str], running: frozenset[str], overlap: Overlap
+) -> tuple[Phase, ...]:
+    """Phases that may be submitted now, in the graph's order.
+
+    Args:
+        graph: the step's phases.
+        done: names of finished phases.
+        running: names of phases submitted and not finished.
+        overlap: what may run side by side; phases of one pool queue up in their workers anyway.
+    """
+    phases = tuple(graph)
+    by_name = {phase.name: phase for phase in phases}
+    chosen: list[Phase] = []
+    for phase in phases:
+        if phase.name in done or phase.name in running or not done.issuperset(phase.after):
+            continue
+        busy = [by_name[name] for name in running] + chosen
+        if (
+            overlap is Overlap.ALL
+            or not busy
+            or (overlap is Overlap.UPDATES and phase.trains and all(other.trains for other in busy))
+        ):
+            chosen.append(phase)
+    return tuple(chosen)
+
+
+def graph_among(names: Collection[str], staleness: int = 0, *, has_engines: bool = False) -> tuple[Phase, ...]:
+    """The phases of these names, as a run shows which it had; names that are none of the graph's are left out.
+
+    In place of an input that is not there stand the phases that it would have waited for.
+
+    Args:
+        names: of phases.
+        staleness: as in `step_graph`.
+        has_engines: likewise.
+    """
+    inputs: dict[str, tuple[str, ...]] = {}
+    phases = step_graph(hands_over=True, has_critic=True, staleness=staleness, has_engines=has_engines)
+    for phase in phases:
+        needed = (wanted for name in phase.after for wanted in ((name,) if name in names else inputs[name]))
+        inputs[phase.name] = tuple(dict.fromkeys(needed))
+    return tuple(replace(phase, after=inputs[phase.name]) for phase in phases if phase.name in names)

@@ -1,0 +1,238 @@
+"""The grammar in which a user names placements on the command line.
+
+Grammar:
+
+WORDS     = WORD ("," WORD)*              a comma before a bare count belongs to the word: learners:2,1+engines:5
+WORD      = (PRESET | PATH.yaml) ("/" KEY "=" VALUE)*
+PRESET    = "standard"
+          | "split" [":" COUNT "+" COUNT]
+          | "split@nodes"
+          | "learners:" COUNT ("," COUNT)* "+engines:" COUNT ["xtp" COUNT]
+          | "ddp:" COUNT
+KEY=VALUE = "overlap=" ("none" | "updates" | "all") | "staleness=" NUMBER | "inflight_updates=" ("true" | "false")
+          | "scaling=" ("strong" | "weak")        of ddp alone
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from placebench.errors import Reasons, UsageError
+from placebench.spec.placement import Overlap, Placement, Scaling
+from placebench.spec.placement_files import load_placement
+from placebench.spec.presets import PRESETS, SPLIT, SPLIT_NODES, Nodes, Preset, without_critic
+
+# A comma separates words unless a bare count follows, which is the next node's of the same word.
+_SEPARATOR = re.compile(r",(?!\s*[0-9]+\s*(?:[,+/]|$))")
+_FILE = re.compile(r"(?P<path>.*?\.ya?ml)(?P<settings>(?:/\w+=[^/]*)*)")
+
+_NO_SCALING = "placement {!r}: scaling is a setting of ddp:N; leave it out"
+
+
+def split_words(text: str) -> tuple[str, ...]:
+    """The words of a comma-separated list, white space around them dropped; empty ones are kept."""
+    return tuple(word.strip() for word in _SEPARATOR.split(text))
+
+
+def parse_placements(text: str, nodes: Nodes, *, has_critic: bool = True) -> tuple[Placement, ...]:
+    """Read a comma-separated list of placement words; see `parse_placement`.
+
+    Raises:
+        UsageError: one line for every word that is unknown or cannot be on these nodes, and for names given twice.
+    """
+    reasons = Reasons()
+    placements, _ = readable_placements(text, nodes, reasons, has_critic=has_critic)
+    reasons.raise_any()
+    return placements
+
+
+def readable_placements(
+    text: str, nodes: Nodes | None, reasons: Reasons, *, has_critic: bool | None = True
+) -> tuple[tuple[Placement, ...], tuple[Placement, ...]]:
+    """The placements of a list's words, those that can be and the others as far as they can be read.
+
+    Args:
+        text: words set apart by commas.
+        nodes: devices of each node; None for whatever nodes.
+        reasons: told what is wrong with the others.
+        has_critic: whether the algorithm trains a critic; None where that is not known.
+    """
+    words = split_words(text)
+    if "" in words:
+        reasons.add([f"--placements {text!r} has an empty entry: write for example standard,split"])
+    right: list[Placement] = []
+    others: list[Placement] = []
+    for word in filter(None, words):
+        readings = []
+        for trains_critic in (True, False) if has_critic is None else (has_critic,):
+            of_word = Reasons()
+            readings.append((read_placement(word, nodes, of_word, has_critic=trains_critic), of_word))
+        placement, of_word = min(readings, key=lambda reading: len(reading[1].lines))
+        reasons.add(of_word.lines)
+        if placement:
+            (others if of_word.lines else right).append(placement)
+    names = [placement.name for placement in (*right, *others)]
+    reasons.add(
+        f"placement {name!r} is given twice in --placements {text!r}: name each once"
+        for name in names
+        if names.count(name) > 1
+    )
+    return tuple(right), tuple(others)
+
+
+def parse_placement(word: str, nodes: Nodes | None, *, has_critic: bool = True) -> Placement:
+    """Read one placement word.
+
+    Args:
+        word: as the user writes it.
+        nodes: devices of each node; None for whatever nodes, where pools that take what is there have no counts.
+        has_critic: whether the algorithm trains a critic; without one, `split` puts the reference apart in its place.
+
+    Raises:
+        UsageError: with what is wrong in the word and what would be right, one line for every reason.
+    """
+    reasons = Reasons()
+    placement = read_placement(word, nodes, reasons, has_critic=has_critic)
+    reasons.raise_any()
+    assert placement is not None
+    return placement
+
+
+def read_placement(word: str, nodes: Nodes | None, reasons: Reasons, *, has_critic: bool = True) -> Placement | None:
+    """As `parse_placement`, but what is wrong goes to `reasons`.
+
+    Returns:
+        Where there are too few devices, the placement on as many as it needs; where settings are wrong, the placement
+        without them; None for what is no placement.
+    """
+    parts = reasons.attempt(lambda: _parts(word))
+    if parts is None:
+        return None
+    head, settings = parts
+    changes = _settings(word, settings, reasons)
+    placement = reasons.attempt(lambda: _without_settings(word, head, nodes, has_critic))
+    if placement is None:
+        placement = Reasons().attempt(lambda: _without_settings(word, head, None, has_critic))
+    if placement is None:
+        return None
+    if placement.scaling is None and changes.pop("scaling", None):
+        reasons.add([_NO_SCALING.format(word)])
+    return replace(placement, name="/".join((placement.name, *settings)), **changes)
+
+
+def _parts(word: str) -> tuple[str, list[str]]:
+    """A word without its settings, and these."""
+    if match := _FILE.fullmatch(word):
+        return match["path"], match["settings"].split("/")[1:]
+    _preset(word)  # first of all: behind a slash of what is no placement there need not be settings
+    head, *settings = word.split("/")
+    return head, settings
+
+
+def _without_settings(word: str, head: str, nodes: Nodes | None, has_critic: bool) -> Placement:
+    if names_file(head):
+        return load_placement(Path(head), nodes, has_critic=has_critic)
+    preset, match = _find_preset(word, head)
+    placement = replace(preset.resolve(word, match, nodes), name=head)
+    return placement if has_critic or preset not in (SPLIT, SPLIT_NODES) else without_critic(placement)
+
+
+def names_file(word: str) -> bool:
+    """Whether a word is the path of a placement file, with settings perhaps."""
+    return _FILE.fullmatch(word) is not None
+
+
+def preset_of(word: str) -> Preset | None:
+    """The preset that a word is a form of, or was to be; None for a file, and for any other text."""
+    if names_file(word):
+        return None
+    head = word.split("/")[0]
+    named = [preset for preset in PRESETS if preset.name == re.split("[:@+]", head)[0]]
+    return next((preset for preset in PRESETS if re.fullmatch(preset.pattern, head)), named[0] if named else None)
+
+
+def _preset(word: str) -> Preset:
+    if preset := preset_of(word):
+        return preset
+    forms = ", ".join(one.form for one in PRESETS)
+    raise UsageError(f"unknown placement {word!r}: use {forms}, or a file whose name ends in .yaml")
+
+
+def _find_preset(word: str, head: str) -> tuple[Preset, re.Match[str]]:
+    preset = _preset(word)
+    if match := re.fullmatch(preset.pattern, head):
+        return preset, match
+    raise UsageError(
+        f"placement {word!r}: {head!r} is not of the form {preset.form}, {preset.example}; counts are whole numbers"
+        " above 0"
+    )
+
+
+def _settings(word: str, settings: Sequence[str], reasons: Reasons) -> dict[str, Any]:
+    """Fields of a placement that the settings behind its word change; what is wrong with others goes to `reasons`."""
+    changes: dict[str, Any] = {}
+    wrong: set[str] = set()
+    for setting in settings:
+        key, _, text = setting.partition("=")
+        read = SETTINGS.get(key)
+        value = read.value(text) if read else None
+        if value is None:
+            usual = ", ".join(f"{name}={one.form}" for name, one in SETTINGS.items())
+            reasons.add([f"placement {word!r}: unknown setting {setting!r}; use {usual}"])
+            wrong.add(key)
+        elif key in changes:
+            reasons.add([f"placement {word!r}: {key} is set twice; give it once"])
+            wrong.add(key)
+        changes[key] = value
+    # Whether engines may take weights in flight hangs on staleness, which is not known then.
+    left_out = {*wrong, "inflight_updates"} if "staleness" in wrong else wrong
+    known = {key: value for key, value in changes.items() if key not in left_out}
+    # Whether the batch can be shared hangs on the scaling; under weak scaling nothing has to be.
+    return known | ({"scaling": Scaling.WEAK} if "scaling" in wrong else {})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What may follow a word.
+
+    Attributes:
+        form: of its value.
+        reading: what it means, in one line.
+        value: of a text; None for a text that is none.
+    """
+
+    form: str
+    reading: str
+    value: Callable[[str], Any]
+
+
+def _choice(values: type[StrEnum]) -> Callable[[str], Any]:
+    return lambda text: values(text) if text in tuple(values) else None
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "overlap": Setting(
+        "none|updates|all",
+        "what may run side by side in different pools: nothing; both updates; everything (the default)",
+        _choice(Overlap),
+    ),
+    "staleness": Setting(
+        "K",
+        "updates by which the weights that generate may lag behind; 0 (the default) is strictly synchronous",
+        # Any number, so that one that is too large is refused for that; Python reads none of more digits.
+        lambda text: int(text) if re.fullmatch("[0-9]{1,4300}", text) else None,
+    ),
+    "inflight_updates": Setting(
+        "true|false",
+        "whether engines go on generating while they take new weights; false (the default): they pause",
+        {"true": True, "false": False}.get,
+    ),
+    "scaling": Setting(
+        "strong|weak",
+        "of ddp: strong (the default) keeps the batch of a step, weak keeps the batch of a device",
+        _choice(Scaling),
+    ),
+}

@@ -1,0 +1,203 @@
+"""What is given of a workload, laid over the preset of its model: a workload, or every reason why it is none.
+
+A YAML file goes over the preset, options and `--set key=value` over the file.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from placebench.errors import Reasons
+from placebench.spec.config import merge
+from placebench.spec.shapes import PRESETS
+from placebench.spec.workload import EACH_ALONE, SECTIONS, SMALL_MODEL, Workload, keys_below, workload_keys
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_Location = tuple[int | str, ...]
+
+# What a model of real size starts from: verl's learning rates, one epoch, 512 + 512 tokens, bf16, vLLM.
+REAL_MODEL: Mapping[str, Any] = {
+    "precision": "bfloat16",
+    "sharding": "shard",
+    "torch_compile": True,
+    "rollout": {"backend": "vllm"},
+    "batch": {
+        "size": 256,
+        "mini_batch_size": 128,
+        "micro_batch_tokens": 16_384,
+        "max_prompt_length": 512,
+        "max_response_length": 512,
+    },
+    "algorithm": {"epochs": 1, "entropy_coeff": 0.0},
+    "optimizer": {"actor_lr": 1e-6, "critic_lr": 1e-5},
+}
+# The KL to the reference is a loss, and advantages are used as they are (Shao et al. 2024, arXiv:2402.03300).
+GRPO: Mapping[str, Any] = {
+    "batch": {"group_size": 8},
+    "algorithm": {"kl_in_reward": False, "kl_loss": True, "kl_estimator": "k3", "whiten_advantages": False},
+}
+# Programming problems, judged by running what was written; the lengths suit a model whose tokens are characters.
+CODE: Mapping[str, Any] = {
+    "data": {"reward": "code_tests"},
+    "batch": {"max_prompt_length": 128, "max_response_length": 64},
+}
+# With random weights nothing is learned, and lengths would be noise: prompts and responses are as long as can be.
+RANDOM_WEIGHTS: Mapping[str, Any] = {"data": {"fill_prompts": True}, "rollout": {"ignore_eos": True}}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A workload as far as it can be read.
+
+    Attributes:
+        workload: with defaults in place of what could not be read; its values need not go together.
+        unread: dotted keys whose values are not known, since what sets them is wrong.
+        conflicting: dotted keys whose values do not go together.
+    """
+
+    workload: Workload
+    unread: frozenset[str]
+    conflicting: frozenset[str]
+
+
+def build_workload(content: Mapping[str, Any], origin: str | Callable[[str], str] = "workload") -> Workload:
+    """Lay a nested mapping on the preset of its model and validate the result.
+
+    Args:
+        content: sections and values as in the YAML file.
+        origin: what to call the source in an error message, or what tells it for a dotted key.
+
+    Raises:
+        UsageError: one line for every reason, with the wrong key, what is wrong and the value found.
+    """
+    reasons = Reasons()
+    reading = read_workload(content, reasons, origin)
+    reasons.raise_any()
+    return reading.workload
+
+
+def read_workload(
+    content: Mapping[str, Any],
+    reasons: Reasons,
+    origin: str | Callable[[str], str] = "workload",
+    unread: frozenset[str] = frozenset(),
+) -> Reading:
+    """As `build_workload`, but what is wrong goes to `reasons`, and all else is read.
+
+    Args:
+        content: sections and values as in the YAML file.
+        reasons: told one line for every wrong value, and for all that do not go together.
+        origin: what to call the source in an error message, or what tells it for a dotted key.
+        unread: dotted keys that are set to what nobody could read.
+    """
+    wrong, given = set(unread), content
+    source = (lambda _: origin) if isinstance(origin, str) else origin
+    content = _over_presets(content)
+    try:
+        workload = Workload.model_validate(content, context=EACH_ALONE)
+    except ValidationError as error:
+        for one in error.errors():
+            location = one["loc"]
+            reasons.add([f"{source(_dotted(location))}: {_told(one)}"])
+            if one["type"] == "extra_forbidden":
+                wrong |= {key for key in _near(location)[:1] if not gives(given, key)}
+            else:
+                wrong |= keys_below(_dotted(location[:2]))
+        workload = Workload.model_validate(
+            _without(content, [one["loc"] for one in error.errors()]), context=EACH_ALONE
+        )
+    if "model" in wrong:  # whose presets would say the rest
+        wrong |= {key for key in workload_keys() if not gives(given, key)}
+    parts = {name: getattr(workload, name) for name in SECTIONS} | {"workload": workload}
+    conflicts = [(place, conflict) for place, part in parts.items() for conflict in part.conflicts()]
+    reasons.add(
+        f"{source(place)}: {place}: {conflict.reason}"
+        for place, conflict in conflicts
+        if wrong.isdisjoint(conflict.keys)
+    )
+    conflicting = {key for _, conflict in conflicts for key in conflict.keys}
+    return Reading(workload, frozenset(wrong), frozenset(conflicting))
+
+
+def _over_presets(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The content over what its model, algorithm and prompts start from."""
+    model = content.get("model", SMALL_MODEL)
+    if model != SMALL_MODEL:
+        is_preset = isinstance(model, str) and model in PRESETS
+        content = merge(merge(REAL_MODEL, RANDOM_WEIGHTS if is_preset else {}), content)
+    if not asks_for_critic(content):
+        content = merge(GRPO, content)
+    data = content.get("data")
+    if isinstance(data, Mapping) and data.get("source") == "code":
+        content = merge(CODE, content)
+    return content
+
+
+def _told(error: "ErrorDetails") -> str:
+    """What is wrong with one value, in words."""
+    key = _dotted(error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {key!r}{_suggestion(error['loc'])}"
+    value = error["input"] if not isinstance(error["input"], Mapping) else None
+    found = f" (got {value!r})" if value is not None else ""
+    message = error["msg"]
+    return f"{key}: {message[0].lower() + message[1:]}{found}"
+
+
+def _dotted(location: _Location) -> str:
+    return ".".join(map(str, location))
+
+
+def gives(content: Mapping[str, Any], key: str) -> bool:
+    """Whether a content sets a dotted key."""
+    section, _, name = key.rpartition(".")
+    below = content.get(section, {}) if section else content
+    return isinstance(below, Mapping) and name in below
+
+
+def _without(content: Mapping[str, Any], locations: Iterable[_Location]) -> dict[str, Any]:
+    """A content without its wrong values; locations below a value leave all of it out.
+
+    Keys that are no text are left out too: a location has their text alone.
+    """
+    left: dict[str, Any] = {
+        name: {key: below for key, below in value.items() if isinstance(key, str)}
+        if isinstance(value, Mapping)
+        else value
+        for name, value in content.items()
+        if isinstance(name, str)
+    }
+    for name, *below in locations:
+        if below and isinstance(section := left.get(str(name)), Mapping):
+            left[str(name)] = {key: value for key, value in section.items() if key != below[0]}
+        else:
+            left.pop(str(name), None)
+    return left
+
+
+def asks_for_critic(content: Mapping[str, Any]) -> bool:
+    """Whether a workload's content, right or wrong, is of an algorithm that trains a critic."""
+    algorithm = content.get("algorithm")
+    return not (isinstance(algorithm, Mapping) and algorithm.get("name") == "grpo")
+
+
+def _suggestion(location: _Location) -> str:
+    best = _near(location)[:1]
+    if best and "." in best[0] and "." in str(location[-1]):
+        section, _, key = best[0].partition(".")
+        return f"; write it as a section, {section}: {{{key}: ...}}"
+    return f"; did you mean {best[0]!r}?" if best else f"; the keys are {', '.join(workload_keys())}"
+
+
+def _near(location: _Location) -> list[str]:
+    """Keys that an unknown one may have been meant to be, the nearest first."""
+    import difflib
+
+    # A dotted key of the file says all of where it belongs, in a section too.
+    wanted = str(location[-1]) if "." in str(location[-1]) else _dotted(location)
+    near = difflib.get_close_matches(wanted, workload_keys(), n=1)
+    return near or [key for key in workload_keys() if key.rsplit(".", 1)[-1] == str(location[-1])]

@@ -1,0 +1,1 @@
+"""What is trained on: data, rewards, the sandbox for code tests, the tokenizer."""

@@ -1,0 +1,85 @@
+"""Text to tokens: characters for models with random weights, the model's own tokenizer for real ones."""
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from placebench.errors import UsageError
+from placebench.spec.shapes import PRESETS
+
+CHARACTERS = "0123456789+-*/=()<>.,:;?! abcdefghijklmnopqrstuvwxyz"
+
+
+class Tokenizer(Protocol):
+    """What the job needs of a tokenizer."""
+
+    eos_token_id: int
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a prompt."""
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Text of a response, special tokens left out."""
+
+
+class CharacterTokenizer:
+    """One token a character, for models with random weights; token 0 ends a sequence.
+
+    Tokens that stand for no character (a model's vocabulary is larger) decode to a replacement character.
+    """
+
+    eos_token_id = 0
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of lower-case text.
+
+        Raises:
+            UsageError: a character has no token.
+        """
+        unknown = sorted(set(text.lower()) - set(CHARACTERS))
+        if unknown:
+            raise UsageError(
+                f"prompt {text!r}: {unknown[0]!r} has no token in a model with random weights;"
+                f" use {CHARACTERS!r} only, or a real model with --model"
+            )
+        return [CHARACTERS.index(character) + 1 for character in text.lower()]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Characters of the tokens; the end token is left out."""
+        return "".join(
+            CHARACTERS[token - 1] if token <= len(CHARACTERS) else "\N{REPLACEMENT CHARACTER}"
+            for token in tokens
+            if token != self.eos_token_id
+        )
+
+
+class ModelTokenizer:
+    """The tokenizer saved with a real model, through transformers."""
+
+    def __init__(self, model: str) -> None:
+        import transformers
+
+        try:
+            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(model)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--model {model}: no tokenizer can be loaded: {str(error).splitlines()[0]}") from None
+        if self._tokenizer.eos_token_id is None:
+            raise UsageError(f"--model {model}: its tokenizer has no end-of-sequence token")
+        self.eos_token_id = int(self._tokenizer.eos_token_id)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a prompt, as one user message where the model has a chat template."""
+        if self._tokenizer.chat_template:
+            message = [{"role": "user", "content": text}]
+            return list(
+                self._tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)["input_ids"]
+            )
+        return list(self._tokenizer(text)["input_ids"])
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Text of a response, special tokens left out."""
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+
+def load_tokenizer(model: str) -> Tokenizer:
+    """The tokenizer of a preset (characters) or of a saved model."""
+    return CharacterTokenizer() if model in PRESETS else ModelTokenizer(model)

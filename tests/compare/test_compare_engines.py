@@ -1,0 +1,90 @@
+"""Engines and trainer in the comparison: numbers worked by hand, and the sentence on who waits."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from placebench.compare.engines import measure_engines, side_rates, slower_side
+from placebench.compare.read.run import Launch
+from placebench.compare.statistics.estimates import Ratio
+from placebench.compare.statistics.measured import ADDITIVE, MEANS, Measured
+from placebench.record.folder import Status, Trial
+
+COUNTED = {
+    "timing_s/step": 2.0,
+    "perf/total_num_tokens": 900,
+    "training/trainer_wait_s": 0.5,
+    "training/engine_wait_s": 0.25,
+    "training/queue_mean": 4.0,
+    "training/lag_mean": 1.0,
+    "training/dropped_sequences": 8,
+    "training/generated_tokens": 1200,
+    "training/generating_s": 1.5,
+}
+
+
+class Side(Measured):
+    """A side of a comparison with these numbers in its only launch."""
+
+    def __init__(self, numbers: Mapping[str, float]) -> None:
+        self.launch_values = pd.DataFrame([numbers])
+        self.ratios: Mapping[str, Ratio | None] = {}
+
+    @property
+    def name(self) -> str:
+        return "apart"
+
+
+def launch(folder: Path, *steps: Mapping[str, float]) -> Launch:
+    rows = [json.dumps({"step": number, "wall": 0.0, "metrics": step}) for number, step in enumerate(steps, start=1)]
+    (folder / "steps.jsonl").write_text("\n".join(rows) + "\n")
+    return Launch(Trial(folder), 1, "apart", Status.DONE, 0)
+
+
+def test_rates_are_those_of_the_time_in_which_a_side_works(tmp_path: Path) -> None:
+    # What was generated in the second step is finished in the third.
+    other = COUNTED | {"training/generated_tokens": 0}
+    measured = pd.DataFrame({"step_time": [2.0, 2.0]}, index=pd.Index([1, 2], name="step"))
+    steps = measure_engines(measured, launch(tmp_path, COUNTED, other))
+    assert all(str(key).startswith((*ADDITIVE, *MEANS)) for key in steps)
+    numbers = {str(key): float(value) for key, value in steps.mean().items()}
+    assert numbers["flow/dropped"] == 8
+    assert side_rates(numbers) == {
+        "trainer_tokens_per_s": 900 / (2.0 - 0.5),
+        "engine_tokens_per_s": pytest.approx(600 / 1.5),
+    }
+
+
+def test_without_engines_of_their_own_there_are_no_such_numbers(tmp_path: Path) -> None:
+    measured = pd.DataFrame({"step_time": [2.0]}, index=pd.Index([1], name="step"))
+    plain = launch(tmp_path, {"timing_s/step": 2.0, "perf/total_num_tokens": 900})
+    assert measure_engines(measured, plain).columns.empty
+    assert side_rates({"step_time": 2.0}) == {}
+    assert slower_side(Side({"step_time": 2.0}), 0) is None
+
+
+@pytest.mark.parametrize(
+    ("learners", "engines", "staleness", "said"),
+    [
+        (0.5, 0.0, 1, "the engines are the slower side, where a device more would help first"),
+        (0.0, 0.5, 1, "the learners are the slower side, where a device more would help first"),
+        (0.01, 0.02, 1, "neither side waits for the other to speak of"),
+        (0.5, 1.0, 0, "at staleness 0 they take turns"),
+    ],
+)
+def test_the_side_that_does_not_wait_is_the_slower_one(
+    learners: float, engines: float, staleness: int, said: str
+) -> None:
+    numbers = {
+        "step_time": 2.0,
+        "queues/trainer_wait": learners,
+        "queues/engine_wait": engines,
+        "flow/lag": float(staleness),
+    }
+    sentence = slower_side(Side(numbers), staleness)
+    assert sentence is not None
+    assert sentence.startswith("In apart, learners wait ")
+    assert sentence.endswith(f"{said}.")

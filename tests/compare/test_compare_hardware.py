@@ -1,0 +1,186 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+from synthetic_run import GIB, GPU_SAMPLES, STANDARD, SyntheticRun, gpu_run
+
+from placebench.compare.comparison import compare_run
+from placebench.compare.explain.caveats import caveats
+from placebench.compare.read.run_reading import load_run
+from placebench.record.folder import append_jsonl, read_jsonl
+
+
+def warnings(path: Path, **changes: Any) -> list[str]:
+    return list(caveats(compare_run(gpu_run(**changes).write(path / "run"))))
+
+
+def test_a_clean_run_has_no_warnings(tmp_path: Path) -> None:
+    assert warnings(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"),
+    [
+        (pynvml.nvmlClocksEventReasonSwPowerCap, ["the power cap"]),
+        (pynvml.nvmlClocksEventReasonSwThermalSlowdown, ["a thermal slowdown by the driver"]),
+        (
+            pynvml.nvmlClocksEventReasonHwSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown,
+            ["a hardware slowdown", "a thermal slowdown by the hardware"],
+        ),
+        (pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown, ["the power brake"]),
+        (pynvml.nvmlClocksEventReasonGpuIdle | pynvml.nvmlClocksEventReasonApplicationsClocksSetting, []),
+    ],
+)
+def test_limits_are_named_with_their_share(tmp_path: Path, bits: int, words: list[str]) -> None:
+    found = warnings(tmp_path, samples=GPU_SAMPLES | {"event_reasons": bits})
+    assert found == [
+        f"{name}: {word} held clocks down in 100 % of the samples" for name in ("standard", "split") for word in words
+    ]
+
+
+def rewrite_samples(path: Path, trials: str, **values: Any) -> Path:
+    """Change every sample of some launches."""
+    for file in path.glob(f"trials/{trials}/devices.jsonl"):
+        lines = [line | values if line["kind"] == "sample" else line for line in read_jsonl(file)]
+        with file.open("w") as stream:
+            for line in lines:
+                append_jsonl(stream, line)
+    return path
+
+
+@pytest.mark.parametrize(("clock", "warned"), [(1870, False), (1800, True), (1950, True)])
+def test_clocks_that_differ_between_placements(tmp_path: Path, clock: int, warned: bool) -> None:
+    path = rewrite_samples(gpu_run().write(tmp_path / "run"), "*-split", clock_sm_mhz=clock)
+    more = 100 * (clock / 1900 - 1)
+    line = (
+        f"The SM clocks differ: {clock:,} MHz under split, 1,900 MHz under standard ({more:+.1f} %) in the same phases."
+    )
+    assert list(caveats(compare_run(path))) == [line] * warned
+
+
+def test_a_phase_of_two_pools_has_no_clock_to_compare(tmp_path: Path) -> None:
+    """Pools that send and that take weights do other work under one name; the other phases still tell."""
+    path = rewrite_samples(gpu_run().write(tmp_path / "run"), "*-split", clock_sm_mhz=1800)
+    for file in path.glob("trials/*-split/spans.jsonl"):
+        spans = list(read_jsonl(file))
+        critic = next(span for span in spans if span["pool"] == "critic_pool" and span["device"] != "controller")
+        moved = {"pool": "critic_pool", "device": critic["device"]}
+        with file.open("w") as stream:
+            for span in spans + [span | moved for span in spans if span["phase"] == "gen"]:
+                append_jsonl(stream, span)
+    assert any("The SM clocks differ: 1,800 MHz under split" in line for line in caveats(compare_run(path)))
+
+
+def test_clocks_while_waiting_do_not_count(tmp_path: Path) -> None:
+    """In `split` cpu:1 waits while responses are generated: its clock then says nothing of the work."""
+    path = gpu_run(rounds=1, pace=lambda *_: 1.0).write(tmp_path / "run")
+    (file,) = path.glob("trials/01-split/devices.jsonl")
+    lines = list(read_jsonl(file))
+    first_step = 1000 + 3.0 + 2 * 2 * 1.83
+    with file.open("w") as stream:
+        for line in lines:
+            if line["kind"] == "sample" and line["device"] == "cpu:1":
+                since_start = (line["mono"] - first_step) % 1.83
+                if 0.2 < since_start < 0.9:
+                    line["clock_sm_mhz"] = 345
+            append_jsonl(stream, line)
+    assert not any("clocks differ" in line for line in caveats(compare_run(path)))
+
+
+def test_a_device_whose_clock_is_below_its_peers(tmp_path: Path) -> None:
+    found = warnings(tmp_path, device_samples={"cpu:1": {"clock_sm_mhz": 1700}}, layouts={"standard": STANDARD})
+    assert found == ["standard: gpu:1 ran at 1,700 MHz, the other devices of its pool at 1,900"]
+
+
+def slow_device(path: Path, run: SyntheticRun, factor: float, rounds: range) -> list[str]:
+    run = replace(run, layouts={"standard": STANDARD})
+    run.write(path / "run")
+    for round_ in rounds:
+        file = path / "run" / "trials" / f"{round_:02d}-standard" / "spans.jsonl"
+        lines = list(read_jsonl(file))
+        with file.open("w") as stream:
+            for line in lines:
+                if (line["device"], line["phase"]) == ("cpu:1", "update_actor"):
+                    line["start_mono"] = line["end_mono"] - factor * (line["end_mono"] - line["start_mono"])
+                append_jsonl(stream, line)
+    return list(caveats(compare_run(path / "run")))
+
+
+def test_a_device_that_takes_longer_for_the_same_work_in_every_launch(tmp_path: Path) -> None:
+    found = slow_device(tmp_path, gpu_run(), 1.1, range(1, 4))
+    assert found == [
+        "standard: gpu:1 takes 10 % longer for update_actor than the other devices of its pool, in every launch"
+    ]
+
+
+def test_one_slow_launch_or_unequal_work_is_no_slow_device(tmp_path: Path) -> None:
+    assert slow_device(tmp_path / "one", gpu_run(), 1.1, range(1, 3)) == []
+    assert slow_device(tmp_path / "little", gpu_run(), 1.03, range(1, 4)) == []
+    drawn = gpu_run(workload={"model": "qwen2.5-1.5b", "rollout": {"ignore_eos": False}})
+    assert slow_device(tmp_path / "drawn", drawn, 1.1, range(1, 4)) == []
+
+
+def test_processes_of_others_are_told_by_memory_and_by_count(tmp_path: Path) -> None:
+    layouts = {"standard": STANDARD}
+    used = {"cpu:0": {"memory_bytes": 5 * GIB}}
+    assert warnings(tmp_path / "memory", layouts=layouts, rounds=1, device_samples=used) == [
+        "round 1 standard: gpu:0 had 5.00 GiB in use before the launch: another process"
+    ]
+    shared = {"cpu:1": {"earlier_processes": 2, "compute_processes": 3}}
+    assert warnings(tmp_path / "shared", layouts=layouts, rounds=1, device_samples=shared) == [
+        "round 1 standard: gpu:1 was shared with 2 processes from before the launch"
+    ]
+
+
+@pytest.mark.parametrize("comes", [0.0, 1010.5], ids=["while the job starts", "during the measured steps"])
+def test_a_process_that_comes_after_the_sampler_and_stays(tmp_path: Path, comes: float) -> None:
+    path = gpu_run(layouts={"standard": STANDARD}, rounds=1).write(tmp_path / "run")
+    (file,) = path.glob("trials/*/devices.jsonl")
+    lines = list(read_jsonl(file))
+    with file.open("w") as stream:
+        for line in lines:
+            if line["kind"] == "sample" and line["device"] == "cpu:0":
+                line["compute_processes"] = 2 if line["mono"] > comes else None if line["mono"] > 1010 else 1
+            append_jsonl(stream, line)
+    assert list(caveats(compare_run(path))) == [
+        "round 1 standard: gpu:0 had 1 process beside the job's own in the measured steps: another job"
+    ]
+
+
+def test_devices_without_gpm_are_named_once_with_the_reason(tmp_path: Path) -> None:
+    samples = {key: value for key, value in GPU_SAMPLES.items() if not key.endswith("_activity")}
+    absent = {"gpm": False, "gpm_absent": {"cpu:1": "the device does not support it"}}
+    assert warnings(tmp_path, samples=samples, header=absent) == [
+        "Device load is NVML's: a device that spins in a waiting kernel reads 100 %.",
+        "No GPM on gpu:1 (the device does not support it): its activity of SMs, tensor cores and memory is not known.",
+    ]
+
+
+def test_samplers_of_several_nodes_are_read_together(tmp_path: Path) -> None:
+    path = gpu_run(layouts={"standard": STANDARD}, rounds=1, missed=40).write(tmp_path / "run")
+    (file,) = path.glob("trials/*/devices.jsonl")
+    lines = list(read_jsonl(file))
+    second = {**lines[0], "node": "other", "gpm": False, "gpm_absent": {"cpu:1": "it has none"}}
+    footer = lines[-1]
+    for last, found in (({**footer, "missed": 0}, (2 * footer["ticks"], 40)), (None, (None, None))):
+        with file.open("w") as stream:
+            for line in (second, *lines, *([last] if last else [])):
+                append_jsonl(stream, line)
+        sampling = load_run(path).launches[0].sampling
+        assert (sampling.source, sampling.gpm_absent) == ("nvml", {"cpu:1": "it has none"})
+        assert (sampling.ticks, sampling.missed) == found
+
+
+def test_phases_of_a_pool_sum_joules_and_take_the_highest_peak(tmp_path: Path) -> None:
+    run = gpu_run(rounds=2, pace=lambda *_: 1.0, device_samples={"cpu:1": {"tensor_activity": 0.75}})
+    standard, split = compare_run(run.write(tmp_path / "run")).results
+    pools = standard.phase_pools.set_index("phase")
+    update = pools.loc["update_actor"]
+    assert (update["pool"], update["devices"]) == ("global_pool", 2)
+    assert update["tensor_activity"] == pytest.approx(0.5, abs=0.02)
+    assert update["energy_j"] == pytest.approx(2 * 400 * 0.24)
+    assert update["allocated_bytes"] == 3 * GIB
+    assert update["peak_memory_bytes"] == pytest.approx(0.75 * GIB)
+    assert set(split.phase_pools["pool"]) == {"actor_pool", "critic_pool"}

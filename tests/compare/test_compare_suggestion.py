@@ -1,0 +1,236 @@
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from synthetic_run import GIB, Layout, SyntheticRun
+
+from placebench.compare.comparison import compare_run
+from placebench.compare.explain.suggestion import NOTHING_LEFT, Suggestion, suggest
+from placebench.compare.measure.phase_times import forecaster
+from placebench.predict.forecast import PhaseTimes, walk
+from placebench.record.folder import Status
+from placebench.report.build import build_report, show
+from placebench.report.schema import Summary
+from placebench.spec.placement import Overlap
+from placebench.spec.stepgraph import graph_among
+from placebench.spec.words import parse_placement
+
+# Seconds of each phase on n devices: fixed + divided / n.
+PHASES = {
+    "gen": (0.8, 0.4),
+    "old_log_prob": (0.05, 0.2),
+    "ref": (0.05, 0.2),
+    "values": (0.04, 0.04),
+    "adv": (0.01, 0.0),
+    "update_critic": (0.15, 0.2),
+    "update_actor": (0.3, 1.2),
+    "update_weights": (0.01, 0.0),
+}
+GAP_S = 0.02
+DEVICES = ("cpu:0", "cpu:1", "cpu:2", "cpu:3")
+
+
+def layout(word: str, phases: Mapping[str, tuple[float, float]] = PHASES) -> Layout:
+    """What a placement of four devices would measure if its phases scale as told."""
+    placement = parse_placement(word, [4])
+    graph = graph_among(list(phases))
+    pools = {phase.name: placement.pool_of(phase.role) if phase.role else None for phase in graph}
+    seconds = {
+        name: phases[name][0] + phases[name][1] / pool.size if pool else phases[name][0] for name, pool in pools.items()
+    }
+    busy = {name: pool.name if pool else "" for name, pool in pools.items()}
+    times = walk(graph, seconds, busy, placement.overlap)
+    bound, left = {}, list(DEVICES)
+    for pool in placement.pools:
+        bound[pool.name], left = tuple(left[: pool.size]), left[pool.size :]
+    roles = {role.value: pool for role, pool in placement.roles.items()}
+    end = max(end for _, end in times.values()) + GAP_S
+    return Layout(bound, roles, times, end, overlap=placement.overlap.value)
+
+
+def suggestion(
+    tmp_path: Path, *words: str, batch: int = 96, phases: Mapping[str, tuple[float, float]] = PHASES
+) -> Suggestion:
+    workload = {"model": "tiny", "batch": {"size": batch, "mini_batch_size": batch}}
+    layouts = {word: layout(word, phases) for word in words}
+    run = SyntheticRun(layouts, rounds=2, workload=workload, pace=lambda *_: 1.0)
+    found = suggest(compare_run(run.write(tmp_path / "run")))
+    assert found is not None
+    return found
+
+
+def test_idle_critic_devices_are_given_to_the_actor(tmp_path: Path) -> None:
+    found = suggestion(tmp_path, "standard", "split")
+    assert found.placement == "split:3+1"
+    # standard: 0.9 + 0.1 + 0.1 + 0.05 + 0.01 + 0.2 + 0.6 + 0.01 + 0.02; split:3+1: 0.933 + 2 × 0.1167 + 0.01 + 0.7 + …
+    assert found.text == (
+        "Try next: split:3+1. It is expected to take about 1.91 s a step against 1.99 s of standard: in split, the"
+        " devices of critic_pool wait 86 % of the step and 1 device can be spared. Some of its pools are of sizes"
+        " beyond those measured, so this is a rough forecast."
+    )
+    expected = {one.placement: one for one in found.forecasts}
+    assert [expected["standard"].expected_s, expected["standard"].measured_s] == pytest.approx([1.99, 1.99])
+    by_hand = 0.8 + 0.4 / 3 + 2 * (0.05 + 0.2 / 3) + 0.01 + 0.7 + 0.01 + GAP_S
+    assert expected["split:3+1"].expected_s == pytest.approx(by_hand)
+    assert expected["split:3+1"].measured_s is None
+
+
+def test_the_suggestion_stands_in_every_form_of_the_report(tmp_path: Path) -> None:
+    workload = {"model": "tiny", "batch": {"size": 96, "mini_batch_size": 96}}
+    run = SyntheticRun({word: layout(word) for word in ("standard", "split")}, rounds=2, workload=workload)
+    paths = build_report(run.write(tmp_path / "run"))
+    console = Console(file=io.StringIO(), width=200)
+    show(tmp_path / "run", console)
+    assert isinstance(console.file, io.StringIO)
+    for text in (paths.markdown.read_text(), paths.html.read_text(), console.file.getvalue()):
+        assert "Try next: split:3+1. It is expected to take about 1.9" in text
+    assert re.search(r"^\| split:3\+1 \| 1\.9\d s \| – \|$", paths.markdown.read_text(), re.MULTILINE)
+    told = Summary.model_validate_json(paths.summary.read_text()).suggestion
+    assert told is not None
+    assert told.placement == "split:3+1"
+
+
+def test_a_batch_that_does_not_divide_is_never_suggested(tmp_path: Path) -> None:
+    found = suggestion(tmp_path, "standard", "split", batch=64)
+    assert found.placement is None
+    assert found.text == NOTHING_LEFT
+
+
+def test_what_does_not_fit_is_not_said_to_have_been_tried(tmp_path: Path) -> None:
+    class SmallGpus(SyntheticRun):
+        def _devices(self) -> list[dict[str, Any]]:
+            small = {"kind": "gpu", "name": "NVIDIA H200", "memory_bytes": 100 * GIB, "cores": []}
+            return [device | small for device in super()._devices()]
+
+    batch = {"size": 96, "mini_batch_size": 96}
+    workload = {"model": "qwen2.5-7b", "precision": "bfloat16", "sharding": "shard", "batch": batch}
+    layouts = {word: layout(word) for word in ("standard", "split")}
+    run = SmallGpus(layouts, rounds=2, workload=workload, pace=lambda *_: 1.0).write(tmp_path / "run")
+    found = suggest(compare_run(run))
+    assert found is not None
+    assert (found.placement, found.text) == (
+        None,
+        "Nothing is left to try: of standard and split:A+B, the run has all that use every device, divide the batch and"
+        " fit into memory.",
+    )
+
+
+def test_what_was_tried_is_not_suggested_again(tmp_path: Path) -> None:
+    found = suggestion(tmp_path, "standard", "split", "split:3+1")
+    assert found.placement is None
+    assert found.text.startswith("No other placement is expected to beat split:3+1: the next, split:1+3, to take about")
+    assert [one.placement for one in found.forecasts if one.measured_s is None] == ["split:1+3"]
+
+
+def test_blocking_placements_are_said_to_gain_by_overlap(tmp_path: Path) -> None:
+    heavy_critic = PHASES | {"gen": (0.1, 0.1), "values": (0.2, 0.2), "update_critic": (0.5, 0.4)}
+    found = suggestion(tmp_path, "standard", "split/overlap=none", phases=heavy_critic)
+    assert found.placement == "split"
+
+
+def test_one_size_of_pools_is_said_to_tell_nothing(tmp_path: Path) -> None:
+    found = suggestion(tmp_path, "standard")
+    assert found.placement is None
+    assert found.text == (
+        "What to try next cannot be computed: every phase was measured on one number of devices only. A placement with"
+        " pools of other sizes, such as split, shows how phases scale."
+    )
+
+
+@pytest.mark.parametrize(("word", "other"), [("standard", "split"), ("split", "standard")])
+def test_replicas_are_said_to_be_left_aside(tmp_path: Path, word: str, other: str) -> None:
+    layouts = {word: layout(word)} | {
+        name: replace(layout(name), scaling="strong") for name in ("ddp:1", "ddp:2", "ddp:4")
+    }
+    found = suggest(compare_run(SyntheticRun(layouts, rounds=2).write(tmp_path / "run")))
+    assert found is not None
+    assert found.text == (
+        "What to try next cannot be computed: replicas, whose devices hold whole models, left aside, every phase was"
+        f" measured on one number of devices only. A placement with pools of other sizes, such as {other}, shows how"
+        " phases scale."
+    )
+
+
+def test_replicas_alone_are_said_to_tell_nothing(tmp_path: Path) -> None:
+    layouts = {name: replace(layout(name), scaling="strong") for name in ("ddp:1", "ddp:2")}
+    path = SyntheticRun(layouts, rounds=2).write(tmp_path / "run")
+    assert suggest(compare_run(path)) == Suggestion(
+        None,
+        "What to try next cannot be computed: replicas alone were measured, whose devices hold whole models, so that"
+        " their phases tell nothing of other placements.",
+    )
+    failed = dict.fromkeys([(round_, name) for round_ in (1, 2) for name in layouts], Status.FAILED)
+    assert suggest(compare_run(SyntheticRun(layouts, rounds=2, statuses=failed).write(tmp_path / "none"))) is None
+
+
+def test_a_workload_of_another_version_is_said_to_be_unknown(tmp_path: Path) -> None:
+    layouts = {"standard": layout("standard"), "split": layout("split")}
+    run = SyntheticRun(layouts, rounds=1, workload={"model": "tiny", "later_key": 1})
+    found = suggest(compare_run(run.write(tmp_path / "run")))
+    assert found == Suggestion(
+        None, "What to try next is not known: this version cannot plan the run's workload and devices."
+    )
+
+
+def test_the_forecast_walks_the_graph_as_the_controller_does(tmp_path: Path) -> None:
+    layouts = {"standard": layout("standard"), "split": layout("split")}
+    known = forecaster(
+        compare_run(SyntheticRun(layouts, rounds=1, pace=lambda *_: 1.0).write(tmp_path / "run")).results
+    )
+    assert known is not None
+    for word in ("split:3+1", "split:1+3", "split:3+1/overlap=none", "split:3+1/overlap=updates"):
+        assert known.step_seconds(parse_placement(word, [4])) == pytest.approx(layout(word).step_s)
+    assert known.covers(parse_placement("split", [4]))
+    assert not known.covers(parse_placement("split:3+1", [4]))
+
+
+def test_engines_that_run_ahead_are_bound_by_the_slower_side(tmp_path: Path) -> None:
+    layouts = {"standard": layout("standard"), "split": layout("split")}
+    known = forecaster(
+        compare_run(SyntheticRun(layouts, rounds=1, pace=lambda *_: 1.0).write(tmp_path / "run")).results
+    )
+    assert known is not None
+    # Engines: 0.8 + 0.4 / 2. Learners: 0.15 + 0.15 + 0.06 + 0.01 + 0.25 + 0.9, one after the other in one pool.
+    ahead = parse_placement("learners:2+engines:2/staleness=2", [4])
+    assert known.step_seconds(ahead) == pytest.approx(1.52 + GAP_S)
+    serial = parse_placement("learners:2+engines:2", [4])
+    assert known.step_seconds(serial) == pytest.approx(1.0 + 1.52 + 0.01 + GAP_S)
+
+
+@given(
+    st.dictionaries(st.integers(1, 64), st.floats(0.001, 100), min_size=1, max_size=4),
+    st.integers(1, 64),
+    st.integers(1, 64),
+)
+def test_more_devices_are_never_expected_to_be_slower_beyond_what_was_measured(
+    seconds: dict[int, float], few: int, many: int
+) -> None:
+    times = PhaseTimes(seconds)
+    if few <= many and not {few, many} & seconds.keys():
+        assert times.on(few) >= times.on(many) * (1 - 1e-9) >= 0
+
+
+@given(
+    st.lists(st.floats(0.0, 5), min_size=8, max_size=8),
+    st.lists(st.sampled_from("ab"), min_size=8, max_size=8),
+    st.sampled_from(list(Overlap)),
+)
+def test_a_walk_keeps_every_rule(seconds: list[float], pools: list[str], overlap: Overlap) -> None:
+    graph = graph_among(list(PHASES))
+    names = [phase.name for phase in graph]
+    pool_of = dict(zip(names, pools, strict=True)) | {"adv": ""}
+    times = walk(graph, dict(zip(names, seconds, strict=True)), pool_of, overlap)
+    assert times.keys() == set(names)
+    for phase in graph:
+        assert all(times[name][1] <= times[phase.name][0] for name in phase.after)
+    for first in names:
+        for second in names:
+            apart = times[first][1] <= times[second][0] or times[second][1] <= times[first][0]
+            assert apart or first == second or (pool_of[first] != pool_of[second] and overlap is not Overlap.NONE)

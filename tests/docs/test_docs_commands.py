@@ -1,0 +1,58 @@
+"""Pages without a test of their own: their commands run, as dry runs; and the links of every page lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+from checkpoint_files import write_checkpoint
+from pages import ROOT, checkout, commands, shell
+
+from placebench.spec.workload_reading import build_workload
+
+PAGES = [
+    *(ROOT / "docs").glob("*.md"),
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "runs/README.md")
+    ),
+    *(ROOT / "runs" / "reference").rglob("commands.md"),
+]
+# A cluster to start Ray on, or to submit to.
+ELSEWHERE = ("ray start ", "--ray-address ", "slurm submit --nodes 2 --gpus-per-node 4 --time ")
+
+
+@pytest.mark.parametrize("name", ["async", "checkpoints", "clusters", "gpus", "grpo"])
+def test_the_commands_of_a_page_run(tmp_path: Path, name: str) -> None:
+    environment = checkout(tmp_path)
+    write_checkpoint(
+        tmp_path / "runs/20260101T000000Z-first/trials/01-split/checkpoints", 200, build_workload({"steps": 200})
+    )
+    found = commands((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8"))
+    assert found
+    for command in found:
+        if any(word in command for word in ELSEWHERE):
+            continue
+        assert command.startswith(("placebench run", "placebench slurm submit"))
+        shell(command + (" --dry-run" if command.startswith("placebench run") else ""), tmp_path, environment)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)#?([^)\s]*)\)", page.read_text(encoding="utf-8")):
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name}: {path}"
+        assert not anchor or anchor in anchors(target), f"{page.name}: {path}#{anchor}"
+
+
+def test_every_file_of_a_run_is_listed() -> None:
+    listed = (ROOT / "runs" / "README.md").read_text(encoding="utf-8")
+    code = (ROOT / "placebench" / "runfolder.py").read_text(encoding="utf-8")
+    names = re.findall(r'self\.path / "([\w.]+)"', code)
+    assert len(names) > 10
+    assert [name for name in names if not re.search(rf"^ +{name}\b", listed, re.MULTILINE)] == []

@@ -1,0 +1,418 @@
+"""`placebench check` and `placebench baseline`: which exit code and which output."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+from gate_runs import run
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic_run import STANDARD
+
+from placebench.cli import main
+from placebench.commands.shared import parse_share
+from placebench.errors import UsageError
+from placebench.gate.baseline import save_baseline
+from placebench.record.folder import Status
+
+
+@pytest.fixture(autouse=True)
+def _own_temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Runs that another test has killed are none of the commands' business here.
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def _off_github(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, list(map(str, arguments)), prog_name="placebench")
+
+
+def test_a_long_name_costs_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layouts = {"learners:1+engines:1/staleness=1/overlap=updates": STANDARD}
+    options = ["--metric", "step", "--metric", "tokens/s/device", "--metric", "peak memory"]
+    before, now = (run(tmp_path / name, layouts=layouts) for name in ("before", "now"))
+    assert invoke("baseline", "save", before, tmp_path / "baseline.json").exit_code == 0
+    words = ["check", now, "--baseline", tmp_path / "baseline.json", *options]
+    narrow = invoke(*words).stdout
+    monkeypatch.setenv("COLUMNS", "200")
+    rows = [line.split(None, 1)[1] for line in invoke(*words).stdout.splitlines() if line.startswith("learners")]
+    assert len(rows) == 3
+    for row in rows:
+        cells = re.split(r"\s{2,}", row.strip())
+        assert any(all(cell in line for cell in cells) for line in narrow.splitlines()), row
+
+
+def test_unequal_work_stands_in_every_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = {"standard": STANDARD}
+    before = run(tmp_path / "before", layouts=alone)
+    longer = run(tmp_path / "longer", 1.3, layouts=alone, tokens={"standard": 1690})
+    slower = run(tmp_path / "slower", 1.6, layouts=alone, tokens={"standard": 1690})
+    summary, junit, content = (tmp_path / name for name in ("summary.md", "gate.xml", "gate.json"))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    result = invoke("check", longer, "--baseline", before, "--junit", junit, "--json", content)
+    assert result.exit_code == 0
+    told = "unequal work: standard had 1,690 tokens a step, the baseline 1,300 (+30.0 %). step: 1.30 ("
+    assert told in " ".join(result.stdout.split())
+    assert f"::warning title=placebench check::{told.replace('%', '%25')}" in result.stdout
+    last = "no regression shown; worse only as measured or only at equal tokens: 1 of 1 number"
+    assert result.stdout.splitlines()[-1] == last
+    assert f"- {told}" in summary.read_text()
+    suite = ElementTree.parse(junit).getroot()[0]
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "1", "failures": "0", "errors": "0", "skipped": "1",
+    }  # fmt: skip
+    assert [(skipped.get("message") or "").startswith(told) for skipped in suite.iter("skipped")] == [True]
+    numbers = json.loads(content.read_text())
+    assert (numbers["exit_code"], numbers["verdict"], numbers["cases"][0]["outcome"]) == (0, last, "undecided")
+    assert numbers["cases"][0]["work"] == {
+        "baseline_tokens": pytest.approx(1300), "run_tokens": pytest.approx(1690), "exponent": 1.0,
+        "ratio": pytest.approx(1.0), "low": pytest.approx(0.965, abs=0.01), "high": pytest.approx(1.036, abs=0.01),
+    }  # fmt: skip
+    worse = invoke("check", slower, "--baseline", before, "--junit", junit)
+    assert worse.exit_code == 1
+    assert worse.stderr.endswith(", 1.23 times with the difference in tokens (+30.0 %) taken out\n")
+    (failure,) = ElementTree.parse(junit).getroot()[0].iter("failure")
+    assert "(+30.0 %) taken out" in (failure.get("message") or "")
+
+
+def test_several_runs_of_the_same_count_as_one(tmp_path: Path) -> None:
+    runs = {
+        side: [run(tmp_path / f"{side}{n}", factor * (1 + n), rounds=1) for n in range(3)]
+        for side, factor in (("before", 1.0), ("after", 1.3))
+    }
+    before, after = (",".join(map(str, paths)) for paths in runs.values())
+    assert invoke("check", after, "--baseline", before, "--paired").exit_code == 1
+    assert invoke("check", before, "--baseline", before, "--paired").exit_code == 0
+    # One launch of each run: the runs differ by more than the code does.
+    assert invoke("check", after, "--baseline", before).exit_code == 0
+    other = run(tmp_path / "other", rounds=1, workload={"model": "big"})
+    refused = invoke("check", f"{runs['after'][0]},{other}", "--baseline", before)
+    assert refused.exit_code == 4
+    assert "demo and demo cannot be taken together: workload model: tiny → big" in refused.stderr
+
+
+@pytest.mark.parametrize("again", ["{0},{0}", "{0},other/../{0}", "{0},link", "{0},{0}:standard", "{0}:standard,{0}"])
+def test_a_run_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("run"), rounds=1, layouts={"standard": STANDARD})
+    run(Path("other"), layouts={"standard": STANDARD})
+    Path("link").symlink_to("run")
+    again = again.format("run")
+    for words in (["check", again, "--baseline", "other"], ["check", "other", "--baseline", again]):
+        refused = invoke(*words, "--paired", "--min-launches", 2)
+        assert refused.exit_code == 2, refused.output
+        assert refused.stderr == f"placebench: {again.split(',')[1]} is given twice: name it once\n"
+    assert invoke("check", "run", "--baseline", "other", "--min-launches", 2).exit_code == 3
+    saved = invoke("baseline", "save", "other", "base.json")
+    assert saved.exit_code == 0
+    assert "is given twice" in invoke("check", "other", "--baseline", "base.json,base.json").stderr
+
+
+@pytest.mark.parametrize("name", ["a=b,c:d+e@f", "learners:2,1+engines:5", "split, twice"])
+def test_a_placement_may_have_commas_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("1", "2"):
+        run(Path(folder), layouts=dict.fromkeys((name, "standard"), STANDARD))
+    assert invoke("baseline", "save", f"1:{name}", "base.json").output.startswith(f"base.json: 3 of {name} launches")
+    both = f"1:{name},2:{name}"
+    for word, baseline in ((f"1:{name}", "1,2"), (both, f"base.json:{name}"), (both, both)):
+        result = invoke("check", word, "--baseline", baseline)
+        assert result.exit_code == 0, result.output
+        assert result.stdout.endswith("no regression: 1 number within 5 %\n")
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("run:learners:2,1+engines:6,run", "run has no placement 'learners:2,1+engines:6': it has "),
+        ("run:splt,run", "run has no placement 'splt': it has standard, split"),
+        ("nowhere,run", "nowhere: there is no such folder"),
+        ("run,,run", "there is an empty entry"),
+    ],
+)
+def test_an_entry_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("run"))
+    result = invoke("check", word, "--baseline", "run")
+    assert result.exit_code == 2
+    assert reason in result.stderr
+
+
+def test_a_placement_of_a_run_is_a_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("runs/1"))
+    run(Path("runs/2"), 1.3)
+    for words in (["runs/1:split", "runs/1:split"], ["runs/1:split", "runs/1"], ["latest:split", "latest"]):
+        same = invoke("check", words[0], "--baseline", words[1])
+        assert same.exit_code == 0, same.output
+        assert [line.split()[0] for line in same.stdout.splitlines() if line.endswith("passed")] == ["split"]
+    assert invoke("check", "latest:split", "--baseline", "runs/1:split").exit_code == 1
+    # The split is slower than the standard placement, of the same run as of another.
+    faster = invoke("check", "runs/1:standard", "--baseline", "runs/1:split", "--paired", "--json", "gate.json")
+    assert faster.exit_code == 0, faster.output
+    content = json.loads(Path("gate.json").read_text())
+    assert (content["run"], content["baseline"]) == ("demo:standard", "demo:split")
+    assert [(case["placement"], case["outcome"]) for case in content["cases"]] == [("standard", "improved")]
+    assert faster.stdout.startswith("demo:standard against demo:split of ")
+    assert invoke("check", "latest:split", "--baseline", "runs/1:standard").exit_code == 1
+    # What is measured is not left unchecked in silence.
+    assert "the baseline has no split" in invoke("check", "latest", "--baseline", "latest:standard").stderr
+    unknown = invoke("check", "latest:split", "--baseline", "runs/1:spilt")
+    assert (unknown.exit_code, "runs/1 has no placement 'spilt': it has standard, split" in unknown.stderr) == (2, True)
+
+
+def test_a_newest_run_that_is_not_there_is_no_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("run"))
+    result = invoke("check", "run", "--baseline", "latest", "--json", "gate.json")
+    assert result.exit_code == 4
+    assert "latest: there is no run under runs/ yet" in result.stderr
+    assert json.loads(Path("gate.json").read_text())["exit_code"] == 4
+
+
+def test_the_command_passes_and_fails(tmp_path: Path) -> None:
+    before, slower = run(tmp_path / "before"), run(tmp_path / "slower", 1.3)
+    baseline = tmp_path / "baseline.json"
+    saved = invoke("baseline", "save", before, baseline)
+    assert (saved.exit_code, saved.output) == (0, f"{baseline}: 3 of standard, 3 of split launches of demo\n")
+    same = invoke("check", run(tmp_path / "same"), "--baseline", baseline)
+    assert same.exit_code == 0, same.output
+    assert same.stdout.endswith("no regression: 2 numbers within 5 %\n")
+    worse = invoke("check", slower, "--baseline", before, "--metric", "step", "--metric", "phase/gen")
+    assert worse.exit_code == 1
+    assert worse.stderr.startswith("placebench: standard: step is 1.30 times the baseline's (95 % interval ")
+    assert [line.split()[:2] for line in worse.stdout.splitlines() if line.rstrip().endswith(" regression")] == [
+        ["standard", "step"], ["standard", "gen"], ["split", "step"], ["split", "gen"],
+    ]  # fmt: skip
+    assert invoke("check", slower, "--baseline", before, "--max-regression", "50%").exit_code == 0
+    assert invoke("check", f"{slower}:split", "--baseline", baseline).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (["check", "run"], 2, "Missing option '--baseline'"),
+        (["check", "nowhere", "--baseline", "base.json"], 2, "nowhere: there is no such folder"),
+        (["check", "run", "--baseline", "base.json", "--max-regression", "5"], 2, "write a share, such as 5% or 0.05"),
+        (["check", "run", "--baseline", "base.json", "--max-regression", "-5%"], 2, "write a share"),
+        (["check", "run", "--baseline", "base.json", "--metric", "steps"], 2, "no such number: use step, gen, "),
+        (["check", "run", "--baseline", "base.json", "--metric", "load"], 2, "neither side of it is worse"),
+        (["check", "run:spilt", "--baseline", "base.json"], 2, "run has no placement 'spilt'"),
+        (["check", "run", "--baseline", "base.json", "--junit", "run"], 2, "run: cannot write it: Is a directory"),
+        (["check", "run,", "--baseline", "base.json"], 2, "'run,': there is an empty entry"),
+        (["check", "run", "--baseline", "nowhere.json"], 4, "nowhere.json: there is no baseline: save one with"),
+        (["check", "run", "--baseline", "empty"], 4, "empty: no baseline: there is no run.json in this folder"),
+        (["check", "run", "--baseline", "broken.json"], 4, "not a baseline that this placebench reads: Invalid JSON"),
+        (["check", "run", "--baseline", "older.json"], 4, "not a baseline that this placebench reads: schema_version"),
+        (
+            ["check", "failed", "--baseline", "base.json"],
+            3,
+            "the run has launches that are not done: round 2 split",
+        ),
+        (
+            ["check", "run", "--baseline", "base.json", "--min-launches", "4"],
+            3,
+            "has 3 launches of standard, 4 needed",
+        ),
+        (["baseline", "save", "failed", "new.json"], 3, "no baseline from a run with launches that are not done"),
+        (["baseline", "save", "single", "new.json"], 3, "standard has 1 finished launch: a baseline needs 2 or more"),
+        (["baseline", "save", "run", "run"], 2, "run: cannot write it: Is a directory"),
+        (["baseline", "save", "run", ""], 2, "Invalid value for 'FILE': it is empty: name a file"),
+        (["check", "run", "--baseline", "base.json", "--json", ""], 2, "Invalid value for '--json': it is empty"),
+        (["check", "run", "--baseline", "base.json", "--junit", ""], 2, "Invalid value for '--junit': it is empty"),
+        (["check", "run", "--baseline", "base.json", "--json", "/"], 2, "'--json': /: cannot write it: Is a directory"),
+        (
+            ["check", "run", "--baseline", "base.json", "--junit", "new.json", "--json", "empty/../new.json"],
+            2,
+            "--junit and --json both name empty/../new.json: give each a file of its own",
+        ),
+        (
+            ["check", "run", "--baseline", "base.json", "--json", "empty/../base.json"],
+            2,
+            "--baseline and --json both name empty/../base.json: give each a file of its own",
+        ),
+    ],
+)
+def test_other_ends_have_their_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("run"))
+    run(Path("single"), rounds=1)
+    run(Path("failed"), statuses={(2, "split"): Status.OOM, (3, "split"): Status.PLANNED})
+    save_baseline(Path("run"), Path("base.json"))
+    Path("empty").mkdir()
+    Path("broken.json").write_text("{")
+    kept = Path("base.json").read_text()
+    Path("older.json").write_text(json.dumps({**json.loads(kept), "schema_version": 0}))
+    result = invoke(*arguments)
+    assert result.exit_code == code, result.output
+    assert Path("base.json").read_text() == kept
+    assert reason in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not Path("new.json").exists()
+
+
+def test_every_output_tells_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, slower = run(tmp_path / "before"), run(tmp_path / "slower", 1.3)
+    summary, junit, content = (tmp_path / name for name in ("summary.md", "gate.xml", "gate.json"))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    result = invoke("check", slower, "--baseline", before, "--junit", junit, "--json", content)
+    assert result.exit_code == 1
+    assert result.stdout.count("::error title=placebench check::") == 2
+    assert "(95 %25 interval " in result.stdout
+    text = summary.read_text()
+    assert text.startswith("### demo against demo of 2026-03-01T10:00:00Z, at most 5 % worse\n")
+    assert "| split | step | " in text
+    suite = ElementTree.parse(junit).getroot()[0]
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors")} == {
+        "tests": "2", "failures": "2", "errors": "0",
+    }  # fmt: skip
+    numbers = json.loads(content.read_text())
+    assert (numbers["exit_code"], [case["outcome"] for case in numbers["cases"]]) == (1, ["regression"] * 2)
+    assert numbers["cases"][0]["ratio"] == pytest.approx(1.3)
+    assert result.stderr.strip() == f"placebench: {numbers['verdict']}"
+
+
+def test_what_cannot_be_judged_is_an_error_of_junit(tmp_path: Path) -> None:
+    before = run(tmp_path / "before")
+    odd = run(tmp_path / "odd", statuses={(1, "split"): Status.OOM}, workload={"model": "tiny\x1b[31m"})
+    junit = tmp_path / "gate.xml"
+    result = invoke("check", odd, "--baseline", before, "--junit", junit)
+    assert result.exit_code == 4
+    errors = [error.get("message") or "" for error in ElementTree.parse(junit).iter("error")]
+    assert any("workload model: tiny → tiny?[31m" in text for text in errors)
+    assert any("round 1 split: oom" in text for text in errors)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "reason"),
+    [
+        ("nowhere.json", "nowhere.json: there is no baseline: save one with"),
+        ("broken.json", "broken.json: not a baseline that this placebench reads: Invalid JSON"),
+        ("run,other", "demo and demo cannot be taken together: workload model: tiny → big"),
+    ],
+)
+def test_every_output_tells_that_there_is_no_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, baseline: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("run"))
+    run(Path("other"), workload={"model": "big"})
+    Path("broken.json").write_text("{")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    result = invoke("check", "run", "--baseline", baseline, "--junit", "gate.xml", "--json", "gate.json")
+    assert result.exit_code == 4
+    assert reason in result.stderr
+    assert f"::error title=placebench check::{reason}" in result.stdout
+    suite = ElementTree.parse("gate.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("errors")) == ("1", "1")
+    assert [reason in (error.get("message") or "") for error in suite.iter("error")] == [True]
+    assert reason in Path("summary.md").read_text()
+    content = json.loads(Path("gate.json").read_text())
+    assert (content["exit_code"], content["cases"], content["baseline"]) == (4, [], baseline)
+    assert [reason in text for text in content["incomparable"]] == [True]
+
+
+def test_a_link_leads_to_the_file_that_is_written(tmp_path: Path) -> None:
+    before = run(tmp_path / "before")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "old.json").write_text("stale")
+    links = {name: tmp_path / name for name in ("old.json", "new.json")}
+    for name, link in links.items():
+        link.symlink_to(tmp_path / "kept" / name)
+    assert invoke("baseline", "save", before, links["old.json"]).exit_code == 0
+    assert invoke("check", before, "--baseline", links["old.json"], "--json", links["new.json"]).exit_code == 0
+    for link in links.values():
+        assert link.is_symlink()
+        assert json.loads(link.read_text())["schema_version"] == 1
+
+
+def test_a_fifo_is_written_into(tmp_path: Path) -> None:
+    before, fifo = run(tmp_path / "before"), tmp_path / "fifo"
+    os.mkfifo(fifo)
+    # Open for reading too, so that nobody waits for the other end.
+    end = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        assert invoke("baseline", "save", before, fifo).exit_code == 0
+        assert json.loads(os.read(end, 1 << 20))["schema_version"] == 1
+        # Unlike a file, it takes several outputs.
+        assert invoke("check", before, "--baseline", before, "--junit", fifo, "--json", fifo).exit_code == 0
+        junit, brace, content = os.read(end, 1 << 20).decode().partition("{")
+        assert ElementTree.fromstring(junit).tag == "testsuites"
+        assert json.loads(brace + content)["exit_code"] == 0
+        assert fifo.is_fifo()
+    finally:
+        os.close(end)
+
+
+@pytest.mark.parametrize("name", ["printed", "link"])
+def test_what_goes_to_stdout_comes_behind_what_was_printed(tmp_path: Path, name: str) -> None:
+    before, printed = run(tmp_path / "before"), tmp_path / "printed"
+    (tmp_path / "link").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
+    words = [sys.executable, "-m", "placebench", "check", str(before), "--baseline", str(before), "--json", name]
+    with printed.open("w") as stream:
+        subprocess.run(words, stdout=stream, check=True, timeout=60, cwd=tmp_path)
+    table, brace, rest = printed.read_text().partition("{\n")
+    assert "would see" in table
+    content, end, last = (brace + rest).partition("\n}\n")
+    assert json.loads(content + end)["exit_code"] == 0
+    assert last == "no regression: 2 numbers within 5 %\n"
+
+
+def test_ctrl_c_is_exit_code_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("placebench.gate.baseline.measured_run", stop)
+    assert invoke("check", tmp_path, "--baseline", tmp_path).exit_code == 130
+
+
+@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("5 %", 0.05), ("0.05", 0.05), ("0", 0.0), ("99%", 0.99)])
+def test_shares(text: str, share: float) -> None:
+    assert parse_share("--max-regression", text) == pytest.approx(share)
+
+
+@given(st.text(max_size=6))
+def test_no_share_breaks_the_parser(text: str) -> None:
+    try:
+        assert 0 <= parse_share("--x", text) < 1
+    except UsageError:
+        assert not text.removesuffix("%").isdecimal() or int(text.removesuffix("%")) >= 1
+
+
+def test_a_check_needs_no_torch(tmp_path: Path) -> None:
+    before = run(tmp_path / "before")
+    program = (
+        "import sys; from placebench.cli import main\n"
+        f"sys.argv = ['placebench', 'check', {str(before)!r}, '--baseline', {str(before)!r}]\n"
+        "try: main()\n"
+        "finally: print(sorted(sys.modules.keys() & {'torch', 'ray', 'vllm', 'transformers'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\n[]\n")
+
+
+def test_a_baseline_is_not_waited_for_at_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    result = invoke("check", run(tmp_path / "run"), "--baseline", tmp_path / "pipe")
+    assert result.exit_code == 4
+    assert result.stderr.endswith("pipe: cannot read it: it is a pipe or a device; name a regular file\n")

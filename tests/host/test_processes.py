@@ -1,0 +1,84 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+from launching import wait_for
+
+from placebench.host import child
+from placebench.host.processes import ProcessId, kill_processes, oom_kills
+
+
+def test_oom_kills_are_added_up_over_what_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "vmstat").write_text("nr_free_pages 5\noom_kill 3\n")
+    (tmp_path / "memory.events").write_text("low 0\noom 7\noom_kill 2\noom_group_kill 9\n")
+    (tmp_path / "other").write_text("nothing\n")
+    names = ("vmstat", "memory.events", "other", "missing")
+    assert oom_kills([tmp_path / name for name in names]) == 5
+    assert oom_kills() >= 0
+
+
+def test_a_child_becomes_its_command_and_dies_with_its_parent(tmp_path: Path) -> None:
+    program = f"""
+import os, subprocess, sys, time
+sleeper = [sys.executable, "-c", "import time; time.sleep(300)"]
+process = subprocess.Popen([sys.executable, {child.__file__!r}, str(os.getpid()), *sleeper])
+open({str(tmp_path / "pid")!r}, "w").write(str(process.pid))
+time.sleep(300)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        pid = int((tmp_path / "pid").read_text())
+        # It has no words at all while it becomes the other program.
+        wait_for(lambda: b"time.sleep" in b"".join(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[2:3]))
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    wait_for(lambda: not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text())
+
+
+def test_a_child_whose_parent_is_gone_starts_nothing() -> None:
+    command = [sys.executable, child.__file__, "1" if os.getpid() != 1 else "2", "touch", "/nowhere/file"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "the process that started this one is gone\n"
+
+
+def test_a_process_is_known_by_pid_and_start_time() -> None:
+    mine = ProcessId.of(os.getpid())
+    assert mine is not None
+    assert mine == ProcessId.of(os.getpid())
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    assert ProcessId.of(done.pid) is None
+
+
+def test_killing_gives_up_on_what_does_not_die() -> None:
+    class Stubborn(psutil.Process):
+        def kill(self) -> None:
+            """The kernel waits for a disk."""
+
+    process = Stubborn(os.getpid())
+    assert kill_processes(lambda: [process], patience_s=0.1) == [process]
+
+
+def test_killing_waits_for_what_is_ending_though_nothing_tells_whose_it_is_any_more() -> None:
+    class Slow(psutil.Process):
+        def kill(self) -> None:
+            """It takes its time: what it holds of a GPU is given back by its last thread."""
+
+    # A zombie as soon as its first thread has ended, with neither arguments nor environment.
+    program = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(1.5,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program])
+    wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+    assert process.poll() is None
+    found: list[list[psutil.Process]] = [[Slow(process.pid)]]
+    assert kill_processes(lambda: found.pop() if found else []) == []
+    assert process.poll() == 0

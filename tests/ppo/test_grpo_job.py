@@ -1,0 +1,77 @@
+"""GRPO in the real job: the same under every placement, without a critic anywhere, and learning."""
+
+from pathlib import Path
+from statistics import mean
+
+import pytest
+from jobs import Job, assert_same_training, run_job
+
+from placebench.plan.plan import make_plan
+from placebench.plan.request import RunRequest
+from placebench.record.folder import read_jsonl
+from placebench.spec.stepgraph import step_graph
+
+GRPO = ("algorithm.name=grpo", "steps=3", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8")
+GROUPS = ("batch.group_size=4",)
+RESULTS = ("critic/score/mean", "critic/advantages/max", "actor/pg_loss", "actor/kl_loss", "actor/grad_norm")
+
+
+@pytest.fixture(scope="module")
+def one_device(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return run_job(tmp_path_factory.mktemp("job") / "one", "standard", 1, *GRPO, *GROUPS)
+
+
+@pytest.fixture(scope="module")
+def four_replicas(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return run_job(tmp_path_factory.mktemp("job") / "four", "ddp:4", 4, *GRPO, *GROUPS, "sharding=shard")
+
+
+@pytest.mark.parametrize(
+    ("placement", "devices", "settings"),
+    [
+        # Without a critic its second pool holds what judges.
+        ("split", 2, ("sharding=shard",)),
+        pytest.param("learners:1+engines:1", 2, (), marks=pytest.mark.slow),
+        # What one device works on grows to the same batch.
+        pytest.param("ddp:2/scaling=weak", 2, ("batch.size=8", "batch.mini_batch_size=4"), marks=pytest.mark.slow),
+    ],
+)
+def test_a_placement_changes_where_not_what(
+    tmp_path: Path, one_device: Job, placement: str, devices: int, settings: tuple[str, ...]
+) -> None:
+    assert_same_training(run_job(tmp_path / "job", placement, devices, *GRPO, *GROUPS, *settings), one_device, RESULTS)
+
+
+def test_replicas_train_as_one_device_alone(one_device: Job, four_replicas: Job) -> None:
+    assert_same_training(four_replicas, one_device, RESULTS)
+
+
+def test_replicas_compute_with_as_many_threads_as_one_device_alone(
+    tmp_path: Path, one_device: Job, four_replicas: Job
+) -> None:
+    plan = make_plan(RunRequest("ddp:1,ddp:2", {"steps": 2, "warmup_steps": 0}, "cpu:2", out=tmp_path))
+    one, two = (bound.devices["replicas"] for bound in plan.placements)
+    assert len({len(device.cores) for device in (*one, *two)}) == 1
+    threads = {row["threads"] for job in (one_device, four_replicas) for row in read_jsonl(job.trial.processes)}
+    assert threads == {None, 1}  # the controller, which computes nothing, and devices of one core each
+
+
+def test_there_is_no_critic_anywhere(one_device: Job) -> None:
+    graph = {phase.name for phase in step_graph(hands_over=False, has_critic=False)}
+    assert not graph & {"values", "update_critic"}
+    for step in one_device.steps:
+        timings = {name.removeprefix("timing_s/") for name in step if name.startswith("timing_s/")}
+        assert timings == graph | {"step", "unattributed"}
+        assert step["actor/kl_loss"] >= 0
+    assert one_device.steps[1]["actor/kl_loss"] > 0
+    of_critic = {name for name in one_device.steps[0] if name.startswith("critic/")}
+    assert {name.split("/")[1] for name in of_critic} == {"score", "rewards", "advantages"}
+    assert {span["role"] for span in one_device.spans} == {None, "actor", "rollout", "ref", "reward"}
+
+
+@pytest.mark.slow
+def test_it_learns(tmp_path: Path) -> None:
+    job = run_job(tmp_path / "job", "standard", 2, "algorithm.name=grpo", "steps=40")
+    assert job.exit_code == 0, job.output[-3000:]
+    scores = [step["critic/score/mean"] for step in job.steps]
+    assert mean(scores[-10:]) - mean(scores[:10]) > 0.1

@@ -1,0 +1,252 @@
+"""The real job: equal under every placement, overlapping where it may, learning, and failing in order."""
+
+import itertools
+import os
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+import pytest
+from jobs import Job, assert_same_training, run_job, save_model
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+from placebench.host.compile_cache import remove_empty_cache
+from placebench.record.folder import read_jsonl
+from placebench.spec.stepgraph import step_graph
+
+SMALL = ("steps=4", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8", "algorithm.kl_loss=true")
+RESULTS = ("critic/score/mean", "actor/pg_loss", "actor/entropy", "critic/vf_loss", "actor/grad_norm", "actor/kl_loss")
+
+
+@pytest.fixture(scope="module")
+def standard(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return run_job(tmp_path_factory.mktemp("job") / "standard", "standard", 2, *SMALL)
+
+
+@pytest.mark.parametrize(
+    ("placement", "devices", "settings"),
+    [
+        ("split", 2, ()),
+        ("split/overlap=none", 2, ()),
+        ("standard", 1, ()),
+        pytest.param("standard", 4, (), marks=pytest.mark.slow),
+        pytest.param("split:3+1", 4, ("batch.size=24", "batch.mini_batch_size=12"), marks=pytest.mark.slow),
+        ("standard", 2, ("sharding=shard", "activation_checkpointing=true")),
+        pytest.param(
+            "split",
+            2,
+            ("sharding=shard", "torch_compile=true", "activation_checkpointing=true"),
+            marks=pytest.mark.slow,
+        ),
+        ("learners:2+engines:2", 4, ()),
+        # Engines share whole steps, so that their number need not divide a mini-batch.
+        ("learners:1+engines:3", 4, ("batch.size=24", "batch.mini_batch_size=8")),
+    ],
+)
+def test_a_placement_changes_where_not_what(
+    tmp_path: Path, standard: Job, placement: str, devices: int, settings: tuple[str, ...]
+) -> None:
+    reference = standard
+    if "batch.size=24" in settings:
+        reference = run_job(tmp_path / "reference", "standard", 1, *SMALL, *settings)
+    assert_same_training(run_job(tmp_path / "job", placement, devices, *SMALL, *settings), reference, RESULTS)
+
+
+def overlap_seconds(job: Job, phase: str, other: str) -> float:
+    """Seconds in which both phases ran, on devices of different pools, over all steps."""
+
+    def spans(name: str) -> list[tuple[int, float, float]]:
+        return [
+            (span["step"], span["start_mono"], span["end_mono"])
+            for span in job.spans
+            if span["phase"] == name and span["device"] != "controller"
+        ]
+
+    return sum(
+        max(0.0, min(end, other_end) - max(start, other_start))
+        for step, start, end in spans(phase)
+        for other_step, other_start, other_end in spans(other)
+        if step == other_step
+    )
+
+
+def test_phases_of_different_pools_overlap(tmp_path: Path) -> None:
+    split = run_job(tmp_path / "split", "split", 2, *SMALL)
+    blocking = run_job(tmp_path / "blocking", "split/overlap=none", 2, *SMALL)
+    updates = run_job(tmp_path / "updates", "split/overlap=updates", 2, *SMALL)
+    shorter = min(sum(step[f"timing_s/{phase}"] for step in split.steps) for phase in ("update_actor", "update_critic"))
+    assert overlap_seconds(split, "update_actor", "update_critic") > 0.5 * shorter
+    assert overlap_seconds(split, "values", "old_log_prob") > 0
+    assert overlap_seconds(blocking, "update_actor", "update_critic") == 0
+    assert overlap_seconds(updates, "update_actor", "update_critic") > 0.5 * shorter
+    assert overlap_seconds(updates, "values", "old_log_prob") == 0
+
+
+def test_the_step_is_its_phases_and_the_rest(standard: Job) -> None:
+    for step in standard.steps:
+        timings = {name.removeprefix("timing_s/"): value for name, value in step.items() if "timing_s/" in name}
+        whole = timings.pop("step")
+        assert set(timings) == {
+            *(phase.name for phase in step_graph(hands_over=False, has_critic=True)),
+            "unattributed",
+        }
+        assert sum(timings.values()) == pytest.approx(whole)
+        assert step["perf/throughput"] == pytest.approx(step["perf/total_num_tokens"] / whole / 2)
+
+
+def test_phases_of_one_pool_never_overlap(standard: Job) -> None:
+    device = sorted(
+        (span["start_mono"], span["end_mono"])
+        for span in standard.spans
+        if span["device"] == "cpu:0" and span["step"] > 0
+    )
+    assert len(device) == 4 * 8
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(device))
+
+
+@pytest.mark.parametrize("sharding", ["replicate", "shard"])
+def test_bfloat16_stays_near_float32(tmp_path: Path, standard: Job, sharding: str) -> None:
+    job = run_job(tmp_path / "job", "standard", 2, *SMALL, "precision=bfloat16", f"sharding={sharding}", "steps=2")
+    assert job.exit_code == 0, job.output[-3000:]
+    np.testing.assert_allclose(job.steps[0]["actor/entropy"], standard.steps[0]["actor/entropy"], rtol=0.02)
+    assert all(step["training/rollout_probs_diff_max"] < 0.05 for step in job.steps)
+    assert job.steps[0]["actor/entropy"] != standard.steps[0]["actor/entropy"]
+
+
+@pytest.mark.slow
+def test_a_saved_model_and_prompts_of_a_file(tmp_path: Path) -> None:
+    save_model(tmp_path / "model")
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "1+2=", "answer": "3"}\n{"prompt": "2+2=", "answer": "4"}\n')
+    model = (f"model={tmp_path / 'model'}", "rollout.backend=torch")
+    data = (f"data.source={tmp_path / 'prompts.jsonl'}", "data.reward=exact_match")
+    job = run_job(tmp_path / "job", "split", 2, *SMALL, *model, *data, "steps=2", "batch.max_response_length=8")
+    assert job.exit_code == 0, job.output[-3000:]
+    assert job.steps[0]["prompt_length/mean"] == 4
+    assert job.steps[1]["training/rollout_probs_diff_max"] < 0.01
+
+
+def test_fixed_lengths_are_equal_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    job = run_job(tmp_path / "job", "standard", 2, *SMALL, "steps=2", "rollout.ignore_eos=true", "rollout.top_p=0.9")
+    assert {step["response_length/min"] for step in job.steps} == {8}
+    assert {step["training/rollout_probs_diff_max"] < 1e-5 for step in job.steps} == {True}
+    # Nothing was compiled, so that torch's folder for it goes again.
+    assert list((tmp_path / "tmp").glob("torchinductor*")) == []
+
+
+# Every process of the job tells, twenty times a second, how many objects a full pass of the collector would visit and
+# how many are frozen.
+COLLECTOR_PROBE = """
+import gc, json, os, threading, time
+
+def tell():
+    while True:
+        time.sleep(0.05)
+        if frozen := gc.get_freeze_count():
+            line = {"mono": time.monotonic(), "frozen": frozen, "visited": len(gc.get_objects())}
+            with open(os.path.join(os.environ["COLLECTOR_PROBE"], str(os.getpid())), "a") as stream:
+                stream.write(json.dumps(line) + "\\n")
+
+threading.Thread(target=tell, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("placement", ["split", "learners:1+engines:1"])
+def test_passes_of_the_garbage_collector_are_short_in_measured_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(COLLECTOR_PROBE)
+    (tmp_path / "probe").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("COLLECTOR_PROBE", str(tmp_path / "probe"))
+    job = run_job(tmp_path / "job", placement, 2, *SMALL, "steps=6", "warmup_steps=2")
+    assert job.exit_code == 0, job.output[-3000:]
+    ends = {row["step"]: row["mono"] for row in read_jsonl(job.trial.steps)}
+    for process in read_jsonl(job.trial.processes):
+        told = read_jsonl(tmp_path / "probe" / str(process["pid"]))
+        measured = [line for line in told if ends[2] < line["mono"] < ends[6]]
+        frozen = [line["frozen"] for line in measured]
+        assert frozen == sorted(frozen, reverse=True), "frozen in a measured step"
+        assert max(line["visited"] / line["frozen"] for line in measured) < 0.1
+
+
+def test_a_folder_that_keeps_compiled_code_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("LOGNAME", "some/one")
+    folder = Path(default_cache_dir())
+    assert folder.parent == tmp_path
+    (folder / "fxgraph").mkdir(parents=True)
+    remove_empty_cache()
+    assert folder.exists()
+    (folder / "fxgraph").rmdir()
+    remove_empty_cache()
+    assert not folder.exists()
+    remove_empty_cache()
+
+
+ZERO_ADVANTAGE = """
+import sys
+import numpy as np
+from placebench.ppo import advantages
+from placebench.jobs import ppo as launch
+advantages.whiten = lambda table, mask, shift_mean=True: np.zeros_like(table)
+sys.exit(launch.main(sys.argv[1]))
+"""
+
+
+def gain(job: Job) -> float:
+    """Mean reward of the last 10 steps over that of the first 10."""
+    assert job.exit_code == 0, job.output[-3000:]
+    scores = [step["critic/score/mean"] for step in job.steps]
+    assert len(scores) == 60
+    return mean(scores[-10:]) - mean(scores[:10])
+
+
+@pytest.mark.slow
+def test_it_learns(tmp_path: Path) -> None:
+    assert gain(run_job(tmp_path / "job", "standard", 2, "steps=60", "seed=0")) > 0.2
+
+
+@pytest.mark.slow
+def test_it_does_not_learn_without_advantages(tmp_path: Path) -> None:
+    job = run_job(tmp_path / "job", "standard", 2, "steps=60", "seed=0", program=ZERO_ADVANTAGE)
+    assert abs(gain(job)) < 0.05
+
+
+REWARDS = """
+import os
+
+def die(prompt, response, answer):
+    os._exit(1)
+
+def exhaust(prompt, response, answer):
+    raise MemoryError("no more memory")
+
+def starve(prompt, response, answer):
+    raise RuntimeError("CUDA Error: out of memory at cumem_allocator.cpp:126")  # the words of vLLM's own allocator
+
+def fail(prompt, response, answer):
+    raise ValueError("this reward is broken")
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "exit_code", "words"),
+    [
+        ("fail", 10, "this reward is broken"),
+        ("die", 10, "ActorDiedError"),
+        ("exhaust", 11, "no more memory\nheld by cpu:1 in reward"),
+        ("starve", 11, "out of memory at cumem_allocator.cpp:126\nheld by cpu:1 in reward"),
+    ],
+)
+def test_a_launch_that_fails_says_why(tmp_path: Path, function: str, exit_code: int, words: str) -> None:
+    (tmp_path / "broken_rewards.py").write_text(REWARDS)
+    program = (
+        f"import os, sys; sys.path.insert(0, {str(tmp_path)!r}); os.environ['PYTHONPATH'] = {str(tmp_path)!r}\n"
+        "from placebench.ppo import launch; sys.exit(launch.main(sys.argv[1]))"
+    )
+    job = run_job(tmp_path / "job", "split", 2, *SMALL, f"data.reward=broken_rewards:{function}", program=program)
+    assert job.exit_code == exit_code, job.output[-3000:]
+    assert words in job.trial.error.read_text()

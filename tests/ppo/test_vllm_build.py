@@ -1,0 +1,57 @@
+"""What vLLM is told, as far as no engine is needed for it."""
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placebench.ppo.models import model_config
+from placebench.ppo.rollout.vllm_build import draws_by_seed, graph_sizes, kv_cache_bytes
+from placebench.predict.engine_memory import EngineMemory
+from placebench.predict.memory import estimate_memory
+from placebench.spec.placement import Role
+from placebench.spec.shapes import PRESETS
+from placebench.spec.workload_reading import build_workload
+
+
+@given(st.integers(1, 2048))
+def test_decoding_a_batch_has_a_graph_of_its_size_and_others_that_pad_little(sequences: int) -> None:
+    sizes = graph_sizes(sequences)
+    assert sizes[0] == 1
+    assert sizes[-1] == sequences
+    assert all(before < size <= max(2 * before, before + 16) for before, size in pairwise(sizes))
+
+
+@given(
+    st.sampled_from(sorted(PRESETS)),
+    st.sampled_from([1, 2, 4, 8]),
+    st.integers(1, 64),
+    st.none() | st.floats(0.01, 1),
+)
+def test_the_cache_of_an_engine_is_the_one_that_was_planned_for(
+    model: str, shared_by: int, sequences: int, share: float | None
+) -> None:
+    batch = {"size": sequences, "mini_batch_size": sequences}
+    rollout = {"backend": "vllm", "tensor_parallel_size": shared_by, "memory_share": share}
+    job = build_workload({"model": model, "batch": batch, "rollout": rollout})
+    shape, device = PRESETS[model], 24 << 30
+    planned = estimate_memory(job, shape, shape, (Role.ROLLOUT,), 1, "gpu", device_bytes=device)
+    most = EngineMemory(job, shape, 1, "gpu", device).most_cache
+    cache = kv_cache_bytes(model_config(model), job, sequences * shared_by, most)
+    assert planned.moments["gen"]["kv cache"] == cache
+    if share is not None:
+        assert cache <= kv_cache_bytes(model_config(model), job, sequences * shared_by)
+        return
+    # A head at least on each device, and a block of the engine's own.
+    length = job.batch.max_prompt_length + job.batch.max_response_length
+    heads = max(1, shape.num_key_value_heads // shared_by)
+    a_token = 2 * shape.num_hidden_layers * heads * shape.head_width * (2 if job.precision == "bfloat16" else 4)
+    assert cache == (sequences * shared_by * -(-length // 128) + 1) * 128 * a_token
+
+
+def test_only_the_first_model_runner_on_gpus_has_a_price_for_seeds() -> None:
+    first, second = (SimpleNamespace(use_v2_model_runner=is_second) for is_second in (False, True))
+    assert draws_by_seed(second, is_gpu=True)
+    assert not draws_by_seed(first, is_gpu=True)
+    assert draws_by_seed(first, is_gpu=False)

@@ -1,0 +1,203 @@
+"""The real command with the real job, small; what it leaves is looked up in the process table."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from launching import assert_nothing_left, processes_of, running, wait_for
+
+from placebench.record.folder import RunFolder, Status, read_jsonl
+from placebench.report.schema import Summary
+
+RUN = (sys.executable, "-m", "placebench", "run", "--devices", "cpu:2", "--rounds", "1", "--warmup-steps", "1")
+SMALL = ("--batch-size", "32", "--mini-batch-size", "16")
+
+
+def in_step(out: Path, step: int) -> bool:
+    """Whether the first launch of the only run is in a step."""
+    files = list(out.glob("*/trials/*/progress.json"))
+    return bool(files) and json.loads(files[0].read_text())["step"] >= step
+
+
+def test_one_command_trains_records_compares_and_leaves_nothing(tmp_path: Path, temp: Path) -> None:
+    done = subprocess.run(
+        [*RUN, *SMALL, "--steps", "2", "--out", str(tmp_path)],
+        env={**os.environ, "TMPDIR": str(temp), "CI": "true"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[2/2] round 1 split: done after" in done.stderr
+    folder = next(tmp_path.iterdir())
+    assert [trial.status for trial in RunFolder(folder).trials()] == [Status.DONE, Status.DONE]
+    content = json.loads((folder / "run.json").read_text())
+    assert content["status"] == "done"
+    assert {launch["placement"] for launch in content["launches"]} == {"standard", "split"}
+    for trial in RunFolder(folder).trials():
+        assert [row["step"] for row in read_jsonl(trial.steps)] == [1, 2]
+        assert {row["device"] for row in read_jsonl(trial.device_samples) if row["kind"] == "sample"} >= {
+            "cpu:0",
+            "cpu:1",
+        }
+        assert not trial.error.exists()
+    for name in ("report.html", "report.md", "summary.json", "trace.json.gz"):
+        assert (folder / name).stat().st_size > 0
+        assert name == "summary.json" or name in done.stdout
+    for word in ("standard", "split", "update_actor", "tokens/s/device", "Critical path: split against standard"):
+        assert word in done.stdout
+    check_summary(folder)
+    assert_nothing_left(temp)
+
+
+def check_summary(folder: Path) -> None:
+    """The paths of the one measured step, against what its spans say; the memory, against what the plan said."""
+    summary = Summary.model_validate_json((folder / "summary.json").read_text())
+    standard, split = (
+        {part.phase: part for part in placement.critical_path if part.kind == "phase"}
+        for placement in summary.placements
+    )
+    for placement in summary.placements:
+        assert sum(part.on_path_s for part in placement.critical_path) == pytest.approx(placement.quantities[0].value)
+        for device in placement.devices:
+            (peak,) = (found.value for found in device.quantities if found.label == "peak memory")
+            assert device.estimated_memory_bytes == pytest.approx(peak, rel=0.25)
+    # All in one pool: everything is on the path.
+    assert sum(part.off_path_s for part in standard.values()) == pytest.approx(0, abs=1e-6)
+    assert min(part.on_path_s for part in standard.values()) > 0
+    # In two pools: of the two sides, the one that ended last.
+    ends: dict[str, float] = {}
+    for span in read_jsonl(RunFolder(folder).trial(1, "split").spans):
+        if span["step"] == 2 and span["device"] != "controller":
+            ends[span["phase"]] = max(ends.get(span["phase"], 0.0), span["end_mono"])
+    by_actor = ends["update_weights"] > ends["update_critic"]
+    assert (split["update_actor"].on_path_s > 0) is by_actor
+    assert (split["update_critic"].on_path_s > 0) is not by_actor
+    hidden = split["update_critic" if by_actor else "update_actor"]
+    assert hidden.off_path_s > 0
+    before_updates = max(ends[phase] for phase in ("values", "ref", "reward"))
+    assert (split["ref"].on_path_s > 0) is (before_updates == ends["ref"])
+
+
+def test_ctrl_c_in_a_real_launch_leaves_nothing(tmp_path: Path, temp: Path) -> None:
+    with running([*RUN, *SMALL, "--steps", "5000", "--out", str(tmp_path)], temp) as command:
+        wait_for(lambda: in_step(tmp_path, 2), 200)
+        begun = time.monotonic()
+        command.send_signal(signal.SIGINT)
+        output, _ = command.communicate(timeout=60)
+    assert time.monotonic() - begun < 10
+    assert command.returncode == 130
+    folder = next(tmp_path.iterdir())
+    assert f"stopped by SIGINT: 0 of 2 launches are done; go on with placebench run --resume {folder}" in output
+    assert "Traceback" not in output
+    assert RunFolder(folder).trial(1, "standard").status is Status.INTERRUPTED
+    assert list(read_jsonl(RunFolder(folder).trial(1, "standard").steps))
+    assert_nothing_left(temp)
+
+
+@pytest.mark.slow
+def test_a_run_stopped_after_its_first_launch_goes_on_to_its_end(tmp_path: Path, temp: Path) -> None:
+    with running([*RUN, *SMALL, "--steps", "2", "--out", str(tmp_path)], temp) as command:
+        wait_for(lambda: list(tmp_path.glob("*/trials/01-split/progress.json")), 200)
+        command.send_signal(signal.SIGINT)
+        output, _ = command.communicate(timeout=60)
+    folder = next(tmp_path.iterdir())
+    assert f"stopped by SIGINT: 1 of 2 launches are done; go on with placebench run --resume {folder}" in output
+    kept = RunFolder(folder).trial(1, "standard")
+    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in kept.path.iterdir()}
+    done = subprocess.run(
+        [sys.executable, "-m", "placebench", "run", "--resume", str(folder)],
+        env={**os.environ, "TMPDIR": str(temp), "CI": "true"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in kept.path.iterdir()} == before
+    assert [trial.status for trial in RunFolder(folder).trials()] == [Status.DONE, Status.DONE]
+    assert [row["step"] for row in read_jsonl(RunFolder(folder).trial(1, "split").steps)] == [1, 2]
+    assert (folder / "trials/replaced/01-split.1/status").read_text() == "interrupted\n"
+    content = json.loads((folder / "run.json").read_text())
+    assert content["status"] == "done"
+    assert {launch["placement"] for launch in content["launches"]} == {"standard", "split"}
+    assert (folder / "summary.json").stat().st_size > 0
+    assert_nothing_left(temp)
+
+
+def test_a_real_launch_out_of_memory_ends_as_oom_with_its_figures(tmp_path: Path, temp: Path) -> None:
+    (tmp_path / "greedy.py").write_text("import torch\n\ndef score(*case):\n    return torch.empty(1 << 50).sum()\n")
+    done = subprocess.run(
+        [
+            *RUN,
+            *SMALL,
+            "--steps",
+            "2",
+            "--placements",
+            "standard",
+            "--out",
+            "runs",
+            "--set",
+            "data.reward=greedy:score",
+        ],
+        env={
+            **os.environ,
+            "TMPDIR": str(temp),
+            "CI": "true",
+            "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 3, done.stderr
+    trial = RunFolder(next((tmp_path / "runs").iterdir())).trial(1, "standard")
+    assert trial.status is Status.OOM
+    lines = trial.error.read_text().splitlines()
+    assert lines[0].startswith("oom: ")
+    assert "can't allocate memory" in lines[0]
+    for device in ("cpu:0", "cpu:1"):
+        assert any(line.startswith(f"{device}: in use ") and "; estimated " in line for line in lines)
+    held = [line for line in lines if re.match("held by cpu:[01] in reward: actor: weights [1-9]", line)]
+    assert held
+    assert "; critic: weights " in held[0]
+    assert any(line.startswith("would lower the estimate: --set batch.micro_batch_tokens=") for line in lines)
+    assert_nothing_left(temp)
+
+
+def test_a_worker_that_dies_and_a_runner_that_is_killed(tmp_path: Path, temp: Path) -> None:
+    with running([*RUN, *SMALL, "--steps", "5000", "--out", str(tmp_path)], temp) as command:
+        wait_for(lambda: in_step(tmp_path, 2), 200)
+        folder = next(tmp_path.iterdir())
+        first, second = (RunFolder(folder).trial(1, name) for name in ("standard", "split"))
+        worker = next(row for row in read_jsonl(first.processes) if row["device"] == "cpu:1")
+        os.kill(worker["pid"], signal.SIGKILL)
+        wait_for(lambda: first.status is not Status.RUNNING, 60)
+        assert first.status is Status.FAILED
+        reason = first.error.read_text().splitlines()[0]
+        assert reason.startswith("failed: ActorDiedError: ")
+        assert reason.endswith("(worker of cpu:1)")
+        wait_for(lambda: second.progress.exists() and json.loads(second.progress.read_text())["step"] >= 1, 200)
+        assert processes_of(first.path) == []
+        command.kill()
+        command.wait()
+    again = subprocess.run(
+        [sys.executable, "-m", "placebench", "show", str(tmp_path / "nothing")],
+        env={**os.environ, "TMPDIR": str(temp)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert f"cleaned up after {folder}" in again.stderr
+    assert second.status is Status.INTERRUPTED
+    assert_nothing_left(temp)
