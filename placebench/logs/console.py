@@ -1,10 +1,12 @@
-"""What the readers of console logs share: clean lines, Python literals, clocks."""
+"""What the readers of console logs share: clean lines, Python literals, clocks, and steps printed as one dict."""
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 
+from placebench.logs.formats import Dialect, LogFormat
 from placebench.logs.table import StepTable
 
 ANSI = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
@@ -81,6 +83,20 @@ def clean(line: bytes) -> str:
     return line.decode("utf-8", "replace")
 
 
+def console_log(
+    name: str,
+    dialect: Dialect,
+    read: Callable[[Iterator[bytes], StepTable], None],
+    *,
+    begins: bytes,
+    closed: bool = True,
+) -> LogFormat:
+    """The format of a framework's console log, in which a step begins where `begins` is found."""
+    step = re.compile(begins)
+    title = f"console log of {dialect.framework}"
+    return LogFormat(name, title, lambda block: step.search(block) is not None, read, dialect, closed=closed)
+
+
 def number_of(text: str) -> float | None:
     """A printed number, None where it is none."""
     if text in ("True", "False"):
@@ -114,7 +130,7 @@ def printed_dicts(
 
     Args:
         blocks: blocks of whole lines.
-        table: is told where the reading is, and of dicts without an end.
+        table: learns where the reading is, and notes dicts without an end.
         begins: matches up to and with the brace that opens the dict.
     """
     lines = CleanLines(blocks)
@@ -128,6 +144,27 @@ def printed_dicts(
             table.damage(lines.number)
         else:
             yield found, numbers
+
+
+@dataclass(frozen=True)
+class StepDicts:
+    """How a console log prints the metrics of a step, as one dict in a line.
+
+    Attributes:
+        title: regular expression of what stands before the dict, with the brace that opens it; its group is the step.
+        clock: the metric of the lines whose stamps time the steps; None where all do.
+    """
+
+    title: str
+    clock: str | None = None
+
+    def read(self, blocks: Iterator[bytes], table: StepTable) -> None:
+        """Put the steps of blocks of whole lines into a table."""
+        clock = StepClock()
+        for found, metrics in printed_dicts(blocks, table, re.compile(self.title)):
+            step = int(found[1])
+            is_clocked = self.clock is None or self.clock in metrics
+            table.add(step, {**metrics, **(clock.since_last(step, found.string) if is_clocked else {})})
 
 
 class StepClock:

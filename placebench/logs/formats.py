@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from placebench.logs.table import DamagedLogError, StepTable
+from placebench.logs.table import StepTable
 from placebench.logs.timing import TimingRules
-
-__all__ = ["Count", "DamagedLogError", "Dialect", "LogFormat", "Tokens", "Trap"]
 
 
 class Count(StrEnum):
@@ -103,7 +101,7 @@ class LogFormat:
         begins: whether a step of this format begins in a block of whole lines. What comes before the first such
             block is never looked at again.
         read: puts the steps of blocks of whole lines into a table; may raise `DamagedLogError`.
-        dialect: what its metrics mean; None where any framework's metrics may stand in it: the names tell.
+        dialect: what its metrics mean; None where any framework's metrics may stand in it: their names say whose.
         binary: it has no lines: the blocks are cut anywhere.
         closed: a step that is cut off cannot be taken for a whole one.
     """

@@ -4,13 +4,13 @@ import json
 import re
 from collections.abc import Iterator
 
-from placebench.logs.console import BARE_NUMBER, CleanLines, StepClock
+from placebench.logs.console import BARE_NUMBER, CleanLines, StepClock, console_log
 from placebench.logs.formats import Dialect, LogFormat, Trap
 from placebench.logs.jsonl import JSON_STEP, read_objects
 from placebench.logs.table import StepTable
 from placebench.logs.timing import TimingRules
 
-STEP_BYTES = re.compile(rb"\bStep [0-9]{1,18} \| +(?:Time: *)?[0-9][0-9.]*(?:ms|[smhd])\b")
+BEGINS = rb"\bStep [0-9]{1,18} \| +(?:Time: *)?[0-9][0-9.]*(?:ms|[smhd])\b"
 STEP = re.compile(r"\bStep ([0-9]{1,18}) \| +(?:Time: *)?((?:[0-9.]+(?:ms|[smhd])\s*)+)\|?(.*)$")
 DURATION = re.compile(r"([0-9]+\.?[0-9]*)(ms|[smhd])")
 FIELD = re.compile(rf"\s*([A-Z][\w .()-]*?):?\s+({BARE_NUMBER})(?=[\s%/]|$)")
@@ -85,14 +85,7 @@ def is_flat_step(block: bytes) -> bool:
     return False
 
 
-PRIME_RL = LogFormat(
-    name="prime-rl",
-    title="console log of prime-rl",
-    begins=lambda block: STEP_BYTES.search(block) is not None,
-    read=read_console,
-    dialect=PRIME_RL_DIALECT,
-    closed=False,
-)
+PRIME_RL = console_log("prime-rl", PRIME_RL_DIALECT, read_console, begins=BEGINS, closed=False)
 FLAT_JSONL = LogFormat(
     name="jsonl",
     title="JSONL with a step and metrics side by side (prime-rl's metrics.jsonl)",

@@ -169,7 +169,7 @@ class StepTable:
             self.damaged.append(line)
 
     def _look_back(self, layout: Layout, step: int, values: list[float]) -> None:
-        """Tell a step printed twice, one out of order and a restart from each other."""
+        """Distinguish a step printed twice, one out of order and a restart."""
         begin = self._begin(step)
         seen = [
             (other, row)

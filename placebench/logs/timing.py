@@ -65,7 +65,7 @@ class TimingRules:
 
     Attributes:
         prefixes: what a timing metric's name begins with; where a step has a phase under two, the first counts.
-        details: names that are part of a phase, or no phase. So is every name with a slash, which tells about
+        details: names that are part of a phase, or no phase. So is every name with a slash, which is of
             something inside another timing: `agent_loop/slowest/…`, `generation_timing/max`.
         beside: names that run beside the step by construction, whatever the sums say.
         movable: names that lie inside the step in some versions and outside in others; the log shows which. A 0 of

@@ -34,7 +34,7 @@ METRIC_AND_MORE = re.compile(rb"(?P<key>[^\s:].*?)" + VALUE + rb"(?![.0-9_])(?=.
 # Text of another process at the end of a step line: a colour code, a progress bar, a Ray prefix or Ray's count.
 GLUED = re.compile(rb"\x1b|\r|\([\w.:]+ pid=[0-9]+|\s\[repeated [0-9]+x ")
 
-# Where the rest of a torn line is looked for, and how many lines are kept until they can be told from whole ones.
+# Where the rest of a torn line is looked for, and how many lines are kept until it shows whether they are whole.
 REST_BYTES = 1 << 14
 DOUBTS = 64
 
@@ -240,7 +240,7 @@ class _Reader:
         return end
 
     def settle(self) -> None:
-        """Leave out the lines of a block that have turned out to be torn; what cannot be told yet waits."""
+        """Leave out the lines of a block that have turned out to be torn; what may still be either waits."""
         waiting = []
         for doubt in self._doubts:
             is_torn = doubt.is_torn(self._learned)

@@ -6,7 +6,9 @@ import pytest
 from log_reading import metrics, phases, sample, write
 
 from placebench.errors import UsageError
-from placebench.logs import Kind, read_log, read_run
+from placebench.logs.read import read_log
+from placebench.logs.run import read_run
+from placebench.logs.timing import Kind
 
 
 def test_csv_names_tell_the_framework(tmp_path: Path) -> None:

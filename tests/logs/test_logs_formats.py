@@ -18,8 +18,11 @@ from log_reading import SHARED_FOLDER, flags, metrics, phases, sample, write
 
 from placebench.compare.log_arms import arm_of_logs
 from placebench.errors import UsageError
-from placebench.logs import DIALECTS, FORMATS, Kind, read_log, read_run, scan_log
 from placebench.logs import source as log_source
+from placebench.logs.read import read_log, scan_log
+from placebench.logs.registry import DIALECTS, FORMATS
+from placebench.logs.run import read_run
+from placebench.logs.timing import Kind
 
 SLIME_TIMERS = ("generate", "wake_up", "data_preprocess", "log_probs", "actor_train", "sleep", "update_weights")
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from placebench.errors import UsageError
-from placebench.logs import read_log, scan_log
 from placebench.logs import source as log_source
+from placebench.logs.read import read_log, scan_log
 
 Metrics = Mapping[str, float]
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)

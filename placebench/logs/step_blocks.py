@@ -1,0 +1,91 @@
+"""Console logs that print a step's metrics over several lines: a format's table, and the one reader of them all."""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+from placebench.logs.console import CleanLines, StepClock
+from placebench.logs.table import STEP_LIMIT, StepTable
+
+Collected = TypeVar("Collected")
+
+
+class BlockLine(Enum):
+    """What a line is to the block of a step."""
+
+    ROW = "row"
+    """A line of it."""
+    END = "end"
+    """The last line of it."""
+    OTHER = "other"
+    """Another process's, or nothing."""
+
+
+@dataclass(frozen=True)
+class StepBlocks(Generic[Collected]):
+    """How a console log prints the metrics of a step, in a block of lines.
+
+    Attributes:
+        title: regular expression of the line above the metrics; its group is the step, where it names it.
+        collect: makes what the lines of one block are collected in.
+        take: puts a line below a title into it, and says what the line is.
+        metrics: gives the metrics of a collected block.
+        begins_below: the block begins with its first row, and one title may have several.
+        step_metric: the metric that is the step, where the title does not name it; a block without it is of the step
+            before.
+        total_metric: the metric that a whole block has, where no line ends it but the next title.
+        is_clocked: steps are timed by the stamps before their titles.
+        is_placed_at_end: the line of a block is its last one, not its first.
+    """
+
+    title: str
+    collect: Callable[[], Collected]
+    take: Callable[[str, Collected], BlockLine]
+    metrics: Callable[[Collected], Mapping[str, float]]
+    begins_below: bool = False
+    step_metric: str | None = None
+    total_metric: str | None = None
+    is_clocked: bool = False
+    is_placed_at_end: bool = False
+
+    def read(self, blocks: Iterator[bytes], table: StepTable) -> None:
+        """Put the steps of blocks of whole lines into a table; one without its end is cut off."""
+        title, lines, clock = re.compile(self.title), CleanLines(blocks), StepClock()
+        step, began, block, stamped = -1, 0, self.collect(), dict[str, float]()
+        table.where = lines.where if self.is_placed_at_end else lambda: began
+
+        def leave() -> None:
+            metrics = self.metrics(block) if self.total_metric else {}
+            if self.total_metric in metrics:
+                table.add(step, metrics)
+            elif began:
+                table.damage(began)
+
+        for line in lines:
+            if found := title.search(line):
+                leave()
+                step = step if self.step_metric else int(found[1])
+                began, block = 0 if self.begins_below else lines.number, self.collect()
+                stamped = clock.since_last(step, line) if self.is_clocked else {}
+            elif began or (self.begins_below and step >= 0):
+                part = self.take(line, block)
+                if part is BlockLine.ROW:
+                    began = began or lines.number
+                elif part is BlockLine.END and began:
+                    metrics = self.metrics(block)
+                    number = self._step(metrics, step)
+                    if number is not None:
+                        step = number
+                        table.add(step, {**metrics, **stamped})
+                    began, block, stamped = 0, self.collect(), {}
+        leave()
+
+    def _step(self, metrics: Mapping[str, float], before: int) -> int | None:
+        """The step of a block; None where it has none."""
+        if self.step_metric is None:
+            return before
+        number = metrics.get(self.step_metric, before) if metrics else math.nan
+        return int(number) if 0 <= number < STEP_LIMIT else None
