@@ -51,8 +51,8 @@ def take_grid_line(line: str, metrics: dict[str, float]) -> BlockLine:
             value = number_of(printed)
             if name and value is not None:
                 metrics[name] = value
-        return BlockLine.ROW
-    return BlockLine.END if any(corner in line for corner in GRID_ENDS) else BlockLine.OTHER
+        return "row"
+    return "end" if any(corner in line for corner in GRID_ENDS) else "other"
 
 
 GRIDS = StepBlocks(TITLE, dict, take_grid_line, dict, begins_below=True, is_clocked=True, is_placed_at_end=True)

@@ -22,6 +22,7 @@ RAY_REPEATED = re.compile(rb"\[repeated [0-9]+x across cluster\].*$")
 
 BARE_NUMBER = r"[-+]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|nan|inf)"
 NUMBER = BARE_NUMBER + r"(?![\w.])"
+WHOLE_NUMBER = re.compile(NUMBER)
 # One `'key': value` of a printed dict; values that are no number are passed over, one without an end is damage.
 PAIR = re.compile(
     r"""\s*(?:'(?P<key>[^'\\\n]*)'|"(?P<key2>[^"\\\n]*)")\s*:\s*"""
@@ -101,7 +102,7 @@ def number_of(text: str) -> float | None:
     """A printed number, None where it is none."""
     if text in ("True", "False"):
         return float(text == "True")
-    return float(text) if re.fullmatch(NUMBER, text) else None
+    return float(text) if WHOLE_NUMBER.fullmatch(text) else None
 
 
 def numbers_of_dict(text: str, start: int) -> dict[str, float] | None:

@@ -66,7 +66,7 @@ def take_line(line: str, metrics: dict[str, float]) -> BlockLine:
         metrics[NAMES.get(name, TIMING + name)] = float(found[2])
     elif found := VALUE.match(line):
         metrics[found[1].strip()] = float(found[2])
-    return BlockLine.ROW if found else BlockLine.OTHER
+    return "row" if found else "other"
 
 
 BLOCKS = StepBlocks(TITLE, dict, take_line, dict, total_metric=TOTAL)

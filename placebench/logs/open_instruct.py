@@ -75,8 +75,8 @@ def take_panel_line(line: str, rows: list[str]) -> BlockLine:
     """Put what a line has between the panel's edges into its rows."""
     if line.count(EDGE) >= 2 and line.rstrip().endswith(EDGE):
         rows.append(line[line.find(EDGE) + 1 : line.rfind(EDGE)])
-        return BlockLine.ROW
-    return BlockLine.END if PANEL_END in line else BlockLine.OTHER
+        return "row"
+    return "end" if PANEL_END in line else "other"
 
 
 def panel_metrics(rows: list[str]) -> dict[str, float]:

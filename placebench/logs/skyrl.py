@@ -45,14 +45,14 @@ def take_dict_line(line: str, metrics: dict[str, float]) -> BlockLine:
     if line.startswith("{") and (numbers := numbers_of_dict(line, 0)) is not None:
         metrics.clear()
         metrics.update(numbers)
-        return BlockLine.END
+        return "end"
     pair = PAIR.fullmatch(line.rstrip().removeprefix("{"))
     if pair is None:
-        return BlockLine.OTHER
+        return "other"
     if pair["number"] is not None:
         value = number_of(pair["number"])
         metrics[pair["key"] or pair["key2"] or ""] = math.nan if value is None else value
-    return BlockLine.END if pair["end"] == "}" else BlockLine.ROW
+    return "end" if pair["end"] == "}" else "row"
 
 
 DICTS = StepBlocks(TITLE, dict, take_dict_line, dict, is_clocked=True, is_placed_at_end=True)

@@ -4,8 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from placebench.logs.console import CleanLines, StepClock
 from placebench.logs.table import STEP_LIMIT, StepTable
@@ -13,15 +12,8 @@ from placebench.logs.table import STEP_LIMIT, StepTable
 Collected = TypeVar("Collected")
 
 
-class BlockLine(Enum):
-    """What a line is to the block of a step."""
-
-    ROW = "row"
-    """A line of it."""
-    END = "end"
-    """The last line of it."""
-    OTHER = "other"
-    """Another process's, or nothing."""
+# What a line below a title is: a row of the step's block, the block's last line, or another process's.
+BlockLine = Literal["row", "end", "other"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +45,8 @@ class StepBlocks(Generic[Collected]):
 
     def read(self, blocks: Iterator[bytes], table: StepTable) -> None:
         """Put the steps of blocks of whole lines into a table; one without its end is cut off."""
-        title, lines, clock = re.compile(self.title), CleanLines(blocks), StepClock()
+        lines, clock = CleanLines(blocks), StepClock()
+        search, take = re.compile(self.title).search, self.take
         step, began, block, stamped = -1, 0, self.collect(), dict[str, float]()
         table.where = lines.where if self.is_placed_at_end else lambda: began
 
@@ -65,16 +58,16 @@ class StepBlocks(Generic[Collected]):
                 table.damage(began)
 
         for line in lines:
-            if found := title.search(line):
+            if found := search(line):
                 leave()
                 step = step if self.step_metric else int(found[1])
                 began, block = 0 if self.begins_below else lines.number, self.collect()
                 stamped = clock.since_last(step, line) if self.is_clocked else {}
             elif began or (self.begins_below and step >= 0):
-                part = self.take(line, block)
-                if part is BlockLine.ROW:
+                part = take(line, block)
+                if part == "row":
                     began = began or lines.number
-                elif part is BlockLine.END and began:
+                elif part == "end" and began:
                     metrics = self.metrics(block)
                     number = self._step(metrics, step)
                     if number is not None:
