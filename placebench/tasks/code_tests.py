@@ -71,10 +71,10 @@ def code_tests(prompt: str, response: str, answer: str) -> float:
 def run_tests(response: str, answer: str, limits: Limits | None = None) -> float:
     """`code_tests` with other limits."""
     tests = read_tests(answer)
-    outcome = evaluate(_code(response), [call for call, _ in tests], limits)
+    evaluation = evaluate(_code(response), [call for call, _ in tests], limits)
     passed = sum(
         not isinstance(value, Failure) and _canonical(value) == _canonical(expected)
-        for value, (_, expected) in zip(outcome.values, tests, strict=False)
+        for value, (_, expected) in zip(evaluation.values, tests, strict=False)
     )
     return passed / len(tests)
 

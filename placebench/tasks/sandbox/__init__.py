@@ -62,7 +62,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Evaluation:
     """What became of sandboxed code.
 
     Attributes:
@@ -79,7 +79,7 @@ class Failure:
     """In place of the value of an expression that has none."""
 
 
-def evaluate(code: str, expressions: Sequence[str], limits: Limits | None = None) -> Outcome:
+def evaluate(code: str, expressions: Sequence[str], limits: Limits | None = None) -> Evaluation:
     """Run code and evaluate expressions behind it, isolated.
 
     Args:
@@ -119,13 +119,13 @@ def evaluate(code: str, expressions: Sequence[str], limits: Limits | None = None
         reason = written.decode(errors="replace").strip() or f"its process {end} before it was ready"
         raise LaunchError(f"generated code cannot be isolated here: {reason}")
     lines = written.removeprefix(READY).splitlines()
-    return Outcome(end, tuple(_value(line) for line in lines[: len(expressions)]))
+    return Evaluation(end, tuple(_value(line) for line in lines[: len(expressions)]))
 
 
 def _readable() -> list[str]:
     """The standard library and shared libraries, and nothing that is installed beside them.
 
-    A right to a folder is one to all in it, so that folders which hold more than that are told entry by entry.
+    A right to a folder is one to all in it, so that folders which hold more than that are named entry by entry.
     """
     # In a virtual environment, `platbase` is the environment, whose own folder has nothing but what is installed.
     base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}
@@ -160,18 +160,18 @@ def _read(process: "subprocess.Popen[bytes]", limits: Limits) -> tuple[End, byte
 
 
 def _value(line: bytes) -> Any:
-    """The value that a line tells; code can write lines, too, so that nothing is expected of them."""
+    """The value that a line holds; code can write lines, too, so that nothing is expected of them."""
     try:
-        told = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
         return Failure()
-    return told[0] if isinstance(told, list) and len(told) == 1 else Failure()
+    return value[0] if isinstance(value, list) and len(value) == 1 else Failure()
 
 
 def why_unavailable() -> str | None:
     """Why this host cannot isolate code, in one line; None when it can."""
     try:
-        outcome = evaluate("", ["1"])
+        evaluation = evaluate("", ["1"])
     except LaunchError as error:
         return str(error)
-    return None if outcome.values == (1,) else "generated code cannot be isolated here: Python does not run in there"
+    return None if evaluation.values == (1,) else "generated code cannot be isolated here: Python does not run in there"
