@@ -38,14 +38,14 @@ def main() -> None:
         for other in others
         if room in floors and other in floors and floors[room] >= floors[other]
     ]
-    print(f"rooms              {len(between_rooms)}")
-    print(f"arrows             {sum(map(len, between_rooms.values()))}")
-    print(f"upward arrows      {len(upward) if floors else 'not known: no floors are declared'}")
-    print(f"circles of rooms   {describe(circles(between_rooms))}")
-    print(f"circles of modules {describe(circles(arrows(modules, lambda name: name)))}")
-    print(f"modules            {len(modules)}")
-    print(f"lines              {sum(sizes.values())}")
-    print(f"files over 400     {sum(size > 400 for size in sizes.values())}")
+    print(f"rooms               {len(between_rooms)}")
+    print(f"arrows              {sum(map(len, between_rooms.values()))}")
+    print(f"upward arrows       {len(upward) if floors else 'not known: no floors are declared'}")
+    print(f"circles of rooms    {describe(circles(between_rooms))}")
+    print(f"circles of modules  {describe(circles(arrows(modules, lambda name: name)))}")
+    print(f"modules             {len(modules)}")
+    print(f"lines               {sum(sizes.values())}")
+    print(f"files over 400      {sum(size > 400 for size in sizes.values())}")
     for room, other in upward:
         print(f"upward: {room} -> {other}")
     if given.arrows:
