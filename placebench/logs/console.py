@@ -149,15 +149,12 @@ def printed_dicts(
 
 @dataclass(frozen=True)
 class StepDicts:
-    """How a console log prints the metrics of a step, as one dict in a line.
-
-    Attributes:
-        title: regular expression of what stands before the dict, with the brace that opens it; its group is the step.
-        clock: the metric of the lines whose stamps time the steps; None where all do.
-    """
+    """How a console log prints the metrics of a step, as one dict in a line."""
 
     title: str
+    """Regular expression of what stands before the dict, with the brace that opens it; its group is the step."""
     clock: str | None = None
+    """The metric of the lines whose stamps time the steps; None where all do."""
 
     def read(self, blocks: Iterator[bytes], table: StepTable) -> None:
         """Put the steps of blocks of whole lines into a table."""

@@ -21,15 +21,12 @@ LINES_SHOWN = 5
 
 @dataclass(frozen=True)
 class Flag:
-    """One thing to know.
-
-    Attributes:
-        name: its word in tables and files.
-        text: one line for people.
-    """
+    """One thing to know."""
 
     name: str
+    """The word for it in tables and files."""
     text: str
+    """One line for people."""
 
 
 def trap_flags(dialect: Dialect, names: Iterable[str]) -> tuple[Flag, ...]:

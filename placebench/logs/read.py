@@ -24,17 +24,14 @@ EVENT_FILE = re.compile(r"events\.out\.tfevents\.([0-9]{1,18})")
 
 @dataclass(frozen=True)
 class Log:
-    """What was read from one file, or from a folder of event files.
-
-    Attributes:
-        path: the file, or the folder.
-        format: its format.
-        table: its steps and metrics.
-    """
+    """What was read from one file, or from a folder of event files."""
 
     path: Path
+    """The file, or the folder."""
     format: LogFormat
+    """The format of the log."""
     table: StepTable
+    """Steps and metrics of the log."""
 
     @property
     def dialect(self) -> Dialect:

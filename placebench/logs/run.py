@@ -22,29 +22,26 @@ SAME_ABSOLUTE = 0.005
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """One launch, read from its logs.
-
-    Attributes:
-        name: what it is called in tables.
-        logs: the files.
-        dialect: what the names mean.
-        frame: columns launch, step, metric, value.
-        timings: columns launch, step, phase, seconds, kind, as `timing_frame` gives them; None where there are none.
-        throughput: as `throughput_frame` gives it.
-        flags: what to mind.
-        head: what stands before the steps, as `head_facts` gives it.
-        rollout_apart: the rollout had devices of its own, as far as the log shows.
-    """
+    """One launch, read from its logs."""
 
     name: str
+    """Name of the launch in tables."""
     logs: tuple[Log, ...]
+    """The launch's files, read."""
     dialect: Dialect
+    """What the names of the metrics mean."""
     frame: pd.DataFrame
+    """Metrics: columns launch, step, metric, value."""
     timings: pd.DataFrame | None
+    """Timings: columns launch, step, phase, seconds, kind, as `timing_frame` gives them; None where there are none."""
     throughput: pd.DataFrame
+    """Throughput, as `throughput_frame` gives it."""
     flags: tuple[Flag, ...]
+    """What a reader of the numbers must know."""
     head: Facts
+    """What stands before the steps, as `head_facts` gives it."""
     rollout_apart: bool
+    """Whether the rollout had devices of its own, as far as the log shows."""
 
 
 def read_run(

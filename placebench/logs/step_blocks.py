@@ -18,30 +18,26 @@ BlockLine = Literal["row", "end", "other"]
 
 @dataclass(frozen=True)
 class StepBlocks(Generic[Collected]):
-    """How a console log prints the metrics of a step, in a block of lines.
-
-    Attributes:
-        title: regular expression of the line above the metrics; its group is the step, where it names it.
-        collect: makes what the lines of one block are collected in.
-        take: puts a line below a title into it, and says what the line is.
-        metrics: gives the metrics of a collected block.
-        begins_below: the block begins with its first row, and one title may have several.
-        step_metric: the metric that is the step, where the title does not name it; a block without it is of the step
-            before.
-        total_metric: the metric that a whole block has, where no line ends it but the next title.
-        is_clocked: steps are timed by the stamps before their titles.
-        is_placed_at_end: the line of a block is its last one, not its first.
-    """
+    """How a console log prints the metrics of a step, in a block of lines."""
 
     title: str
+    """Regular expression of the line above the metrics; its group is the step, where it names it."""
     collect: Callable[[], Collected]
+    """Makes what the lines of one block are collected in."""
     take: Callable[[str, Collected], BlockLine]
+    """Puts a line below a title into what is collected, and says what the line is."""
     metrics: Callable[[Collected], Mapping[str, float]]
+    """Gives the metrics of what was collected."""
     begins_below: bool = False
+    """Whether a block begins with its first row, and one title may have several."""
     step_metric: str | None = None
+    """The metric that is the step, where the title does not name it; a block without it is of the step before."""
     total_metric: str | None = None
+    """The metric that a whole block has, where no line ends it but the next title."""
     is_clocked: bool = False
+    """Whether steps are timed by the stamps before their titles."""
     is_placed_at_end: bool = False
+    """Whether the line that a block is found at is its last one, and not its first."""
 
     def read(self, blocks: Iterator[bytes], table: StepTable) -> None:
         """Put the steps of blocks of whole lines into a table; one without its end is cut off."""

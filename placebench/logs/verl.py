@@ -91,27 +91,24 @@ class _Waiting(NamedTuple):
 
 @dataclass
 class _Doubt:
-    """A step line that may be torn apart: another process wrote into it, or it came in two parts.
-
-    Attributes:
-        layout: of its metrics.
-        step: its step.
-        names: its metrics as printed.
-        rest: what stands behind the last of them, without another process's text.
-        behind: the text between it and the next step line.
-        is_open: the text behind it goes on in the next block.
-        place: where it stands in its block.
-        line: its number, once its block is done.
-    """
+    """A step line that may be torn apart: another process wrote into it, or it came in two parts."""
 
     layout: Layout
+    """Layout of the line's metrics."""
     step: int
+    """Step of the line."""
     names: tuple[bytes, ...]
+    """Names of the metrics, as printed."""
     rest: bytes
+    """What stands behind the last of them, without another process's text."""
     behind: bytes
+    """The text between the line and the next step line."""
     is_open: bool
+    """Whether the text behind goes on in the next block."""
     place: int
+    """Where the line stands in its block."""
     line: int | None = None
+    """Number of the line, once its block is done."""
 
     def is_torn(self, layouts: list[tuple[bytes, ...]]) -> bool:
         """Whether it ends within a line of one of the layouts, and the text that follows says so."""

@@ -23,17 +23,14 @@ _FENCED = re.compile(r"```[^\n`]+```|```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Problem:
-    """A small programming task.
-
-    Attributes:
-        prompt: the task, in characters that models with random weights know.
-        tests: pairs of an expression and the JSON value that it must have.
-        solution: code that passes the tests.
-    """
+    """A small programming task."""
 
     prompt: str
+    """The task, in characters that models with random weights know."""
     tests: tuple[tuple[str, Any], ...]
+    """Pairs of an expression and the JSON value that it must have."""
     solution: str
+    """Code that passes the tests."""
 
     @property
     def answer(self) -> str:

@@ -46,33 +46,27 @@ class End(StrEnum):
 
 @dataclass(frozen=True)
 class Limits:
-    """What sandboxed code may use.
-
-    Attributes:
-        cpu_s: seconds of CPU time, whole ones.
-        wall_s: seconds by the clock, starting included; well above `cpu_s`, so that a busy host changes no result.
-        memory_bytes: of address space.
-        output_bytes: that are read of what it writes.
-    """
+    """What sandboxed code may use."""
 
     cpu_s: int = 2
+    """Seconds of CPU time, whole ones."""
     wall_s: float = 20.0
+    """Seconds by the clock, starting included; well above `cpu_s`, so that a busy host changes no result."""
     memory_bytes: int = 512 << 20
+    """Bytes of address space."""
     output_bytes: int = 64 << 10
+    """Bytes that are read of what it writes."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What became of sandboxed code.
-
-    Attributes:
-        end: how its process ended.
-        values: of the expressions, in order, as JSON values; those after the first that ended the process are missing.
-            An expression that raised, or whose value JSON does not know, has none: its entry is a `Failure`.
-    """
+    """What became of sandboxed code."""
 
     end: End
+    """How its process ended."""
     values: tuple[Any, ...]
+    """Values of the expressions, in order, as JSON values; those after the first that ended the process are missing. An
+    expression that raised, or whose value JSON does not know, has none: its entry is a `Failure`."""
 
 
 class Failure:
