@@ -124,25 +124,27 @@ def numbers_of_dict(text: str, start: int) -> dict[str, float] | None:
     return None
 
 
+def found_lines(blocks: Iterator[bytes], table: StepTable, title: str) -> Iterator[re.Match[str]]:
+    """The first match of a regular expression in every line that has one; the table learns where the reading is."""
+    lines = CleanLines(blocks)
+    table.where = lines.where
+    return filter(None, map(re.compile(title).search, lines))
+
+
 def printed_dicts(
-    blocks: Iterator[bytes], table: StepTable, begins: re.Pattern[str]
+    blocks: Iterator[bytes], table: StepTable, title: str
 ) -> Iterator[tuple[re.Match[str], dict[str, float]]]:
-    """The numbers of every printed dict that a line has behind a pattern.
+    """The numbers of every printed dict that a line has behind a title; one without an end is noted as damage.
 
     Args:
         blocks: blocks of whole lines.
-        table: learns where the reading is, and notes dicts without an end.
-        begins: matches up to and with the brace that opens the dict.
+        table: learns where the reading is.
+        title: regular expression up to and with the brace that opens the dict.
     """
-    lines = CleanLines(blocks)
-    table.where = lines.where
-    for line in lines:
-        found = begins.search(line)
-        if found is None:
-            continue
-        numbers = numbers_of_dict(line, found.end() - 1)
+    for found in found_lines(blocks, table, title):
+        numbers = numbers_of_dict(found.string, found.end() - 1)
         if numbers is None:
-            table.damage(lines.number)
+            table.damage(table.where())
         else:
             yield found, numbers
 
@@ -159,7 +161,7 @@ class StepDicts:
     def read(self, blocks: Iterator[bytes], table: StepTable) -> None:
         """Put the steps of blocks of whole lines into a table."""
         clock = StepClock()
-        for found, metrics in printed_dicts(blocks, table, re.compile(self.title)):
+        for found, metrics in printed_dicts(blocks, table, self.title):
             step = int(found[1])
             is_clocked = self.clock is None or self.clock in metrics
             table.add(step, {**metrics, **(clock.since_last(step, found.string) if is_clocked else {})})

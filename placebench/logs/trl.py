@@ -5,7 +5,6 @@ A printed dict carries no step, so the lines are counted; where the epoch goes b
 
 import json
 import math
-import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -17,7 +16,7 @@ from placebench.logs.timing import TimingRules
 
 FIRST_KEYS = "loss|grad_norm|learning_rate|num_tokens|reward|objective/kl|eps|perf/step_s|step_time"
 BEGINS = rb"(?m)(?:^" + CARRIED + rb"|\r|\])[ \t]*\{'(?:" + FIRST_KEYS.encode() + rb")': "
-STEP = re.compile(rf"(?:^|\])\s*\{{(?='(?:{FIRST_KEYS}|train_runtime)': )")
+TITLE = rf"(?:^|\])\s*\{{(?='(?:{FIRST_KEYS}|train_runtime)': )"
 LAST_LINE = "train_runtime"
 HISTORY = b'"log_history"'
 MAX_STATE_BYTES = 1 << 29
@@ -65,7 +64,7 @@ def read_console(blocks: Iterator[bytes], table: StepTable) -> None:
     epochs: list[float] = []
     seconds: list[float] = []
     table.steps_per_number = None
-    for _, metrics in printed_dicts(blocks, table, STEP):
+    for _, metrics in printed_dicts(blocks, table, TITLE):
         if LAST_LINE in metrics:
             table.summary.update(metrics)
             table.steps_per_number = steps_per_line(epochs[-len(seconds) :], seconds, metrics)
