@@ -1,14 +1,12 @@
-"""`launch.json`: what a launch has to run. Nothing else knows its keys."""
+"""`launch.json`: what a launch has to run. Nothing else knows its keys, but that `launch_devices` reads one of them."""
 
 from typing import Any
 
 from pydantic import ConfigDict, ValidationError
 
-from placebench.errors import UsageError
 from placebench.record.folder import Trial, write_json
 from placebench.record.parts import ClusterRecord, DeviceRecord, LauncherName, PlacementRecord, Record, plain_error
 from placebench.spec.bound import RunPlacement
-from placebench.spec.devices import Device, device_from_dict
 from placebench.spec.launchers import RAY
 from placebench.spec.reading import parse_json
 
@@ -60,24 +58,3 @@ class LaunchFile(Record):
     def run_placement(self) -> RunPlacement:
         """The placement on its devices."""
         return self.placement.bound_to(self.devices)
-
-
-def launch_devices(trial: Trial) -> tuple[Device, ...]:
-    """The devices of a launch, whatever else its `launch.json` says.
-
-    Raises:
-        UsageError: `launch.json` cannot be read or names no devices.
-    """
-    path = trial.launch_file
-    try:
-        entries = parse_json(path.read_text(encoding="utf-8"))["devices"]
-    except OSError as error:
-        raise UsageError(f"{path}: cannot read it: {error.strerror}") from None
-    except (KeyError, TypeError, ValueError):
-        raise UsageError(f"{path}: not the description of a launch: no object with devices in it") from None
-    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        raise UsageError(f"{path}: devices must be a list of at least one device")
-    try:
-        return tuple(device_from_dict(entry) for entry in entries)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None

@@ -2,9 +2,17 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 
 from placebench.errors import UsageError
 from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, write_json
@@ -145,6 +153,14 @@ class RunFile(Record):
     min_effect: float | None = None
     """Smallest effect of interest, as a fraction; None for the comparison's default."""
 
+    @model_validator(mode="after")
+    def _places_known_devices(self) -> Self:
+        known = {device.id for device in self.devices}
+        for name in (name for one in self.placements for names in one.pools.values() for name in names):
+            if name not in known:
+                raise ValueError(f"device {name!r} of a placement is none of the run's")
+        return self
+
     @classmethod
     def parse(cls, content: object) -> "RunFile":
         """The record of an object of JSON, of this version or an older one.
@@ -174,11 +190,7 @@ class RunFile(Record):
 
     @property
     def run_placements(self) -> tuple[RunPlacement, ...]:
-        """The placements on their devices.
-
-        Raises:
-            KeyError: a placement has a device that is none of the run's.
-        """
+        """The placements on their devices."""
         return tuple(placement.bound_to(self.devices) for placement in self.placements)
 
     @property

@@ -16,7 +16,7 @@ from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, Trial
 from placebench.record.launch_file import LaunchFile
 from placebench.record.parts import ClusterRecord, PlacementRecord
 from placebench.record.run_file import LaunchWall
-from placebench.run.failures import CLUSTER_CHANGED, Verdict, explain, judge, lost_head, was_tracing, write_end
+from placebench.run.failures import CLUSTER_CHANGED, LaunchEnd, explain, judge, lost_head, was_tracing, write_end
 from placebench.run.memory_use import memory_advice
 from placebench.run.processes import LaunchProcesses
 from placebench.run.progress import activity
@@ -92,7 +92,7 @@ class Launcher:
         if no_head:
             end = self._headless()
         elif end.status is Status.FAILED and oom_kills() > kills:
-            end = Verdict(Status.OOM, "the kernel killed a process because memory ran out")
+            end = LaunchEnd(Status.OOM, "the kernel killed a process because memory ran out")
         notes += tuple(
             f"process {process.pid} of the launch does not end even by SIGKILL" for process in processes.left
         )
@@ -100,7 +100,7 @@ class Launcher:
         end = explain(trial, end)
         if end.status is not Status.DONE and not ends_run and was_tracing(trial):
             notes += (f"the launch is done but for the trace of its kernels: {end.reason} (see {trial.path})",)
-            end = Verdict(Status.DONE)
+            end = LaunchEnd(Status.DONE)
         write_end(trial, end, lambda: memory_advice(self._plan, launch.placement))
         wall = launch_wall(trial, started, job_ended, time.monotonic())
         return LaunchResult(end.status, end.reason, wall, notes, ends_run)
@@ -111,16 +111,16 @@ class Launcher:
 
     def _watch(
         self, job: subprocess.Popen[bytes], watch: TrialWatch, on_state: Callable[[LaunchState], None]
-    ) -> Verdict:
+    ) -> LaunchEnd:
         """Follow the job until it ends, or has to."""
         while job.poll() is None:
             state = watch.read()
             on_state(state)
             if reason := self._stop():
-                return Verdict(Status.INTERRUPTED, reason)
+                return LaunchEnd(Status.INTERRUPTED, reason)
             if state.silent_s > self._plan.step_timeout_s:
                 doing = activity(state, self._plan.workload.steps)
-                return Verdict(Status.TIMEOUT, f"no progress for {format_seconds(state.silent_s)} ({doing})")
+                return LaunchEnd(Status.TIMEOUT, f"no progress for {format_seconds(state.silent_s)} ({doing})")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.wait(_POLL_S)
         state = watch.read()
@@ -128,15 +128,15 @@ class Launcher:
         end = judge(job.returncode, len(state.step_times), self._plan.workload.steps - self._plan.steps_before)
         # A signal to all processes at once, as a cancelled batch job gets it, may end the job before it is seen here.
         if end.status is not Status.DONE and (reason := self._stop()):
-            return Verdict(Status.INTERRUPTED, reason)
+            return LaunchEnd(Status.INTERRUPTED, reason)
         return end
 
-    def _headless(self) -> Verdict:
+    def _headless(self) -> LaunchEnd:
         """What it means that Ray's head is gone."""
         if not isinstance(self._plan.cluster, Cluster):
-            return Verdict(Status.FAILED, "the head of the launch's own Ray (gcs_server) was killed")
+            return LaunchEnd(Status.FAILED, "the head of the launch's own Ray (gcs_server) was killed")
         address = self._plan.cluster.address
-        return Verdict(
+        return LaunchEnd(
             Status.DEVICE_LOST,
             f"the head of the Ray cluster does not answer any more (--ray-address {address}): start it again, and the"
             " nodes with it",

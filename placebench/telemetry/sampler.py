@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from placebench.errors import PlacebenchError, UsageError
 from placebench.record.folder import SCHEMA_VERSION, Trial, append_jsonl
-from placebench.record.launch_file import launch_devices
+from placebench.record.launch_devices import launch_devices
 from placebench.spec.devices import Device, device_to_dict
 from placebench.telemetry.cpu_source import CpuSource
 from placebench.telemetry.processes import ProcessFile, ProcessSource
