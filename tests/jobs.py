@@ -176,6 +176,6 @@ def patched_program(folder: Path, source: str, patch: str) -> str:
         f"import os, sys; sys.path.insert(0, {str(folder)!r})\n"
         f"os.environ['PYTHONPATH'] = os.pathsep.join([{str(folder)!r}, os.environ.get('PYTHONPATH', '')])\n"
         f"import patches\n{patch}\n"
-        "from placebench.ppo import launch\n"
+        "from placebench.jobs import ppo as launch\n"
         "sys.exit(launch.main(sys.argv[1]))"
     )
