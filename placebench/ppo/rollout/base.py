@@ -47,7 +47,7 @@ class WeightUpdates(Protocol):
         """Write them into the rollout. Collective over all engines."""
 
 
-class Rollout(Protocol):
+class RolloutBackend(Protocol):
     """Generates responses with the policy's current weights."""
 
     def generate(

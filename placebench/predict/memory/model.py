@@ -1,11 +1,11 @@
-"""Memory that one model takes while it computes; formulas and letters as in `memory`."""
+"""Memory that one model takes while it computes; formulas and letters as in `estimate`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from placebench.predict.engine_memory import COMPUTED_BYTES, token_cache_bytes
-from placebench.predict.sizes import TABLE_VALUES
+from placebench.predict.memory.engine import COMPUTED_BYTES, token_cache_bytes
+from placebench.predict.memory.sizes import TABLE_VALUES
 from placebench.spec.devices import Kind
 from placebench.spec.shapes import ModelShape
 from placebench.spec.workload import Workload

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from placebench.predict.engine_memory import EngineMemory
-from placebench.predict.memory import MemoryEstimate, estimate_memory
+from placebench.predict.memory.engine import EngineMemory
+from placebench.predict.memory.estimate import MemoryEstimate, estimate_memory
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.placed import placed_workload

@@ -1,4 +1,4 @@
-"""Memory that a vLLM engine takes of each of its devices; formulas and letters as in `memory`.
+"""Memory that a vLLM engine takes of each of its devices; formulas and letters as in `estimate`.
 
 Plan and job both size the cache of keys and values here, so that an engine has the one that was planned for.
 """
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from placebench.predict.sizes import CACHE_BLOCK_TOKENS
+from placebench.predict.memory.sizes import CACHE_BLOCK_TOKENS
 from placebench.spec.devices import Kind
 from placebench.spec.shapes import ModelShape
 from placebench.spec.workload import Workload
