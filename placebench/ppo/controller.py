@@ -262,9 +262,9 @@ class Controller:
             self._open[self._now].metrics.weights_written(written)
 
     def _compute(self, state: StepState, phase: Phase) -> None:
-        """Run the controller's own phase, `adv`."""
+        """Run a phase that is the controller's own."""
         start = self._recorder.now()
-        self._data.compute_advantages(state)
+        self._data.compute(state, phase.name)
         state.done.add(phase.name)
         end = self._recorder.now()
         self._recorder.add(state.step, phase.name, start, end)

@@ -64,7 +64,6 @@ class Engine(Worker):
 
     def run(self, step: int, phase: str, role: str, arguments: Mapping[str, Any]) -> PhaseResult:
         """Run one phase of a step."""
-        self._step = step
         if phase == UPDATE_WEIGHTS and self.version >= arguments["version"]:
             return PhaseResult(self._channel.bytes, [], [])  # they came while it generated
         return super().run(step, phase, role, arguments)

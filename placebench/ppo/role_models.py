@@ -1,6 +1,6 @@
 """The models of the roles that live in a rank."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 import torch
 
@@ -29,15 +29,23 @@ def build_models(
 
     Those that the workload trains are `TrainedModel`s.
     """
-    builders: Mapping[Role, Callable[[Workload, torch.device], SequenceModel]] = {
-        Role.ACTOR: _actor,
-        Role.REF: _ref,
-        **({Role.CRITIC: _critic} if workload.algorithm.has_critic else {}),
-        **({Role.REWARD: _reward_model} if workload.reward_model else {}),
-    }
-    for role, build in builders.items():
-        if role in roles:
-            yield role, build(workload, device)
+    seed, rates = workload.seed, workload.optimizer
+    if Role.ACTOR in roles:
+        actor = TrainedModel(policy(workload), workload, device, seed, rates.actor_lr)
+        if workload.sharding == "shard":
+            # FSDP fixes its units at the first pass through the root; generation enters below it.
+            actor.per_token(SequenceBatch.build([[0]], [[0]]), log_probs)
+        yield Role.ACTOR, actor
+    if Role.REF in roles:
+        yield Role.REF, SequenceModel(policy(workload).requires_grad_(False), workload, device, seed)
+    if Role.CRITIC in roles and workload.algorithm.has_critic:
+        words = model_config(workload.model).vocab_size
+        critic: DecoderModel = load_critic_model(workload.critic_model or workload.model, words)
+        yield Role.CRITIC, TrainedModel(critic, workload, device, seed + CRITIC_SEED, rates.critic_lr)
+    if Role.REWARD in roles and workload.reward_model:
+        words = model_config(workload.model).vocab_size
+        reward = load_reward_model(workload.reward_model, words).requires_grad_(False)
+        yield Role.REWARD, SequenceModel(reward, workload, device, seed + REWARD_SEED)
 
 
 def policy(workload: Workload) -> PolicyModel:
@@ -45,27 +53,3 @@ def policy(workload: Workload) -> PolicyModel:
     precision: torch.dtype = getattr(torch, workload.precision)
     model = load_language_model(workload.model)
     return PolicyModel(model, workload.rollout.temperature, precision, workload.torch_compile)
-
-
-def _actor(workload: Workload, device: torch.device) -> SequenceModel:
-    actor = TrainedModel(policy(workload), workload, device, workload.seed, workload.optimizer.actor_lr)
-    if workload.sharding == "shard":
-        # FSDP fixes its units at the first pass through the root; generation enters below it.
-        actor.per_token(SequenceBatch.build([[0]], [[0]]), log_probs)
-    return actor
-
-
-def _ref(workload: Workload, device: torch.device) -> SequenceModel:
-    return SequenceModel(policy(workload).requires_grad_(False), workload, device, workload.seed)
-
-
-def _critic(workload: Workload, device: torch.device) -> SequenceModel:
-    words = model_config(workload.model).vocab_size
-    critic: DecoderModel = load_critic_model(workload.critic_model or workload.model, words)
-    return TrainedModel(critic, workload, device, workload.seed + CRITIC_SEED, workload.optimizer.critic_lr)
-
-
-def _reward_model(workload: Workload, device: torch.device) -> SequenceModel:
-    assert workload.reward_model is not None
-    model = load_reward_model(workload.reward_model, model_config(workload.model).vocab_size)
-    return SequenceModel(model.requires_grad_(False), workload, device, workload.seed + REWARD_SEED)

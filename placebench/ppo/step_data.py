@@ -131,8 +131,12 @@ class StepData:
         ]
         return batch.with_fields({name: merge_shares(shards, shares).per_token[name]})
 
-    def compute_advantages(self, state: StepState) -> None:
-        """The `adv` phase: rewards with KL, advantages, whitening; in float64."""
+    def compute(self, state: StepState, phase: str) -> None:
+        """Run a phase that is the controller's own."""
+        getattr(self, f"_compute_{phase}")(state)
+
+    def _compute_adv(self, state: StepState) -> None:
+        """Rewards with KL, advantages, whitening; in float64."""
         algorithm, batch = self._workload.algorithm, state.sequences
         state.kl_coef = self.kl.coefficient
         mask = batch.response_mask()

@@ -1,7 +1,8 @@
 """The phases of a training step: a row for each, with all that the program knows of it.
 
-The step graph runs and draws them by these rows, step data, memory, operations, forecasts and colours follow from them.
-What a phase computes is the method `_run_<name>` of `ppo.worker.Worker`; of one without a role, the controller's.
+The step graph runs and draws them by these rows; step data, memory, operations, forecasts and colours follow from them.
+What a phase does is the method `_run_<name>` of `ppo.worker.Worker`, or of one without a role `_compute_<name>` of
+`ppo.step_data.StepData`.
 """
 
 from collections.abc import Mapping
@@ -84,62 +85,28 @@ GEN, SLEEP, UPDATE_ACTOR, UPDATE_WEIGHTS = "gen", "sleep", "update_actor", "upda
 # In the order of a step: of phases that may begin, a pool takes the first. Colours are from Paul Tol's 'muted' scheme,
 # told apart with every common colour vision; of phases that hand over memory, which are short and beside those of the
 # rollout, from his 'light' scheme.
+# fmt: off
 PHASES: tuple[Phase, ...] = (
     Phase(GEN, Role.ROLLOUT, Activity.GENERATE, "#332288", writes=("rollout_log_probs",)),
     # Before all other work of the pool, as `wake_up` comes after it.
     Phase(SLEEP, Role.ROLLOUT, Activity.HAND_OVER, "#bbcc33", after=(GEN,)),
-    Phase(
-        "reward",
-        Role.REWARD,
-        Activity.FORWARD,
-        "#ddcc77",
-        after=(GEN,),
-        takes=("prompts", "answers"),
-        writes=("scores",),
-        per_sequence=True,
-    ),
+    Phase("reward", Role.REWARD, Activity.FORWARD, "#ddcc77", after=(GEN,),
+          takes=("prompts", "answers"), writes=("scores",), per_sequence=True),
     Phase("old_log_prob", Role.ACTOR, Activity.FORWARD, "#88ccee", after=(GEN,), writes=("old_log_probs",)),
     Phase("ref", Role.REF, Activity.FORWARD, "#44aa99", after=(GEN,), writes=("ref_log_probs",)),
     Phase("values", Role.CRITIC, Activity.FORWARD, "#aa4499", after=(GEN,), writes=("values",)),
-    Phase(
-        "adv",
-        None,
-        Activity.ARITHMETIC,
-        "#999933",
-        after=("reward", "old_log_prob", "ref", "values"),
-        reads=("scores", "old_log_probs", "ref_log_probs", "values"),
-        writes=("advantages", "returns"),
-    ),
-    Phase(
-        "update_critic",
-        Role.CRITIC,
-        Activity.UPDATE,
-        "#882255",
-        after=("adv",),
-        reads=("values", "returns"),
-        takes=("mini_batch_tokens",),
-    ),
-    Phase(
-        UPDATE_ACTOR,
-        Role.ACTOR,
-        Activity.UPDATE,
-        "#117733",
-        after=("adv",),
-        reads=("old_log_probs", "ref_log_probs", "advantages"),
-        stale_reads=("rollout_log_probs",),
-        takes=("mini_batch_tokens", "kl_coef"),
-    ),
+    Phase("adv", None, Activity.ARITHMETIC, "#999933", after=("reward", "old_log_prob", "ref", "values"),
+          reads=("scores", "old_log_probs", "ref_log_probs", "values"), writes=("advantages", "returns")),
+    Phase("update_critic", Role.CRITIC, Activity.UPDATE, "#882255", after=("adv",),
+          reads=("values", "returns"), takes=("mini_batch_tokens",)),
+    Phase(UPDATE_ACTOR, Role.ACTOR, Activity.UPDATE, "#117733", after=("adv",),
+          reads=("old_log_probs", "ref_log_probs", "advantages"), stale_reads=("rollout_log_probs",),
+          takes=("mini_batch_tokens", "kl_coef")),
     Phase("wake_up", Role.ROLLOUT, Activity.HAND_OVER, "#ffaabb", after=(SLEEP, UPDATE_ACTOR)),
-    Phase(
-        UPDATE_WEIGHTS,
-        Role.ROLLOUT,
-        Activity.SEND_WEIGHTS,
-        "#cc6677",
-        after=(UPDATE_ACTOR, "wake_up"),
-        takes=("version",),
-        partner=Role.ACTOR,
-    ),
+    Phase(UPDATE_WEIGHTS, Role.ROLLOUT, Activity.SEND_WEIGHTS, "#cc6677", after=(UPDATE_ACTOR, "wake_up"),
+          takes=("version",), partner=Role.ACTOR),
 )
+# fmt: on
 PHASE: Mapping[str, Phase] = {phase.name: phase for phase in PHASES}
 PHASE_ORDER: tuple[str, ...] = tuple(PHASE)
 HAND_OVER: tuple[str, ...] = tuple(phase.name for phase in PHASES if phase.activity is Activity.HAND_OVER)
