@@ -26,25 +26,21 @@ from placebench.tasks.data import Prompt
 
 @dataclass
 class StepState:
-    """What one step knows so far.
-
-    Attributes:
-        step: counted from 1.
-        prompts: of its sequences; with engines of their own known when `gen` is done.
-        done: names of its finished phases.
-        batch: its sequences, once `gen` is done.
-        metrics: its metrics.
-        version: updates that the weights which generated had had, where they share the actor's pool.
-        kl_coef: the coefficient of its KL, once `adv` is done.
-    """
+    """What one step knows so far."""
 
     step: int
+    """Number of the step, counted from 1."""
     prompts: list[Prompt]
+    """Prompts of the sequences; with engines of their own known when `gen` is done."""
     done: set[str] = field(default_factory=set)
+    """Names of the finished phases."""
     batch: SequenceBatch | None = None
+    """The sequences, once `gen` is done."""
     metrics: StepMetrics = field(default_factory=StepMetrics)
     version: int = 0
+    """Updates that the weights which generated had had, where they share the actor's pool."""
     kl_coef: float = 0.0
+    """Coefficient of the KL, once `adv` is done."""
 
     @property
     def sequences(self) -> SequenceBatch:

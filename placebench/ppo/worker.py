@@ -41,17 +41,14 @@ MOST_TRACED_TOKENS = 2048
 
 
 class PhaseResult(NamedTuple):
-    """What a rank returns after a phase.
-
-    Attributes:
-        result: the phase's own, see the methods `_run_<phase>` of `Worker`.
-        spans: objects of `spans.jsonl`.
-        kernels: objects of `kernels.jsonl`; none unless they are traced.
-    """
+    """What a rank returns after a phase."""
 
     result: Any
+    """What the method `_run_<phase>` of `Worker` returned."""
     spans: list[dict[str, Any]]
+    """Objects of `spans.jsonl`."""
     kernels: list[dict[str, Any]]
+    """Objects of `kernels.jsonl`; none unless they are traced."""
 
 
 class Worker(Rank):

@@ -31,15 +31,12 @@ _START_S = 15.0
 
 @dataclass(frozen=True)
 class Expectation:
-    """Expected duration of a run.
-
-    Attributes:
-        seconds: of all launches together.
-        source: where the figure comes from, in words.
-    """
+    """Expected duration of a run."""
 
     seconds: float
+    """Seconds of all launches together."""
     source: str
+    """Where the figure comes from, in words."""
 
 
 def expect_from_runs(
@@ -76,7 +73,7 @@ def _comparable_launches(path: Path, workload: Mapping[str, Any], devices: Seque
             if launch.status is Status.DONE and launch.wall.steps_s is not None
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []  # a run of another version, or a damaged one, tells nothing about this one
+        return []  # a run of another version, or a damaged one, says nothing about this one
 
 
 def _which(devices: Sequence[Device]) -> list[Device]:

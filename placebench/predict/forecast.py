@@ -43,15 +43,12 @@ class PhaseTimes:
 
 @dataclass(frozen=True)
 class Forecaster:
-    """What is known of other placements from those of a run.
-
-    Attributes:
-        phases: times of every phase.
-        gaps: seconds of a step in which no phase on its path runs, by the number of the placement's pools.
-    """
+    """What is known of other placements from those of a run."""
 
     phases: Mapping[str, PhaseTimes]
+    """Times of every phase."""
     gaps: Mapping[int, float]
+    """Seconds of a step in which no phase on its path runs, by the number of the placement's pools."""
 
     @property
     def has_sizes(self) -> bool:

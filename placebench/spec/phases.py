@@ -36,37 +36,35 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True)
 class Phase:
-    """One timed part of a step.
-
-    Attributes:
-        name: verl's name of the phase; its metric is `timing_s/<name>`.
-        role: the role whose pool does the work; None when the controller does it.
-        activity: what it does.
-        color: in all figures; neighbours are told apart by colour-blind readers.
-        after: the phases whose results it needs.
-        reads: fields of the sequences that it needs.
-        stale_reads: fields that it needs besides where older weights than the actor's may have generated.
-        takes: what else of its step it needs, as `ppo.step_data` names it.
-        writes: fields that its result becomes, in the order of its results.
-        per_sequence: whether these have one value a sequence; otherwise one a token of its response.
-        partner: a role whose pool takes part too, where that is another one.
-        across: phases of other steps that it waits for: name, and how many steps back, below 0 for a later step.
-        outlasts: whether the next step may begin before it is done.
-    """
+    """One timed part of a step."""
 
     name: str
+    """Verl's name of the phase; its metric is `timing_s/<name>`."""
     role: Role | None
+    """The role whose pool does the work; None when the controller does it."""
     activity: Activity
+    """What the phase does."""
     color: str
+    """Its colour in all figures, which colour-blind readers tell from that of its neighbours."""
     after: tuple[str, ...] = ()
+    """Phases of the step whose results it needs."""
     reads: tuple[str, ...] = ()
+    """Fields of the sequences that it needs."""
     stale_reads: tuple[str, ...] = ()
+    """Fields that it needs besides where older weights than the actor's may have generated."""
     takes: tuple[str, ...] = ()
+    """What else of its step it needs, as `ppo.step_data` names it."""
     writes: tuple[str, ...] = ()
+    """Fields of the sequences that its result becomes."""
     per_sequence: bool = False
+    """Whether what it writes has one value a sequence; otherwise one a token of the response."""
     partner: Role | None = None
+    """A role whose pool takes part too, where that is another one."""
     across: tuple[tuple[str, int], ...] = ()
+    """Phases of other steps that it waits for, as the step graph sets them: name, and how many steps back, below 0 for
+    a later step."""
     outlasts: bool = False
+    """Whether the next step may begin before it is done, as the step graph sets it."""
 
     @property
     def trains(self) -> bool:

@@ -1,4 +1,4 @@
-"""What vLLM is told, as far as no engine is needed for it."""
+"""Settings that vLLM gets, as far as no engine is needed for it."""
 
 from itertools import pairwise
 from types import SimpleNamespace

@@ -42,8 +42,8 @@ def test_a_phase_counts_for_the_step_in_whose_time_it_is() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 5)), min_size=1, max_size=10))
-def test_no_phase_takes_longer_than_the_step(told: list[tuple[float, float]]) -> None:
+def test_no_phase_takes_longer_than_the_step(recorded: list[tuple[float, float]]) -> None:
     times = PhaseIntervals()
-    for start, seconds in told:
+    for start, seconds in recorded:
         times.add("gen", start, start + seconds)
     assert 0 <= length(times.cut(2.0, 6.0)["gen"]) <= 4.0

@@ -1,4 +1,4 @@
-"""What vLLM is told, and kept from, while an engine is built in a worker's process."""
+"""Settings that vLLM gets, and what it is kept from, while an engine is built in a worker's process."""
 
 import copy
 import hashlib

@@ -23,21 +23,18 @@ _SAMPLING_BYTES = 16
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """What a vLLM engine takes of each of its devices, in bytes.
-
-    Attributes:
-        workload: the job, as its placement runs it.
-        shape: of the model that generates.
-        ranks: devices of the rollout's pool.
-        kind: of these devices.
-        device_bytes: memory of the smallest of them, of which `rollout.memory_share` is a share.
-    """
+    """What a vLLM engine takes of each of its devices, in bytes."""
 
     workload: Workload
+    """The job, as its placement runs it."""
     shape: ModelShape
+    """Shape of the model that generates."""
     ranks: int
+    """Devices of the rollout's pool."""
     kind: Kind
+    """Kind of the pool's devices."""
     device_bytes: int
+    """Memory of the smallest device of the pool, of which `rollout.memory_share` is a share."""
 
     @property
     def weights(self) -> int:

@@ -81,13 +81,10 @@ _STATE = ("weights", "optimizer", "gradients", "copies")
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes on each device of a pool.
-
-    Attributes:
-        moments: name of each moment of the job → bytes of each part that is held then.
-    """
+    """Bytes on each device of a pool."""
 
     moments: Mapping[str, Parts]
+    """Name of each moment of the job → bytes of each part that is held then."""
 
     @property
     def moment(self) -> str:

@@ -42,23 +42,20 @@ def _micro_batches(workload: Workload, ranks: int, at_once: int) -> _MicroBatche
 
 @dataclass(frozen=True)
 class ModelMemory:
-    """What one model of a pool adds while it computes, in bytes on each of its ranks.
-
-    Attributes:
-        workload: the job, as its placement runs it.
-        shape: of the model's decoder.
-        parameters: of all of the model.
-        has_logits: whether it has the output head of a language model; else one of a score.
-        ranks: devices of the pool.
-        kind: of these devices.
-    """
+    """What one model of a pool adds while it computes, in bytes on each of its ranks."""
 
     workload: Workload
+    """The job, as its placement runs it."""
     shape: ModelShape
+    """Shape of the model's decoder."""
     parameters: int
+    """Parameters of the whole model, its head included."""
     has_logits: bool
+    """Whether it has the output head of a language model; else one of a score."""
     ranks: int
+    """Devices of the pool."""
     kind: Kind
+    """Kind of the pool's devices."""
 
     @property
     def value(self) -> int:
