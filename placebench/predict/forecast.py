@@ -13,7 +13,7 @@ from statistics import fmean
 
 import numpy as np
 
-from placebench.spec.phases import GEN, HAND_OVER, UPDATE_WEIGHTS, Phase
+from placebench.spec.phases import GEN, UPDATE_WEIGHTS, Phase
 from placebench.spec.placement import Overlap, Placement
 from placebench.spec.stepgraph import graph_among, ready_phases
 
@@ -65,8 +65,7 @@ class Forecaster:
 
     def step_seconds(self, placement: Placement) -> float:
         """Seconds of a step."""
-        names = [name for name in self.phases if not (placement.has_engines and name in HAND_OVER)]
-        graph = graph_among(names, placement.staleness, has_engines=placement.has_engines)
+        graph = graph_among(list(self.phases), placement.staleness, has_engines=placement.has_engines)
         pools = {phase.name: placement.pool_of(phase.role) if phase.role else None for phase in graph}
         seconds = {name: self.phases[name].on(pool.size if pool else 0) for name, pool in pools.items()}
         busy = {name: pool.name if pool else "" for name, pool in pools.items()}
