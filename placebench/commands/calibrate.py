@@ -44,5 +44,5 @@ def calibrate(
     several = f"--placement {placement}: name one placement, which is compared with itself"
     wrong = (*request.wrong, *([several] if len(split_words(placement)) > 1 else ()))
     request = replace(request, placements=placement, rounds=2 * pairs, name=name, calibrates=True, dry_run=dry_run)
-    unread = request.unread - {"placements", "rounds"}
-    start(make_plan(replace(request, wrong=wrong, unread=unread)), dry_run=dry_run)
+    unknown = request.unknown - {"placements", "rounds"}
+    start(make_plan(replace(request, wrong=wrong, unknown=unknown)), dry_run=dry_run)

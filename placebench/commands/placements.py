@@ -29,9 +29,12 @@ def placements(words: tuple[str, ...], settings: tuple[str, ...], config: Path |
     usual ones of each kind. The exit code is 2 where a word is no placement or the workload cannot be, and 0 where a
     placement just cannot be here.
     """
-    from placebench.plan.catalogue_view import show_catalogue
+    from placebench.plan.catalogue import read_catalogue
     from placebench.plan.request import WorkloadOption, build_request
+    from placebench.plan.views import show_catalogue
 
     present = {name: value for name, value in given.items() if value is not None}
     model = [WorkloadOption("--model", "model", present.pop("model"))] if "model" in present else []
-    show_catalogue(build_request(present, model, settings, config), words, open_console())
+    catalogue = read_catalogue(build_request(present, model, settings, config), words)
+    show_catalogue(catalogue, open_console())
+    catalogue.no_words.raise_any()

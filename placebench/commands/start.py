@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def start(plan: "Plan", *, dry_run: bool) -> None:
     """Run a plan and report, or show it."""
     if dry_run:
-        from placebench.plan.view import show_plan
+        from placebench.plan.views import show_plan
 
         show_plan(plan, open_console())
         return

@@ -47,7 +47,7 @@ class RunRequest:
         placement_timeout_s: seconds a launch waits for its devices of the cluster; None for the default.
         origin: where a dotted workload key was set, for messages.
         wrong: why some of what was given cannot be read, one line each.
-        unread: dotted workload keys, and fields of this class, whose values are not known for that.
+        unknown: dotted workload keys, and fields of this class, whose values nobody knows for that.
     """
 
     placements: str | None = None
@@ -72,7 +72,7 @@ class RunRequest:
     placement_timeout_s: float | None = None
     origin: Callable[[str], str] = field(default=lambda key: "workload")
     wrong: Sequence[str] = ()
-    unread: frozenset[str] = frozenset()
+    unknown: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -119,18 +119,18 @@ def build_request(
     over, malformed = read_settings(settings, reasons)
     for option in workload_options:
         over = merge(over, nest(option.key.split("."), option.value))
-    unread = {*wrong, *(option.key for option in clashes)}
-    unread |= {key for key, value in run_keys.items() if value is None and key not in options}
-    unread |= {below for key in malformed for below in keys_below(key)}
+    unknown = {*wrong, *(option.key for option in clashes)}
+    unknown |= {key for key, value in run_keys.items() if value is None and key not in options}
+    unknown |= {below for key in malformed for below in keys_below(key)}
     if content is None:
-        unread |= {key for key in RUN_KEYS if key not in options}
-        unread |= {key for key in workload_keys() if not gives(over, key)}
+        unknown |= {key for key in RUN_KEYS if key not in options}
+        unknown |= {key for key in workload_keys() if not gives(over, key)}
     flags = {option.key: option.flag for option in workload_options} | dict.fromkeys(setting_keys, "--set")
     return RunRequest(
         workload=merge({key: value for key, value in (content or {}).items() if key not in RUN_KEYS}, over),
         origin=lambda key: _origin(key, flags, config),
         wrong=reasons.lines,
-        unread=frozenset(unread),
+        unknown=frozenset(unknown),
         **{**run_keys, **options},
     )
 

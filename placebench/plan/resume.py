@@ -9,9 +9,11 @@ from typing import Any
 from placebench.errors import Reasons, UsageError
 from placebench.host.ownership import live_runs, mark_interrupted
 from placebench.plan import checks
-from placebench.plan.plan import Plan, cluster_options, find_devices, no_room_for_checkpoints
+from placebench.plan.devices import cluster_options, find_devices
+from placebench.plan.plan import Plan
 from placebench.plan.request import RunRequest
 from placebench.plan.rounds import auto_rounds, planned_rounds
+from placebench.plan.workload_checks import unusable_workload
 from placebench.record.checkpoints import read_checkpoint
 from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status
 from placebench.record.resumptions import recorded_launcher, recorded_resumptions, recorded_seconds
@@ -19,6 +21,7 @@ from placebench.sessions.ray_cluster.discovery import Cluster
 from placebench.sessions.torchrun.nodes import JobNodes
 from placebench.spec.auto_rounds import auto_rounds_from
 from placebench.spec.bound import BoundPlacement, bind
+from placebench.spec.check import Facts
 from placebench.spec.config import flatten, merge
 from placebench.spec.devices import Device, DeviceSpec, device_from_dict, devices_per_node
 from placebench.spec.launchers import RAY
@@ -61,15 +64,16 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
     reasons.add(checks.full_disks(path))
     reasons.add(() if _ray_cluster(content) else cluster_options(request))
     cluster = reasons.attempt(lambda: _present(content, stored, request))
-    reasons.add(checks.unusable_workload(workload))
+    reasons.add(unusable_workload(workload))
     start = reasons.attempt(partial(read_checkpoint, checkpoint)) if checkpoint else None
     reasons.attempt(lambda: _agree(request, path, content, workload, stored, rounds))
-    auto = reasons.attempt(lambda: auto_rounds(request, stored_auto)) if "rounds" not in request.unread else None
+    auto = reasons.attempt(lambda: auto_rounds(request, stored_auto)) if "rounds" not in request.unknown else None
     reasons.raise_any()
     planned = planned_rounds(request, auto, rounds)
     done = _done_launches(folder, placements, planned)
     before, to_come = start.step if start else 0, planned * len(placements)
-    reasons.add(no_room_for_checkpoints(workload, path, every, before, to_come - len(done)))
+    if every:
+        reasons.add(checks.no_room_for_checkpoints(workload, path, every, before, to_come - len(done)))
     reasons.raise_any()
     return Plan(
         name=name,
@@ -202,9 +206,10 @@ def _agree(
         reasons.add([f"--resume: {what} is {now} now and {then} in the run; leave it out, or start a new run"])
 
     given = merge(content["workload"], request.workload)
-    reading = read_workload(given, reasons, request.origin, request.unread)
-    now, then = (flatten(one.model_dump(mode="json")) for one in (reading.workload, workload))
-    for key in (key for key in now if now[key] != then[key] and key not in reading.unread):
+    reading = Facts(request.unknown)
+    reasons.add(read_workload(given, request.origin, reading))
+    now, then = (flatten(one.model_dump(mode="json")) for one in (reading["workload"], workload))
+    for key in (key for key in now if now[key] != then[key] and key not in reading.unknown):
         differs(key, now[key], then[key])
     if request.out is not None and request.out.resolve() != folder.parent.resolve():
         differs("--out", request.out, folder.parent)

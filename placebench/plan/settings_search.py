@@ -1,0 +1,168 @@
+"""The settings nearest to those asked for with which a placement fits into its devices' memory."""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import lcm
+from typing import get_args
+
+from placebench.plan.memory_case import ROOMY, MemoryCase, Settings
+from placebench.predict.fitting import engine_memory
+from placebench.spec.bound import BoundPlacement
+from placebench.spec.placement import Role
+from placebench.spec.placement_checks import batch_factors, undivided_heads
+from placebench.spec.shapes import ModelShape
+from placebench.spec.workload import EngineSize
+
+
+def roomy_settings(case: MemoryCase) -> Settings | None:
+    """The settings nearest to those asked for that fit.
+
+    Where no others do, engines that hold fewer sequences at a time; then a smaller batch, which is less work.
+    """
+    for settings in alternatives(case):
+        for tried in (settings, *_token_budgets(case, settings)):
+            if tried and case.is_roomy(tried):
+                return tried
+    for narrower in (lower_shares, smaller_batches):
+        for settings in alternatives(case):
+            for sizes in narrower(case.changed(settings)):
+                for given in (settings, *_token_budgets(case, {**settings, **sizes.settings(0)})):
+                    if largest := sizes.largest(case.changed(given).is_roomy):
+                        return {**given, **largest}
+    return None
+
+
+def least_missing(case: MemoryCase) -> int:
+    """Bytes that are too few, whatever is set, for a fit with some to spare."""
+    missing: list[float] = []
+    for settings in alternatives(case):
+        changed = case.changed(settings)
+        smallest = [batches.settings(0) for batches in smaller_batches(changed)][-1:] or [{}]
+        least = changed.changed({**smallest[0], "batch.micro_batch_tokens": case.length})
+        if worst := least.short(ROOMY):
+            missing.append(worst.need - ROOMY * worst.have)
+    return round(min(missing, default=0))
+
+
+def alternatives(case: MemoryCase) -> Iterator[Settings]:
+    """Settings to try, those that cost the least time first; the first changes nothing but what comes on top."""
+    workload, rollout = case.workload, case.workload.rollout
+    can_shard = workload.sharding == "replicate" and case.bound.placement.scaling is None
+    sharded: Settings = {"sharding": "shard"} if can_shard else {}
+    checkpointed: Settings = {} if workload.activation_checkpointing else {"activation_checkpointing": True}
+    asleep: Settings = {}
+    if rollout.backend == "vllm" and not rollout.sleep:
+        asleep = {"rollout.sleep": True}
+    engines = [
+        {"rollout.tensor_parallel_size": size}
+        for size in _usable_engine_sizes(case.bound, case.shapes.actor)
+        if rollout.backend == "vllm" and size > rollout.tensor_parallel_size
+    ]
+    seen: list[Settings] = []
+    for settings in (
+        {},
+        asleep,
+        checkpointed,
+        sharded,
+        {**sharded, **checkpointed},
+        *({**asleep, **sharded, **checkpointed, **engine} for engine in engines or [{}]),
+    ):
+        if settings not in seen:
+            seen.append(settings)
+            yield settings
+
+
+def _usable_engine_sizes(bound: BoundPlacement, actor: ModelShape) -> tuple[int, ...]:
+    """Devices that may share an engine: they divide the rollout's pool and the model's heads.
+
+    None where the placement says how many: it overrules the workload, whose setting would change nothing.
+    """
+    if bound.placement.tensor_parallel is not None:
+        return ()
+    counts = bound.placement.pool_of(Role.ROLLOUT).counts
+    return tuple(
+        size
+        for size in get_args(EngineSize)
+        if not any(count % size for count in counts) and not list(undivided_heads(actor, "", size))
+    )
+
+
+def _token_budgets(case: MemoryCase, settings: Settings) -> Iterator[Settings]:
+    """The settings with the largest token budget below the workload's with which it fits; else one sequence's."""
+    budgets = range(case.length, case.workload.batch.micro_batch_tokens, case.length)
+    if budgets:
+        key = "batch.micro_batch_tokens"
+        fitting = bisect_left(budgets, True, key=lambda tokens: not case.is_roomy({**settings, key: tokens}))
+        yield {**settings, key: budgets[max(fitting - 1, 0)]}
+
+
+@dataclass(frozen=True)
+class _Sizes(ABC):
+    """Sizes of something, ascending, of which smaller ones need less memory.
+
+    Attributes:
+        sizes: in its own unit.
+    """
+
+    sizes: range
+
+    @abstractmethod
+    def settings(self, index: int) -> Settings:
+        """The settings of one of the sizes."""
+
+    def largest(self, suits: Callable[[Settings], bool]) -> Settings | None:
+        """The settings of the largest size that suits, when smaller ones do too."""
+        count = bisect_left(range(len(self.sizes)), True, key=lambda index: not suits(self.settings(index)))
+        return self.settings(count - 1) if count else None
+
+
+class _Shares(_Sizes):
+    """Hundredths of a device's memory that an engine may take."""
+
+    def settings(self, index: int) -> Settings:
+        """The settings of one of the sizes."""
+        return {"rollout.memory_share": self.sizes[index] / 100}
+
+
+def lower_shares(case: MemoryCase) -> Iterator[_Shares]:
+    """Shares below what the engine takes in which all placements can generate."""
+    engines = [engine_memory(case.workload, case.shapes, placement, case.devices) for placement in case.placements]
+    least = [engine.hundredths(engine.least) for engine in engines if engine]
+    if case.engine and (shares := range(max(least), min(case.engine.hundredths(case.engine.whole), 101))):
+        yield _Shares(shares)
+
+
+@dataclass(frozen=True)
+class _Batches(_Sizes):
+    """Sizes of the batch that all placements can share: sequences per step.
+
+    Attributes:
+        mini_batch_size: sequences per optimizer step, at most.
+        ranks: divide the mini-batch; 0 where that is to stay as it is.
+    """
+
+    mini_batch_size: int
+    ranks: int = 0
+
+    def settings(self, index: int) -> Settings:
+        """The settings of one of the sizes."""
+        size = self.sizes[index]
+        if not self.ranks:
+            return {"batch.size": size}
+        highest = max(min(self.mini_batch_size, size) // self.ranks, 1) * self.ranks
+        mini_batch = next(one for one in range(highest, 0, -self.ranks) if not size % one)
+        return {"batch.size": size, "batch.mini_batch_size": mini_batch}
+
+
+def smaller_batches(case: MemoryCase) -> Iterator[_Batches]:
+    """Smaller batches of the same mini-batches, then those for which the mini-batch has to be smaller too."""
+    batch = case.workload.batch
+    whole, ranks = batch_factors(case.placements, case.workload)
+    step, least = lcm(whole, batch.mini_batch_size), lcm(whole, ranks)
+    as_it_is = range(step, batch.size, step)
+    if as_it_is and not batch.mini_batch_size % ranks:
+        yield _Batches(as_it_is, batch.mini_batch_size)
+    if smaller := range(least, min(step, batch.size), least):
+        yield _Batches(smaller, batch.mini_batch_size, ranks)
