@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from placebench.errors import Reasons
-from placebench.plan.asked import OPTIONS, WORKLOAD, request_facts
 from placebench.plan.devices import DEVICES
 from placebench.plan.headroom import too_large
-from placebench.plan.request import RunRequest
+from placebench.plan.request import OPTIONS, WORKLOAD, RunRequest, request_facts
 from placebench.plan.workload_checks import WORKLOAD_CHECKS
 from placebench.predict.possible import lay_out
 from placebench.spec.bound import BoundPlacement

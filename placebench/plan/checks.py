@@ -38,7 +38,7 @@ def unusable_folder(folder: Path, facts: Facts) -> tuple[str, ...]:
     """A run folder that exists, cannot be made, or lies on a full disk; likewise the temporary folder."""
     reasons = tuple(_reasons_against(folder))
     if reasons:
-        facts.drop("folder")
+        del facts["folder"]
     return reasons
 
 

@@ -1,10 +1,13 @@
 """What is said of placements that do not fit into their devices' memory, or hardly do, and what would lower it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from placebench.plan.memory_case import ROOMY, MemoryCase, Settings
-from placebench.plan.other_devices import other_devices, other_splits
-from placebench.plan.settings_search import (
+from placebench.errors import Reasons
+from placebench.plan.memory_settings import (
+    ROOMY,
+    MemoryCase,
+    Settings,
     alternatives,
     least_missing,
     lower_shares,
@@ -14,9 +17,14 @@ from placebench.plan.settings_search import (
 from placebench.spec.bound import BoundPlacement
 from placebench.spec.devices import Device
 from placebench.spec.placed import placed_workload
+from placebench.spec.placement_checks import impossible_placements
+from placebench.spec.presets import LEARNERS, SPLIT
 from placebench.spec.shapes import job_shapes
 from placebench.spec.text import format_bytes
+from placebench.spec.words import parse_placement, preset_of
 from placebench.spec.workload import Workload
+
+_MOST_DEVICES = 64
 
 
 def too_large(workload: Workload, bound: Sequence[BoundPlacement], devices: Sequence[Device]) -> Iterator[str]:
@@ -69,7 +77,7 @@ def _way_out(case: MemoryCase) -> str:
     settings = roomy_settings(case)
     if settings is not None:
         return f"{_flags(settings)} fits with about {_peak(case.changed(settings))} a device"
-    for word, other in other_devices(case):
+    for word, other in _other_devices(case):
         for settings in alternatives(other):
             if other.is_roomy(settings):
                 flags = f" with {_flags(settings)}" if settings else ""
@@ -97,7 +105,7 @@ def relief(case: MemoryCase) -> tuple[str, ...]:
     sequences = max(batch.mini_batch_size // len(devices) for devices in case.bound.devices.values())
     tokens = max(min(batch.micro_batch_tokens, sequences * length) // (2 * length), 1) * length
     alone: list[Settings] = [{"batch.micro_batch_tokens": tokens}, *_halved_cache(case), *_halved_batch(case)]
-    changes = [(_flags(settings), case.changed(settings)) for settings in alone] + other_splits(case)[:1]
+    changes = [(_flags(settings), case.changed(settings)) for settings in alone] + _other_splits(case)[:1]
     changes = [change for change in changes if change[1].fullest.peak < before.peak]
     others: list[tuple[str, MemoryCase]] = []
     least = before.peak
@@ -126,3 +134,69 @@ def _halved_batch(case: MemoryCase) -> list[Settings]:
     batches = smaller_batches(case) if case.fullest.moment == "gen" else ()
     halved = (one.largest(lambda settings: settings["batch.size"] <= half) for one in batches)
     return [settings for settings in halved if settings][:1]
+
+
+def _other_devices(case: MemoryCase) -> Iterator[tuple[str, MemoryCase]]:
+    """Other numbers of devices: another split of those there are, then more GPUs, or fewer CPU devices."""
+    yield from _other_splits(case)
+    pools = case.bound.devices
+    total = sum(map(len, pools.values()))
+    if case.devices[0].kind == "cpu":
+        counts = case.bound.placement.pools[0].counts
+        for count in range(total - 1, 0, -1) if len(pools) == len(counts) == 1 else ():
+            yield from _resized(case, f"--devices cpu:{count}", {pool: part[:count] for pool, part in pools.items()})
+        return
+    factor = 2
+    while factor * total <= _MOST_DEVICES:
+        more = {pool: part * factor for pool, part in pools.items()}
+        yield from _resized(case, f"the same placement on {factor * total} such GPUs", more)
+        factor *= 2
+
+
+def _other_splits(case: MemoryCase) -> list[tuple[str, MemoryCase]]:
+    """The same devices dealt to two pools in other numbers, with the word for it, the lowest peak first."""
+    placement = case.bound.placement
+    if len(placement.pools) != 2 or any(len(pool.counts) > 1 for pool in placement.pools):
+        return []
+    members = [device for part in case.bound.devices.values() for device in part]
+    first, second = (pool.name for pool in placement.pools)
+    found: list[tuple[str, MemoryCase]] = []
+    for count in range(1, len(members)):
+        if count != placement.pools[0].size:
+            split = {first: tuple(members[:count]), second: tuple(members[count:])}
+            found += _resized(case, "", split)
+    named = [(_split_word(other), other) for _, other in found]
+    return sorted(named, key=lambda one: one[1].fullest.peak)
+
+
+def _split_word(case: MemoryCase) -> str:
+    """What the user would write for a split of the devices in two."""
+    placement = case.bound.placement
+    (first, here), (second, there) = ((pool.name, pool.size) for pool in placement.pools)
+    preset, engine = preset_of(placement.name), placement.tensor_parallel or 1
+    heads = {
+        SPLIT: f"split:{here}+{there}",
+        LEARNERS: f"learners:{here}+engines:{there // engine}" + (f"xtp{engine}" if engine > 1 else ""),
+    }
+    if preset in heads:
+        word = "/".join((heads[preset], *placement.name.split("/")[1:]))
+        has_critic = case.workload.algorithm.has_critic
+        meant = Reasons().attempt(lambda: parse_placement(word, [here + there], has_critic=has_critic))
+        # A placement of a file may have a preset's name, and be another.
+        if meant and replace(meant, name=placement.name) == placement:
+            return f"--placements {word}"
+    return f"another split of the devices ({here} in {first}, {there} in {second})"
+
+
+def _resized(
+    case: MemoryCase, word: str, devices: Mapping[str, tuple[Device, ...]]
+) -> Iterator[tuple[str, MemoryCase]]:
+    """The placement with other numbers of devices in its pools, where nothing more stands in its way."""
+    before = case.bound.placement
+    pools = [
+        replace(pool, counts=tuple(count * len(devices[pool.name]) // pool.size for count in pool.counts))
+        for pool in before.pools
+    ]
+    placement = replace(before, pools=tuple(pools))
+    if {*impossible_placements([placement], case.workload)} <= {*impossible_placements([before], case.workload)}:
+        yield word, replace(case, bound=replace(case.bound, placement=placement, devices=devices))

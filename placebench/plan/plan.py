@@ -8,11 +8,10 @@ from pathlib import Path
 
 from placebench.host.devices import sharing_note
 from placebench.plan import checks
-from placebench.plan.asked import OPTIONS, PLACEMENTS, START, WORKLOAD, request_facts
 from placebench.plan.devices import CLUSTER_OPTIONS, DEVICES, DEVICES_HERE, are_described
 from placebench.plan.headroom import relief, tight, too_large
-from placebench.plan.memory_case import MemoryCase
-from placebench.plan.request import RunRequest
+from placebench.plan.memory_settings import MemoryCase
+from placebench.plan.request import OPTIONS, PLACEMENTS, START, WORKLOAD, RunRequest, request_facts
 from placebench.plan.rounds import ROUNDS, planned_rounds
 from placebench.plan.workload_checks import WORKLOAD_CHECKS, WORKLOAD_CHECKS_HERE
 from placebench.predict import fitting

@@ -1,4 +1,7 @@
-"""What the user asks for: options over the YAML file, the file over the preset, each value with where it is from."""
+"""What the user asks for: options over the YAML file, the file over the preset, each value with where it is from.
+
+The checks that every command begins with find what of it can be read.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,11 +11,14 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from placebench.errors import Reasons, UsageError
+from placebench.record.checkpoints import read_checkpoint
 from placebench.spec.auto_rounds import MOST_ROUNDS
+from placebench.spec.check import Check, Facts
 from placebench.spec.config import find_line, load_yaml, merge, nest, read_settings
-from placebench.spec.launchers import LAUNCHERS
-from placebench.spec.workload import keys_below, workload_keys
-from placebench.spec.workload_reading import gives
+from placebench.spec.launchers import LAUNCHERS, RAY
+from placebench.spec.words import readable_placements
+from placebench.spec.workload import Workload, keys_below, workload_keys
+from placebench.spec.workload_reading import gives, read_workload
 
 RUN_KEYS = ("placements", "rounds", "devices", "name", "out", "launcher")
 DEFAULT_PLACEMENTS = "standard,split"
@@ -166,3 +172,48 @@ def _run_value(config: Path, key: str, value: Any) -> Any:
         example = "a list of words, such as [standard, split]" if key == "placements" else "text"
         raise UsageError(f"{where}: {value!r} is not {example}")
     return Path(value) if key == "out" else value
+
+
+def request_facts(request: RunRequest) -> Facts:
+    """What a request says."""
+    return Facts(
+        request.unknown,
+        request=request,
+        name=request.name,
+        words=DEFAULT_PLACEMENTS if request.placements is None else request.placements,
+        launcher=request.launcher or RAY,
+        ray_address=request.ray_address,
+        checkpoint_every=request.checkpoint_every,
+        resume_from=request.resume_from,
+    )
+
+
+def _unreadable_options(request: RunRequest) -> Sequence[str]:
+    """Options, settings and keys of the file that cannot be read."""
+    return request.wrong
+
+
+def _find_workload(request: RunRequest, facts: Facts) -> Sequence[str]:
+    """The `workload`, as far as it can be read."""
+    return read_workload(request.workload, request.origin, facts)
+
+
+def _find_start(resume_from: Path, facts: Facts) -> None:
+    """The checkpoint from which launches `start`, and the `steps_before`, which are in it."""
+    start = read_checkpoint(resume_from)
+    facts.add(start=start, steps_before=start.step)
+
+
+def _find_placements(words: str, workload: Workload, facts: Facts, nodes: Sequence[int] | None = None) -> Sequence[str]:
+    """The `placements` that can be on `nodes`, by the devices of each, and `others` as far as they can be read."""
+    reasons = Reasons()
+    has_critic = None if "algorithm.name" in facts.unknown else workload.algorithm.has_critic
+    placements, others = readable_placements(words, nodes, reasons, has_critic=has_critic)
+    facts.add(placements=placements, others=others)
+    return reasons.lines
+
+
+OPTIONS = Check(_unreadable_options)
+WORKLOAD = Check(_find_workload)
+START = Check(_find_start)
+PLACEMENTS = Check(_find_placements, {"placements"})

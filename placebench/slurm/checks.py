@@ -1,9 +1,8 @@
 """What of a run cannot be, seen before its job is queued: nothing here asks SLURM, or what only the nodes know."""
 
 from placebench.errors import UsageError
-from placebench.plan.asked import OPTIONS, PLACEMENTS, START, WORKLOAD, request_facts
 from placebench.plan.checks import no_checkpoints, wrong_name
-from placebench.plan.request import RunRequest
+from placebench.plan.request import OPTIONS, PLACEMENTS, START, WORKLOAD, RunRequest, request_facts
 from placebench.plan.rounds import ROUNDS
 from placebench.plan.workload_checks import WORKLOAD_CHECKS
 from placebench.record.checkpoints import START_CHECKS

@@ -15,7 +15,7 @@ from typing import Any
 from placebench.errors import Reasons
 
 
-class Facts:
+class Facts(dict[str, Any]):
     """What is known of what is to be checked, by name; all of it as a whole goes by the name `facts`.
 
     Attributes:
@@ -24,27 +24,13 @@ class Facts:
     """
 
     def __init__(self, unknown: Iterable[str] = (), **values: Any) -> None:
+        super().__init__(facts=self)
         self.unknown, self.conflicting = set(unknown), set[str]()
-        self._values: dict[str, Any] = {"facts": self}
         self.add(**values)
 
     def add(self, **values: Any) -> None:
         """Note what is known now; None is nothing to know."""
-        self._values |= {name: value for name, value in values.items() if value is not None}
-
-    def drop(self, name: str) -> None:
-        """Forget what has turned out to be of no use."""
-        del self._values[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._values
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def get(self, name: str) -> Any:
-        """A fact; None where it is not known."""
-        return self._values.get(name)
+        self.update({name: value for name, value in values.items() if value is not None})
 
 
 @dataclass(frozen=True)

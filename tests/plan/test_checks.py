@@ -7,8 +7,7 @@ import pytest
 from checkpoint_files import write_checkpoint
 
 from placebench.plan import plan
-from placebench.plan.asked import request_facts
-from placebench.plan.request import RUN_KEYS, RunRequest
+from placebench.plan.request import RUN_KEYS, RunRequest, request_facts
 from placebench.slurm import checks as slurm_checks
 from placebench.spec.check import Check, collect
 from placebench.spec.workload import workload_keys
