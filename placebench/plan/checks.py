@@ -71,7 +71,7 @@ def no_checkpoints(checkpoint_every: int, workload: Workload) -> Iterator[str]:
 
 
 def no_room_for_checkpoints(
-    workload: Workload, folder: Path, checkpoint_every: int, steps_before: int, launches: int
+    workload: Workload, folder: Path, checkpoint_every: int, launches: int, steps_before: int = 0
 ) -> Iterator[str]:
     """A disk that cannot hold the checkpoints of a run.
 
@@ -79,8 +79,8 @@ def no_room_for_checkpoints(
         workload: the job.
         folder: of the run, which need not be there yet.
         checkpoint_every: steps from one checkpoint to the next.
-        steps_before: those that every launch has done in an earlier job.
         launches: how many are to come.
+        steps_before: those that every launch has done in an earlier job.
 
     Raises:
         UsageError: a model is not known.

@@ -1,7 +1,7 @@
 """Placements × workload × devices → a plan that can run, or every reason why it cannot, before anything starts."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -218,17 +218,11 @@ def _bind(placements: Sequence[Placement], devices: Sequence[Device], facts: Fac
     facts.add(bound=tuple(bind(placement, devices) for placement in placements))
 
 
-def _no_room(
-    request: RunRequest,
-    workload: Workload,
-    folder: Path,
-    checkpoint_every: int,
-    bound: Sequence[BoundPlacement],
-    steps_before: int = 0,
-    auto: AutoRounds | None = None,
-) -> Iterator[str]:
-    launches = planned_rounds(request, auto) * len(bound)
-    return checks.no_room_for_checkpoints(workload, folder, checkpoint_every, steps_before, launches)
+def _count_launches(
+    request: RunRequest, bound: Sequence[BoundPlacement], facts: Facts, auto: AutoRounds | None = None
+) -> None:
+    """How many `launches` there are in any case."""
+    facts.add(launches=planned_rounds(request, auto) * len(bound))
 
 
 _CHECKS = (
@@ -251,5 +245,6 @@ _CHECKS = (
     *START_CHECKS,
     Check(checks.no_checkpoints, {"steps"}),
     ROUNDS,
-    Check(_no_room, {"rounds", "host"}, settled={"steps", *fitting.MEMORY_KEYS}),
+    Check(_count_launches, {"rounds"}),
+    Check(checks.no_room_for_checkpoints, {"host"}, settled={"steps", *fitting.MEMORY_KEYS}),
 )

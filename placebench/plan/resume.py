@@ -73,7 +73,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
     done = _done_launches(folder, placements, planned)
     before, to_come = start.step if start else 0, planned * len(placements)
     if every:
-        reasons.add(checks.no_room_for_checkpoints(workload, path, every, before, to_come - len(done)))
+        reasons.add(checks.no_room_for_checkpoints(workload, path, every, to_come - len(done), before))
     reasons.raise_any()
     return Plan(
         name=name,

@@ -42,12 +42,10 @@ def unusable_workload(workload: Workload) -> tuple[str, ...]:
     return collect((*WORKLOAD_CHECKS, *WORKLOAD_CHECKS_HERE), Facts(workload=workload)).lines
 
 
-def _unknown_model(key: str, workload: Workload) -> None:
-    """A model that is not there.
+# A model that is not known is refused by each check that asks for its shape, in the same words, which are said once.
 
-    Raises:
-        UsageError: it is not.
-    """
+
+def _unknown_model(key: str, workload: Workload) -> None:
     if (model := getattr(workload, key)) is not None:
         model_shape(model)
 
@@ -56,10 +54,10 @@ def _too_long(key: str, workload: Workload) -> Iterator[str]:
     """Sequences that are longer than a model takes."""
     model = getattr(workload, key)
     length = workload.batch.max_prompt_length + workload.batch.max_response_length
-    if (shape := _shape(model)) and length > shape.max_position_embeddings:
+    if model is not None and length > (most := model_shape(model).max_position_embeddings):
         yield (
-            f"batch: {length} tokens of prompt and response are more than the {shape.max_position_embeddings}"
-            f" that {model} takes; lower batch.max_prompt_length or batch.max_response_length"
+            f"batch: {length} tokens of prompt and response are more than the {most} that {model} takes; lower"
+            " batch.max_prompt_length or batch.max_response_length"
         )
 
 
@@ -67,18 +65,10 @@ def _unusable_folder(key: str, workload: Workload, facts: Facts) -> Iterator[str
     """A model's folder without what the job needs of it; of two models that are one, the first is looked at."""
     model = getattr(workload, key)
     first = next(one for one in _MODELS if one not in facts.unknown and getattr(workload, one) == model)
-    if key == first and (shape := _shape(model)) and is_folder(model):
-        yield from _unusable_weights(model, "--model" if key == "model" else key, shape)
+    if model is not None and key == first and is_folder(model):
+        yield from _unusable_weights(model, "--model" if key == "model" else key, model_shape(model))
         if key == "model":
             yield from _no_tokenizer(model)
-
-
-def _shape(model: str | None) -> ModelShape | None:
-    """A model's shape; None without one, and for one that is not known, which a check of its own says."""
-    try:
-        return None if model is None else model_shape(model)
-    except UsageError:
-        return None
 
 
 def _unusable_prompts(workload: Workload) -> Iterator[str]:
@@ -173,29 +163,26 @@ def _no_tokenizer(model: str) -> Iterator[str]:
 
 def _unusable_critic(workload: Workload) -> Iterator[str]:
     """A critic that does not know all of the actor's tokens; more of them than it needs do no harm."""
-    shape, actors = _shape(workload.critic_model), _shape(workload.model)
-    if shape and actors and shape.vocab_size < actors.vocab_size:
+    model, actor = workload.critic_model, workload.model
+    if model is not None and (words := model_shape(model).vocab_size) < (needed := model_shape(actor).vocab_size):
         yield (
-            f"critic_model {workload.critic_model}: its vocabulary has {shape.vocab_size} words, fewer than the"
-            f" {actors.vocab_size} of {workload.model}; name one of the actor's family"
+            f"critic_model {model}: its vocabulary has {words} words, fewer than the {needed} of {actor}; name one of"
+            " the actor's family"
         )
 
 
 def _unusable_reward_model(workload: Workload) -> Iterator[str]:
     """A reward model that is a language model without a score, or that cannot read the actor's tokens."""
-    model = workload.reward_model
+    model, actor = workload.reward_model, workload.model
     if model is None:
         return
-    try:
-        shape, actors, scores = model_shape(model), model_shape(workload.model), score_count(model)
-    except UsageError:
-        return  # said of each model
+    words, needed, scores = model_shape(model).vocab_size, model_shape(actor).vocab_size, score_count(model)
     if scores not in (1, None):
         yield f"reward_model {model}: gives {scores} scores; name a sequence classifier with a single one"
-    if shape.vocab_size != actors.vocab_size:
+    if words != needed:
         yield (
-            f"reward_model {model}: its vocabulary has {shape.vocab_size} words and that of {workload.model}"
-            f" {actors.vocab_size}; name one of the actor's family"
+            f"reward_model {model}: its vocabulary has {words} words and that of {actor} {needed}; name one of the"
+            " actor's family"
         )
 
 
@@ -250,9 +237,10 @@ def _missing_vllm(workload: Workload, facts: Facts) -> Iterator[str]:
 
     It is what models of real size begin with: of one that is not there, it may not be what is wanted.
     """
-    models = [getattr(workload, key) for key in _MODELS if key not in facts.unknown]
-    has_models = all(_shape(model) for model in models if model is not None)
-    if workload.rollout.backend == "vllm" and has_models and find_spec("vllm") is None:
+    for key in _MODELS:
+        if key not in facts.unknown:
+            _unknown_model(key, workload)
+    if workload.rollout.backend == "vllm" and find_spec("vllm") is None:
         yield str(MissingExtraError("rollout.backend vllm", "vllm", "vllm"))
 
 

@@ -203,7 +203,7 @@ START_CHECKS = (
 def changes(checkpoint: Checkpoint, workload: Workload, placements: Iterable[Placement]) -> Iterator[str]:
     """What makes the steps after the checkpoint other ones than the job that wrote it would have done.
 
-    A checkpoint has the workload as its placement ran it, so what placements decide is told for each: one line.
+    A checkpoint has the workload as its placement ran it, so what placements decide is said of each: one line.
     """
     if changed := [key for key in _changed(checkpoint, workload) if key not in _PLACED_KEYS]:
         yield f"goes on from {checkpoint.path} with another {', '.join(changed)} than it was written with"

@@ -48,14 +48,14 @@ class AutoRounds:
         Args:
             rounds: that are done.
             width_before: of the widest headline interval of all but the last of them; infinite without one.
-            width: the same of all of them, which is told and decides nothing.
+            width: of all of them, likewise; it is shown and decides nothing.
             elapsed_s: seconds that the run has taken so far.
             round_s: seconds that a round takes.
         """
         if rounds >= self.max_rounds:
-            return f"{rounds} rounds, the most that --max-rounds allows: {self._told(width)}"
+            return f"{rounds} rounds, the most that --max-rounds allows: {self._describe(width)}"
         if self.max_time_s is not None and elapsed_s + round_s > self.max_time_s:
-            return f"{rounds} rounds; another would pass --max-time: {self._told(width)}"
+            return f"{rounds} rounds; another would pass --max-time: {self._describe(width)}"
         if rounds >= self.least_rounds and width_before <= self.precision:
             return (
                 f"{rounds} rounds, precise enough: the widest headline interval spanned {width_before:.1%} after"
@@ -63,7 +63,7 @@ class AutoRounds:
             )
         return None
 
-    def _told(self, width: float) -> str:
+    def _describe(self, width: float) -> str:
         spans = f"the widest headline interval spans {width:.1%}" if math.isfinite(width) else "there is no interval"
         return f"{spans}, --precision is {self.precision:.1%}"
 

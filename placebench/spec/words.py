@@ -57,7 +57,7 @@ def readable_placements(
     Args:
         text: words set apart by commas.
         nodes: devices of each node; None for whatever nodes.
-        reasons: told what is wrong with the others.
+        reasons: takes what is wrong with the others.
         has_critic: whether the algorithm trains a critic; None where that is not known.
     """
     words = split_words(text)
