@@ -24,7 +24,7 @@ from placebench.compare.measure.metrics import (
 )
 from placebench.compare.measure.steps import measure_steps
 from placebench.compare.measure.waits import first_trace, traced_waits
-from placebench.compare.read.run import Launch, Run, RunPlacement
+from placebench.compare.read.run import Launch, Run
 from placebench.compare.read.run_reading import load_run
 from placebench.compare.statistics.estimates import (
     MIN_EFFECT,
@@ -37,6 +37,7 @@ from placebench.compare.statistics.measured import ADDITIVE, MEANS, Measured
 from placebench.compare.statistics.pairing import hold_details, hold_headlines, pair
 from placebench.compare.statistics.work import UnequalWork
 from placebench.logs.timing import STEP
+from placebench.spec.bound import RunPlacement
 from placebench.spec.placement import Scaling
 
 GPM_LOAD = "sm_activity"
@@ -211,7 +212,7 @@ def compare_run(path: Path, min_effect: float | None = None) -> Comparison:
     run = load_run(path)
     calibration = find_calibration(run)
     if min_effect is None:
-        min_effect = float(run.manifest.get("min_effect") or MIN_EFFECT)
+        min_effect = run.record.min_effect or MIN_EFFECT
     done = [launch for placement in run.placements for launch in run.done(placement.name)]
     load_signal = GPM_LOAD if any(_has(launch, GPM_LOAD) for launch in done) else PLAIN_LOAD
     results: list[PlacementResult] = []
@@ -229,7 +230,7 @@ def _has(launch: Launch, signal: str) -> bool:
 
 def _measure(run: Run, placement: RunPlacement, load_signal: str) -> PlacementResult:
     launches = run.done(placement.name)
-    rollout = run.manifest.get("workload", {}).get("rollout", {})
+    rollout = run.record.workload.get("rollout", {})
     shared_by = placement.tensor_parallel or rollout.get("tensor_parallel_size", 1)
     trace = first_trace(launches)
     steps, samples, values = [], [], {}

@@ -75,18 +75,18 @@ def measured_run(path: Path, placement: str | None = None) -> Baseline:
         UsageError: the folder is not a run's, or has no such placement.
     """
     comparison = compare_run(path)
-    manifest = comparison.run.manifest
+    record = comparison.run.record
     results = {result.name: result for result in comparison.results}
     if placement is not None and placement not in results:
         raise UsageError(f"{path} has no placement {placement!r}: it has {', '.join(results)}")
     return Baseline(
         placebench=__version__,
         run=comparison.run.name,
-        measured=str(manifest.get("started") or utc_now()),
-        host=dict(manifest.get("host", {})),
-        versions=dict(manifest.get("versions", {})),
-        workload=dict(manifest.get("workload", {})),
-        launcher=str(manifest.get("launcher", RAY)),
+        measured=record.started or utc_now(),
+        host=record.host,
+        versions=record.versions,
+        workload=record.workload,
+        launcher=record.launcher,
         placements={
             name: _measured(comparison.run, result) for name, result in results.items() if placement in (None, name)
         },
@@ -105,7 +105,7 @@ def _measured(run: Run, result: PlacementResult) -> MeasuredPlacement:
     )
     return MeasuredPlacement(
         devices=tuple(run.devices[device].name for device in result.placement.devices),
-        planned=int(run.manifest["rounds"]),
+        planned=run.record.rounds,
         launches=tuple(launches),
         steps=tuple(_steps(result.steps_by_round.get(int(round_))) for round_ in values.index),
         failures=tuple(failures),

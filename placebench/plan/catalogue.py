@@ -9,7 +9,7 @@ from placebench.plan.headroom import too_large
 from placebench.plan.request import OPTIONS, WORKLOAD, RunRequest, request_facts
 from placebench.plan.workload_checks import WORKLOAD_CHECKS
 from placebench.predict.possible import lay_out
-from placebench.spec.bound import BoundPlacement
+from placebench.spec.bound import RunPlacement
 from placebench.spec.check import collect
 from placebench.spec.devices import Device
 from placebench.spec.presets import PRESETS, Nodes, Preset
@@ -31,7 +31,7 @@ class Entry:
 
     word: str
     preset: Preset | None
-    bound: BoundPlacement | None
+    bound: RunPlacement | None
     reasons: tuple[str, ...]
 
 

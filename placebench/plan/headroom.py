@@ -14,7 +14,7 @@ from placebench.plan.memory_settings import (
     roomy_settings,
     smaller_batches,
 )
-from placebench.spec.bound import BoundPlacement
+from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.placed import placed_workload
 from placebench.spec.placement_checks import impossible_placements
@@ -27,7 +27,7 @@ from placebench.spec.workload import Workload
 _MOST_DEVICES = 64
 
 
-def too_large(workload: Workload, bound: Sequence[BoundPlacement], devices: Sequence[Device]) -> Iterator[str]:
+def too_large(workload: Workload, bound: Sequence[RunPlacement], devices: Sequence[Device]) -> Iterator[str]:
     """One line for every placement that needs more memory than there is.
 
     Raises:
@@ -102,7 +102,7 @@ def relief(case: MemoryCase) -> tuple[str, ...]:
     batch = placed_workload(case.workload, case.bound.placement).batch
     length = case.length
     # A budget that its sequences do not fill is lowered from what they do.
-    sequences = max(batch.mini_batch_size // len(devices) for devices in case.bound.devices.values())
+    sequences = max(batch.mini_batch_size // len(devices) for devices in case.bound.members.values())
     tokens = max(min(batch.micro_batch_tokens, sequences * length) // (2 * length), 1) * length
     alone: list[Settings] = [{"batch.micro_batch_tokens": tokens}, *_halved_cache(case), *_halved_batch(case)]
     changes = [(_flags(settings), case.changed(settings)) for settings in alone] + _other_splits(case)[:1]
@@ -139,7 +139,7 @@ def _halved_batch(case: MemoryCase) -> list[Settings]:
 def _other_devices(case: MemoryCase) -> Iterator[tuple[str, MemoryCase]]:
     """Other numbers of devices: another split of those there are, then more GPUs, or fewer CPU devices."""
     yield from _other_splits(case)
-    pools = case.bound.devices
+    pools = case.bound.members
     total = sum(map(len, pools.values()))
     if case.devices[0].kind == "cpu":
         counts = case.bound.placement.pools[0].counts
@@ -158,7 +158,7 @@ def _other_splits(case: MemoryCase) -> list[tuple[str, MemoryCase]]:
     placement = case.bound.placement
     if len(placement.pools) != 2 or any(len(pool.counts) > 1 for pool in placement.pools):
         return []
-    members = [device for part in case.bound.devices.values() for device in part]
+    members = [device for part in case.bound.members.values() for device in part]
     first, second = (pool.name for pool in placement.pools)
     found: list[tuple[str, MemoryCase]] = []
     for count in range(1, len(members)):
@@ -199,4 +199,4 @@ def _resized(
     ]
     placement = replace(before, pools=tuple(pools))
     if {*impossible_placements([placement], case.workload)} <= {*impossible_placements([before], case.workload)}:
-        yield word, replace(case, bound=replace(case.bound, placement=placement, devices=devices))
+        yield word, replace(case, bound=replace(case.bound, placement=placement, members=devices))

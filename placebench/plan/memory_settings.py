@@ -10,7 +10,7 @@ from typing import Any, get_args
 from placebench.predict.engine_memory import EngineMemory
 from placebench.predict.fitting import Shortfall, engine_memory, pool_estimates, shortfalls
 from placebench.predict.memory import MemoryEstimate
-from placebench.spec.bound import BoundPlacement
+from placebench.spec.bound import RunPlacement
 from placebench.spec.config import merge, nest
 from placebench.spec.devices import Device
 from placebench.spec.placement import Placement, Role
@@ -39,7 +39,7 @@ class MemoryCase:
 
     workload: Workload
     shapes: JobShapes
-    bound: BoundPlacement
+    bound: RunPlacement
     devices: Sequence[Device]
     placements: Sequence[Placement]
 
@@ -65,7 +65,7 @@ class MemoryCase:
     def engine(self) -> EngineMemory | None:
         """What an engine takes of each device; None where torch generates."""
         placement = self.bound.placement
-        devices = self.bound.devices[placement.roles[Role.ROLLOUT]]
+        devices = self.bound.members[placement.roles[Role.ROLLOUT]]
         return engine_memory(self.workload, self.shapes, placement, devices)
 
     @property
@@ -138,7 +138,7 @@ def alternatives(case: MemoryCase) -> Iterator[Settings]:
             yield settings
 
 
-def _usable_engine_sizes(bound: BoundPlacement, actor: ModelShape) -> tuple[int, ...]:
+def _usable_engine_sizes(bound: RunPlacement, actor: ModelShape) -> tuple[int, ...]:
     """Devices that may share an engine: they divide the rollout's pool and the model's heads.
 
     None where the placement says how many: it overrules the workload, whose setting would change nothing.

@@ -22,9 +22,9 @@ from placebench.record.folder import RunFolder
 from placebench.sessions.ray_cluster.discovery import Cluster
 from placebench.sessions.torchrun.nodes import JobNodes
 from placebench.spec.auto_rounds import AutoRounds
-from placebench.spec.bound import BoundPlacement, bind
+from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.check import Check, Facts, collect
-from placebench.spec.devices import Device, device_to_dict
+from placebench.spec.devices import Device
 from placebench.spec.launchers import RAY, unusable_launcher
 from placebench.spec.placement import Placement
 from placebench.spec.placement_checks import PLACEMENT_CHECKS
@@ -46,7 +46,7 @@ class PlannedLaunch:
     """
 
     round: int
-    placement: BoundPlacement
+    placement: RunPlacement
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Plan:
 
     name: str
     folder: RunFolder
-    placements: tuple[BoundPlacement, ...]
+    placements: tuple[RunPlacement, ...]
     workload: Workload
     devices: tuple[Device, ...]
     rounds: int
@@ -132,7 +132,7 @@ class Plan:
             for pool, estimate in fitting.pool_estimates(self.workload, self.shapes, bound).items()
         }
 
-    def relief(self, bound: BoundPlacement) -> tuple[str, ...]:
+    def relief(self, bound: RunPlacement) -> tuple[str, ...]:
         """What lowers a placement's estimated memory most."""
         return relief(self._case(bound))
 
@@ -142,7 +142,7 @@ class Plan:
         known = expect_from_runs(
             self.folder.path.parent,
             self.workload.model_dump(mode="json"),
-            [device_to_dict(device) for device in self.devices],
+            self.devices,
             [launch.placement.name for launch in self.launches],
         )
         cores = {core for device in self.devices for core in device.cores}
@@ -158,7 +158,7 @@ class Plan:
         nearly_full = (line for bound in self.placements for line in tight(self._case(bound)))
         return (*((shared,) if shared else ()), *changed, *nearly_full)
 
-    def _case(self, bound: BoundPlacement) -> MemoryCase:
+    def _case(self, bound: RunPlacement) -> MemoryCase:
         placements = [one.placement for one in self.placements]
         return MemoryCase(self.workload, self.shapes, bound, self.devices, placements)
 
@@ -166,7 +166,7 @@ class Plan:
     def _rounds(self) -> range:
         return range(1, self.rounds + 1)
 
-    def _round(self, number: int) -> tuple[BoundPlacement, ...]:
+    def _round(self, number: int) -> tuple[RunPlacement, ...]:
         return self.placements if number % 2 else self.placements[::-1]
 
 
@@ -219,7 +219,7 @@ def _bind(placements: Sequence[Placement], devices: Sequence[Device], facts: Fac
 
 
 def _count_launches(
-    request: RunRequest, bound: Sequence[BoundPlacement], facts: Facts, auto: AutoRounds | None = None
+    request: RunRequest, bound: Sequence[RunPlacement], facts: Facts, auto: AutoRounds | None = None
 ) -> None:
     """How many `launches` there are in any case."""
     facts.add(launches=planned_rounds(request, auto) * len(bound))

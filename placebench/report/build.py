@@ -60,7 +60,7 @@ def _write(comparison: Comparison, summary: Summary) -> ReportPaths:
     from placebench.report.plots import draw_plots
     from placebench.report.trace import write_trace
 
-    if comparison.run.manifest.get("calibrates") and (found := compare_with_itself(comparison)):
+    if comparison.run.record.calibrates and (found := compare_with_itself(comparison)):
         found.calibration.write(comparison.run.folder)
     trace = comparison.run.folder.path / TRACE
     trace.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ ROUNDS = (DEFAULT_ROUNDS, 5, 10)
 
 def summarize_calibration(comparison: Comparison) -> CalibrationSummary | None:
     """The summary of a run that compares its placement with itself; None for any other, and with too few launches."""
-    found = compare_with_itself(comparison) if comparison.run.manifest.get("calibrates") else None
+    found = compare_with_itself(comparison) if comparison.run.record.calibrates else None
     if found is None:
         return None
     return CalibrationSummary(

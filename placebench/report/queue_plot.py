@@ -79,7 +79,7 @@ def _queue(run: Run, result: PlacementResult) -> _Queue | None:
     fill = pd.concat(launches).groupby(level="step").mean().dropna() if launches else pd.DataFrame()
     if fill.empty:
         return None
-    batch = run.manifest.get("workload", {}).get("batch", {})
+    batch = run.record.workload.get("batch", {})
     ahead = result.placement.staleness * int(batch.get("size", 0))
     return _Queue(result.name, fill.reindex(range(int(fill.index.min()), int(fill.index.max()) + 1)), ahead)
 

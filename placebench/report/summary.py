@@ -53,7 +53,7 @@ from placebench.report.schema import (
 def summarize(comparison: Comparison) -> Summary:
     """Put a comparison into the form of `summary.json`."""
     run = comparison.run
-    manifest = run.manifest
+    record = run.record
     gains = overlap_gains(comparison)
     told = told_gains(gains, comparison.first.name)
     placements = tuple(_placement(comparison, result, told.get(result.name, ())) for result in comparison.results)
@@ -61,18 +61,18 @@ def summarize(comparison: Comparison) -> Summary:
     return Summary(
         placebench=__version__,
         name=run.name,
-        status=str(manifest.get("status", "")),
-        started=manifest.get("started"),
-        ended=manifest.get("ended"),
-        command=tuple(manifest.get("command", ())),
-        resumptions=tuple(ResumptionSummary(**asdict(one)) for one in run.resumptions),
+        status=record.status,
+        started=record.started,
+        ended=record.ended,
+        command=record.command,
+        resumptions=tuple(ResumptionSummary(**one.model_dump()) for one in record.resumptions),
         done=len(run.launches) - len(run.missing),
         planned=len(run.launches),
         method=Method(
             confidence=CONFIDENCE,
             min_effect=comparison.min_effect,
-            warmup_steps=run.warmup_steps,
-            steps_before=run.steps_before,
+            warmup_steps=record.warmup_steps,
+            steps_before=record.steps_before,
             load=load_meaning(comparison),
             efficiency=basis(run),
             noise=noise_on_record(comparison),
@@ -80,10 +80,10 @@ def summarize(comparison: Comparison) -> Summary:
             " share of the step",
             interval=interval_of_ratios(comparison.results[1:]),
         ),
-        workload=manifest.get("workload", {}),
-        host=manifest.get("host", {}),
-        versions=manifest.get("versions", {}),
-        git=manifest.get("git"),
+        workload=record.workload,
+        host=record.host,
+        versions=record.versions,
+        git=record.git,
         warnings=caveats(comparison),
         calibration=summarize_calibration(comparison),
         placements=placements,
@@ -254,9 +254,9 @@ def _device(comparison: Comparison, result: PlacementResult, device: str) -> Dev
     pool = str(result.placement.pool_of(device))
     return DeviceSummary(
         id=device,
-        label=comparison.run.devices[device].label,
+        label=comparison.run.labels[device],
         pool=pool,
-        estimated_memory_bytes=result.placement.memory_estimates.get(pool),
+        estimated_memory_bytes=comparison.run.record.memory_estimates(result.name).get(pool),
         quantities=tuple(quantity for quantity in quantities(result, device_metrics(device)) if quantity.n),
         waits=tuple(quantity for quantity in quantities(result, wait_metrics(device)) if quantity.n),
     )

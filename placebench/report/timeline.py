@@ -130,9 +130,9 @@ def _last_devices(step: Step, segment: Segment) -> list[str]:
 def _name_rows(
     axes: Axes, comparison: Comparison, result: PlacementResult, typical: TypicalStep, devices: list[str]
 ) -> None:
-    known = comparison.run.devices
+    labels = comparison.run.labels
     names = [
-        CONTROLLER if device == CONTROLLER else f"{known[device].label} · {result.placement.pool_of(device)}"
+        CONTROLLER if device == CONTROLLER else f"{labels[device]} · {result.placement.pool_of(device)}"
         for device in devices
     ]
     axes.set_yticks(range(len(names)), names, fontsize="small", parse_math=False)

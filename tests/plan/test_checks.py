@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from checkpoint_files import write_checkpoint
 
-from placebench.plan import plan
+from placebench.plan import plan, resume
 from placebench.plan.request import RUN_KEYS, RunRequest, request_facts
 from placebench.slurm import checks as slurm_checks
 from placebench.spec.check import Check, collect
@@ -30,7 +30,7 @@ def test_of_a_request_that_is_right_every_check_is_asked(tmp_path: Path, checks:
     assert [check for check in checks if not check.can_answer(facts)] == []
 
 
-@pytest.mark.parametrize("checks", [plan._CHECKS, slurm_checks._CHECKS])
+@pytest.mark.parametrize("checks", [plan._CHECKS, resume._CHECKS, slurm_checks._CHECKS])
 def test_checks_hang_on_options_and_keys_that_there_are(checks: Sequence[Check]) -> None:
     known = {"host", *RUN_KEYS, *workload_keys()}
     assert {key for check in checks for key in (*check.needs, *check.settled)} <= known

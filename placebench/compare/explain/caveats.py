@@ -51,7 +51,7 @@ def load_meaning(comparison: Comparison) -> str:
     """What 'device load' is in this run."""
     if comparison.load_signal == GPM_LOAD:
         return "share of the SMs with work (GPM)"
-    if any(device.is_gpu for device in comparison.run.devices.values()):
+    if any(device.kind == "gpu" for device in comparison.run.devices.values()):
         return "share of time in which any kernel ran (NVML), kernels that only wait included"
     return "busy share of the device's cores"
 
@@ -133,7 +133,7 @@ def _drift(run: Run, first: PlacementResult, other: PlacementResult, step: Ratio
             " the machine between them shows as a difference. --resume runs what is missing."
         )
         return
-    order = dict(enumerate(run.manifest.get("order", ()), start=1))
+    order = dict(enumerate(run.record.order, start=1))
     # An arm may bear another name than its placement has in the run.
     names = {side.launches[0].placement: side.name for side in (first, other)}
     went_first = {min(names, key=order[number].index) for number in rounds if number in order}
@@ -224,8 +224,8 @@ def _unequal_devices(comparison: Comparison) -> Iterator[str]:
 
 
 def _launch(comparison: Comparison, launch: Launch) -> Iterator[str]:
-    left_out = comparison.run.steps_before + comparison.run.warmup_steps
-    planned = int(comparison.run.manifest["steps"]) - left_out
+    left_out = comparison.run.record.steps_before + comparison.run.record.warmup_steps
+    planned = comparison.run.record.steps - left_out
     measured = _measured_steps(launch, left_out)
     if measured < planned:
         yield f"{launch.label}: {measured} of {planned} measured steps on record"
@@ -264,5 +264,5 @@ def _without_gpm(comparison: Comparison) -> Iterator[str]:
         for device, reason in launch.sampling.gpm_absent.items()
     }
     for device, reason in absent.items():
-        label = comparison.run.devices[device].label if device in comparison.run.devices else device
+        label = comparison.run.labels.get(device, device)
         yield f"No GPM on {label} ({reason}): its activity of SMs, tensor cores and memory is not known."

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from placebench.compare.comparison import Comparison, PlacementResult
-from placebench.compare.read.run import APART, Launch, RunPlacement, is_whole_step
+from placebench.compare.read.run import APART, Launch, is_whole_step
+from placebench.spec.bound import RunPlacement
 from placebench.spec.intervals import contains, subtract, union
 from placebench.spec.placement import Role
 from placebench.spec.stepgraph import HAND_OVER
@@ -51,7 +52,7 @@ def other_processes(
     first = launch.samples.drop_duplicates("device").set_index("device")["memory_bytes"]
     unexplained = _unexplained(launch, result.placement)
     for device in result.placement.devices:
-        where = f"{launch.label}: {comparison.run.devices[device].label}"
+        where = f"{launch.label}: {comparison.run.labels[device]}"
         mine = measured[measured["device"] == device]
         told = list(_present(mine, first.get(device, np.nan)))
         yield from (f"{where} {what}" for what in told)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from placebench.compare.comparison import Comparison, PlacementResult
 from placebench.compare.measure.metrics import STEP_TIME
-from placebench.compare.read.run import RunPlacement
 from placebench.compare.statistics.estimates import Ratio
 from placebench.compare.statistics.pairing import pair
 from placebench.compare.statistics.work import UnequalWork
+from placebench.spec.bound import RunPlacement
 from placebench.spec.placement import Overlap
 from placebench.spec.text import factor, plural
 
@@ -136,8 +136,7 @@ def _bases(result: PlacementResult, results: Sequence[PlacementResult]) -> list[
 
 
 def _but_for_overlap(placement: RunPlacement) -> RunPlacement:
-    # The plan's estimate of memory follows from the rest, and may well differ with what runs at a time.
-    return replace(placement, name="", overlap="", memory_estimates={})
+    return replace(placement, placement=replace(placement.placement, name="", overlap=Overlap.NONE))
 
 
 def _is_split_alone(first: RunPlacement, base: RunPlacement) -> bool:
@@ -145,5 +144,8 @@ def _is_split_alone(first: RunPlacement, base: RunPlacement) -> bool:
     if first.pools == base.pools or len(first.devices) != len(base.devices):
         return False
     serial = all(placement.overlap == Overlap.NONE or len(placement.pools) == 1 for placement in (first, base))
-    moved = replace(base, pools=first.pools, roles=first.roles)
+    place = first.placement
+    moved = replace(
+        base, placement=replace(base.placement, pools=place.pools, roles=place.roles), members=first.members
+    )
     return serial and _but_for_overlap(moved) == _but_for_overlap(first)

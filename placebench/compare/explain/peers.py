@@ -10,8 +10,9 @@ from scipy.special import stdtrit
 from placebench.compare.comparison import Comparison, PlacementResult
 from placebench.compare.measure.attribution import IDLE
 from placebench.compare.measure.waits import first_trace
-from placebench.compare.read.run import APART, RunPlacement
+from placebench.compare.read.run import APART
 from placebench.logs.timing import STEP
+from placebench.spec.bound import RunPlacement
 from placebench.spec.placement import Role
 from placebench.spec.text import number, quantity
 
@@ -35,7 +36,7 @@ def slow_clocks(comparison: Comparison, result: PlacementResult, samples: pd.Dat
         for device, clock in known.items():
             peers = known.drop(device)
             if len(peers) and clock < (1 - BELOW_PEERS) * peers.median():
-                label = comparison.run.devices[str(device)].label
+                label = comparison.run.labels[str(device)]
                 yield (
                     f"{result.name}: {label} ran at {number(float(clock), 4)} MHz, the other devices of its pool at"
                     f" {number(float(peers.median()), 4)}"
@@ -57,10 +58,10 @@ def slow_devices(comparison: Comparison, result: PlacementResult) -> Iterator[st
     Responses must be equally long. Where they are not, ranks have equal tokens at best, and with other lengths other
     attention and other micro-batches; by how much devices differ for that is not known.
     """
-    if not _equal_work(comparison.run.manifest.get("workload", {})):
+    if not _equal_work(comparison.run.record.workload):
         return
     one = len(result.launches) == 1
-    labels = {device: comparison.run.devices[device].label for device in result.placement.devices}
+    labels = {device: comparison.run.labels[device] for device in result.placement.devices}
     told = set()
     for device, phase, more, where in _in_every_step(result) if one else _in_every_launch(result):
         told.add((device, phase))

@@ -113,7 +113,7 @@ def waiting(run: Run, result: PlacementResult) -> str | None:
 def _who(run: Run, result: PlacementResult, pool: str) -> str:
     devices = result.placement.pools[pool]
     if len(devices) == 1:
-        return f"{run.devices[devices[0]].label} ({pool}) waits"
+        return f"{run.labels[devices[0]]} ({pool}) waits"
     return f"the {len(devices)} devices of {pool} wait, on average,"
 
 

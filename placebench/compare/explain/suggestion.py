@@ -18,8 +18,8 @@ from placebench.compare.measure.phase_times import forecaster
 from placebench.errors import UsageError
 from placebench.predict.forecast import Forecaster
 from placebench.predict.possible import possible_placements
-from placebench.spec.devices import Device, device_from_dict, devices_per_node
-from placebench.spec.placement import Placement, Pool, placement_from_record
+from placebench.spec.devices import Device, devices_per_node
+from placebench.spec.placement import Placement
 from placebench.spec.text import in_seconds, plural, quantity
 from placebench.spec.workload import Workload
 
@@ -77,7 +77,7 @@ def suggest(comparison: Comparison) -> Suggestion | None:
         return Suggestion(None, _add_another(comparison, measured))
     try:
         devices, workload = _setting(comparison)
-        tried = {result.name: _placement(comparison, result, devices) for result in measured}
+        tried = {result.name: result.placement.placement for result in measured}
     except (KeyError, TypeError, ValueError, UsageError, ValidationError):
         return Suggestion(
             None, "What to try next is not known: this version cannot plan the run's workload and devices."
@@ -127,23 +127,8 @@ def _add_another(comparison: Comparison, measured: Sequence[PlacementResult]) ->
 
 
 def _setting(comparison: Comparison) -> tuple[tuple[Device, ...], Workload]:
-    manifest = comparison.run.manifest
-    return tuple(device_from_dict(device) for device in manifest["devices"]), Workload.model_validate(
-        manifest["workload"]
-    )
-
-
-def _placement(comparison: Comparison, result: PlacementResult, devices: Sequence[Device]) -> Placement:
-    """A placement of the run, its pools counted by node."""
-    record = next(entry for entry in comparison.run.manifest["placements"] if entry["name"] == result.name)
-    nodes = list(dict.fromkeys(device.node for device in devices))
-    node_of = {device.id: device.node for device in devices}
-    pools = [
-        Pool(name, tuple(sum(node_of[device] == node for device in members) for node in nodes))
-        for name, members in result.placement.pools.items()
-    ]
-    settings = {"staleness": 0, "inflight_updates": False, "tensor_parallel": None, "scaling": None}
-    return placement_from_record(settings | record, pools)
+    record = comparison.run.record
+    return record.devices, Workload.model_validate(record.workload)
 
 
 def _candidates(

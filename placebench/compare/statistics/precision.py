@@ -8,10 +8,11 @@ from pathlib import Path
 import pandas as pd
 
 from placebench.compare.measure.metrics import STEP_TIME, TOKENS, Metric
-from placebench.compare.read.run import Run, RunPlacement
+from placebench.compare.read.run import Run
 from placebench.compare.read.run_reading import load_run
 from placebench.compare.statistics.estimates import estimate, middle
 from placebench.compare.statistics.pairing import pair
+from placebench.spec.bound import RunPlacement
 from placebench.spec.placement import Scaling
 
 COUNTED = "perf/total_num_tokens"
