@@ -20,38 +20,29 @@ from placebench.spec.workload_reading import asks_for_critic
 
 @dataclass(frozen=True)
 class Entry:
-    """A placement word on given devices.
-
-    Attributes:
-        word: as the user would write it.
-        preset: what it is a form of; None for a YAML file, and for what is no word at all.
-        bound: the placement with its devices; None where there are too few or the word is wrong.
-        reasons: why it cannot be; none when it can.
-    """
+    """A placement word on given devices."""
 
     word: str
+    """As the user would write it."""
     preset: Preset | None
+    """What it is a form of; None for a YAML file, and for what is no word at all."""
     bound: RunPlacement | None
+    """The placement with its devices; None where there are too few or the word is wrong."""
     reasons: tuple[str, ...]
+    """Why it cannot be; none when it can."""
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Placement words on the devices asked for.
-
-    Attributes:
-        devices: those.
-        workload: the job.
-        entries: of every word.
-        is_usual: whether nobody has named words.
-        no_words: why words are no placements, whatever the devices.
-    """
+    """Placement words on the devices asked for."""
 
     devices: tuple[Device, ...]
     workload: Workload
     entries: tuple[Entry, ...]
     is_usual: bool
+    """Whether nobody has named words."""
     no_words: Reasons
+    """Why words are no placements, whatever the devices."""
 
 
 def read_catalogue(request: RunRequest, words: Sequence[str]) -> Catalogue:

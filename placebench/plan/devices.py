@@ -40,11 +40,7 @@ def are_described(request: RunRequest) -> bool:
 
 
 def _search(request: RunRequest, facts: Facts) -> None:
-    """Find the `devices`, the `cluster` to which they belong, and how many each of the `nodes` has.
-
-    Raises:
-        UsageError: they are not there.
-    """
+    """Find the `devices`, the `cluster` to which they belong, and how many each of the `nodes` has."""
     cluster, devices = find_devices(request)
     facts.add(cluster=cluster, devices=devices, nodes=devices_per_node(devices))
 

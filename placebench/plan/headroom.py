@@ -125,7 +125,7 @@ def _halved_cache(case: MemoryCase) -> list[Settings]:
     if case.engine is None or "kv cache" not in case.fullest.parts:
         return []
     half = case.engine.hundredths(case.engine.with_half_the_cache)
-    return [shares.settings(shares.sizes.index(half)) for shares in lower_shares(case) if half in shares.sizes]
+    return [shares.settings(half) for shares in lower_shares(case) if half in shares.sizes]
 
 
 def _halved_batch(case: MemoryCase) -> list[Settings]:

@@ -1,6 +1,5 @@
 """The settings nearest to those asked for with which a placement fits into its devices' memory."""
 
-from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,21 +26,15 @@ ROOMY = 0.95
 
 @dataclass(frozen=True)
 class MemoryCase:
-    """A placement of a run, whose memory is in question.
-
-    Attributes:
-        workload: the job.
-        shapes: of its models.
-        bound: the placement on its devices.
-        devices: all devices of the run, which share a node's memory.
-        placements: all of the run, which must share whatever batch is proposed.
-    """
+    """A placement of a run, whose memory is in question."""
 
     workload: Workload
     shapes: JobShapes
     bound: RunPlacement
     devices: Sequence[Device]
+    """All devices of the run, which share a node's memory."""
     placements: Sequence[Placement]
+    """All of the run, which must share whatever batch is proposed."""
 
     def changed(self, settings: Settings) -> "MemoryCase":
         """The case with other values under some dotted keys of the workload."""
@@ -92,7 +85,7 @@ def roomy_settings(case: MemoryCase) -> Settings | None:
     for narrower in (lower_shares, smaller_batches):
         for settings in alternatives(case):
             for sizes in narrower(case.changed(settings)):
-                for given in (settings, *_token_budgets(case, {**settings, **sizes.settings(0)})):
+                for given in (settings, *_token_budgets(case, {**settings, **sizes.settings(sizes.sizes[0])})):
                     if largest := sizes.largest(case.changed(given).is_roomy):
                         return {**given, **largest}
     return None
@@ -103,7 +96,7 @@ def least_missing(case: MemoryCase) -> int:
     missing: list[float] = []
     for settings in alternatives(case):
         changed = case.changed(settings)
-        smallest = [batches.settings(0) for batches in smaller_batches(changed)][-1:] or [{}]
+        smallest = [batches.settings(batches.sizes[0]) for batches in smaller_batches(changed)][-1:] or [{}]
         least = changed.changed({**smallest[0], "batch.micro_batch_tokens": case.length})
         if worst := least.short(ROOMY):
             missing.append(worst.need - ROOMY * worst.have)
@@ -163,70 +156,40 @@ def _token_budgets(case: MemoryCase, settings: Settings) -> Iterator[Settings]:
 
 
 @dataclass(frozen=True)
-class _Sizes(ABC):
-    """Sizes of something, ascending, of which smaller ones need less memory.
-
-    Attributes:
-        sizes: in its own unit.
-    """
+class _Sizes:
+    """Sizes of something, ascending, of which smaller ones need less memory."""
 
     sizes: range
-
-    @abstractmethod
-    def settings(self, index: int) -> Settings:
-        """The settings of one of the sizes."""
+    settings: Callable[[int], Settings]
+    """What sets a size."""
 
     def largest(self, suits: Callable[[Settings], bool]) -> Settings | None:
         """The settings of the largest size that suits, when smaller ones do too."""
-        count = bisect_left(range(len(self.sizes)), True, key=lambda index: not suits(self.settings(index)))
-        return self.settings(count - 1) if count else None
+        count = bisect_left(self.sizes, True, key=lambda size: not suits(self.settings(size)))
+        return self.settings(self.sizes[count - 1]) if count else None
 
 
-class _Shares(_Sizes):
-    """Hundredths of a device's memory that an engine may take."""
-
-    def settings(self, index: int) -> Settings:
-        """The settings of one of the sizes."""
-        return {"rollout.memory_share": self.sizes[index] / 100}
-
-
-def lower_shares(case: MemoryCase) -> Iterator[_Shares]:
-    """Shares below what the engine takes in which all placements can generate."""
+def lower_shares(case: MemoryCase) -> Iterator[_Sizes]:
+    """Hundredths of a device's memory below what the engine takes, in which all placements can generate."""
     engines = [engine_memory(case.workload, case.shapes, placement, case.devices) for placement in case.placements]
     least = [engine.hundredths(engine.least) for engine in engines if engine]
     if case.engine and (shares := range(max(least), min(case.engine.hundredths(case.engine.whole), 101))):
-        yield _Shares(shares)
+        yield _Sizes(shares, lambda hundredths: {"rollout.memory_share": hundredths / 100})
 
 
-@dataclass(frozen=True)
-class _Batches(_Sizes):
-    """Sizes of the batch that all placements can share: sequences per step.
-
-    Attributes:
-        mini_batch_size: sequences per optimizer step, at most.
-        ranks: divide the mini-batch; 0 where that is to stay as it is.
-    """
-
-    mini_batch_size: int
-    ranks: int = 0
-
-    def settings(self, index: int) -> Settings:
-        """The settings of one of the sizes."""
-        size = self.sizes[index]
-        if not self.ranks:
-            return {"batch.size": size}
-        highest = max(min(self.mini_batch_size, size) // self.ranks, 1) * self.ranks
-        mini_batch = next(one for one in range(highest, 0, -self.ranks) if not size % one)
-        return {"batch.size": size, "batch.mini_batch_size": mini_batch}
-
-
-def smaller_batches(case: MemoryCase) -> Iterator[_Batches]:
-    """Smaller batches of the same mini-batches, then those for which the mini-batch has to be smaller too."""
+def smaller_batches(case: MemoryCase) -> Iterator[_Sizes]:
+    """Batches that all placements can share: of the same mini-batches, then of mini-batches that are smaller too."""
     batch = case.workload.batch
     whole, ranks = batch_factors(case.placements, case.workload)
     step, least = lcm(whole, batch.mini_batch_size), lcm(whole, ranks)
+
+    def with_mini_batch(size: int) -> Settings:
+        highest = max(min(batch.mini_batch_size, size) // ranks, 1) * ranks
+        mini_batch = next(one for one in range(highest, 0, -ranks) if not size % one)
+        return {"batch.size": size, "batch.mini_batch_size": mini_batch}
+
     as_it_is = range(step, batch.size, step)
     if as_it_is and not batch.mini_batch_size % ranks:
-        yield _Batches(as_it_is, batch.mini_batch_size)
+        yield _Sizes(as_it_is, lambda size: {"batch.size": size})
     if smaller := range(least, min(step, batch.size), least):
-        yield _Batches(smaller, batch.mini_batch_size, ranks)
+        yield _Sizes(smaller, with_mini_batch)

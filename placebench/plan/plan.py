@@ -38,60 +38,50 @@ _LONGEST_NAME = 60
 
 @dataclass(frozen=True)
 class PlannedLaunch:
-    """One launch to come.
-
-    Attributes:
-        round: counted from 1.
-        placement: what to launch.
-    """
+    """One launch to come."""
 
     round: int
+    """Counted from 1."""
     placement: RunPlacement
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that has passed every check.
-
-    Attributes:
-        name: of the run.
-        folder: where it will lie, or lies when it is resumed.
-        placements: in the order given.
-        workload: the job.
-        devices: all that the placements may use.
-        rounds: launches of each placement; with `auto`, those that are run in any case.
-        auto: when rounds are added and when that ends; None for a fixed number.
-        min_effect: smallest effect of interest, as a fraction; None for the comparison's default.
-        calibrates: whether the run compares its only placement with itself.
-        step_timeout_s: seconds without progress after which a launch is given up.
-        time_limit_s: seconds after which the whole run ends; None for no limit.
-        sample_hz: device samples a second; 0 for none.
-        done: launches that an earlier start of this run has finished, as (round, placement name).
-        resumed: whether the folder is there already.
-        checkpoint_every: steps from one checkpoint of a launch to the next; None for none.
-        start: the checkpoint that every launch goes on from; None to begin.
-        launcher: what starts the workers, one of `launchers.LAUNCHERS`.
-        cluster: the Ray cluster the devices belong to, or the nodes of the SLURM job; None for this host.
-    """
+    """A run that has passed every check."""
 
     name: str
     folder: RunFolder
+    """Where it will lie, or lies when it is resumed."""
     placements: tuple[RunPlacement, ...]
     workload: Workload
     devices: tuple[Device, ...]
+    """All that the placements may use."""
     rounds: int
+    """Launches of each placement; with `auto`, those that are run in any case."""
     step_timeout_s: float
+    """Seconds without progress after which a launch is given up."""
     time_limit_s: float | None = None
+    """Seconds after which the whole run ends; None for no limit."""
     sample_hz: float = DEFAULT_HZ
+    """Device samples a second; 0 for none."""
     auto: AutoRounds | None = None
+    """When rounds are added and when that ends; None for a fixed number."""
     min_effect: float | None = None
+    """Smallest effect of interest, as a fraction; None for the comparison's default."""
     calibrates: bool = False
+    """Whether the run compares its only placement with itself."""
     done: frozenset[tuple[int, str]] = frozenset()
+    """Launches that an earlier start of this run has finished, as (round, placement name)."""
     resumed: bool = False
+    """Whether the folder is there already."""
     checkpoint_every: int | None = None
+    """Steps from one checkpoint of a launch to the next; None for none."""
     start: Checkpoint | None = None
+    """The checkpoint that every launch goes on from; None to begin."""
     launcher: str = RAY
+    """What starts the workers, one of `launchers.LAUNCHERS`."""
     cluster: Cluster | JobNodes | None = None
+    """The Ray cluster the devices belong to, or the nodes of the SLURM job; None for this host."""
 
     @property
     def steps_before(self) -> int:

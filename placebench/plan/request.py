@@ -27,72 +27,64 @@ DEFAULT_STEP_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What the user asks for, options already laid over the YAML file; unchecked.
-
-    Attributes:
-        placements: comma-separated placement words; None for standard,split.
-        workload: sections and values of the workload, over its preset.
-        devices: `cpu:N`, `gpu:N`, `cpu`, `gpu`; None for what is there.
-        rounds: launches of each placement, or `auto`; None for 3.
-        precision: with `auto`, how far the ends of an interval may lie apart, as a fraction; None for the default.
-        max_rounds: with `auto`, the most rounds; None for the default.
-        max_time_s: with `auto`, no round begins that would end later; None for no limit.
-        min_effect: smallest effect of interest, as a fraction.
-        calibrates: whether the run compares one placement with itself.
-        name: of the run; None for the placements' names.
-        out: folder of the runs; None for `runs` in the current one.
-        step_timeout_s: seconds without progress after which a launch is given up.
-        time_limit_s: seconds after which the whole run ends; None for no limit.
-        sample_hz: device samples a second; 0 for none, None for the default.
-        dry_run: only the plan is wanted, so that its devices may be described instead of here.
-        checkpoint_every: steps from one checkpoint to the next; None for none.
-        resume_from: the checkpoint that every launch goes on from; None to begin.
-        launcher: what starts the workers, one of `launchers.LAUNCHERS`; None for Ray.
-        ray_address: of an existing Ray cluster, `host:port` or `auto`; None for this host, with a Ray of each launch's
-            own.
-        placement_timeout_s: seconds a launch waits for its devices of the cluster; None for the default.
-        origin: where a dotted workload key was set, for messages.
-        wrong: why some of what was given cannot be read, one line each.
-        unknown: dotted workload keys, and fields of this class, whose values nobody knows for that.
-    """
+    """What the user asks for, options already laid over the YAML file; unchecked."""
 
     placements: str | None = None
+    """Comma-separated placement words; None for standard,split."""
     workload: Mapping[str, Any] = field(default_factory=dict)
+    """Sections and values of the workload, over its preset."""
     devices: str | None = None
+    """`cpu:N`, `gpu:N`, `cpu`, `gpu`; None for what is there."""
     rounds: int | Literal["auto"] | None = None
+    """Launches of each placement, or `auto`; None for 3."""
     precision: float | None = None
+    """With `auto`, how far the ends of an interval may lie apart, as a fraction; None for the default."""
     max_rounds: int | None = None
+    """With `auto`, the most rounds; None for the default."""
     max_time_s: float | None = None
+    """With `auto`, no round begins that would end later; None for no limit."""
     min_effect: float | None = None
+    """Smallest effect of interest, as a fraction."""
     calibrates: bool = False
+    """Whether the run compares one placement with itself."""
     name: str | None = None
+    """Of the run; None for the placements' names."""
     out: Path | None = None
+    """Folder of the runs; None for `runs` in the current one."""
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
+    """Seconds without progress after which a launch is given up."""
     time_limit_s: float | None = None
+    """Seconds after which the whole run ends; None for no limit."""
     sample_hz: float | None = None
+    """Device samples a second; 0 for none, None for the default."""
     dry_run: bool = False
+    """Only the plan is wanted, so that its devices may be described instead of here."""
     checkpoint_every: int | None = None
+    """Steps from one checkpoint to the next; None for none."""
     resume_from: Path | None = None
+    """The checkpoint that every launch goes on from; None to begin."""
     launcher: str | None = None
+    """What starts the workers, one of `launchers.LAUNCHERS`; None for Ray."""
     ray_address: str | None = None
+    """Of an existing Ray cluster, `host:port` or `auto`; None for this host, with a Ray of each launch's own."""
     placement_timeout_s: float | None = None
+    """Seconds a launch waits for its devices of the cluster; None for the default."""
     origin: Callable[[str], str] = field(default=lambda key: "workload")
+    """Where a dotted workload key was set, for messages."""
     wrong: Sequence[str] = ()
+    """Why some of what was given cannot be read, one line each."""
     unknown: frozenset[str] = frozenset()
+    """Dotted workload keys, and fields of this class, whose values nobody knows for that."""
 
 
 @dataclass(frozen=True)
 class WorkloadOption:
-    """An option that is short for a workload key, as given.
-
-    Attributes:
-        flag: as the user writes it, such as `--batch-size`.
-        key: the dotted workload key.
-        value: as given.
-    """
+    """An option that is short for a workload key, as given."""
 
     flag: str
+    """As the user writes it, such as `--batch-size`."""
     key: str
+    """The dotted workload key."""
     value: Any
 
 
@@ -205,7 +197,7 @@ def _find_start(resume_from: Path, facts: Facts) -> None:
 
 
 def _find_placements(words: str, workload: Workload, facts: Facts, nodes: Sequence[int] | None = None) -> Sequence[str]:
-    """The `placements` that can be on `nodes`, by the devices of each, and `others` as far as they can be read."""
+    """The `placements` that can be on nodes of so many devices, and `others` as far as they can be read."""
     reasons = Reasons()
     has_critic = None if "algorithm.name" in facts.unknown else workload.algorithm.has_critic
     placements, others = readable_placements(words, nodes, reasons, has_critic=has_critic)

@@ -45,11 +45,7 @@ def planned_rounds(request: RunRequest, auto: AutoRounds | None, done: int = 0) 
 
 
 def _find_rounds(request: RunRequest, facts: Facts, stored: AutoRounds | None = None) -> None:
-    """With `--rounds auto`, when they end: `auto`.
-
-    Raises:
-        UsageError: as `auto_rounds`.
-    """
+    """With `--rounds auto`, when they end: `auto`."""
     facts.add(auto=auto_rounds(request, stored))
 
 

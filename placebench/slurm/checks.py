@@ -30,11 +30,7 @@ def refuse_impossible(request: RunRequest, nodes: int, gpus_per_node: int) -> No
 
 
 def _find_nodes(request: RunRequest, node_count: int, gpus_per_node: int, facts: Facts) -> None:
-    """How many devices each of the `nodes` gives; where that depends on its cores, as many as is usual.
-
-    Raises:
-        UsageError: the devices cannot be read, or the job has not as many GPUs.
-    """
+    """How many devices each of the `nodes` gives; where that depends on its cores, as many as is usual."""
     spec = _devices_of_each_node(request, gpus_per_node)
     facts.add(nodes=[spec.count or USUAL_CPU_DEVICES] * node_count, are_usual=spec.count is None)
 

@@ -35,17 +35,14 @@ class Facts(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Check:
-    """A question to the facts.
-
-    Attributes:
-        says: what is wrong, one line for every reason; a UsageError says it too. Its parameters are names of facts.
-        needs: options and dotted keys of the workload that it hangs on.
-        settled: those on which it hangs and which must go together with others, too.
-    """
+    """A question to the facts."""
 
     says: Callable[..., Iterable[str] | None]
+    """What is wrong, one line for every reason; a UsageError says it too. Its parameters are names of facts."""
     needs: Set[str] = frozenset()
+    """Options and dotted keys of the workload that it hangs on."""
     settled: Set[str] = frozenset()
+    """Those on which it hangs and which must go together with others, too."""
 
     @cached_property
     def _takes(self) -> dict[str, bool]:

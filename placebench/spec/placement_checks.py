@@ -151,15 +151,11 @@ def _shape(model: str) -> ModelShape | None:
 
 @dataclass(frozen=True)
 class _Share:
-    """A pool's devices, which share the sequences of a step equally.
-
-    Attributes:
-        pool: the pool.
-        engines: how many engines its devices are, which generate whole groups and never train; 0 for other pools.
-    """
+    """A pool's devices, which share the sequences of a step equally."""
 
     pool: Pool
     engines: int = 0
+    """How many engines its devices are, which generate whole groups and never train; 0 for other pools."""
 
     def undivided(self, batch: Batch) -> Iterator[str]:
         """What of a batch cannot be shared so, and by whom."""

@@ -196,17 +196,14 @@ def _settings(word: str, settings: Sequence[str], reasons: Reasons) -> dict[str,
 
 @dataclass(frozen=True)
 class Setting:
-    """What may follow a word.
-
-    Attributes:
-        form: of its value.
-        reading: what it means, in one line.
-        value: of a text; None for a text that is none.
-    """
+    """What may follow a word."""
 
     form: str
+    """Of its value."""
     reading: str
+    """What it means, in one line."""
     value: Callable[[str], Any]
+    """Of a text; None for a text that is none."""
 
 
 def _choice(values: type[StrEnum]) -> Callable[[str], Any]:
