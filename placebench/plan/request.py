@@ -48,7 +48,7 @@ class RunRequest:
     calibrates: bool = False
     """Whether the run compares one placement with itself."""
     name: str | None = None
-    """Of the run; None for the placements' names."""
+    """Name of the run; None for the placements' names."""
     out: Path | None = None
     """Folder of the runs; None for `runs` in the current one."""
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
@@ -66,7 +66,7 @@ class RunRequest:
     launcher: str | None = None
     """What starts the workers, one of `launchers.LAUNCHERS`; None for Ray."""
     ray_address: str | None = None
-    """Of an existing Ray cluster, `host:port` or `auto`; None for this host, with a Ray of each launch's own."""
+    """Address of an existing Ray cluster, `host:port` or `auto`; None for this host, with a Ray of each launch's own."""
     placement_timeout_s: float | None = None
     """Seconds a launch waits for its devices of the cluster; None for the default."""
     origin: Callable[[str], str] = field(default=lambda key: "workload")

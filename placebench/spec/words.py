@@ -199,11 +199,11 @@ class Setting:
     """What may follow a word."""
 
     form: str
-    """Of its value."""
+    """The form of its value."""
     reading: str
     """What it means, in one line."""
     value: Callable[[str], Any]
-    """Of a text; None for a text that is none."""
+    """Reads a text; None for one that is no value."""
 
 
 def _choice(values: type[StrEnum]) -> Callable[[str], Any]:
