@@ -66,7 +66,7 @@ class RunRequest:
     launcher: str | None = None
     """What starts the workers, one of `launchers.LAUNCHERS`; None for Ray."""
     ray_address: str | None = None
-    """Address of an existing Ray cluster, `host:port` or `auto`; None for this host, with a Ray of each launch's own."""
+    """Address of a Ray cluster, `host:port` or `auto`; None for this host, with a Ray of each launch's own."""
     placement_timeout_s: float | None = None
     """Seconds a launch waits for its devices of the cluster; None for the default."""
     origin: Callable[[str], str] = field(default=lambda key: "workload")

@@ -37,8 +37,8 @@ class PlacementRecord(Record):
     """A placement, its devices by id."""
 
     name: str
-    roles: dict[Role, str]
-    overlap: Overlap
+    roles: dict[Annotated[Role, BeforeValidator(Role)], str]
+    overlap: Annotated[Overlap, BeforeValidator(Overlap)]
     staleness: int = 0
     inflight_updates: bool = False
     tensor_parallel: int | None = None
