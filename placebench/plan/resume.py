@@ -55,6 +55,8 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         folder=path,
         workload=workload,
         placements=placements,
+        words=request.placements,
+        asked_for=request.devices,
         launcher=record.launcher,
         checkpoint_every=record.checkpoint_every,
         resume_from=Path(begun.checkpoint) if begun else None,
@@ -103,7 +105,8 @@ def _read_run(folder: RunFolder) -> object:
 
 def _cluster_options(request: RunRequest, record: RunFile) -> Iterator[str]:
     """Options of a Ray cluster for a run that had none."""
-    return iter(()) if _ray_address(record) else cluster_options(request)
+    if _ray_address(record) is None:
+        yield from cluster_options(request)
 
 
 def _missing_devices(request: RunRequest, record: RunFile, facts: Facts) -> Iterator[str]:
@@ -125,12 +128,15 @@ def _missing_devices(request: RunRequest, record: RunFile, facts: Facts) -> Iter
 
 
 def _here(record: RunFile, request: RunRequest) -> RunRequest:
-    """What is given now, looked for as the run's devices were.
+    """What is given now, to be looked for as the run's devices were.
 
     Raises:
-        UsageError: a cluster is given for a run that had none.
+        UsageError: a Ray cluster is given for a run that had none.
     """
-    return replace(request, ray_address=_address(record, request), launcher=record.launcher)
+    earlier = _ray_address(record)
+    if earlier is None and request.ray_address is not None:
+        raise UsageError("--resume: the run was not on a Ray cluster; leave --ray-address out, or start a new run")
+    return replace(request, ray_address=request.ray_address or earlier, launcher=record.launcher)
 
 
 def _ray_address(record: RunFile) -> str | None:
@@ -141,18 +147,6 @@ def _ray_address(record: RunFile) -> str | None:
 def _which(devices: Sequence[Device]) -> list[tuple[str, str, tuple[int, ...]]]:
     """Devices as far as a run must find them again: how much memory they are said to have may change."""
     return [(device.id, device.node, device.cores) for device in devices]
-
-
-def _address(record: RunFile, request: RunRequest) -> str | None:
-    """Where the run's Ray cluster is now; None for a run on one host.
-
-    Raises:
-        UsageError: a cluster is given for a run that had none.
-    """
-    earlier = _ray_address(record)
-    if earlier is None and request.ray_address is not None:
-        raise UsageError("--resume: the run was not on a Ray cluster; leave --ray-address out, or start a new run")
-    return request.ray_address or earlier
 
 
 # What is given now and differs from the run would make launches that cannot be compared with those before.
@@ -188,23 +182,19 @@ def _other_options(request: RunRequest, record: RunFile, folder: Path) -> Iterat
         yield _difference("--rounds", request.rounds, f"already {record.rounds}")
 
 
-def _other_devices(request: RunRequest, record: RunFile) -> Iterator[str]:
-    if request.devices is None:
-        return
+def _other_devices(asked_for: str, request: RunRequest, record: RunFile) -> Iterator[str]:
     _, found = find_devices(_here(record, request))
     if _which(found) != _which(record.devices):
-        yield _difference("--devices", request.devices, ", ".join(device.id for device in record.devices))
+        yield _difference("--devices", asked_for, ", ".join(device.id for device in record.devices))
 
 
 def _other_placements(
-    request: RunRequest, record: RunFile, workload: Workload, placements: Sequence[RunPlacement]
+    words: str, record: RunFile, workload: Workload, placements: Sequence[RunPlacement]
 ) -> Iterator[str]:
-    if request.placements is None:
-        return
     nodes = devices_per_node(record.devices)
-    named = parse_placements(request.placements, nodes, has_critic=workload.algorithm.has_critic)
+    named = parse_placements(words, nodes, has_critic=workload.algorithm.has_critic)
     if [bind(placement, record.devices) for placement in named] != list(placements):
-        yield _difference("--placements", request.placements, ",".join(placement.name for placement in placements))
+        yield _difference("--placements", words, ",".join(placement.name for placement in placements))
 
 
 def _done_launches(folder: RunFolder, placements: Sequence[RunPlacement], rounds: int) -> frozenset[tuple[int, str]]:
