@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from placebench.logs import Kind, timing_frame
+from placebench.logs.timing import Kind, timing_frame
 from placebench.report import figures, style
 from placebench.spec.stepgraph import PHASE_ORDER
 
