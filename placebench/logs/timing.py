@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from placebench.errors import UsageError
-from placebench.spec.stepgraph import PHASE_ORDER
+from placebench.spec.phases import PHASE_ORDER
 
 STEP = "step"
 UNATTRIBUTED = "unattributed"

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any, get_args
 
-from placebench.predict.engine_memory import EngineMemory
-from placebench.predict.fitting import Shortfall, engine_memory, pool_estimates, shortfalls
-from placebench.predict.memory import MemoryEstimate
+from placebench.predict.memory.engine import EngineMemory
+from placebench.predict.memory.estimate import MemoryEstimate
+from placebench.predict.memory.fitting import Shortfall, engine_memory, pool_estimates, shortfalls
 from placebench.spec.bound import RunPlacement
 from placebench.spec.config import merge, nest
 from placebench.spec.devices import Device

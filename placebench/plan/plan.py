@@ -14,9 +14,9 @@ from placebench.plan.memory_settings import MemoryCase
 from placebench.plan.request import OPTIONS, PLACEMENTS, START, WORKLOAD, RunRequest, request_facts
 from placebench.plan.rounds import ROUNDS, planned_rounds
 from placebench.plan.workload_checks import WORKLOAD_CHECKS, WORKLOAD_CHECKS_HERE
-from placebench.predict import fitting
 from placebench.predict.expectation import Expectation, expect_from_arithmetic, expect_from_runs, reachable_flops
-from placebench.predict.memory import MemoryEstimate
+from placebench.predict.memory import fitting
+from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.record.checkpoints import START_CHECKS, Checkpoint, changes
 from placebench.record.folder import RunFolder
 from placebench.sessions.ray_cluster.discovery import Cluster

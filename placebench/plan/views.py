@@ -10,7 +10,7 @@ from rich.text import Text
 
 from placebench.plan.catalogue import Catalogue, Entry
 from placebench.plan.plan import Plan
-from placebench.predict.fitting import describe_memory
+from placebench.predict.memory.fitting import describe_memory
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, index_ranges
 from placebench.spec.launchers import RAY

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 
 from placebench.logs.timing import Kind, timing_frame
 from placebench.report import figures, style
-from placebench.spec.stepgraph import PHASE_ORDER
+from placebench.spec.phases import PHASE_ORDER
 
 
 def tidy(launch: str, **seconds: float) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import pytest
 
 from placebench.plan.headroom import too_large
 from placebench.plan.plan import Plan
-from placebench.predict.fitting import MEMORY_KEYS
+from placebench.predict.memory.fitting import MEMORY_KEYS
 from placebench.record.folder import RunFolder
 from placebench.spec.bound import bind
 from placebench.spec.config import merge, nest, parse_settings
