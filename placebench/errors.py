@@ -1,4 +1,4 @@
-"""The one exception family: every error a user can cause carries its exit code; and reasons told all at once."""
+"""The one exception family: every error a user can cause carries its exit code; and reasons named all at once."""
 
 from collections.abc import Callable, Iterable
 from enum import IntEnum
@@ -57,7 +57,7 @@ class PlacementTimeoutError(PlacebenchError):
 
 
 class JobExit(IntEnum):
-    """Exit codes of a launch's job, by which its runner tells why it ended."""
+    """Exit codes of a launch's job, by which its runner sees why it ended."""
 
     DONE = 0
     USAGE = 2
