@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from placebench.ppo.controller import Controller
 
 
-class Launch:
+class PPOJob:
     """One start of a placement's job.
 
     Args:
@@ -296,7 +296,7 @@ def main(folder: str) -> int:
     # SIGTERM ends it by exception, so that Ray is shut down in order.
     signal.signal(signal.SIGTERM, _stop)
     try:
-        Launch(trial).run()
+        PPOJob(trial).run()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001 - whatever it is, it ends this launch and is written down

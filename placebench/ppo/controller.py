@@ -142,7 +142,7 @@ class Controller:
         """Wait for what still goes on when the last step is over; returns its spans and kernels."""
         while self._running.all:
             self._collect()
-        return self._told({})
+        return self._drain({})
 
     def _is_over(self, state: StepState) -> bool:
         """Whether the next step may begin."""
@@ -164,9 +164,9 @@ class Controller:
             state.metrics.lags([lag(state.step, state.version)])
         times = self._times.cut(start, end)
         metrics = state.metrics.finish(state.sequences, times, end - start, self._placement.size, self._workload)
-        return self._told(metrics)
+        return self._drain(metrics)
 
-    def _told(self, metrics: dict[str, float]) -> StepRecord:
+    def _drain(self, metrics: dict[str, float]) -> StepRecord:
         """A record of the metrics, with all spans and kernels that are not in one yet."""
         record = StepRecord(metrics, self._worker_spans + self._recorder.drain(), self._kernels)
         self._worker_spans, self._kernels = [], []
@@ -271,7 +271,7 @@ class Controller:
         self._times.add(phase.name, start, end)
 
     def _wait(self, state: StepState) -> None:
-        """Tell what goes on, and wait until some of it is done."""
+        """Report what goes on, and wait until some of it is done."""
         phases = [one.phase for one in self._running.all]
         self._on_progress(state.step, tuple(dict.fromkeys(phases)))
         if self._engines:
@@ -281,13 +281,13 @@ class Controller:
         self._collect()
 
     def _collect(self) -> None:
-        """Wait until something is done on all its ranks, and take what it has to tell."""
+        """Wait until something is done on all its ranks, and take its answers."""
         for one in self._running.wait():
             answers = [one.answers[rank] for rank in range(len(one.pending))]
-            for told in answers:
-                self._worker_spans += told.spans
-                self._kernels += told.kernels
-            one.finish([told.result for told in answers])
+            for answer in answers:
+                self._worker_spans += answer.spans
+                self._kernels += answer.kernels
+            one.finish([answer.result for answer in answers])
             end = self._recorder.now()
             self._recorder.add(one.step, one.phase, one.start, end, one.role, one.pool)
             self._times.add(one.phase, one.start, end)

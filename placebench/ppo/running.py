@@ -24,7 +24,7 @@ class Running:
         start: when it was submitted, monotonic seconds.
         pending: what the ranks were asked for, in order.
         finish: called with their results, in that order.
-        answers: what ranks have told, by rank.
+        answers: of the ranks, by rank.
     """
 
     step: int
@@ -70,7 +70,7 @@ class RunningWork:
         return finished
 
     def _answer(self, reference: Any) -> Any:
-        """What a rank has to tell.
+        """The answer of a rank.
 
         Raises:
             Exception: it failed; where another rank has died meanwhile, that rank's death, from which others fail.

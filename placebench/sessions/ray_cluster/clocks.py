@@ -1,7 +1,7 @@
 """One time for all nodes: how far each node's monotonic clock is from the controller's, by round trips.
 
 A node is asked for its clock several times. Its answer was given between the sending of the question and the arrival
-of the answer, so the middle of the shortest round trip tells the offset, with half that round trip as the error however
+of the answer, so the middle of the shortest round trip gives the offset, with half that round trip as the error however
 long each way took: the clock filter of NTP (RFC 5905, section 10).
 """
 
@@ -14,7 +14,7 @@ from placebench.telemetry.spans import SpanClock
 
 ROUND_TRIPS = 16
 COARSE_S = 0.01
-"""Error of a clock from which on a user is told: a short phase is as long."""
+"""Error of a clock from which on a user is warned: a short phase is as long."""
 DRIFT = 15e-6
 """Seconds a second that an undisturbed clock may drift: RFC 5905's frequency tolerance."""
 
@@ -47,7 +47,7 @@ class ClockOffset:
 
 
 def clock_notes(trial: Trial) -> tuple[str, ...]:
-    """What to tell of a launch whose nodes' clocks could be measured only coarsely."""
+    """What a user should know of a launch whose nodes' clocks could be measured only coarsely."""
     errors: dict[str, float] = {}
     for row in read_jsonl(trial.clocks):
         errors[row["node"]] = min(row["error_s"], errors.get(row["node"], row["error_s"]))
@@ -74,10 +74,10 @@ def measure_offset(
     least, offset = float("inf"), 0.0
     for _ in range(round_trips):
         sent = clock.mono()
-        told = ask()
+        read = ask()
         received = clock.mono()
         if received - sent < least:
-            least, offset = received - sent, (sent + received) / 2 - told
+            least, offset = received - sent, (sent + received) / 2 - read
     return ClockOffset(node, offset, least / 2, round_trips, clock.mono())
 
 

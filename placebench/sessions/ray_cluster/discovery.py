@@ -22,7 +22,7 @@ class ClusterNode:
     """One node that takes part.
 
     Attributes:
-        name: what it is called in messages and files, unique in the cluster; see `naming`.
+        name: by which messages and files name it, unique in the cluster; see `naming`.
         ray_id: Ray's id of it, another one at each start.
         address: its address, by which the other nodes reach it.
         cpus: CPUs that Ray offers there.
@@ -82,11 +82,11 @@ def discover_cluster(
             asked for; one line for every reason.
     """
     refuse_unreachable(address)
-    told = _probe(address, spec)
+    answer = _probe(address, spec)
     nodes: list[ClusterNode] = []
     devices: list[Device] = []
     reasons: list[str] = []
-    for entry in told["nodes"]:
+    for entry in answer["nodes"]:
         name = entry["name"]
         if "error" in entry:
             reasons.append(f"node {name}: {entry['error']}")
@@ -152,13 +152,13 @@ def _probe(address: str, spec: DeviceSpec | None) -> dict[str, Any]:
             " ray status"
         ) from None
     try:
-        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise UsageError(f"--ray-address {address}: Ray cannot be asked: {last}") from None
-    if "error" in told:
-        raise UsageError(f"--ray-address {address}: {told['error']}")
-    return told
+    if "error" in answer:
+        raise UsageError(f"--ray-address {address}: {answer['error']}")
+    return answer
 
 
 def _too_few(node: ClusterNode, devices: Sequence[Device]) -> list[str]:

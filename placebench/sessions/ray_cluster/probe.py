@@ -82,10 +82,10 @@ def _result(reference: Any) -> dict[str, Any]:
     import ray
 
     try:
-        told: dict[str, Any] = ray.get(reference)
+        answer: dict[str, Any] = ray.get(reference)
     except ray.exceptions.RayError as error:
         return {"error": f"it cannot be asked: {str(error).strip().splitlines()[-1]}"}
-    return told
+    return answer
 
 
 if __name__ == "__main__":

@@ -119,13 +119,13 @@ class SharedRay:
         return self._nodes[self._devices[device]["node"]].address
 
     def register(self, pid: int, device: str) -> None:
-        """Tell the agent of the process's node; the controller's is told by `open`."""
+        """Report to the agent of the process's node; `open` reports the controller."""
         if device == CONTROLLER:
             return
         self._agents[self._devices[device]["node"]].register.remote(pid, device)
 
     def confirm_devices(self) -> None:
-        """Check that Ray has given this launch the very GPUs of the plan; CPU devices are not told apart by Ray.
+        """Check that Ray has given this launch the very GPUs of the plan; Ray knows no CPU devices apart.
 
         Raises:
             PlacementTimeoutError: other work of the cluster holds one of them.

@@ -91,7 +91,7 @@ class Link:
     Args:
         connection: to the process.
         name: what messages call it.
-        calls: told when the process ends.
+        calls: hears when the process ends.
 
     Attributes:
         name: as given.
@@ -106,8 +106,8 @@ class Link:
         self._death: RankDiedError | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
-    def __getattr__(self, method: str) -> "Method":
-        return Method(self, method)
+    def __getattr__(self, method: str) -> "RemoteMethod":
+        return RemoteMethod(self, method)
 
     def ask(self, method: str, arguments: tuple[Any, ...]) -> "Future[Any]":
         """Ask for a call and return at once; calls are done in this order."""
@@ -118,7 +118,7 @@ class Link:
                 return answer
             number = next(self._numbers)
             self._asked[number] = answer
-            with suppress(OSError):  # it has ended, which is told once all that it answered before is read
+            with suppress(OSError):  # it has ended, which is reported once all that it answered before is read
                 self._connection.send_bytes(pickle.dumps((number, pickle.dumps((method, arguments)))))
         return answer
 
@@ -163,7 +163,7 @@ def _unpickled(error: bytes) -> Exception | None:
     return cause if isinstance(cause, Exception) else None
 
 
-class Method:
+class RemoteMethod:
     """A method of what a process serves."""
 
     def __init__(self, link: Link, name: str) -> None:

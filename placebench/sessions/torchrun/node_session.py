@@ -122,7 +122,7 @@ class TorchrunOnNodes(Torchrun):
         return self._nodes[self._devices[device]["node"]].address
 
     def register(self, pid: int, device: str) -> None:
-        """Tell the agent of the process's node; the controller's is told by `open`."""
+        """Report to the agent of the process's node; `open` reports the controller."""
         if device != CONTROLLER:
             self._agents[self._devices[device]["node"]].register.remote(pid, device)
 

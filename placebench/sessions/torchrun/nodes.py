@@ -71,13 +71,13 @@ def discover_nodes(listed: str, spec: DeviceSpec | None) -> tuple[JobNodes, tupl
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(f"--launcher torchrun: the nodes of the SLURM job cannot be asked: {error}") from None
-    told = {entry["name"]: entry for entry in map(_entry, done.stdout.splitlines()) if entry}
+    answers = {entry["name"]: entry for entry in map(_entry, done.stdout.splitlines()) if entry}
     last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     nodes: list[JobNode] = []
     devices: list[Device] = []
     reasons: list[str] = []
     for name in names:
-        if (entry := told.get(name)) is None:
+        if (entry := answers.get(name)) is None:
             reasons.append(f"node {name}: placebench cannot look at it: {last}")
         elif entry["version"] != __version__:
             there = entry["version"]
@@ -94,7 +94,7 @@ def discover_nodes(listed: str, spec: DeviceSpec | None) -> tuple[JobNodes, tupl
         )
     if reasons:
         raise UsageError("\n".join(reasons))
-    return JobNodes(str(told[names[0]]["caller"]), tuple(nodes)), tuple(devices)
+    return JobNodes(str(answers[names[0]]["caller"]), tuple(nodes)), tuple(devices)
 
 
 def _entry(line: str) -> dict[str, Any] | None:

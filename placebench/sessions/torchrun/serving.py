@@ -22,7 +22,7 @@ _SILENT_S = 10
 
 
 def connect(greeting: Mapping[str, Any]) -> Connection:
-    """Connect to the controller and tell it who this is.
+    """Connect to the controller and say who this is.
 
     Args:
         greeting: what the controller knows this process by.
@@ -94,7 +94,7 @@ def _receive(connection: Connection, requests: "SimpleQueue[bytes]", on_end: Cal
 
 
 def _pickled(error: Exception) -> bytes:
-    """The exception; one that cannot be sent is told by its text alone."""
+    """The exception; one that cannot be sent is known by its text alone."""
     try:
         return pickle.dumps(error)
     except Exception:  # noqa: BLE001 - whatever is in the way
