@@ -2,31 +2,23 @@
 
 import logging
 import os
-import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from placebench.errors import NodeLostError, PlacebenchError, PlacementTimeoutError, UsageError
+from placebench.errors import NodeLostError, PlacementTimeoutError, UsageError
 from placebench.record.folder import Trial
 from placebench.sessions.own_ray import HEAD_PATIENCE, RayCalls
 from placebench.sessions.ray_cluster.discovery import Cluster, refuse_unreachable
 from placebench.sessions.ray_cluster.follower import Follower
 from placebench.sessions.ray_cluster.node import NodeAgent, allotted_gpus
+from placebench.sessions.ray_cluster.on_nodes import OnNodes
 from placebench.sessions.ray_cluster.pools import ReservedPool, refuse_lost_nodes, wait_until_reserved
 from placebench.sessions.ray_cluster.probe import connection_error
 from placebench.telemetry.spans import CONTROLLER, SpanClock
 
-# How long agents have to answer when the launch has failed or ends: the runner gives the whole job three seconds.
-_ANSWER_S = 1.0
-_PATIENCE_S = 0.5
-# What fails first when a node dies is a connection between workers; its agent may answer for a moment longer.
-_WATCH_S = 3.0
-_POLL_S = 0.5
-_SILENT_AFTER_S = 5.0
 
-
-class SharedRay:
+class SharedRay(OnNodes):
     """An existing cluster, as one launch uses it.
 
     Args:
@@ -36,6 +28,10 @@ class SharedRay:
         hz: device samples a second; 0 for none.
         clock: the controller's clock.
     """
+
+    # The runner gives the whole job three seconds to end.
+    answer_s, patience_s, poll_s = 1.0, 0.5, 0.5
+    look_at = "ray status"
 
     def __init__(
         self,
@@ -114,16 +110,6 @@ class SharedRay:
         self._workers.append(ray.remote(max_restarts=0, **options)(worker).remote(*arguments))
         return self._workers[-1]
 
-    def host_of(self, device: str) -> str:
-        """The address of the device's node."""
-        return self._nodes[self._devices[device]["node"]].address
-
-    def register(self, pid: int, device: str) -> None:
-        """Report to the agent of the process's node; `open` reports the controller."""
-        if device == CONTROLLER:
-            return
-        self._agents[self._devices[device]["node"]].register.remote(pid, device)
-
     def confirm_devices(self) -> None:
         """Check that Ray has given this launch the very GPUs of the plan; Ray knows no CPU devices apart.
 
@@ -144,33 +130,6 @@ class SharedRay:
                     " GPUs with CUDA_VISIBLE_DEVICES where Ray is started there"
                 )
 
-    def on_one_clock(self, spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Spans of any device, with their times on the controller's clock."""
-        assert self._follower is not None, "spans come from workers, which start after it"
-        return self._follower.table.shift_spans(spans, self._devices)
-
-    def explain(self, error: Exception, doing: str) -> Exception:
-        """A node that is gone, where one is: whatever failed, failed for that."""
-        if isinstance(error, PlacebenchError) or not self._agents:
-            return error
-        deadline = time.monotonic() + _WATCH_S
-        while not (silent := self._silent_nodes()):
-            if time.monotonic() > deadline:
-                return error
-            time.sleep(_POLL_S)
-        devices = [device for device, content in self._devices.items() if content["node"] in silent]
-        return NodeLostError(
-            f"node {' and '.join(silent)} was lost during {doing}, and with it {', '.join(devices)}: see ray status"
-        )
-
-    def _silent_nodes(self) -> list[str]:
-        """Nodes whose agents do not answer."""
-        import ray
-
-        asked = {agent.now.remote(): name for name, agent in self._agents.items()}
-        answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_SILENT_AFTER_S)
-        return [name for reference, name in asked.items() if reference not in answered or not _succeeded(reference)]
-
     def close(self) -> None:
         """End the launch's workers, agents and placement groups; the cluster goes on."""
         import ray
@@ -187,32 +146,3 @@ class SharedRay:
         for pool in self._pools.values():
             remove_placement_group(pool.group)
         ray.shutdown()
-
-    def _ask(self, method: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What the agents that still answer say, by node."""
-        import ray
-
-        pending = {
-            (
-                getattr(agent, method).remote()
-                if arguments is None
-                else getattr(agent, method).remote(arguments[name], _PATIENCE_S)
-            ): name
-            for name, agent in self._agents.items()
-            if arguments is None or name in arguments
-        }
-        if not pending:
-            return {}
-        done, _ = ray.wait(list(pending), num_returns=len(pending), timeout=_ANSWER_S + 2 * _PATIENCE_S)
-        return {pending[reference]: ray.get(reference) for reference in done if _succeeded(reference)}
-
-
-def _succeeded(reference: Any) -> bool:
-    """Whether a call that has ended has a result; without one, its actor is gone."""
-    import ray
-
-    try:
-        ray.get(reference)
-    except ray.exceptions.RayError:
-        return False
-    return True

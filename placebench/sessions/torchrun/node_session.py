@@ -3,13 +3,13 @@
 import os
 import secrets
 import sys
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from placebench.errors import NodeLostError, PlacebenchError
+from placebench.errors import NodeLostError
 from placebench.record.folder import Trial
 from placebench.sessions.ray_cluster.follower import Follower
+from placebench.sessions.ray_cluster.on_nodes import OnNodes
 from placebench.sessions.slurm_steps import step_command
 from placebench.sessions.torchrun.calls import Link
 from placebench.sessions.torchrun.node import TorchrunNode, node_environment
@@ -21,15 +21,9 @@ from placebench.telemetry.spans import CONTROLLER, SpanClock
 _STEP = "placebench-torchrun"
 _NODE = (sys.executable, "-m", "placebench.sessions.torchrun.node")
 _POLL_S = 0.1
-# How long the agents have to answer when the launch ends: the runner gives the whole job three seconds.
-_ANSWER_S = 0.5
-_PATIENCE_S = 0.3
-# What fails first when a node dies is a connection between workers; its agent may answer for a moment longer.
-_WATCH_S = 3.0
-_SILENT_AFTER_S = 5.0
 
 
-class TorchrunOnNodes(Torchrun):
+class TorchrunOnNodes(OnNodes, Torchrun):
     """Ranks of torchrun, one a device, on several nodes: a torchrun and an agent on each, in one step of the job.
 
     Args:
@@ -40,6 +34,10 @@ class TorchrunOnNodes(Torchrun):
         hz: device samples a second; 0 for none.
         clock: the controller's clock.
     """
+
+    # The runner gives the whole job three seconds to end.
+    answer_s, patience_s, poll_s = 0.5, 0.3, _POLL_S
+    look_at = "sinfo"
 
     def __init__(
         self,
@@ -117,39 +115,10 @@ class TorchrunOnNodes(Torchrun):
         codes = self.calls.get([agent.exit_code.remote() for agent in self._agents.values()])
         return next((code for code in codes if code is not None), None)
 
-    def host_of(self, device: str) -> str:
-        """The address of the device's node."""
-        return self._nodes[self._devices[device]["node"]].address
-
-    def register(self, pid: int, device: str) -> None:
-        """Report to the agent of the process's node; `open` reports the controller."""
-        if device != CONTROLLER:
-            self._agents[self._devices[device]["node"]].register.remote(pid, device)
-
-    def on_one_clock(self, spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Spans of any device, with their times on the controller's clock."""
-        assert self._follower is not None, "spans come from workers, which start after it"
-        return self._follower.table.shift_spans(spans, self._devices)
-
     def explain(self, error: Exception, doing: str) -> Exception:
         """A node that is gone, where one is; else a rank that has ended: whatever failed, failed for that."""
-        if isinstance(error, PlacebenchError) or not self._agents:
-            return error
-        deadline = time.monotonic() + _WATCH_S
-        while not (silent := self._silent_nodes()):
-            if time.monotonic() > deadline:
-                return super().explain(error, doing)
-            time.sleep(_POLL_S)
-        devices = [device for name in silent for device in self._on_node[name]]
-        return NodeLostError(
-            f"node {' and '.join(silent)} was lost during {doing}, and with it {', '.join(devices)}: see sinfo"
-        )
-
-    def _silent_nodes(self) -> list[str]:
-        """Nodes whose agents do not answer."""
-        asked = {name: agent.now.remote() for name, agent in self._agents.items()}
-        answered = self.calls.wait(list(asked.values()), len(asked), _SILENT_AFTER_S)
-        return [name for name, answer in asked.items() if answer not in answered or answer.exception()]
+        explained = OnNodes.explain(self, error, doing)
+        return Torchrun.explain(self, error, doing) if explained is error else explained
 
     def close(self) -> None:
         """End the ranks, then the agents, and the step with them."""
@@ -162,13 +131,3 @@ class TorchrunOnNodes(Torchrun):
         for agent in self._agents.values():
             agent.close()
         super().close()
-
-    def _ask(self, method: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What the agents that still answer say, by node."""
-        asked = {
-            name: getattr(agent, method).remote(*(() if arguments is None else (arguments[name], _PATIENCE_S)))
-            for name, agent in self._agents.items()
-            if arguments is None or name in arguments
-        }
-        done = self.calls.wait(list(asked.values()), len(asked), _ANSWER_S + 2 * _PATIENCE_S)
-        return {name: answer.result() for name, answer in asked.items() if answer in done and not answer.exception()}

@@ -1,0 +1,93 @@
+"""What is common to sessions whose workers are on several nodes, with an agent of the launch on each of these."""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from placebench.errors import NodeLostError, PlacebenchError
+from placebench.sessions.ray_cluster.follower import Follower
+from placebench.telemetry.spans import CONTROLLER
+
+# What fails first when a node dies is a connection between workers; its agent may answer for a moment longer.
+_WATCH_S = 3.0
+_SILENT_AFTER_S = 5.0
+
+
+class OnNodes:
+    """Asks the agents of a launch's nodes, and knows what it means that one does not answer.
+
+    Attributes:
+        calls: how the agents' and the workers' answers are waited for.
+        answer_s: how long agents have to answer when the launch has failed or ends, besides twice the patience.
+        patience_s: how long an agent waits for processes to end, and then for those that it kills.
+        poll_s: seconds between two questions whether a node is lost.
+        look_at: the command that shows a user what became of a node.
+    """
+
+    calls: Any  # as in `Calls`; each session has its own
+    answer_s: ClassVar[float]
+    patience_s: ClassVar[float]
+    poll_s: ClassVar[float]
+    look_at: ClassVar[str]
+    _devices: Mapping[str, Mapping[str, Any]]
+    _nodes: Mapping[str, Any]
+    _agents: dict[str, Any]
+    _follower: Follower | None
+
+    def host_of(self, device: str) -> str:
+        """The address of the device's node."""
+        return str(self._nodes[self._devices[device]["node"]].address)
+
+    def register(self, pid: int, device: str) -> None:
+        """Report to the agent of the process's node; `open` reports the controller."""
+        if device != CONTROLLER:
+            self._agents[self._devices[device]["node"]].register.remote(pid, device)
+
+    def on_one_clock(self, spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Spans of any device, with their times on the controller's clock."""
+        assert self._follower is not None, "spans come from workers, which start after it"
+        return self._follower.table.shift_spans(spans, self._devices)
+
+    def explain(self, error: Exception, doing: str) -> Exception:
+        """A node that is gone, where one is: whatever failed, failed for that."""
+        if isinstance(error, PlacebenchError) or not self._agents:
+            return error
+        deadline = time.monotonic() + _WATCH_S
+        while not (silent := self._silent_nodes()):
+            if time.monotonic() > deadline:
+                return error
+            time.sleep(self.poll_s)
+        devices = [device for device, content in self._devices.items() if content["node"] in silent]
+        return NodeLostError(
+            f"node {' and '.join(silent)} was lost during {doing}, and with it {', '.join(devices)}: see {self.look_at}"
+        )
+
+    def _silent_nodes(self) -> list[str]:
+        """Nodes whose agents do not answer."""
+        asked = {name: agent.now.remote() for name, agent in self._agents.items()}
+        answered = self.calls.wait(list(asked.values()), len(asked), _SILENT_AFTER_S)
+        return [name for name, answer in asked.items() if answer not in answered or not self._succeeded(answer)]
+
+    def _ask(self, method: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What the agents that still answer say, by node."""
+        asked = {
+            name: getattr(agent, method).remote(*(() if arguments is None else (arguments[name], self.patience_s)))
+            for name, agent in self._agents.items()
+            if arguments is None or name in arguments
+        }
+        if not asked:
+            return {}
+        done = self.calls.wait(list(asked.values()), len(asked), self.answer_s + 2 * self.patience_s)
+        return {
+            name: self.calls.get([answer])[0]
+            for name, answer in asked.items()
+            if answer in done and self._succeeded(answer)
+        }
+
+    def _succeeded(self, answer: Any) -> bool:
+        """Whether a call that has ended has a result; without one, its agent is gone."""
+        try:
+            self.calls.get([answer])
+        except self.calls.error:
+            return False
+        return True
