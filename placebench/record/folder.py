@@ -20,7 +20,7 @@ from placebench.spec.reading import parse_json
 from placebench.spec.text import slug
 
 SCHEMA_VERSION = 1
-# Begins the line in which a worker that is refused memory tells what its models hold.
+# Begins the line on what the models of a worker held that was refused memory.
 HELD = "held by "
 # The stage in `progress.json` of a launch that has done all its steps and traces kernels.
 TRACING = "trace kernels"
@@ -94,6 +94,11 @@ class Trial:
     def progress(self) -> Path:
         """What the job is doing now, replaced at every change of phase."""
         return self.path / "progress.json"
+
+    @property
+    def end(self) -> Path:
+        """How the job ended, unless it was killed."""
+        return self.path / "end.json"
 
     @property
     def error(self) -> Path:

@@ -91,7 +91,7 @@ def test_a_clock_that_is_set_meanwhile_changes_no_wall_time(tmp_path: Path) -> N
         ("end_step(1); sys.exit(0)", "failed", "after 1 of 2 steps"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "failed", "killed by SIGKILL"),
         (
-            "open(f'{trial}/error.txt', 'w').write('Traceback\\n  x\\na.b.SomeError: it broke\\n'); sys.exit(10)",
+            "fail(10, 'failed', 'SomeError: it broke', 'Traceback\\n  x\\na.b.SomeError: it broke\\n')",
             "failed",
             "SomeError: it broke",
         ),
@@ -136,12 +136,9 @@ def test_a_run_ends_when_the_head_of_its_cluster_is_gone(tmp_path: Path) -> None
 
 def test_the_error_names_the_device_and_shows_a_traceback_once(tmp_path: Path) -> None:
     body = """
-    with open(f"{trial}/processes.jsonl", "w") as stream:
-        stream.write('{"pid": 41, "device": "cpu:0"}\\n{"pid": 42, "device": "cpu:1"}\\n')
     text = "Traceback (most recent call last):\\n  File x\\nray.exceptions.ActorDiedError: it died\\n  pid: 42\\n"
     print("step:1 - a:1\\n" + text, flush=True)
-    open(f"{trial}/error.txt", "w").write(text + "advice of the job")
-    sys.exit(10)
+    fail(10, "failed", "ActorDiedError: it died (worker of cpu:1)", text + "advice of the job", device="cpu:1")
     """
     result, _ = run(plan(tmp_path, placements="standard"), body)
     error = RunFolder(result.folder).trial(1, "standard").error.read_text()
@@ -165,11 +162,9 @@ def test_a_launch_out_of_memory_says_who_held_it_and_what_would_help(tmp_path: P
     open(f"{trial}/devices.jsonl", "w").write("".join(json.dumps(row) + "\\n" for row in rows))
     span = {"device": "cpu:1", "memory_peak_bytes": 5 << 20, "memory_reserved_bytes": 6 << 20}
     open(f"{trial}/spans.jsonl", "w").write(json.dumps(span) + "\\n")
-    text = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. Including non-PyTorch memory, this"
-        " process has 139.10 GiB memory in use. Of the allocated memory 90.50 GiB is allocated by PyTorch, and"
-        " 1.25 GiB is reserved by PyTorch but unallocated.")
-    open(f"{trial}/error.txt", "w").write(text)
-    sys.exit(11)
+    allocator = {"process": "139.10 GiB", "allocated": "90.50 GiB", "reserved": "1.25 GiB"}
+    message = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    fail(11, "oom", message, f"torch.{message}", allocator=allocator, held="cpu:1 in ref: actor: weights 1 MiB")
     """
     result, _ = run(plan(tmp_path, placements="standard"), body)
     error = RunFolder(result.folder).trial(1, "standard").error.read_text()
@@ -180,6 +175,7 @@ def test_a_launch_out_of_memory_says_who_held_it_and_what_would_help(tmp_path: P
     )
     assert any(line.startswith("cpu:1: torch allocated 5 MiB and reserved 6 MiB at most") for line in lines)
     assert "the process held 139.10 GiB, torch had 90.50 GiB allocated and 1.25 GiB reserved but free" in error
+    assert "held by cpu:1 in ref: actor: weights 1 MiB" in lines
     assert "would lower the estimate: --set batch.micro_batch_tokens=192: about " in error
 
 
@@ -229,8 +225,7 @@ def test_a_trace_that_fails_costs_only_the_trace(
     steps()
     progress("trace kernels", count)
     {end}
-    open(f"{{trial}}/error.txt", "w").write("Traceback\\n" + error + "\\n")
-    sys.exit(11)
+    fail(11, "oom", error, "Traceback\\n" + error + "\\n")
     """
     result, said = run(plan(tmp_path, placements="standard", **changes), body)
     result.raise_unless_done()
