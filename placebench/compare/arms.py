@@ -16,7 +16,7 @@ from placebench.compare.statistics.estimates import MIN_EFFECT, Ratio
 from placebench.compare.statistics.measured import Measured
 from placebench.compare.statistics.work import UnequalWork
 from placebench.errors import UsageError
-from placebench.logs.facts import Facts
+from placebench.logs.head import Facts
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
 from placebench.spec.config import flatten
 

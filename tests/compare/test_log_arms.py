@@ -7,7 +7,7 @@ from log_samples import VERL_CONFIG, verl_log
 
 from placebench.compare.arms import Arm
 from placebench.compare.log_arms import log_arm
-from placebench.logs.facts import head_facts
+from placebench.logs.head import head_facts
 
 
 def arm(*launches: Path, **options: object) -> Arm:

@@ -24,6 +24,7 @@ from placebench.compare.read.run import APART, Launch, is_whole_step
 from placebench.logs.timing import STEP
 from placebench.spec.bound import RunPlacement
 from placebench.spec.intervals import covered, length, subtract, union
+from placebench.spec.phases import GEN, UPDATE_WEIGHTS
 from placebench.spec.placement import Overlap
 from placebench.spec.stepgraph import graph_among
 from placebench.telemetry.spans import CONTROLLER
@@ -32,9 +33,8 @@ from placebench.telemetry.spans import CONTROLLER
 PATH, GAP, OFF_PATH, IMBALANCE, BESIDE = "path/", "gap/", "off_path/", "imbalance/", "beside/"
 PATH_KEYS = (PATH, GAP, OFF_PATH, IMBALANCE, BESIDE)
 END = "end of the step"
-GEN = "gen"
 # Phases that engines do one by one: each generates its parts, and may take weights in the middle of one.
-OF_ENGINES = (GEN, "update_weights")
+OF_ENGINES = (GEN, UPDATE_WEIGHTS)
 
 
 @dataclass(frozen=True)

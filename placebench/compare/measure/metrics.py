@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from placebench.compare.measure.efficiency import COMPUTING
 from placebench.compare.statistics.estimates import Better
 from placebench.logs.timing import phase_order
 
@@ -85,8 +86,7 @@ def mfu_metric(phase: str, trains: bool) -> Metric:
 
 
 EFFICIENCY = (
-    *(mfu_metric(phase, trains=False) for phase in ("old_log_prob", "ref", "values")),
-    *(mfu_metric(phase, trains=True) for phase in ("update_critic", "update_actor")),
+    *(mfu_metric(phase.name, phase.trains) for phase in COMPUTING),
     MBU,
     WEIGHTS_RATE,
 )
