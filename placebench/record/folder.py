@@ -47,7 +47,7 @@ class Trial:
 
     @property
     def launch_file(self) -> Path:
-        """What the launch was told: workload, placement, devices."""
+        """What the launch has to run: workload, placement, devices."""
         return self.path / "launch.json"
 
     @property
@@ -127,7 +127,7 @@ class Trial:
             return Status.PLANNED
 
     def stands_at(self, status: Status) -> bool:
-        """Whether this is the launch's state; a damaged `status` file tells of none."""
+        """Whether this is the launch's state; a damaged `status` file says none."""
         try:
             return self.status is status
         except ValueError:

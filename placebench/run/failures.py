@@ -46,15 +46,12 @@ _ADVICE: Mapping[Status, str] = {
 
 @dataclass(frozen=True)
 class LaunchEnd:
-    """How a launch ended.
-
-    Attributes:
-        status: the word in its `status` file.
-        reason: one line on why it is not done; None when it is.
-    """
+    """How a launch ended."""
 
     status: Status
+    """The word in its `status` file."""
     reason: str | None = None
+    """One line on why it is not done; None when it is."""
 
 
 def judge(exit_code: int, finished: int, steps: int) -> LaunchEnd:

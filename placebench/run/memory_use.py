@@ -14,15 +14,12 @@ from placebench.spec.text import format_bytes
 
 @dataclass(frozen=True)
 class MemoryAdvice:
-    """What the plan knows about a launch's memory.
-
-    Attributes:
-        estimates: of each of its devices by id.
-        relief: what lowers the estimate most, one line each.
-    """
+    """What the plan knows about a launch's memory."""
 
     estimates: Mapping[str, MemoryEstimate]
+    """The estimate for each of its devices, by id."""
     relief: Sequence[str]
+    """What lowers the estimate most, one line each."""
 
 
 def memory_advice(plan: Plan, bound: RunPlacement) -> MemoryAdvice:

@@ -23,17 +23,14 @@ MOST_ROUNDS = 10_000
 
 @dataclass(frozen=True)
 class AutoRounds:
-    """When a run with `--rounds auto` ends.
-
-    Attributes:
-        precision: how far the ends of a headline interval may lie apart, as a fraction: high / low - 1.
-        max_rounds: the most rounds, whatever the intervals.
-        max_time_s: no round begins that would end later than so many seconds of the run; None for no limit.
-    """
+    """When a run with `--rounds auto` ends."""
 
     precision: float = DEFAULT_PRECISION
+    """How far the ends of a headline interval may lie apart, as a fraction: high / low - 1."""
     max_rounds: int = DEFAULT_MAX_ROUNDS
+    """The most rounds, whatever the intervals."""
     max_time_s: float | None = None
+    """No round begins that would end later than so many seconds of the run; None for no limit."""
 
     @property
     def least_rounds(self) -> int:
