@@ -22,8 +22,8 @@ def end_by(error: BaseException) -> EndFile:
     causes = [*_causes(error)]
     fault = next((fault for fault in map(fault_of, causes) if fault), None)
     message = _in_one_line(error)
-    if message and fault and fault.has_died:
-        message += f" (worker of {fault.device})"
+    if message and (dead := fault_of(error)) and dead.has_died:
+        message += f" (worker of {dead.device})"
     allocator = next((match for match in (_ALLOCATOR.search(str(cause)) for cause in causes) if match), None)
     return EndFile(
         kind=classify(error),

@@ -86,6 +86,10 @@ def test_a_worker_that_died_is_named_by_its_device() -> None:
     error = DeadActorError("02")
     name_dead_worker(error, workers)
     assert end_by(error).message == "DeadActorError: it died (worker of cpu:1)"
+    lost = NodeLostError("n1 was lost")
+    lost.__cause__ = error
+    end = end_by(lost)
+    assert (end.message, end.device) == ("NodeLostError: n1 was lost", "cpu:1")
     stranger = DeadActorError("03")
     name_dead_worker(stranger, workers)
     assert fault_of(stranger) is None
