@@ -47,19 +47,16 @@ _PLACED_KEYS = ("batch.size", "batch.mini_batch_size", "rollout.tensor_parallel_
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint.
-
-    Attributes:
-        path: its folder.
-        step: the last step that is in it.
-        kl_coef: the KL coefficient after that step.
-        workload: of the job that wrote it, as its placement ran it and as in its `launch.json`.
-    """
+    """A whole checkpoint."""
 
     path: Path
+    """Its folder."""
     step: int
+    """The last step that is in it."""
     kl_coef: float
+    """The KL coefficient after that step."""
     workload: dict[str, Any]
+    """Workload of the job that wrote it, as its placement ran it and as in its `launch.json`."""
 
 
 def model_file(role: str) -> str:
@@ -203,7 +200,7 @@ START_CHECKS = (
 def changes(checkpoint: Checkpoint, workload: Workload, placements: Iterable[Placement]) -> Iterator[str]:
     """What makes the steps after the checkpoint other ones than the job that wrote it would have done.
 
-    A checkpoint has the workload as its placement ran it, so what placements decide is said of each: one line.
+    A checkpoint has the workload as its placement ran it, so what placements decide gives a line for each.
     """
     if changed := [key for key in _changed(checkpoint, workload) if key not in _PLACED_KEYS]:
         yield f"goes on from {checkpoint.path} with another {', '.join(changed)} than it was written with"

@@ -7,9 +7,7 @@ that was content is still run: docs/statistics.md has the coverage that remains.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 DEFAULT_ROUNDS = 3
 FIRST_LOOK = 6
@@ -70,16 +68,3 @@ class AutoRounds:
             return max(rounds, self.least_rounds)
         needed = math.ceil(rounds * (math.log1p(width) / math.log1p(self.precision)) ** 2) + 1
         return min(max(needed, rounds, self.least_rounds), max(self.max_rounds, rounds))
-
-    def to_dict(self) -> dict[str, Any]:
-        """As in `run.json`."""
-        return asdict(self)
-
-
-def auto_rounds_from(content: Mapping[str, Any] | None) -> AutoRounds | None:
-    """What `to_dict` wrote; None where a run has a fixed number of rounds.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is not that.
-    """
-    return None if content is None else AutoRounds(**{**content, "precision": float(content["precision"])})

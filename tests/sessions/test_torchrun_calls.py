@@ -20,7 +20,7 @@ import pytest
 from served import Served
 
 from placebench.errors import JobExit, LaunchError
-from placebench.jobs.ppo import classify
+from placebench.jobs.end import classify
 from placebench.plan import checks
 from placebench.ppo.running import Running, RunningWork
 from placebench.sessions.torchrun.calls import Link, RankCalls, RankDiedError, RankError

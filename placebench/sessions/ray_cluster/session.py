@@ -8,7 +8,7 @@ from typing import Any
 
 from placebench.errors import NodeLostError, PlacementTimeoutError, UsageError
 from placebench.record.folder import Trial
-from placebench.sessions.own_ray import HEAD_PATIENCE, RayCalls
+from placebench.sessions.own_ray import HEAD_PATIENCE, RayCalls, name_dead_worker
 from placebench.sessions.ray_cluster.discovery import Cluster, refuse_unreachable
 from placebench.sessions.ray_cluster.follower import Follower
 from placebench.sessions.ray_cluster.node import NodeAgent, allotted_gpus
@@ -48,7 +48,7 @@ class SharedRay(OnNodes):
         self._ray_ids = {name: node.ray_id for name, node in self._nodes.items()}
         self._agents: dict[str, Any] = {}
         self._pools: dict[str, ReservedPool] = {}
-        self._workers: list[Any] = []
+        self._workers: dict[str, Any] = {}
         self._follower: Follower | None = None
         self._home: str | None = None
 
@@ -107,8 +107,8 @@ class SharedRay(OnNodes):
         import ray
 
         options = self._pools[pool].worker_options(self._devices[device]["node"])
-        self._workers.append(ray.remote(max_restarts=0, **options)(worker).remote(*arguments))
-        return self._workers[-1]
+        self._workers[device] = ray.remote(max_restarts=0, **options)(worker).remote(*arguments)
+        return self._workers[device]
 
     def confirm_devices(self) -> None:
         """Check that Ray has given this launch the very GPUs of the plan; Ray knows no CPU devices apart.
@@ -119,7 +119,7 @@ class SharedRay(OnNodes):
         import ray
 
         given: set[str] = set()
-        for uuids in ray.get([worker.__ray_call__.remote(allotted_gpus) for worker in self._workers]):
+        for uuids in ray.get([worker.__ray_call__.remote(allotted_gpus) for worker in self._workers.values()]):
             given.update(uuids)
         for name in self._nodes:
             planned = [device for device in self._devices.values() if device["node"] == name]
@@ -130,13 +130,18 @@ class SharedRay(OnNodes):
                     " GPUs with CUDA_VISIBLE_DEVICES where Ray is started there"
                 )
 
+    def explain(self, error: Exception, doing: str) -> Exception:
+        """A node that is gone, where one is: whatever failed, failed for that."""
+        name_dead_worker(error, self._workers)
+        return super().explain(error, doing)
+
     def close(self) -> None:
         """End the launch's workers, agents and placement groups; the cluster goes on."""
         import ray
         from ray.util.placement_group import remove_placement_group
 
         processes = self._ask("workers")
-        for worker in self._workers:
+        for worker in self._workers.values():
             ray.kill(worker)
         last = self._ask("finish", processes)
         if self._follower is not None:
