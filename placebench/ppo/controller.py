@@ -27,17 +27,14 @@ from placebench.telemetry.spans import SpanRecorder
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What is kept of a step.
-
-    Attributes:
-        metrics: under verl's names.
-        spans: of all devices and the controller, objects of `spans.jsonl`.
-        kernels: objects of `kernels.jsonl`; none unless they are traced.
-    """
+    """What is kept of a step."""
 
     metrics: dict[str, float]
+    """Under verl's names."""
     spans: list[dict[str, Any]]
+    """Of all devices and the controller, objects of `spans.jsonl`."""
     kernels: list[dict[str, Any]]
+    """Objects of `kernels.jsonl`; none unless they are traced."""
 
 
 class Controller:

@@ -31,17 +31,14 @@ class Responses:
 
 @dataclass
 class Flow:
-    """What went through the queues in a stretch of time.
-
-    Attributes:
-        generated: tokens of prompts and responses that engines finished.
-        dropped: sequences that were too old to train on.
-        lags: of the sequences that were taken, in updates.
-    """
+    """What went through the queues in a stretch of time."""
 
     generated: int = 0
+    """Tokens of prompts and responses that engines finished."""
     dropped: int = 0
+    """Sequences that were too old to train on."""
     lags: list[int] = field(default_factory=list)
+    """Of the sequences that were taken, in updates."""
 
 
 class EnginePool:

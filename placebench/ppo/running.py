@@ -13,29 +13,26 @@ _DEATH_S = 5.0
 
 @dataclass(eq=False)
 class Running:
-    """Work of some ranks.
-
-    Attributes:
-        step: the step that it belongs to.
-        phase: its phase.
-        role: the role that works.
-        pool: the role's pool.
-        occupies: pools that take no other phase meanwhile.
-        start: when it was submitted, monotonic seconds.
-        pending: what the ranks were asked for, in order.
-        finish: called with their results, in that order.
-        answers: of the ranks, by rank.
-    """
+    """Work of some ranks."""
 
     step: int
+    """The step that it belongs to."""
     phase: str
+    """Its phase."""
     role: Role
+    """The role that works."""
     pool: str
+    """The role's pool."""
     occupies: frozenset[str]
+    """Pools that take no other phase meanwhile."""
     start: float
+    """When it was submitted, monotonic seconds."""
     pending: list[Any]
+    """What the ranks were asked for, in order."""
     finish: Callable[[list[Any]], None]
+    """Called with their results, in that order."""
     answers: dict[int, Any] = field(default_factory=dict)
+    """Of the ranks, by rank."""
 
 
 class RunningWork:

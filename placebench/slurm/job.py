@@ -44,17 +44,14 @@ _STOPPED, _UNEXPECTED = 128 + signal.SIGINT, os.EX_SOFTWARE
 
 @dataclass(frozen=True)
 class Allocation:
-    """What SLURM has given to the job, from its environment.
-
-    Attributes:
-        job_id: number of the job.
-        restarts: how often it was queued again.
-        nodes: names of its nodes, this one first.
-    """
+    """What SLURM has given to the job, from its environment."""
 
     job_id: str
+    """Number of the job."""
     restarts: int
+    """How often it was queued again."""
     nodes: tuple[str, ...]
+    """Names of its nodes, this one first."""
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation:

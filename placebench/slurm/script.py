@@ -57,31 +57,28 @@ _JOB_OPTIONS = ("--out", "--ray-address", "--resume")
 
 @dataclass(frozen=True)
 class Submission:
-    """A job to submit.
-
-    Attributes:
-        nodes: how many.
-        gpus_per_node: GPUs of each; 0 for CPU devices.
-        run: arguments of `placebench`, from `run` on.
-        sbatch: further options of sbatch, word for word.
-        logs: folder of the jobs' folders, below the one it is submitted from.
-        folder: where it is submitted from.
-        grace_s: seconds before the time limit at which the run is stopped in order.
-        requeues: whether a job that its time limit or a preemption has stopped is queued again and goes on.
-        debug: whether NCCL and torch.distributed say what they do.
-        launcher: of the run, one of `launchers.LAUNCHERS`.
-    """
+    """A job to submit."""
 
     nodes: int
+    """How many."""
     gpus_per_node: int
+    """GPUs of each; 0 for CPU devices."""
     run: tuple[str, ...]
+    """Arguments of `placebench`, from `run` on."""
     sbatch: tuple[str, ...] = ()
+    """Further options of sbatch, word for word."""
     logs: Path = Path("logs")
+    """Folder of the jobs' folders, below the one it is submitted from."""
     folder: Path = Path()
+    """Where it is submitted from."""
     grace_s: int = DEFAULT_GRACE_S
+    """Seconds before the time limit at which the run is stopped in order."""
     requeues: bool = False
+    """Whether a job that its time limit or a preemption has stopped is queued again and goes on."""
     debug: bool = False
+    """Whether NCCL and torch.distributed say what they do."""
     launcher: str = RAY
+    """Of the run, one of `launchers.LAUNCHERS`."""
 
 
 def batch_script(job: Submission) -> str:

@@ -17,31 +17,28 @@ from placebench.spec.text import format_seconds
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What the job knows of itself at its end.
-
-    Attributes:
-        job_id: SLURM's number.
-        restarts: how often it was queued again before.
-        nodes: its nodes.
-        command: what it ran.
-        begun: start of this part of the job, ISO 8601.
-        seconds: how long this part took.
-        exit_code: of the run.
-        stopped_by: the signal that SLURM has sent; None without one.
-        requeued: whether it is queued again and goes on.
-        error: why the run could not start; None when it did.
-    """
+    """What the job knows of itself at its end."""
 
     job_id: str
+    """SLURM's number."""
     restarts: int
+    """How often it was queued again before."""
     nodes: tuple[str, ...]
+    """Its nodes."""
     command: tuple[str, ...]
+    """What it ran."""
     begun: str
+    """Start of this part of the job, ISO 8601."""
     seconds: float
+    """How long this part took."""
     exit_code: int
+    """Of the run."""
     stopped_by: signal.Signals | None
+    """The signal that SLURM has sent; None without one."""
     requeued: bool
+    """Whether it is queued again and goes on."""
     error: str | None
+    """Why the run could not start; None when it did."""
 
 
 def job_summary(folder: Path, facts: JobFacts) -> str:

@@ -18,24 +18,22 @@ _COUNT = "[1-9][0-9]{0,5}"
 
 @dataclass(frozen=True)
 class Preset:
-    """A word that everyone can name.
-
-    Attributes:
-        name: what the word begins with.
-        form: how it is written.
-        example: one, introduced.
-        reading: what it means, in one line.
-        pattern: regular expression of the whole word, settings aside.
-        resolve: its placement from the word, the pattern's match, and the devices of each node; None for as many
-            as it needs, where pools that take what is there have no counts.
-    """
+    """A word that everyone can name."""
 
     name: str
+    """What the word begins with."""
     form: str
+    """How it is written."""
     example: str
+    """One, introduced."""
     reading: str
+    """What it means, in one line."""
     pattern: str
+    """Regular expression of the whole word, settings aside."""
     resolve: Callable[[str, re.Match[str], Nodes | None], Placement]
+    """Its placement from the word, the pattern's match, and the devices of each node; None for as many as it needs,
+    where pools that take what is there have no counts.
+    """
 
 
 def _standard(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement:

@@ -29,15 +29,12 @@ EACH_ALONE = "each value alone"
 
 
 class Conflict(NamedTuple):
-    """Values that do not go together.
-
-    Attributes:
-        keys: of these values, dotted.
-        reason: in words.
-    """
+    """Values that do not go together."""
 
     keys: tuple[str, ...]
+    """Of these values, dotted."""
     reason: str
+    """In words."""
 
 
 class _Section(BaseModel):

@@ -21,21 +21,18 @@ DRIFT = 15e-6
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """One measurement of a node's clock.
-
-    Attributes:
-        node: the node's name.
-        offset_s: seconds to add to the node's monotonic clock to get the controller's.
-        error_s: the offset is right within this, seconds.
-        round_trips: questions asked.
-        mono: when, on the controller's clock.
-    """
+    """One measurement of a node's clock."""
 
     node: str
+    """The node's name."""
     offset_s: float
+    """Seconds to add to the node's monotonic clock to get the controller's."""
     error_s: float
+    """The offset is right within this, seconds."""
     round_trips: int
+    """Questions asked."""
     mono: float
+    """When, on the controller's clock."""
 
     def error_at(self, mono: float) -> float:
         """Error at another time of the controller's clock: clocks drift apart."""

@@ -19,38 +19,32 @@ _PROBE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """One node that takes part.
-
-    Attributes:
-        name: by which messages and files name it, unique in the cluster; see `naming`.
-        ray_id: Ray's id of it, another one at each start.
-        address: its address, by which the other nodes reach it.
-        cpus: CPUs that Ray offers there.
-        gpus: GPUs that Ray offers there.
-        host: what `run.json` keeps of it; see `devices.host_record`.
-    """
+    """One node that takes part."""
 
     name: str
+    """By which messages and files name it, unique in the cluster; see `naming`."""
     ray_id: str
+    """Ray's id of it, another one at each start."""
     address: str
+    """Its address, by which the other nodes reach it."""
     cpus: float
+    """CPUs that Ray offers there."""
     gpus: float
+    """GPUs that Ray offers there."""
     host: Mapping[str, Any]
+    """What `run.json` keeps of it; see `devices.host_record`."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """An existing Ray cluster on which a run places its pools.
-
-    Attributes:
-        address: as the user gave it: `host:port`, or `auto`.
-        nodes: those with devices, in the order of their names.
-        placement_timeout_s: seconds a launch waits for its devices to be free.
-    """
+    """An existing Ray cluster on which a run places its pools."""
 
     address: str
+    """As the user gave it: `host:port`, or `auto`."""
     nodes: tuple[ClusterNode, ...]
+    """Those with devices, in the order of their names."""
     placement_timeout_s: float
+    """Seconds a launch waits for its devices to be free."""
 
     def to_dict(self) -> dict[str, Any]:
         """The cluster as an object of `run.json` and `launch.json`."""

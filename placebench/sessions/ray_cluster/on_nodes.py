@@ -14,21 +14,18 @@ _SILENT_AFTER_S = 5.0
 
 
 class OnNodes:
-    """Asks the agents of a launch's nodes, and knows what it means that one does not answer.
-
-    Attributes:
-        calls: how the agents' and the workers' answers are waited for.
-        answer_s: how long agents have to answer when the launch has failed or ends, besides twice the patience.
-        patience_s: how long an agent waits for processes to end, and then for those that it kills.
-        poll_s: seconds between two questions whether a node is lost.
-        look_at: the command that shows a user what became of a node.
-    """
+    """Asks the agents of a launch's nodes, and knows what it means that one does not answer."""
 
     calls: Any  # as in `Calls`; each session has its own
+    """How the agents' and the workers' answers are waited for."""
     answer_s: ClassVar[float]
+    """How long agents have to answer when the launch has failed or ends, besides twice the patience."""
     patience_s: ClassVar[float]
+    """How long an agent waits for processes to end, and then for those that it kills."""
     poll_s: ClassVar[float]
+    """Seconds between two questions whether a node is lost."""
     look_at: ClassVar[str]
+    """The command that shows a user what became of a node."""
     _devices: Mapping[str, Mapping[str, Any]]
     _nodes: Mapping[str, Any]
     _agents: dict[str, Any]

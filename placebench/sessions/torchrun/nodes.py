@@ -18,30 +18,24 @@ _LOOK_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class JobNode:
-    """A node of the job.
-
-    Attributes:
-        name: SLURM's for it.
-        address: by which the other nodes reach it.
-        host: what `run.json` keeps of it; see `devices.host_record`.
-    """
+    """A node of the job."""
 
     name: str
+    """SLURM's for it."""
     address: str
+    """By which the other nodes reach it."""
     host: Mapping[str, Any]
+    """What `run.json` keeps of it; see `devices.host_record`."""
 
 
 @dataclass(frozen=True)
 class JobNodes:
-    """The nodes of a SLURM job, as a run under torchrun uses them.
-
-    Attributes:
-        address: by which the nodes reach the one that the run is started on.
-        nodes: in SLURM's order.
-    """
+    """The nodes of a SLURM job, as a run under torchrun uses them."""
 
     address: str
+    """By which the nodes reach the one that the run is started on."""
     nodes: tuple[JobNode, ...]
+    """In SLURM's order."""
 
     def to_dict(self) -> dict[str, Any]:
         """The nodes as an object of `run.json` and `launch.json`."""
