@@ -63,8 +63,8 @@ def check(
     at equal tokens as well. On GitHub the step's summary and annotations are written, too.
     """
     from placebench.gate.baseline import load_baseline, measured_run
-    from placebench.gate.checking import Check, Kind, as_chosen, check, join
-    from placebench.gate.output import print_check, tell_github, verdict, write_json, write_junit
+    from placebench.gate.checking import Check, Mismatch, as_chosen, check, join
+    from placebench.gate.output import format_for_github, print_check, verdict, write_json, write_junit
     from placebench.gate.sources import read_sources, refuse_twice
 
     refuse_same({"--junit": junit, "--json": json_path})
@@ -87,7 +87,7 @@ def check(
             max_regression=share,
             metrics=metrics,
             min_launches=min_launches,
-            allow=[Kind(word) for word in allow],
+            allow=[Mismatch(word) for word in allow],
             paired=paired,
         )
     except BaselineError as error:
@@ -98,7 +98,7 @@ def check(
         write_junit(found, junit)
     if json_path:
         write_json(found, json_path)
-    for line in tell_github(found):
+    for line in format_for_github(found):
         click.echo(line)
     if found.error:
         raise found.error

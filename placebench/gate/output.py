@@ -14,7 +14,7 @@ from rich.text import Text
 
 from placebench.compare.statistics.estimates import Better
 from placebench.errors import UsageError
-from placebench.gate.checking import Case, Check, Outcome, describe, unequal_work
+from placebench.gate.checking import Check, MetricCheck, Outcome, describe, unequal_work
 from placebench.gate.work import OtherWork
 from placebench.record.folder import write_output
 from placebench.report.columns import Holds, add_columns, broken
@@ -70,7 +70,7 @@ def problems(check: Check) -> list[tuple[str, str]]:
     return [("baseline", text) for text in baseline] + [("launches", text) for text in check.failures]
 
 
-def _cells(case: Case) -> tuple[str, ...]:
+def _cells(case: MetricCheck) -> tuple[str, ...]:
     found = case.ratio
     return (
         case.placement,
@@ -84,7 +84,7 @@ def _cells(case: Case) -> tuple[str, ...]:
     )
 
 
-def _sign(case: Case) -> str:
+def _sign(case: MetricCheck) -> str:
     """Of a change for the worse."""
     return "−" if case.metric.better is Better.MORE else "+"
 
@@ -159,7 +159,7 @@ def write_json(check: Check, path: Path) -> None:
     _write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
-def _content(case: Case) -> dict[str, Any]:
+def _content(case: MetricCheck) -> dict[str, Any]:
     found = case.ratio
     return {
         "placement": case.placement,
@@ -191,7 +191,7 @@ def _work(work: OtherWork) -> dict[str, Any]:
     }
 
 
-def tell_github(check: Check, environment: Mapping[str, str] = os.environ) -> list[str]:
+def format_for_github(check: Check, environment: Mapping[str, str] = os.environ) -> list[str]:
     """Append to the step's summary where GitHub says where it is; returns annotations, empty off GitHub.
 
     Raises:

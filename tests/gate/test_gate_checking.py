@@ -260,6 +260,6 @@ def test_a_baseline_file_is_the_run_that_it_was_saved_from(tmp_path: Path) -> No
     saved = save_baseline(run(tmp_path / "run"), tmp_path / "new" / "baseline.json")
     assert load_baseline(tmp_path / "new" / "baseline.json") == saved == load_baseline(tmp_path / "run")
     assert list(saved.placements) == ["standard", "split"]
-    assert saved.placements["split"].values("step_time") == pytest.approx(
+    assert saved.placements["split"].side("split").by_round("step_time") == pytest.approx(
         {number: 1.83 * NOISE[number % 3] for number in (1, 2, 3)}
     )

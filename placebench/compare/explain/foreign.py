@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.measure.placements import RunSide
 from placebench.compare.read.run import APART, Launch, RunPlacement, is_whole_step
 from placebench.spec.intervals import contains, subtract, union
 from placebench.spec.placement import Role
@@ -29,9 +29,7 @@ FOREIGN_LOAD = 0.2
 OTHER = "another process"
 
 
-def other_processes(
-    comparison: Comparison, result: PlacementResult, launch: Launch, measured: pd.DataFrame
-) -> Iterator[str]:
+def other_processes(side: RunSide, launch: Launch, measured: pd.DataFrame) -> Iterator[str]:
     """Devices that the job did not have for itself, one line each and kind of evidence.
 
     The sampler starts before the job, so what uses a device at its first reading is another process. Process ids are
@@ -41,17 +39,16 @@ def other_processes(
     while no phase of the job was on the device.
 
     Args:
-        comparison: gives devices their labels.
-        result: the launch's placement.
+        side: the launch's placement.
         launch: a finished launch.
         measured: its samples during the measured steps.
     """
     if launch.sampling.source != "nvml":
         return
     first = launch.samples.drop_duplicates("device").set_index("device")["memory_bytes"]
-    unexplained = _unexplained(launch, result.placement)
-    for device in result.placement.devices:
-        where = f"{launch.label}: {comparison.run.devices[device].label}"
+    unexplained = _unexplained(launch, side.placement)
+    for device in side.placement.devices:
+        where = f"{launch.label}: {side.run.devices[device].label}"
         mine = measured[measured["device"] == device]
         told = list(_present(mine, first.get(device, np.nan)))
         yield from (f"{where} {what}" for what in told)

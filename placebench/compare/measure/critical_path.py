@@ -20,6 +20,7 @@ from itertools import accumulate
 import numpy as np
 import pandas as pd
 
+from placebench.compare.metrics import BESIDE, GAP, IMBALANCE, OFF_PATH, PATH
 from placebench.compare.read.run import APART, Launch, RunPlacement, is_whole_step
 from placebench.logs.timing import STEP
 from placebench.spec.intervals import covered, length, subtract, union
@@ -27,9 +28,6 @@ from placebench.spec.placement import Overlap
 from placebench.spec.stepgraph import graph_among
 from placebench.telemetry.spans import CONTROLLER
 
-# Names of numbers that `path_values` gives begin with these.
-PATH, GAP, OFF_PATH, IMBALANCE, BESIDE = "path/", "gap/", "off_path/", "imbalance/", "beside/"
-PATH_KEYS = (PATH, GAP, OFF_PATH, IMBALANCE, BESIDE)
 END = "end of the step"
 GEN = "gen"
 # Phases that engines do one by one: each generates its parts, and may take weights in the middle of one.

@@ -22,7 +22,7 @@ import pandas as pd
 
 from placebench.compare.measure.attribution import IDLE
 from placebench.compare.measure.critical_path import GEN
-from placebench.compare.measure.metrics import STEP_TIME
+from placebench.compare.metrics import STEP_TIME
 from placebench.compare.read.run import KERNEL_TIMES, Launch, RunPlacement
 from placebench.logs.timing import STEP
 
