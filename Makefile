@@ -1,5 +1,5 @@
 # make demo       set up .venv and compare the placements standard and split on this machine
-# make test       set up .venv and run every check: ruff, mypy, pytest
+# make test       set up .venv and run every check: ruff, mypy, import-linter, pytest
 # make test-slow  set up .venv-vllm as well and run the tests that take minutes (vLLM on CPU, fuzzing)
 # make clean      remove what the targets above made, except runs/
 #
@@ -35,6 +35,7 @@ test: .venv/.installed-test
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
+	.venv/bin/lint-imports
 	.venv/bin/pytest $(ARGS)
 
 test-slow: .venv-vllm/.installed

@@ -15,12 +15,12 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
-from placebench.record.folder import write_json
+from placebench.record.run_file import RunFile
 from placebench.spec.text import plural
 
 KEPT = ("summary.json", "report.md")
@@ -37,18 +37,15 @@ def main(run: Path, into: Path, notes: tuple[str, ...]) -> None:
     (into / "plots").mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="pb-reference-") as folder:
         copy = Path(shutil.copytree(run, Path(folder, run.name)))
-        content = json.loads((copy / "run.json").read_text(encoding="utf-8"))
-        content["command"] = _without_out(content["command"])
-        for resumption in content.get("resumptions", []):
-            resumption["command"] = _without_out(_of_run(resumption["command"], _run_glob(content)))
-        write_json(copy / "run.json", content)
+        record = _without_paths(RunFile.read(copy / "run.json"))
+        record.write(copy / "run.json")
         subprocess.run([sys.executable, "-m", "placebench", "report", str(copy)], check=True, stdout=subprocess.DEVNULL)
         for name in KEPT:
             shutil.copy(copy / name, into / name)
         _keep_first_launches(copy / TRACE, into / TRACE)
         for plot in sorted((copy / "plots").glob("*.svg")):
             shutil.copy(plot, into / "plots" / plot.name)
-    lines = [*_describe(content, into), *(f"- {note}" for note in notes)]
+    lines = [*_describe(record, into), *(f"- {note}" for note in notes)]
     (into / "commands.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     size = sum(file.stat().st_size for file in into.rglob("*") if file.is_file())
     print(f"{into}: {size / 1e6:.1f} MB")
@@ -64,48 +61,58 @@ def _keep_first_launches(trace: Path, into: Path) -> None:
     into.write_bytes(packed)
 
 
-def _describe(content: dict[str, Any], into: Path) -> list[str]:
-    devices = Counter(device["name"] for device in content["devices"])
-    driver, memory = content["host"]["driver"], content["host"]["memory_bytes"]
-    run = _run_glob(content)
+def _describe(record: RunFile, into: Path) -> list[str]:
+    devices = Counter(device.name for device in record.devices)
+    driver, memory = record.host["driver"], record.host["memory_bytes"]
+    run = _run_glob(record)
     return [
         f"# {into.name}",
         "",
         "```bash",
-        shlex.join(content["command"]),
-        *(_line(resumption["command"], run) for resumption in content.get("resumptions", [])),
+        shlex.join(record.command),
+        *(_line(resumption.command, run) for resumption in record.resumptions),
         f"python benchmarks/reference.py {run} --into {into}",
         "```",
         "",
         f"- {', '.join(f'{count} × {name}' for name, count in devices.items())}"
         + (f", driver {driver}" if driver else "")
-        + f", {content['host']['cpu_model']}, {memory / 2**30:.0f} GiB of memory",
+        + f", {record.host['cpu_model']}, {memory / 2**30:.0f} GiB of memory",
         "- "
-        + ", ".join(f"{name} {version}" for name, version in content["versions"].items() if version)
-        + (f"; commit {content['git']['commit'][:7]}" if content["git"] else ""),
-        f"- started {content['started']}; {plural(content['rounds'], 'launch', 'launches')} of each placement",
+        + ", ".join(f"{name} {version}" for name, version in record.versions.items() if version)
+        + (f"; commit {record.git['commit'][:7]}" if record.git else ""),
+        f"- started {record.started}; {plural(record.rounds, 'launch', 'launches')} of each placement",
     ]
 
 
-def _run_glob(content: dict[str, Any]) -> str:
-    return f"runs/*-{content['name']}"
+def _without_paths(record: RunFile) -> RunFile:
+    """The record, its commands without what says only where files lay on that host."""
+    resumptions = [
+        one.model_copy(update={"command": _without_out(_of_run(one.command, _run_glob(record)))})
+        for one in record.resumptions
+    ]
+    changes = {"command": _without_out(record.command), "resumptions": tuple(resumptions)}
+    return record.model_copy(update=changes)
 
 
-def _line(command: list[str], run: str) -> str:
+def _run_glob(record: RunFile) -> str:
+    return f"runs/*-{record.name}"
+
+
+def _line(command: Sequence[str], run: str) -> str:
     """The command for a shell, which is to resolve the run's folder."""
     return " ".join(word if word == run else shlex.quote(word) for word in command)
 
 
-def _of_run(command: list[str], run: str) -> list[str]:
+def _of_run(command: Sequence[str], run: str) -> tuple[str, ...]:
     """The command with the run in place of what `--resume` named on that host."""
     words = _apart(command, "--resume")
     if "--resume" not in words:
         return words
     at = words.index("--resume")
-    return [*words[: at + 1], run, *words[at + 2 :]]
+    return (*words[: at + 1], run, *words[at + 2 :])
 
 
-def _without_out(command: list[str]) -> list[str]:
+def _without_out(command: Sequence[str]) -> tuple[str, ...]:
     """The command without `--out`, which says only where the files lay on that host."""
     words = _apart(command, "--out")
     if "--out" not in words:
@@ -114,9 +121,9 @@ def _without_out(command: list[str]) -> list[str]:
     return words[:at] + words[at + 2 :]
 
 
-def _apart(command: list[str], option: str) -> list[str]:
+def _apart(command: Sequence[str], option: str) -> tuple[str, ...]:
     """The command with option and value as two words, where they were one."""
-    return [part for word in command for part in (word.split("=", 1) if word.startswith(f"{option}=") else [word])]
+    return tuple(part for word in command for part in (word.split("=", 1) if word.startswith(f"{option}=") else [word]))
 
 
 if __name__ == "__main__":

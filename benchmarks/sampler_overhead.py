@@ -58,7 +58,7 @@ from placebench.plan.request import RunRequest
 from placebench.record.folder import Status, Trial, read_jsonl, write_json
 from placebench.run.launch import JOB, SAMPLER, Launcher
 from placebench.run.watch import LaunchState
-from placebench.spec.bound import BoundPlacement, bind
+from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.config import parse_settings
 from placebench.spec.devices import Device, device_to_dict, parse_devices
 from placebench.spec.text import plural
@@ -324,7 +324,7 @@ def _measured_pairs(
 
 
 def _launch_at_once(
-    plan: Plan, number: int, launches: Mapping[str, tuple[BoundPlacement, float | None]]
+    plan: Plan, number: int, launches: Mapping[str, tuple[RunPlacement, float | None]]
 ) -> dict[str, Timings]:
     """Run launches at the same time, each on its devices and with its rate of the sampler.
 
@@ -333,7 +333,7 @@ def _launch_at_once(
     """
     ended = threading.Event()
 
-    def timings(side: str, place: BoundPlacement, hz: float | None) -> Timings:
+    def timings(side: str, place: RunPlacement, hz: float | None) -> Timings:
         trial = Trial(plan.folder.path / f"{number:02d}-{side}")
         launch = PlannedLaunch(number, place)
         _launch(replace(plan, sample_hz=hz or 0.0), launch, trial, lambda: _ENDED if ended.is_set() else None)

@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 
 from placebench.record.folder import Trial, read_jsonl
+from placebench.record.parts import PlacementRecord
+from placebench.spec.bound import bind
 from placebench.spec.config import parse_settings
+from placebench.spec.devices import Device, device_to_dict
 from placebench.spec.launchers import RAY
 from placebench.spec.placed import placed_workload
 from placebench.spec.words import parse_placement
@@ -93,25 +96,15 @@ def _launch_file(word: str, devices: int, ray_folder: str, settings: tuple[str, 
     job = build_workload(parse_settings(settings))
     placement = parse_placement(word, [devices], has_critic=job.algorithm.has_critic)
     cores = sorted(os.sched_getaffinity(0))
-    names = iter(range(devices))
-    pools = {pool.name: [f"cpu:{next(names)}" for _ in range(pool.size)] for pool in placement.pools}
-    records = [
-        {
-            "id": f"cpu:{index}",
-            "kind": "cpu",
-            "index": index,
-            "node": "here",
-            "name": "test",
-            "memory_bytes": 1 << 30,
-            "cores": [cores[index % len(cores)]],
-        }
+    members = [
+        Device(f"cpu:{index}", "cpu", index, "here", "test", 1 << 30, (cores[index % len(cores)],))
         for index in range(devices)
     ]
     return {
         "schema_version": 1,
         "round": 1,
-        "placement": placement.record() | {"pools": pools},
-        "devices": records,
+        "placement": PlacementRecord.of(bind(placement, members)).model_dump(mode="json"),
+        "devices": [device_to_dict(device) for device in members],
         "workload": placed_workload(job, placement).model_dump(mode="json"),
         "ray_temp_dir": ray_folder,
         "step_timeout_s": 600,
@@ -183,6 +176,6 @@ def patched_program(folder: Path, source: str, patch: str) -> str:
         f"import os, sys; sys.path.insert(0, {str(folder)!r})\n"
         f"os.environ['PYTHONPATH'] = os.pathsep.join([{str(folder)!r}, os.environ.get('PYTHONPATH', '')])\n"
         f"import patches\n{patch}\n"
-        "from placebench.ppo import launch\n"
+        "from placebench.jobs import ppo as launch\n"
         "sys.exit(launch.main(sys.argv[1]))"
     )

@@ -185,7 +185,8 @@ class SyntheticRun:
             "versions": {"placebench": "0.1.0", "python": "3.11.7", "torch": "2.13.0"},
             "git": {"commit": "0123456789abcdef", "dirty": False},
             "order": [names if round_ % 2 == 0 else names[::-1] for round_ in range(self.rounds)],
-            "wall": {},
+            "launches": [],
+            "wall": {"total_s": 0.0, "launches_s": 0.0, "outside_launches_s": 0.0},
         }
 
     def _models(self) -> dict[str, Any]:

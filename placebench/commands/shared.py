@@ -12,7 +12,6 @@ import click
 
 from placebench.errors import UsageError
 from placebench.spec.auto_rounds import MOST_ROUNDS
-from placebench.spec.reading import parse_json
 from placebench.telemetry.samples import MAX_HZ
 
 if TYPE_CHECKING:
@@ -70,21 +69,15 @@ def find_run(text: str) -> Path:
     Raises:
         UsageError: there is no run yet.
     """
+    from placebench.record.run_file import recorded_start
+
     path = Path(text)
     if text != "latest" or path.exists():
         return path
     runs = list(Path("runs").glob("*/run.json"))
     if not runs:
         raise UsageError("latest: there is no run under runs/ yet; start one with placebench run")
-    return max(runs, key=lambda run: (_started(run), run)).parent
-
-
-def _started(run_file: Path) -> str:
-    """When a run was started, by its file, for a folder may have been renamed; empty where that cannot be read."""
-    try:
-        return str(parse_json(run_file.read_text(encoding="utf-8"))["started"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    return max(runs, key=lambda run: (recorded_start(run), run)).parent
 
 
 def with_latest(text: str) -> str:

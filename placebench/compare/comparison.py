@@ -99,7 +99,7 @@ def compare_run(path: Path, min_effect: float | None = None) -> Comparison:
     run = load_run(path)
     sides = measure_run(run)
     if min_effect is None:
-        min_effect = float(run.manifest.get("min_effect") or MIN_EFFECT)
+        min_effect = run.record.min_effect or MIN_EFFECT
     return Comparison(_with_ratios(sides, min_effect), min_effect, run)
 
 

@@ -81,18 +81,18 @@ def measured_run(path: Path, placement: str | None = None) -> Baseline:
         UsageError: the folder is not a run's, or has no such placement.
     """
     run = load_run(path)
-    manifest = run.manifest
+    record = run.record
     sides = {side.name: side for side in measure_run(run)}
     if placement is not None and placement not in sides:
         raise UsageError(f"{path} has no placement {placement!r}: it has {', '.join(sides)}")
     return Baseline(
         placebench=__version__,
         run=run.name,
-        measured=str(manifest.get("started") or utc_now()),
-        host=dict(manifest.get("host", {})),
-        versions=dict(manifest.get("versions", {})),
-        workload=dict(manifest.get("workload", {})),
-        launcher=str(manifest.get("launcher", RAY)),
+        measured=record.started or utc_now(),
+        host=record.host,
+        versions=record.versions,
+        workload=record.workload,
+        launcher=record.launcher,
         placements={name: _measured(side) for name, side in sides.items() if placement in (None, name)},
     )
 
@@ -109,7 +109,7 @@ def _measured(side: RunSide) -> MeasuredPlacement:
     )
     return MeasuredPlacement(
         devices=tuple(side.run.devices[device].name for device in side.placement.devices),
-        planned=int(side.run.manifest["rounds"]),
+        planned=side.run.record.rounds,
         launches=tuple(launches),
         steps=tuple(_steps(side.steps_by_round.get(int(round_))) for round_ in values.index),
         failures=tuple(failures),

@@ -90,10 +90,9 @@ def own_run(run: Path) -> Iterator[RunRecord]:
 
 def _says_running(run: Path) -> bool:
     """Whether a run's file says that it goes on."""
-    try:
-        return bool(parse_json(RunFolder(run).run_file.read_text(encoding="utf-8"))["status"] == Status.RUNNING)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    from placebench.record.run_file import recorded_status
+
+    return recorded_status(RunFolder(run).run_file) == Status.RUNNING
 
 
 def live_runs() -> list[Path]:
@@ -131,13 +130,13 @@ def sweep() -> list[Path]:
 
 def mark_interrupted(run: Path) -> None:
     """Correct the files of a run that ended without a word: what says running is interrupted."""
+    from placebench.record.run_file import replace_status
+
     folder = RunFolder(run)
     for trial in folder.trials():
         if trial.stands_at(Status.RUNNING):
             trial.set_status(Status.INTERRUPTED)
-    content = parse_json(folder.run_file.read_text(encoding="utf-8"))
-    if content["status"] == Status.RUNNING:
-        write_json(folder.run_file, content | {"status": str(Status.INTERRUPTED)})
+    replace_status(folder.run_file, Status.RUNNING, Status.INTERRUPTED)
 
 
 def _sweep_run(content: dict[str, Any]) -> None:

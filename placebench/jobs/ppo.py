@@ -20,10 +20,12 @@ from placebench.host.compile_cache import remove_empty_cache
 from placebench.ppo.heap import freeze_heap
 from placebench.record.checkpoints import new_checkpoint, read_checkpoint
 from placebench.record.folder import TRACING, Trial, append_jsonl, write_atomically
+from placebench.record.launch_file import LaunchFile
 from placebench.sessions.base import Session
 from placebench.sessions.own_ray import OwnRay
-from placebench.spec.launchers import RAY, TORCHRUN
-from placebench.spec.placement import Pool, Role, placement_from_record
+from placebench.spec.devices import device_to_dict
+from placebench.spec.launchers import TORCHRUN
+from placebench.spec.placement import Role
 from placebench.spec.workload import Workload
 from placebench.telemetry.spans import CONTROLLER, TRACED_STEP, SpanRecorder
 
@@ -39,41 +41,40 @@ class Launch:
     """
 
     def __init__(self, trial: Trial) -> None:
-        content = json.loads(trial.launch_file.read_text(encoding="utf-8"))
+        asked = LaunchFile.read(trial)
+        bound = asked.run_placement
         self._trial = trial
-        self._workload = Workload.model_validate(content["workload"])
-        self._devices = {device["id"]: device for device in content["devices"]}
-        self._pools: Mapping[str, list[str]] = content["placement"]["pools"]
-        pools = [Pool(name, (len(devices),)) for name, devices in self._pools.items()]
-        self._placement = placement_from_record(content["placement"], pools)
-        self._round = int(content["round"])
+        self._workload = Workload.model_validate(asked.workload)
+        self._devices = {device.id: device_to_dict(device) for device in asked.devices}
+        self._pools = {pool: list(devices) for pool, devices in bound.pools.items()}
+        self._placement = bound.placement
+        self._round = asked.round
         self._recorder = SpanRecorder(CONTROLLER)
-        resume_from = content.get("resume_from")
-        self._start = read_checkpoint(Path(resume_from)) if resume_from else None
-        self._checkpoint_every: int | None = content.get("checkpoint_every")
-        self._launcher = str(content.get("launcher", RAY))
-        self._session = self._choose_session(content)
+        self._start = read_checkpoint(Path(asked.resume_from)) if asked.resume_from else None
+        self._checkpoint_every = asked.checkpoint_every
+        self._launcher = asked.launcher
+        self._session = self._choose_session(asked)
         self._doing = "start"
 
-    def _choose_session(self, content: Mapping[str, Any]) -> Session:
+    def _choose_session(self, asked: LaunchFile) -> Session:
+        folder, hz = asked.ray_temp_dir, asked.sample_hz
         if self._launcher == TORCHRUN:
             from placebench.sessions.torchrun.session import Torchrun
 
-            folder = content["ray_temp_dir"]
-            if content.get("cluster") is None:
+            if asked.cluster is None:
                 return Torchrun(folder, self._devices)
             from placebench.sessions.torchrun.node_session import TorchrunOnNodes
             from placebench.sessions.torchrun.nodes import job_nodes_from_dict
 
-            nodes, hz = job_nodes_from_dict(content["cluster"]), content["sample_hz"]
+            nodes = job_nodes_from_dict(asked.cluster.model_dump())
             return TorchrunOnNodes(nodes, folder, self._devices, self._trial, hz, self._recorder.clock)
-        if content.get("cluster") is None:
-            return OwnRay(content["ray_temp_dir"], self._placement.size)
+        if asked.cluster is None:
+            return OwnRay(folder, self._placement.size)
         from placebench.sessions.ray_cluster.discovery import cluster_from_dict
         from placebench.sessions.ray_cluster.session import SharedRay
 
-        cluster = cluster_from_dict(content["cluster"])
-        return SharedRay(cluster, self._devices, self._trial, content["sample_hz"], self._recorder.clock)
+        cluster = cluster_from_dict(asked.cluster.model_dump())
+        return SharedRay(cluster, self._devices, self._trial, hz, self._recorder.clock)
 
     def run(self) -> None:
         """Start the session and the workers, run every step, and stop them again whatever happens."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from placebench.errors import Reasons
 from placebench.plan.plan import too_large
 from placebench.predict.possible import lay_out
-from placebench.spec.bound import BoundPlacement
+from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.presets import PRESETS, Nodes, Preset
 from placebench.spec.words import preset_of
@@ -26,7 +26,7 @@ class Entry:
 
     word: str
     preset: Preset | None
-    bound: BoundPlacement | None
+    bound: RunPlacement | None
     reasons: tuple[str, ...]
 
 

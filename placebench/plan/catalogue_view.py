@@ -12,7 +12,7 @@ from placebench.plan.checks import unusable_workload
 from placebench.plan.plan import find_devices
 from placebench.plan.request import RunRequest
 from placebench.plan.view import describe_devices, working_roles
-from placebench.spec.bound import BoundPlacement
+from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, devices_per_node, index_ranges
 from placebench.spec.presets import PRESETS
 from placebench.spec.words import SETTINGS, names_file, read_placement, split_words
@@ -86,8 +86,8 @@ def _show(entry: Entry, workload: Workload, console: Console) -> None:
         console.print(f"    {line}", markup=False, soft_wrap=True)
 
 
-def _pools(bound: BoundPlacement, workload: Workload) -> Iterator[str]:
-    for pool, devices in bound.devices.items():
+def _pools(bound: RunPlacement, workload: Workload) -> Iterator[str]:
+    for pool, devices in bound.members.items():
         roles = ", ".join(working_roles(bound.placement, pool, workload))
         yield f"{pool}: {roles} on {'; '.join(_ranges(devices))}"
 

@@ -23,7 +23,7 @@ from placebench.spec.words import parse_placement, preset_of
 from placebench.spec.workload import EACH_ALONE, EngineSize, Workload
 
 if TYPE_CHECKING:
-    from placebench.spec.bound import BoundPlacement
+    from placebench.spec.bound import RunPlacement
 
 Settings = Mapping[str, Any]
 
@@ -47,7 +47,7 @@ class Case:
 
     workload: Workload
     shapes: JobShapes
-    bound: "BoundPlacement"
+    bound: "RunPlacement"
     devices: Sequence[Device]
     placements: Sequence[Placement]
 
@@ -73,7 +73,7 @@ class Case:
     def engine(self) -> EngineMemory | None:
         """What an engine takes of each device; None where torch generates."""
         placement = self.bound.placement
-        devices = self.bound.devices[placement.roles[Role.ROLLOUT]]
+        devices = self.bound.members[placement.roles[Role.ROLLOUT]]
         return engine_memory(self.workload, self.shapes, placement, devices)
 
     @property
@@ -204,7 +204,7 @@ def _alternatives(case: Case) -> Iterator[Settings]:
             yield settings
 
 
-def _usable_engine_sizes(bound: "BoundPlacement", actor: ModelShape) -> tuple[int, ...]:
+def _usable_engine_sizes(bound: "RunPlacement", actor: ModelShape) -> tuple[int, ...]:
     """Devices that may share an engine: they divide the rollout's pool and the model's heads.
 
     None where the placement says how many: it overrules the workload, whose setting would change nothing.
@@ -301,7 +301,7 @@ def _smaller_batches(case: Case) -> Iterator[_Batches]:
 def _other_devices(case: Case) -> Iterator[tuple[str, Case]]:
     """Other numbers of devices: another split of those there are, then more GPUs, or fewer CPU devices."""
     yield from _other_splits(case)
-    pools = case.bound.devices
+    pools = case.bound.members
     total = sum(map(len, pools.values()))
     if case.devices[0].kind == "cpu":
         counts = case.bound.placement.pools[0].counts
@@ -320,7 +320,7 @@ def _other_splits(case: Case) -> list[tuple[str, Case]]:
     placement = case.bound.placement
     if len(placement.pools) != 2 or any(len(pool.counts) > 1 for pool in placement.pools):
         return []
-    members = [device for part in case.bound.devices.values() for device in part]
+    members = [device for part in case.bound.members.values() for device in part]
     first, second = (pool.name for pool in placement.pools)
     found: list[tuple[str, Case]] = []
     for count in range(1, len(members)):
@@ -359,7 +359,7 @@ def _resized(case: Case, word: str, devices: Mapping[str, tuple[Device, ...]]) -
     ]
     placement = replace(before, pools=tuple(pools))
     if {*impossible_placements([placement], case.workload)} <= {*impossible_placements([before], case.workload)}:
-        yield word, replace(case, bound=replace(case.bound, placement=placement, devices=devices))
+        yield word, replace(case, bound=replace(case.bound, placement=placement, members=devices))
 
 
 def relief(case: Case) -> tuple[str, ...]:
@@ -368,7 +368,7 @@ def relief(case: Case) -> tuple[str, ...]:
     batch = placed_workload(case.workload, case.bound.placement).batch
     length = _length(case)
     # A budget that its sequences do not fill is lowered from what they do.
-    sequences = max(batch.mini_batch_size // len(devices) for devices in case.bound.devices.values())
+    sequences = max(batch.mini_batch_size // len(devices) for devices in case.bound.members.values())
     tokens = max(min(batch.micro_batch_tokens, sequences * length) // (2 * length), 1) * length
     alone: list[Settings] = [{"batch.micro_batch_tokens": tokens}, *_halved_cache(case), *_halved_batch(case)]
     changes = [(_flags(settings), case.changed(settings)) for settings in alone] + _other_splits(case)[:1]

@@ -20,8 +20,8 @@ from placebench.sessions.ray_cluster.discovery import DEFAULT_PLACEMENT_TIMEOUT_
 from placebench.sessions.slurm_steps import several_nodes
 from placebench.sessions.torchrun.nodes import JobNodes, discover_nodes
 from placebench.spec.auto_rounds import AutoRounds
-from placebench.spec.bound import BoundPlacement, bind
-from placebench.spec.devices import Device, device_to_dict, devices_per_node, parse_devices
+from placebench.spec.bound import RunPlacement, bind
+from placebench.spec.devices import Device, devices_per_node, parse_devices
 from placebench.spec.launchers import RAY, TORCHRUN, unusable_launcher
 from placebench.spec.placement import Placement
 from placebench.spec.placement_checks import impossible_placements
@@ -45,7 +45,7 @@ class PlannedLaunch:
     """
 
     round: int
-    placement: BoundPlacement
+    placement: RunPlacement
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Plan:
 
     name: str
     folder: RunFolder
-    placements: tuple[BoundPlacement, ...]
+    placements: tuple[RunPlacement, ...]
     workload: Workload
     devices: tuple[Device, ...]
     rounds: int
@@ -131,7 +131,7 @@ class Plan:
             for pool, estimate in fitting.pool_estimates(self.workload, self.shapes, bound).items()
         }
 
-    def relief(self, bound: BoundPlacement) -> tuple[str, ...]:
+    def relief(self, bound: RunPlacement) -> tuple[str, ...]:
         """What lowers a placement's estimated memory most."""
         return headroom.relief(self._case(bound))
 
@@ -141,7 +141,7 @@ class Plan:
         known = expect_from_runs(
             self.folder.path.parent,
             self.workload.model_dump(mode="json"),
-            [device_to_dict(device) for device in self.devices],
+            self.devices,
             [launch.placement.name for launch in self.launches],
         )
         cores = {core for device in self.devices for core in device.cores}
@@ -157,7 +157,7 @@ class Plan:
         tight = (line for bound in self.placements for line in headroom.tight(self._case(bound)))
         return (*((shared,) if shared else ()), *changed, *tight)
 
-    def _case(self, bound: BoundPlacement) -> headroom.Case:
+    def _case(self, bound: RunPlacement) -> headroom.Case:
         placements = [one.placement for one in self.placements]
         return headroom.Case(self.workload, self.shapes, bound, self.devices, placements)
 
@@ -165,7 +165,7 @@ class Plan:
     def _rounds(self) -> range:
         return range(1, self.rounds + 1)
 
-    def _round(self, number: int) -> tuple[BoundPlacement, ...]:
+    def _round(self, number: int) -> tuple[RunPlacement, ...]:
         return self.placements if number % 2 else self.placements[::-1]
 
 
@@ -286,7 +286,7 @@ def default_name(words: str) -> str:
     return slug(words)[:_LONGEST_NAME].strip("-.+=_@") or "run"
 
 
-def too_large(workload: Workload, placements: Sequence[BoundPlacement], devices: Sequence[Device]) -> Iterator[str]:
+def too_large(workload: Workload, placements: Sequence[RunPlacement], devices: Sequence[Device]) -> Iterator[str]:
     """One line for every placement that needs more memory than there is.
 
     Raises:

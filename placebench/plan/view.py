@@ -9,7 +9,7 @@ from rich.text import Text
 
 from placebench.plan.plan import Plan
 from placebench.predict.fitting import describe_memory
-from placebench.spec.bound import BoundPlacement
+from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.launchers import RAY
 from placebench.spec.placed import placed_workload
@@ -28,7 +28,7 @@ def show_plan(plan: Plan, console: Console) -> None:
         line(name, value)
     for bound in plan.placements:
         line("placement", f"{bound.name}, {', '.join(_settings(bound.placement, plan.workload))}")
-        for pool, devices in bound.devices.items():
+        for pool, devices in bound.members.items():
             roles = ", ".join(working_roles(bound.placement, pool, plan.workload))
             line("", f"{pool}: {roles} on {', '.join(device.id for device in devices)}")
             line("", f"  memory a device: {_describe_memory(plan, bound, pool)}")
@@ -106,5 +106,5 @@ def describe_devices(devices: Sequence[Device]) -> str:
     )
 
 
-def _describe_memory(plan: Plan, bound: BoundPlacement, pool: str) -> str:
+def _describe_memory(plan: Plan, bound: RunPlacement, pool: str) -> str:
     return f"about {describe_memory(plan.memory[bound.name, pool])} at most"

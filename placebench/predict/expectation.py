@@ -1,13 +1,14 @@
 """How long a run will take: from an earlier run of the same work where there is one, else by arithmetic."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from placebench.record.folder import Status
-from placebench.spec.reading import parse_json
+from placebench.record.run_file import RunFile
+from placebench.spec.devices import Device
 from placebench.spec.shapes import JobShapes
 from placebench.spec.workload import Workload
 
@@ -40,7 +41,7 @@ class Expectation:
 
 
 def expect_from_runs(
-    out: Path, workload: Mapping[str, Any], devices: Sequence[Mapping[str, Any]], placements: Sequence[str]
+    out: Path, workload: Mapping[str, Any], devices: Sequence[Device], placements: Sequence[str]
 ) -> Expectation | None:
     """The duration by the newest finished run of the same work; None when there is none under `out`.
 
@@ -48,45 +49,37 @@ def expect_from_runs(
 
     Args:
         out: folder of the runs.
-        workload: as in run.json.
-        devices: as in run.json.
+        workload: the job's, as `Workload` is written down.
+        devices: all that the run may use.
         placements: names of the placements of the launches to come, one entry a launch.
     """
     for path in sorted(out.glob("*/run.json"), reverse=True):
         launches = _comparable_launches(path, workload, devices)
-        seconds = {
-            name: fmean(launch["seconds"] for launch in launches if launch["placement"] == name)
-            for name in {launch["placement"] for launch in launches}
-        }
+        seconds = {name: fmean(one for placement, one in launches if placement == name) for name, _ in launches}
         if seconds.keys() >= set(placements):
             return Expectation(sum(seconds[name] for name in placements), f"as in {path.parent.name}")
     return None
 
 
-def _comparable_launches(
-    path: Path, workload: Mapping[str, Any], devices: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+def _comparable_launches(path: Path, workload: Mapping[str, Any], devices: Sequence[Device]) -> list[tuple[str, float]]:
     """Placement and expected seconds of every finished launch of a run, if it did the same work."""
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
-        if _work(content["workload"]) != _work(workload) or _which(content["devices"]) != _which(devices):
+        run = RunFile.read(path)
+        if _work(run.workload) != _work(workload) or _which(run.devices) != _which(devices):
             return []
-        longer = workload["steps"] / content["workload"]["steps"]
+        longer = workload["steps"] / run.workload["steps"]
         return [
-            {
-                "placement": launch["placement"],
-                "seconds": launch["wall"]["total_s"] + (longer - 1) * launch["wall"]["steps_s"],
-            }
-            for launch in content["launches"]
-            if launch["status"] == Status.DONE
+            (launch.placement, launch.wall.total_s + (longer - 1) * launch.wall.steps_s)
+            for launch in run.launches
+            if launch.status is Status.DONE and launch.wall.steps_s is not None
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []  # a run of another version, or a damaged one, tells nothing about this one
 
 
-def _which(devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _which(devices: Sequence[Device]) -> list[Device]:
     """Devices without their memory, of which an earlier version or driver may say another size."""
-    return [{key: value for key, value in device.items() if key != "memory_bytes"} for device in devices]
+    return [replace(device, memory_bytes=0) for device in devices]
 
 
 def _work(workload: Mapping[str, Any]) -> dict[str, Any]:

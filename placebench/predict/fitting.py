@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from placebench.predict.engine_memory import EngineMemory
 from placebench.predict.memory import MemoryEstimate, estimate_memory
-from placebench.spec.bound import BoundPlacement
+from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.placed import placed_workload
 from placebench.spec.placement import Placement, Role
@@ -57,7 +57,7 @@ def describe_memory(estimate: MemoryEstimate) -> str:
     return f"{format_bytes(estimate.peak)} in {estimate.moment.split()[0]} ({parts})"
 
 
-def pool_estimates(workload: Workload, shapes: JobShapes, bound: BoundPlacement) -> dict[str, MemoryEstimate]:
+def pool_estimates(workload: Workload, shapes: JobShapes, bound: RunPlacement) -> dict[str, MemoryEstimate]:
     """Estimated memory of each device by pool."""
     workload = placed_workload(workload, bound.placement)
     return {
@@ -71,7 +71,7 @@ def pool_estimates(workload: Workload, shapes: JobShapes, bound: BoundPlacement)
             shapes.reward,
             least_bytes(devices),
         )
-        for pool, devices in bound.devices.items()
+        for pool, devices in bound.members.items()
     }
 
 
@@ -99,7 +99,7 @@ def least_bytes(devices: Sequence[Device]) -> int:
 
 
 def shortfalls(
-    workload: Workload, shapes: JobShapes, bound: BoundPlacement, devices: Sequence[Device], share: float = 1.0
+    workload: Workload, shapes: JobShapes, bound: RunPlacement, devices: Sequence[Device], share: float = 1.0
 ) -> Iterator[Shortfall]:
     """Where a placement needs more than a share of the memory: of a GPU its own, of CPU devices their node's.
 
@@ -112,12 +112,12 @@ def shortfalls(
     """
     estimates = pool_estimates(workload, shapes, bound)
     for pool, estimate in estimates.items():
-        device = min(bound.devices[pool], key=lambda device: device.memory_bytes)
+        device = min(bound.members[pool], key=lambda device: device.memory_bytes)
         if device.kind == "gpu" and estimate.peak > share * device.memory_bytes:
             yield Shortfall(pool, device.id, estimate, estimate.peak, device.memory_bytes)
     for node in dict.fromkeys(device.node for device in devices if device.kind == "cpu"):
         need = sum(
-            estimate.peak * sum(device.node == node for device in bound.devices[pool])
+            estimate.peak * sum(device.node == node for device in bound.members[pool])
             for pool, estimate in estimates.items()
         )
         have = sum(device.memory_bytes for device in devices if device.node == node)
@@ -126,8 +126,8 @@ def shortfalls(
             yield Shortfall(pool, node, estimates[pool], need, have)
 
 
-def fits(workload: Workload, shapes: JobShapes, bound: BoundPlacement, devices: Sequence[Device]) -> bool:
+def fits(workload: Workload, shapes: JobShapes, bound: RunPlacement, devices: Sequence[Device]) -> bool:
     """Whether nothing of a placement needs more memory than it may, and its engines have enough to generate."""
-    rollout = bound.devices[bound.placement.roles[Role.ROLLOUT]]
+    rollout = bound.members[bound.placement.roles[Role.ROLLOUT]]
     engine = engine_memory(workload, shapes, bound.placement, rollout)
     return not (engine and engine.is_starved) and next(shortfalls(workload, shapes, bound, devices), None) is None

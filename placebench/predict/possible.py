@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from placebench.errors import Reasons, UsageError
 from placebench.predict.fitting import fits
-from placebench.spec.bound import BoundPlacement, bind
+from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.devices import Device, devices_per_node
 from placebench.spec.placement_checks import impossible_placements
 from placebench.spec.shapes import job_shapes
@@ -12,7 +12,7 @@ from placebench.spec.words import read_placement
 from placebench.spec.workload import Workload
 
 
-def lay_out(word: str, devices: Sequence[Device], workload: Workload) -> tuple[BoundPlacement | None, tuple[str, ...]]:
+def lay_out(word: str, devices: Sequence[Device], workload: Workload) -> tuple[RunPlacement | None, tuple[str, ...]]:
     """A placement word on devices, whatever memory they have.
 
     Returns:
@@ -28,7 +28,7 @@ def lay_out(word: str, devices: Sequence[Device], workload: Workload) -> tuple[B
 
 def possible_placements(
     words: Sequence[str], devices: Sequence[Device], workload: Workload
-) -> Iterator[tuple[str, BoundPlacement]]:
+) -> Iterator[tuple[str, RunPlacement]]:
     """The words that can be, each with its placement; none where a model is not known."""
     try:
         shapes = job_shapes(workload)

@@ -38,7 +38,7 @@ def summarize_calibration(comparison: Comparison) -> CalibrationSummary | None:
 
 def calibration_of(comparison: Comparison) -> SelfComparison | None:
     """What a run that calibrates says of its placement against itself; None as above."""
-    if comparison.run is None or not comparison.run.manifest.get("calibrates"):
+    if comparison.run is None or not comparison.run.record.calibrates:
         return None
     return compare_with_itself(comparison.placements[0], comparison.metrics, comparison.min_effect)
 

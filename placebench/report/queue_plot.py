@@ -77,7 +77,7 @@ def _queue(side: RunSide) -> _Queue | None:
     fill = pd.concat(launches).groupby(level="step").mean().dropna() if launches else pd.DataFrame()
     if fill.empty:
         return None
-    batch = side.run.manifest.get("workload", {}).get("batch", {})
+    batch = side.run.record.workload.get("batch", {})
     ahead = side.placement.staleness * int(batch.get("size", 0))
     return _Queue(side.name, fill.reindex(range(int(fill.index.min()), int(fill.index.max()) + 1)), ahead)
 

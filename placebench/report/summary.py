@@ -77,32 +77,32 @@ def summarize(comparison: Comparison, warmup_steps: int = 0, command: tuple[str,
 
 def _about_run(comparison: Comparison, run: Run, placements: Iterable[PlacementSummary]) -> dict[str, Any]:
     """What the summary of a run has of it besides its placements."""
-    manifest, first = run.manifest, comparison.placements[0]
+    record, first = run.record, comparison.placements[0]
     values = {one.name: _launch_values(one, side) for one, side in zip(placements, comparison.placements, strict=True)}
     return {
         "name": run.name,
-        "status": str(manifest.get("status", "")),
-        "started": manifest.get("started"),
-        "ended": manifest.get("ended"),
-        "command": tuple(manifest.get("command", ())),
-        "resumptions": tuple(map(ResumptionSummary.model_validate, run.resumptions)),
+        "status": record.status,
+        "started": record.started,
+        "ended": record.ended,
+        "command": record.command,
+        "resumptions": tuple(map(ResumptionSummary.model_validate, record.resumptions)),
         "done": len(run.launches) - len(run.missing),
         "planned": len(run.launches),
         "method": MethodSummary(
             confidence=CONFIDENCE,
             min_effect=comparison.min_effect,
-            warmup_steps=run.warmup_steps,
-            steps_before=run.steps_before,
+            warmup_steps=record.warmup_steps,
+            steps_before=record.steps_before,
             load=load_meaning(first),
             efficiency=basis(run),
             noise=noise_on_record(first, comparison.min_effect),
             steps=f"{values_of_steps(comparison)}; hidden, idle and waiting time: their share of the step",
             interval=interval_of_ratios(comparison),
         ),
-        "workload": manifest.get("workload", {}),
-        "host": manifest.get("host", {}),
-        "versions": manifest.get("versions", {}),
-        "git": manifest.get("git"),
+        "workload": record.workload,
+        "host": record.host,
+        "versions": record.versions,
+        "git": record.git,
         "calibration": summarize_calibration(comparison),
         "launches": tuple(_launch(launch, values[launch.placement].get(launch.round, {})) for launch in run.launches),
     }
@@ -295,9 +295,9 @@ def _device(side: RunSide, device: str) -> DeviceSummary:
     pool = str(side.placement.pool_of(device))
     return DeviceSummary(
         id=device,
-        label=side.run.devices[device].label,
+        label=side.run.labels[device],
         pool=pool,
-        estimated_memory_bytes=side.placement.memory_estimates.get(pool),
+        estimated_memory_bytes=side.run.record.memory_estimates(side.placement.name).get(pool),
         quantities=tuple(quantity for quantity in _quantities(side, device_metrics(device)) if quantity.n),
         waits=tuple(quantity for quantity in _quantities(side, wait_metrics(device)) if quantity.n),
     )

@@ -129,9 +129,9 @@ def _last_devices(step: Step, segment: Segment) -> list[str]:
 
 
 def _name_rows(axes: Axes, side: RunSide, typical: TypicalStep, devices: list[str]) -> None:
-    known = side.run.devices
+    labels = side.run.labels
     names = [
-        CONTROLLER if device == CONTROLLER else f"{known[device].label} · {side.placement.pool_of(device)}"
+        CONTROLLER if device == CONTROLLER else f"{labels[device]} · {side.placement.pool_of(device)}"
         for device in devices
     ]
     axes.set_yticks(range(len(names)), names, fontsize="small", parse_math=False)

@@ -22,8 +22,9 @@ from placebench.compare.measure.attribution import GPM_RATES
 from placebench.compare.measure.critical_path import SpanGraph
 from placebench.compare.measure.energy import power_curve
 from placebench.compare.measure.placements import RunSide
-from placebench.compare.read.run import Launch, Run, RunPlacement, is_whole_step
+from placebench.compare.read.run import Launch, Run, is_whole_step
 from placebench.logs.timing import STEP
+from placebench.spec.bound import RunPlacement
 from placebench.telemetry.spans import CONTROLLER
 
 GIB = 2**30
@@ -82,7 +83,7 @@ def _tracks(run: Run, launch: Launch, placement: RunPlacement, process: int, zer
 def _path(run: Run, launch: Launch, placement: RunPlacement, process: int, track: int, zero: float) -> Iterator[Event]:
     """The critical path of every step: its phases with the device that ended each last, and the gaps between them."""
     graph = SpanGraph(launch.spans, placement)
-    labels = {device.id: device.label for device in run.devices.values()} | {CONTROLLER: CONTROLLER}
+    labels = {**run.labels, CONTROLLER: CONTROLLER}
     for segment in (segment for step in graph.steps for segment in graph.critical_path(step)):
         yield _slice(
             f"gap before {segment.phase}" if segment.is_gap else segment.phase,
@@ -122,7 +123,7 @@ def _rows(run: Run, launch: Launch, placement: RunPlacement) -> Iterator[tuple[s
     yield "steps", spans[whole]
     yield "controller, submission to result", spans[(spans["device"] == CONTROLLER) & ~whole]
     for device in placement.devices:
-        yield f"{run.devices[device].label} ({placement.pool_of(device)})", spans[spans["device"] == device]
+        yield f"{run.labels[device]} ({placement.pool_of(device)})", spans[spans["device"] == device]
 
 
 def _lanes(spans: pd.DataFrame) -> list[list[dict[Hashable, Any]]]:
@@ -149,7 +150,7 @@ def _counters(side: RunSide, launch: Launch, process: int, zero: float) -> Itera
     readings = (("memory_bytes", "memory", "GiB", 1 / GIB), ("clock_sm_mhz", "SM clock", "MHz", 1.0))
     for device in side.placement.devices:
         samples = launch.samples[launch.samples["device"] == device]
-        label = side.run.devices[device].label
+        label = side.run.labels[device]
         lag = _gpm_lag(side, launch, device)
         # Perfetto draws a value from its time on, so a mean stands where its stretch begins.
         series: list[tuple[str, str, float, NDArray[np.float64], NDArray[np.float64]]] = []

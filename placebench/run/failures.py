@@ -50,7 +50,7 @@ _ADVICE: Mapping[Status, str] = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LaunchEnd:
     """How a launch ended.
 
     Attributes:
@@ -62,7 +62,7 @@ class Verdict:
     reason: str | None = None
 
 
-def judge(exit_code: int, finished: int, steps: int) -> Verdict:
+def judge(exit_code: int, finished: int, steps: int) -> LaunchEnd:
     """What the end of a job's process means.
 
     Args:
@@ -73,10 +73,10 @@ def judge(exit_code: int, finished: int, steps: int) -> Verdict:
     status = _EXIT_STATUS.get(exit_code, Status.FAILED)
     if status is Status.DONE:
         short = f"the job ended after {finished} of {steps} steps"
-        return Verdict(status) if finished >= steps else Verdict(Status.FAILED, short)
+        return LaunchEnd(status) if finished >= steps else LaunchEnd(Status.FAILED, short)
     if exit_code < 0:
-        return Verdict(status, f"the job was killed by {signal.Signals(-exit_code).name}")
-    return Verdict(status, f"the job ended with exit code {exit_code}")
+        return LaunchEnd(status, f"the job was killed by {signal.Signals(-exit_code).name}")
+    return LaunchEnd(status, f"the job ended with exit code {exit_code}")
 
 
 def lost_head(trial: Trial) -> bool:
@@ -84,11 +84,11 @@ def lost_head(trial: Trial) -> bool:
     return any(_NO_HEAD in line for line in _read_end(trial.log).splitlines()[-_LAST_WORDS:])
 
 
-def explain(trial: Trial, verdict: Verdict) -> Verdict:
-    """The verdict, its reason replaced by the job's own exception where it wrote one."""
-    if verdict.status in (Status.DONE, Status.TIMEOUT, Status.INTERRUPTED):
-        return verdict
-    return Verdict(verdict.status, _last_exception(_read_end(trial.error), trial) or verdict.reason)
+def explain(trial: Trial, end: LaunchEnd) -> LaunchEnd:
+    """The end, its reason replaced by the job's own exception where it wrote one."""
+    if end.status in (Status.DONE, Status.TIMEOUT, Status.INTERRUPTED):
+        return end
+    return LaunchEnd(end.status, _last_exception(_read_end(trial.error), trial) or end.reason)
 
 
 def was_tracing(trial: Trial) -> bool:
@@ -96,20 +96,20 @@ def was_tracing(trial: Trial) -> bool:
     return trial.read_progress().get("stage") == TRACING
 
 
-def write_end(trial: Trial, verdict: Verdict, memory: Callable[[], MemoryAdvice]) -> None:
+def write_end(trial: Trial, end: LaunchEnd, memory: Callable[[], MemoryAdvice]) -> None:
     """Write a launch's `status` and, when it is not done, its `error.txt`: reason, advice, what the job left.
 
     Args:
         trial: the launch.
-        verdict: how it ended.
+        end: how it ended.
         memory: what the plan knows about its memory, asked for when that ran out.
     """
-    if verdict.status is not Status.DONE:
+    if end.status is not Status.DONE:
         written, printed = _read_end(trial.error), _read_end(trial.log)
-        parts = [f"{verdict.status}: {verdict.reason}\nwhat to do: {_ADVICE[verdict.status]}"]
-        if verdict.status is Status.OOM:
+        parts = [f"{end.status}: {end.reason}\nwhat to do: {_ADVICE[end.status]}"]
+        if end.status is Status.OOM:
             parts.append("--- memory by device ---\n" + "\n".join(describe_use(trial, written, memory())))
-        if verdict.status is Status.INTERRUPTED:
+        if end.status is Status.INTERRUPTED:
             printed, written = printed.partition(_TRACEBACK)[0].strip(), ""  # what it says of being stopped
         if written:
             parts.append(f"--- what the job left ---\n{written}")
@@ -117,7 +117,7 @@ def write_end(trial: Trial, verdict: Verdict, memory: Callable[[], MemoryAdvice]
         if printed:
             parts.append(f"--- the last lines of train.log ---\n{printed}")
         write_atomically(trial.error, "\n\n".join(parts) + "\n")
-    trial.set_status(verdict.status)
+    trial.set_status(end.status)
 
 
 def _last_exception(text: str, trial: Trial) -> str | None:

@@ -7,22 +7,23 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from placebench.host.compile_cache import remove_empty_cache
 from placebench.host.ownership import RunRecord
 from placebench.host.processes import LaunchMark, oom_kills, stop_process
 from placebench.plan.plan import Plan, PlannedLaunch
-from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, Trial, write_json
-from placebench.run.failures import CLUSTER_CHANGED, Verdict, explain, judge, lost_head, was_tracing, write_end
+from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, Trial
+from placebench.record.launch_file import LaunchFile
+from placebench.record.parts import ClusterRecord, PlacementRecord
+from placebench.record.run_file import LaunchWall
+from placebench.run.failures import CLUSTER_CHANGED, LaunchEnd, explain, judge, lost_head, was_tracing, write_end
 from placebench.run.memory_use import memory_advice
 from placebench.run.processes import LaunchProcesses
 from placebench.run.progress import activity
-from placebench.run.walltime import LaunchWall, launch_wall
+from placebench.run.walltime import launch_wall
 from placebench.run.watch import LaunchState, TrialWatch
 from placebench.sessions.ray_cluster.clocks import clock_notes
 from placebench.sessions.ray_cluster.discovery import Cluster
-from placebench.spec.devices import device_to_dict
 from placebench.spec.placed import placed_workload
 from placebench.spec.text import format_seconds
 
@@ -79,7 +80,7 @@ class Launcher:
         with contextlib.ExitStack() as behind:
             behind.callback(remove_empty_cache)  # a job that is killed cannot
             processes = behind.enter_context(LaunchProcesses(self._record))
-            write_json(trial.launch_file, self._describe(launch, processes.mark))
+            self._launch_file(launch, processes.mark).write(trial)
             trial.set_status(Status.RUNNING)
             sampler = self._start_sampler(trial, processes)
             job = processes.start([*self._job, str(trial.path)], trial.log)
@@ -91,7 +92,7 @@ class Launcher:
         if no_head:
             end = self._headless()
         elif end.status is Status.FAILED and oom_kills() > kills:
-            end = Verdict(Status.OOM, "the kernel killed a process because memory ran out")
+            end = LaunchEnd(Status.OOM, "the kernel killed a process because memory ran out")
         notes += tuple(
             f"process {process.pid} of the launch does not end even by SIGKILL" for process in processes.left
         )
@@ -99,7 +100,7 @@ class Launcher:
         end = explain(trial, end)
         if end.status is not Status.DONE and not ends_run and was_tracing(trial):
             notes += (f"the launch is done but for the trace of its kernels: {end.reason} (see {trial.path})",)
-            end = Verdict(Status.DONE)
+            end = LaunchEnd(Status.DONE)
         write_end(trial, end, lambda: memory_advice(self._plan, launch.placement))
         wall = launch_wall(trial, started, job_ended, time.monotonic())
         return LaunchResult(end.status, end.reason, wall, notes, ends_run)
@@ -110,16 +111,16 @@ class Launcher:
 
     def _watch(
         self, job: subprocess.Popen[bytes], watch: TrialWatch, on_state: Callable[[LaunchState], None]
-    ) -> Verdict:
+    ) -> LaunchEnd:
         """Follow the job until it ends, or has to."""
         while job.poll() is None:
             state = watch.read()
             on_state(state)
             if reason := self._stop():
-                return Verdict(Status.INTERRUPTED, reason)
+                return LaunchEnd(Status.INTERRUPTED, reason)
             if state.silent_s > self._plan.step_timeout_s:
                 doing = activity(state, self._plan.workload.steps)
-                return Verdict(Status.TIMEOUT, f"no progress for {format_seconds(state.silent_s)} ({doing})")
+                return LaunchEnd(Status.TIMEOUT, f"no progress for {format_seconds(state.silent_s)} ({doing})")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.wait(_POLL_S)
         state = watch.read()
@@ -127,35 +128,36 @@ class Launcher:
         end = judge(job.returncode, len(state.step_times), self._plan.workload.steps - self._plan.steps_before)
         # A signal to all processes at once, as a cancelled batch job gets it, may end the job before it is seen here.
         if end.status is not Status.DONE and (reason := self._stop()):
-            return Verdict(Status.INTERRUPTED, reason)
+            return LaunchEnd(Status.INTERRUPTED, reason)
         return end
 
-    def _headless(self) -> Verdict:
+    def _headless(self) -> LaunchEnd:
         """What it means that Ray's head is gone."""
         if not isinstance(self._plan.cluster, Cluster):
-            return Verdict(Status.FAILED, "the head of the launch's own Ray (gcs_server) was killed")
+            return LaunchEnd(Status.FAILED, "the head of the launch's own Ray (gcs_server) was killed")
         address = self._plan.cluster.address
-        return Verdict(
+        return LaunchEnd(
             Status.DEVICE_LOST,
             f"the head of the Ray cluster does not answer any more (--ray-address {address}): start it again, and the"
             " nodes with it",
         )
 
-    def _describe(self, launch: PlannedLaunch, mark: LaunchMark) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "round": launch.round,
-            "placement": launch.placement.to_dict(),
-            "devices": [device_to_dict(device) for devices in launch.placement.devices.values() for device in devices],
-            "workload": placed_workload(self._plan.workload, launch.placement.placement).model_dump(mode="json"),
-            "ray_temp_dir": str(mark.ray_temp_dir),
-            "cluster": self._plan.cluster.to_dict() if self._plan.cluster else None,
-            "launcher": self._plan.launcher,
-            "sample_hz": self._plan.sample_hz,
-            "step_timeout_s": self._plan.step_timeout_s,
-            "checkpoint_every": self._plan.checkpoint_every,
-            "resume_from": str(self._plan.start.path) if self._plan.start else None,
-        }
+    def _launch_file(self, launch: PlannedLaunch, mark: LaunchMark) -> LaunchFile:
+        plan, placement = self._plan, launch.placement
+        return LaunchFile(
+            schema_version=SCHEMA_VERSION,
+            round=launch.round,
+            placement=PlacementRecord.of(placement),
+            devices=tuple(device for devices in placement.members.values() for device in devices),
+            workload=placed_workload(plan.workload, placement.placement).model_dump(mode="json"),
+            ray_temp_dir=str(mark.ray_temp_dir),
+            cluster=ClusterRecord.of(plan.cluster),
+            launcher=plan.launcher,
+            sample_hz=plan.sample_hz,
+            step_timeout_s=plan.step_timeout_s,
+            checkpoint_every=plan.checkpoint_every,
+            resume_from=str(plan.start.path) if plan.start else None,
+        )
 
 
 def _end_sampler(sampler: subprocess.Popen[bytes] | None, trial: Trial) -> tuple[str, ...]:

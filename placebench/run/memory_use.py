@@ -8,7 +8,7 @@ from placebench.plan.plan import Plan
 from placebench.predict.fitting import describe_memory
 from placebench.predict.memory import MemoryEstimate
 from placebench.record.folder import HELD, Trial, read_jsonl
-from placebench.spec.bound import BoundPlacement
+from placebench.spec.bound import RunPlacement
 from placebench.spec.text import format_bytes
 
 # What torch says of its allocator when it is refused memory.
@@ -32,10 +32,10 @@ class MemoryAdvice:
     relief: Sequence[str]
 
 
-def memory_advice(plan: Plan, bound: BoundPlacement) -> MemoryAdvice:
+def memory_advice(plan: Plan, bound: RunPlacement) -> MemoryAdvice:
     """The plan's knowledge about one of its placements."""
     estimates = {
-        device.id: plan.memory[bound.name, pool] for pool, devices in bound.devices.items() for device in devices
+        device.id: plan.memory[bound.name, pool] for pool, devices in bound.members.items() for device in devices
     }
     return MemoryAdvice(estimates, plan.relief(bound))
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from placebench.run.walltime import LaunchWall
+from placebench.record.run_file import LaunchWall
 from placebench.run.watch import LaunchState
 
 

@@ -15,11 +15,11 @@ from placebench.host.signals import StopSignals
 from placebench.plan.checks import full_disks
 from placebench.plan.plan import Plan, PlannedLaunch
 from placebench.record.folder import RunFolder, Status
+from placebench.record.run_file import LaunchWall
 from placebench.run.display import Display
 from placebench.run.launch import JOB, Launcher, LaunchResult, fresh_trial
 from placebench.run.manifest import Manifest
 from placebench.run.progress import LaunchPosition, time_left
-from placebench.run.walltime import LaunchWall
 from placebench.run.watch import LaunchState
 
 Width = Callable[[Path, int], float]
@@ -174,7 +174,7 @@ class _Run:
         remaining += [bound.name for bound in plan.placements] * to_add
         number = plan.total - len(launches) + index + 1
         total, rounds = plan.total + to_add * len(plan.placements), plan.rounds + to_add
-        labels = {d.id: f"{d.kind}:{d.index}" for devices in launch.placement.devices.values() for d in devices}
+        labels = {d.id: f"{d.kind}:{d.index}" for devices in launch.placement.members.values() for d in devices}
         self._display.begin(
             LaunchPosition(
                 number,

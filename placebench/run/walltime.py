@@ -1,27 +1,7 @@
 """Where the wall time of a launch goes."""
 
-from dataclasses import dataclass
-
 from placebench.record.folder import Trial, read_jsonl
-
-
-@dataclass(frozen=True)
-class LaunchWall:
-    """Where the wall time of a launch went, in seconds; None where it did not come that far.
-
-    Attributes:
-        total_s: from the first process to the last one gone.
-        before_steps_s: to the start of the first step: imports, Ray, models.
-        steps_s: from the start of the first step to the end of the last finished one.
-        after_steps_s: to the end of the job.
-        cleanup_s: to the end of its sampler and of whatever the job has left.
-    """
-
-    total_s: float
-    before_steps_s: float | None
-    steps_s: float | None
-    after_steps_s: float | None
-    cleanup_s: float
+from placebench.record.run_file import LaunchWall
 
 
 def launch_wall(trial: Trial, started: float, job_ended: float, cleaned: float) -> LaunchWall:
@@ -29,7 +9,13 @@ def launch_wall(trial: Trial, started: float, job_ended: float, cleaned: float) 
     steps = list(read_jsonl(trial.steps))
     total, cleanup = cleaned - started, cleaned - job_ended
     if not steps:
-        return LaunchWall(total, None, None, None, cleanup)
+        return LaunchWall(total_s=total, cleanup_s=cleanup)
     first = float(steps[0]["mono"]) - float(steps[0]["metrics"]["timing_s/step"])
     last = float(steps[-1]["mono"])
-    return LaunchWall(total, first - started, last - first, job_ended - last, cleanup)
+    return LaunchWall(
+        total_s=total,
+        before_steps_s=first - started,
+        steps_s=last - first,
+        after_steps_s=job_ended - last,
+        cleanup_s=cleanup,
+    )

@@ -9,7 +9,8 @@ from typing import Any
 
 from placebench.compare.metrics import HEADLINES
 from placebench.errors import TimeLimitError
-from placebench.record.folder import RunFolder
+from placebench.record.folder import RunFolder, Status
+from placebench.record.run_file import RunFile
 from placebench.spec.reading import parse_json
 from placebench.spec.text import format_seconds
 
@@ -91,12 +92,12 @@ def _told_lines(run: RunFolder) -> list[tuple[str, str]]:
 
 
 def _run_lines(run: RunFolder) -> Iterator[tuple[str, str]]:
-    content = parse_json(run.run_file.read_text(encoding="utf-8"))
-    done = sum(launch["status"] == "done" for launch in content["launches"])
-    total = sum(len(names) for names in content["order"])
+    record = RunFile.read(run.run_file)
+    done = sum(launch.status is Status.DONE for launch in record.launches)
+    total = sum(map(len, record.order))
     yield "run", str(run.path)
-    yield "launches", f"{done} of {total} done ({content['status']})"
-    devices = [device["id"] for device in content["devices"]]
+    yield "launches", f"{done} of {total} done ({record.status})"
+    devices = [device.id for device in record.devices]
     yield "devices", f"{len(devices)}: {', '.join(devices)}"
     for trial in run.trials():
         if trial.checkpoints.is_dir():

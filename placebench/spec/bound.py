@@ -1,44 +1,87 @@
 """A placement on the devices of a run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from placebench.spec.devices import Device, by_node
-from placebench.spec.placement import Placement
+from placebench.spec.placement import Overlap, Placement, Role, Scaling
 
 
 @dataclass(frozen=True)
-class BoundPlacement:
+class RunPlacement:
     """A placement whose pools have their devices.
 
     Attributes:
         placement: the placement.
-        devices: the devices of each pool, in order of rank.
+        members: the devices of each pool, in order of rank.
     """
 
     placement: Placement
-    devices: Mapping[str, tuple[Device, ...]]
+    members: Mapping[str, tuple[Device, ...]]
 
     @property
     def name(self) -> str:
         """The placement's name."""
         return self.placement.name
 
-    def to_dict(self) -> dict[str, Any]:
-        """The placement as an object of `launch.json` and `run.json`, devices by id."""
-        pools = {pool: [device.id for device in devices] for pool, devices in self.devices.items()}
-        return self.placement.record() | {"pools": pools}
+    @cached_property
+    def pools(self) -> Mapping[str, tuple[str, ...]]:
+        """Ids of each pool's devices."""
+        return {pool: tuple(device.id for device in members) for pool, members in self.members.items()}
+
+    @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """Ids of all devices allocated, pool by pool."""
+        return tuple(device for devices in self.pools.values() for device in devices)
+
+    @property
+    def roles(self) -> Mapping[Role, str]:
+        """The pool of each role."""
+        return self.placement.roles
+
+    @property
+    def overlap(self) -> Overlap:
+        """What may run side by side."""
+        return self.placement.overlap
+
+    @property
+    def staleness(self) -> int:
+        """How many updates the weights that generate may lag behind; 0 is synchronous."""
+        return self.placement.staleness
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """Of replicas, which batch stays as they are added; else None."""
+        return self.placement.scaling
+
+    @property
+    def tensor_parallel(self) -> int | None:
+        """Devices that share one engine, in place of the workload's; None for the workload's."""
+        return self.placement.tensor_parallel
+
+    @property
+    def has_engines(self) -> bool:
+        """Whether responses are generated in a pool apart from the actor's, by each device or group of them alone."""
+        return self.placement.has_engines
+
+    def pool_of(self, device: str) -> str | None:
+        """The pool of a device, by its id; None for the controller."""
+        return next((pool for pool, devices in self.pools.items() if device in devices), None)
+
+    def renamed(self, name: str) -> "RunPlacement":
+        """The placement under another name."""
+        return replace(self, placement=replace(self.placement, name=name))
 
 
-def bind(placement: Placement, devices: Sequence[Device]) -> BoundPlacement:
+def bind(placement: Placement, devices: Sequence[Device]) -> RunPlacement:
     """Give the pools their devices: on each node in order, pool after pool."""
     free = [list(group) for group in by_node(devices)]
-    bound: dict[str, tuple[Device, ...]] = {}
+    members: dict[str, tuple[Device, ...]] = {}
     for pool in placement.pools:
         taken: list[Device] = []
         for node, count in enumerate(pool.counts):
             taken += free[node][:count]
             free[node] = free[node][count:]
-        bound[pool.name] = tuple(taken)
-    return BoundPlacement(placement, bound)
+        members[pool.name] = tuple(taken)
+    return RunPlacement(placement, members)

@@ -4,10 +4,9 @@ A placement says which role lives in which pool, how many devices of each node a
 Nothing here looks at the machine: `placement_words` reads what the user writes, `plan` binds pools to devices.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 
 class Role(StrEnum):
@@ -89,33 +88,3 @@ class Placement:
     def roles_in(self, pool: str) -> tuple[Role, ...]:
         """The roles that live in a pool, in the order of `Role`."""
         return tuple(role for role in Role if self.roles[role] == pool)
-
-    def record(self) -> dict[str, Any]:
-        """All but the pools, as in `launch.json` and `run.json`."""
-        return {
-            "name": self.name,
-            "roles": {role.value: pool for role, pool in self.roles.items()},
-            "overlap": self.overlap.value,
-            "staleness": self.staleness,
-            "inflight_updates": self.inflight_updates,
-            "tensor_parallel": self.tensor_parallel,
-            "scaling": self.scaling.value if self.scaling else None,
-        }
-
-
-def placement_from_record(record: Mapping[str, Any], pools: Sequence[Pool]) -> Placement:
-    """The placement of an object that `Placement.record` made.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is not such an object.
-    """
-    return Placement(
-        name=str(record["name"]),
-        pools=tuple(pools),
-        roles={Role(role): str(pool) for role, pool in record["roles"].items()},
-        overlap=Overlap(record["overlap"]),
-        staleness=int(record["staleness"]),
-        inflight_updates=bool(record["inflight_updates"]),
-        tensor_parallel=None if record["tensor_parallel"] is None else int(record["tensor_parallel"]),
-        scaling=None if record["scaling"] is None else Scaling(record["scaling"]),
-    )

@@ -34,7 +34,7 @@ class CpuSource:
     def __init__(self, cores: Mapping[str, int], processes: ProcessSource, clock: SpanClock) -> None:
         self._added = processes
         self._clock = clock
-        self._series = {device: _Series(device, count) for device, count in {**cores, CONTROLLER: 1}.items()}
+        self._series = {device: _CpuSeries(device, count) for device, count in {**cores, CONTROLLER: 1}.items()}
         self._children_due = clock.mono()
 
     def header(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class CpuSource:
         self._children_due = start + max(_CHILDREN_EVERY_S, took / _CHILDREN_SHARE)
 
 
-class _Series:
+class _CpuSeries:
     """One device and the processes that work on it."""
 
     def __init__(self, device: str, cores: int) -> None:

@@ -116,7 +116,7 @@ class NvmlSource:
                 self._early.append(_error_line(clock, Line.DEVICE_ERROR, device, error))
         self._readers, self._gpm_absent = gpm.probe(handles.items(), clock)
         self._series = [
-            _Series(device, handle, self._readers.get(device), clock, position / len(handles))
+            _GpuSeries(device, handle, self._readers.get(device), clock, position / len(handles))
             for position, (device, handle) in enumerate(handles.items())
         ]
 
@@ -152,7 +152,7 @@ class NvmlSource:
         """What power and energy still have to tell after the last sample."""
         yield from self._ask(lambda series: series.finish())
 
-    def _ask(self, lines: Callable[["_Series"], Iterator[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    def _ask(self, lines: Callable[["_GpuSeries"], Iterator[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
         for series in list(self._series):
             try:
                 yield from lines(series)
@@ -203,7 +203,7 @@ class _Every:
         return True
 
 
-class _Series:
+class _GpuSeries:
     """One GPU. `offset` (0 to 1) spreads the rarer readings of several GPUs over their period."""
 
     def __init__(self, device: str, handle: Any, reader: gpm.GpmReader | None, clock: SpanClock, offset: float) -> None:

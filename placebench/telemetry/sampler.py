@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from placebench.errors import PlacebenchError, UsageError
 from placebench.record.folder import SCHEMA_VERSION, Trial, append_jsonl
-from placebench.spec.devices import Device, device_from_dict, device_to_dict
-from placebench.spec.reading import parse_json
+from placebench.record.launch_devices import launch_devices
+from placebench.spec.devices import Device, device_to_dict
 from placebench.telemetry.cpu_source import CpuSource
 from placebench.telemetry.processes import ProcessFile, ProcessSource
 from placebench.telemetry.samples import DEFAULT_HZ, MAX_HZ, Line
@@ -27,7 +27,7 @@ from placebench.telemetry.spans import SpanClock
 _KEEP_UP_S = 1.0
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """What the sampler asks of a source."""
 
     def header(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def sample_launch(trial: Trial, hz: float, stop: threading.Event, parent: int) -
     Raises:
         PlacebenchError: `launch.json` cannot be read, NVML does not answer, or the file cannot be written.
     """
-    devices = read_devices(trial)
+    devices = launch_devices(trial)
     try:
         with trial.device_samples.open("w", encoding="utf-8") as stream:
             sample_devices(
@@ -133,7 +133,7 @@ def sample_devices(
     clock = SpanClock()
     gpus = [device.id for device in devices if device.kind == "gpu"]
     cores = {device.id: len(device.cores) for device in devices if device.kind == "cpu"}
-    sources: list[Source] = [CpuSource(cores, processes, clock)]
+    sources: list[SampleSource] = [CpuSource(cores, processes, clock)]
     if gpus:
         from placebench.telemetry.nvml_source import NvmlSource
 
@@ -172,7 +172,7 @@ def _footer(ticker: Ticker) -> dict[str, Any]:
 
 
 def _header(
-    devices: Sequence[Device], hz: float, source: str, sources: Sequence[Source], clock: SpanClock
+    devices: Sequence[Device], hz: float, source: str, sources: Sequence[SampleSource], clock: SpanClock
 ) -> dict[str, Any]:
     mono = clock.mono()
     content: dict[str, Any] = {
@@ -191,27 +191,6 @@ def _header(
         header = part.header()
         content = content | header | {"notes": content["notes"] + header["notes"]}
     return content
-
-
-def read_devices(trial: Trial) -> tuple[Device, ...]:
-    """The devices of a launch.
-
-    Raises:
-        UsageError: `launch.json` cannot be read or names no devices.
-    """
-    path = trial.launch_file
-    try:
-        entries = parse_json(path.read_text(encoding="utf-8"))["devices"]
-    except OSError as error:
-        raise UsageError(f"{path}: cannot read it: {error.strerror}") from None
-    except (KeyError, TypeError, ValueError):
-        raise UsageError(f"{path}: not the description of a launch: no object with devices in it") from None
-    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        raise UsageError(f"{path}: devices must be a list of at least one device")
-    try:
-        return tuple(device_from_dict(entry) for entry in entries)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,13 +6,15 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from placed import run_placement
 from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans, step_spans
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.measure.steps import cut_step, measure_step
 from placebench.compare.read.launches import launch_times
-from placebench.compare.read.run import KERNEL_TIMES, RunPlacement
+from placebench.compare.read.run import KERNEL_TIMES
 from placebench.compare.read.run_reading import load_run
+from placebench.spec.bound import RunPlacement
 
 
 def as_frame(spans: list[dict[str, Any]]) -> pd.DataFrame:
@@ -20,7 +22,7 @@ def as_frame(spans: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def as_placement(layout: Layout) -> RunPlacement:
-    return RunPlacement("any", layout.pools, layout.roles, "all")
+    return run_placement("any", layout.pools, layout.roles, "all")
 
 
 def measure(layout: Layout, extra: list[dict[str, Any]] | None = None) -> dict[str, float]:

@@ -6,12 +6,13 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from placed import run_placement
 
 from placebench.compare.measure.waits import traced_waits
-from placebench.compare.read.run import RunPlacement
+from placebench.spec.bound import RunPlacement
 
 DEVICES = ("gpu:0", "gpu:1", "gpu:2", "gpu:3")
-PLACEMENT = RunPlacement("standard", {"pool": DEVICES}, {"rollout": "pool", "actor": "pool"}, "all")
+PLACEMENT = run_placement("standard", {"pool": DEVICES}, {"rollout": "pool", "actor": "pool"}, "all")
 PARTS = ("wait_slower_ranks_inside", "wait_collectives", "wait_host", "not_traced")
 
 
@@ -64,7 +65,7 @@ def test_ranks_of_other_engines_are_no_slower_ranks_in_gen() -> None:
 
 def test_ranks_of_other_pools_are_no_slower_ranks() -> None:
     pools = {"actor_pool": DEVICES[:2], "critic_pool": DEVICES[2:]}
-    placement = RunPlacement("split", pools, {"rollout": "actor_pool", "actor": "actor_pool"}, "all")
+    placement = run_placement("split", pools, {"rollout": "actor_pool", "actor": "actor_pool"}, "all")
     kernels = [row("update", device, seconds) for device, seconds in zip(DEVICES, (0.1, 0.2, 0.5, 0.5), strict=True)]
     found = waits(kernels, {"update": 1.0}, placement)
     assert [of(device, found)[0] for device in DEVICES] == pytest.approx([0.0, 0.8, 0.0, 0.0])

@@ -5,10 +5,11 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from placed import run_placement
 from synthetic_run import ROLES, SPLIT, STANDARD, Layout
 
 from placebench.compare.measure.critical_path import END, SpanGraph, path_shares
-from placebench.compare.read.run import RunPlacement
+from placebench.spec.bound import RunPlacement
 
 ROLE_NAMES = ("actor", "rollout", "ref", "critic", "reward")
 Row = tuple[int, str, str, float, float]
@@ -17,7 +18,7 @@ Row = tuple[int, str, str, float, float]
 def placed(pools: Mapping[str, tuple[str, ...]], overlap: str = "all", staleness: int = 0) -> RunPlacement:
     """The first pool has every role but the critic's, which lives in the last."""
     first, *_, last = *pools, *pools
-    return RunPlacement("tested", pools, dict.fromkeys(ROLE_NAMES, first) | {"critic": last}, overlap, staleness)
+    return run_placement("tested", pools, dict.fromkeys(ROLE_NAMES, first) | {"critic": last}, overlap, staleness)
 
 
 ONE = placed({"pool": ("a", "b")})
@@ -51,7 +52,7 @@ def of_layout(layout: Layout) -> list[Row]:
 
 
 def test_a_serial_step_is_all_path() -> None:
-    found = path(of_layout(STANDARD), RunPlacement("standard", STANDARD.pools, STANDARD.roles, "all"))
+    found = path(of_layout(STANDARD), run_placement("standard", STANDARD.pools, STANDARD.roles, "all"))
     assert found == [
         ("-gen", 0.0, 0.01),
         *((phase, *times) for phase, times in STANDARD.times.items()),
@@ -60,7 +61,7 @@ def test_a_serial_step_is_all_path() -> None:
 
 
 def test_an_overlapped_step_leads_through_what_ended_last() -> None:
-    found = path(of_layout(SPLIT), RunPlacement("split", SPLIT.pools, SPLIT.roles, "all"))
+    found = path(of_layout(SPLIT), run_placement("split", SPLIT.pools, SPLIT.roles, "all"))
     assert found == [
         ("-gen", 0.0, 0.01),
         ("gen", 0.01, 0.91),
@@ -74,7 +75,7 @@ def test_an_overlapped_step_leads_through_what_ended_last() -> None:
 
 
 def test_what_lies_beside_the_path_is_told() -> None:
-    graph = SpanGraph(frame(of_layout(SPLIT)), RunPlacement("split", SPLIT.pools, SPLIT.roles, "all"))
+    graph = SpanGraph(frame(of_layout(SPLIT)), run_placement("split", SPLIT.pools, SPLIT.roles, "all"))
     shares = {key: share * 1.83 for key, share in path_shares(graph, 1).items()}
     assert {key: round(shares[key], 9) for key in shares if key.startswith(("off_path/", "beside/"))} == {
         "off_path/gen": 0,
@@ -204,7 +205,7 @@ def stale(gen_s: float, train_s: float) -> list[Row]:
 def learners(*engines: str, staleness: int) -> RunPlacement:
     """A learner on a, engines that generate on devices of their own."""
     roles = dict.fromkeys(ROLE_NAMES, "learners") | {"rollout": "engines"}
-    return RunPlacement("learners", {"learners": ("a",), "engines": engines}, roles, "all", staleness)
+    return run_placement("learners", {"learners": ("a",), "engines": engines}, roles, "all", staleness)
 
 
 LEARNERS = learners("b", staleness=1)

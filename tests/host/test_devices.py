@@ -118,7 +118,8 @@ def test_affinity_limits_the_cores() -> None:
     core = max(os.sched_getaffinity(0))
     code = (
         f"import os; os.sched_setaffinity(0, {{{core}}})\n"
-        "from placebench.host.devices import *\n"
+        "from placebench.host.devices import discover, sharing_note\n"
+        "from placebench.spec.devices import parse_devices\n"
         "devices = discover(parse_devices('cpu:3'))\n"
         "print([device.cores for device in devices]); print(sharing_note(devices))"
     )

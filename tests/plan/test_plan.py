@@ -13,6 +13,7 @@ from placebench.plan.plan import Plan, default_name, make_plan
 from placebench.plan.request import RunRequest
 from placebench.plan.view import show_plan
 from placebench.record.folder import RunFolder
+from placebench.record.parts import PlacementRecord
 from placebench.spec.bound import bind
 from placebench.spec.devices import Device, devices_per_node
 from placebench.spec.words import parse_placement
@@ -45,10 +46,10 @@ def test_binding_uses_every_device_at_most_once_and_on_its_node(counts: list[int
     devices = hosts(*counts)
     placement = parse_placement(word, devices_per_node(devices))
     bound = bind(placement, devices)
-    used = [one for members in bound.devices.values() for one in members]
+    used = [one for members in bound.members.values() for one in members]
     assert len(used) == len(set(used)) == placement.size
     for pool in placement.pools:
-        nodes = [one.node for one in bound.devices[pool.name]]
+        nodes = [one.node for one in bound.members[pool.name]]
         assert [nodes.count(f"node{node}") for node in range(len(counts))] == list(pool.counts)
 
 
@@ -58,7 +59,7 @@ def test_a_plan_says_what_runs_where_and_when(tmp_path: Path) -> None:
     assert plan.folder.path.parent == tmp_path / "runs"
     assert plan.order == (("split", "standard"), ("standard", "split"), ("split", "standard"))
     assert plan.total == len(plan.launches) == 6
-    assert plan.placements[0].to_dict() == {
+    assert PlacementRecord.of(plan.placements[0]).model_dump(mode="json") == {
         "name": "split",
         "pools": {"actor_pool": ["cpu:0"], "critic_pool": ["cpu:1"]},
         "roles": {

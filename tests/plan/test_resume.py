@@ -16,7 +16,7 @@ from placebench.host.ownership import own_run
 from placebench.plan.request import RunRequest
 from placebench.plan.resume import resume_plan
 from placebench.record.folder import RunFolder
-from placebench.record.resumptions import recorded_resumptions
+from placebench.record.run_file import RunFile
 from placebench.run.display import PlainDisplay
 from placebench.run.runner import RunResult, execute
 
@@ -65,7 +65,7 @@ def test_every_resumption_is_recorded_also_in_a_run_of_a_version_that_recorded_n
             headline_width,
             job("steps()"),
         )
-    resumed = recorded_resumptions(json.loads((folder / "run.json").read_text()))
+    resumed = RunFile.read(folder / "run.json").resumptions
     assert [list(one.command) for one in resumed] == commands
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", one.started) for one in resumed)
 

@@ -17,7 +17,7 @@ from placebench.plan.catalogue import look_up
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.generation import Generation
 from placebench.ppo.step_data import StepData, StepState
-from placebench.spec.bound import BoundPlacement
+from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.placed import placed_workload
 from placebench.spec.stepgraph import step_graph
@@ -45,7 +45,7 @@ def hosts(nodes: Counts) -> tuple[Device, ...]:
     )
 
 
-def accepted(word: str, nodes: Counts, workload: Workload = WORKLOAD) -> BoundPlacement | None:
+def accepted(word: str, nodes: Counts, workload: Workload = WORKLOAD) -> RunPlacement | None:
     """The placement on its devices if a plan takes it."""
     (entry,) = look_up([word], hosts(nodes), workload)
     return None if entry.reasons else entry.bound
@@ -82,19 +82,19 @@ def layouts_of_engines(learners: Counts, engines: int, shared_by: int, nodes: Co
             yield {"learners": learners, "engines": taken}
 
 
-def check(bound: BoundPlacement | None, nodes: Counts, possible: Iterator[Layout]) -> None:
+def check(bound: RunPlacement | None, nodes: Counts, possible: Iterator[Layout]) -> None:
     """Accepted if and only if there is a way; then in one of the ways, each device used once and on its node."""
     if bound is None:
         assert next(possible, None) is None
         return
     found: Layout = {}
-    for pool, devices in bound.devices.items():
+    for pool, devices in bound.members.items():
         on = Counter(device.node for device in devices)
         found[pool] = tuple(on[f"host{node}"] for node in range(len(nodes)))
         assert all(device in hosts(nodes) for device in devices)
     assert found in list(possible)
     assert found == {pool.name: pool.counts for pool in bound.placement.pools}
-    used = [device.id for devices in bound.devices.values() for device in devices]
+    used = [device.id for devices in bound.members.values() for device in devices]
     assert len(used) == len(set(used)) == bound.placement.size
     assert set(bound.placement.roles.values()) == set(found)
 

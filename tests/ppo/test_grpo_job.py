@@ -50,7 +50,7 @@ def test_replicas_compute_with_as_many_threads_as_one_device_alone(
     tmp_path: Path, one_device: Job, four_replicas: Job
 ) -> None:
     plan = make_plan(RunRequest("ddp:1,ddp:2", {"steps": 2, "warmup_steps": 0}, "cpu:2", out=tmp_path))
-    one, two = (bound.devices["replicas"] for bound in plan.placements)
+    one, two = (bound.members["replicas"] for bound in plan.placements)
     assert len({len(device.cores) for device in (*one, *two)}) == 1
     threads = {row["threads"] for job in (one_device, four_replicas) for row in read_jsonl(job.trial.processes)}
     assert threads == {None, 1}  # the controller, which computes nothing, and devices of one core each

@@ -245,7 +245,7 @@ def test_a_launch_that_fails_says_why(tmp_path: Path, function: str, exit_code: 
     (tmp_path / "broken_rewards.py").write_text(REWARDS)
     program = (
         f"import os, sys; sys.path.insert(0, {str(tmp_path)!r}); os.environ['PYTHONPATH'] = {str(tmp_path)!r}\n"
-        "from placebench.ppo import launch; sys.exit(launch.main(sys.argv[1]))"
+        "from placebench.jobs import ppo as launch; sys.exit(launch.main(sys.argv[1]))"
     )
     job = run_job(tmp_path / "job", "split", 2, *SMALL, f"data.reward=broken_rewards:{function}", program=program)
     assert job.exit_code == exit_code, job.output[-3000:]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic_run import SyntheticRun
 
 from placebench.plan.plan import Plan, make_plan
 from placebench.plan.request import RunRequest
@@ -20,11 +21,13 @@ def request(folder: Path, **changes: Any) -> RunRequest:
 
 def finished_run(folder: Path, plan: Plan, seconds: float, **changes: Any) -> None:
     """Write the run.json of a finished run of the plan, each launch with half its time in the steps."""
-    wall = {"total_s": seconds, "steps_s": seconds / 2}
+    wall = {"total_s": seconds, "steps_s": seconds / 2, "cleanup_s": 0.0}
+    launch = {"round": 1, "trial": "trials/01-any", "status": "done", "wall": wall}
     content = {
+        **SyntheticRun().manifest(),
         "workload": plan.workload.model_dump(mode="json"),
         "devices": json.loads(json.dumps([vars(one) for one in plan.devices])),
-        "launches": [{"placement": name, "status": "done", "wall": wall} for name in ("standard", "split")],
+        "launches": [launch | {"placement": name} for name in ("standard", "split")],
     }
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({**content, **changes}))

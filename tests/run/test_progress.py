@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placebench.record.folder import Status, Trial, append_jsonl, write_json
+from placebench.record.run_file import LaunchWall
 from placebench.run.display import Display, LiveDisplay, PlainDisplay, SteadyDisplay, open_display
 from placebench.run.progress import LaunchPosition, time_left
-from placebench.run.walltime import LaunchWall
 from placebench.run.watch import DeviceLoad, LaunchState, TrialWatch
 from placebench.spec.text import format_bytes, format_seconds
 
@@ -23,7 +23,7 @@ def state(step_times: Sequence[float] = (), *, elapsed: float = 0.0, silent: flo
 
 
 def wall(total: float, after: float = 0.0) -> LaunchWall:
-    return LaunchWall(total, 0.0, total - after, after, 0.0)
+    return LaunchWall(total_s=total, before_steps_s=0.0, steps_s=total - after, after_steps_s=after, cleanup_s=0.0)
 
 
 def test_nothing_is_known_before_the_first_step_of_the_first_launch() -> None:

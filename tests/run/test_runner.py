@@ -376,7 +376,7 @@ def test_a_disk_that_is_full_before_the_run_begins_leaves_nothing_to_go_on_with(
 
 
 def test_a_folder_that_is_moved_meanwhile_is_one_line_and_goes_on_where_it_is(tmp_path: Path, temp: Path) -> None:
-    a_plan = plan(tmp_path, placements="standard")
+    a_plan = plan(tmp_path, placements="standard", step_timeout_s=2.0)
     moved = tmp_path / "moved"
     with pytest.raises(
         PlacebenchError, match=r"was moved or removed while the run went on: .* placebench run --resume$"

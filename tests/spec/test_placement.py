@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -6,9 +7,12 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from placed import devices_of
 
 from placebench.errors import Reasons, UsageError
-from placebench.spec.placement import Overlap, Placement, Role, Scaling, placement_from_record
+from placebench.record.parts import PlacementRecord
+from placebench.spec.bound import bind
+from placebench.spec.placement import Overlap, Placement, Role, Scaling
 from placebench.spec.words import parse_placement, parse_placements, split_words
 
 counts = st.integers(1, 16)
@@ -147,16 +151,17 @@ def test_a_word_a_file_and_a_record_say_the_same(
         with pytest.raises(UsageError, match=re.escape(repr(word + settings))):
             reasons.raise_any()
         return
-    assert placement_from_record(placement.record(), placement.pools) == placement
-    set_values = {key: value for key, value in placement.record().items() if value is not None}
+    devices = devices_of(nodes)
+    record = PlacementRecord.of(bind(placement, devices))
+    assert PlacementRecord.model_validate_json(record.model_dump_json()).bound_to(devices).placement == placement
+    set_values = record.model_dump(mode="json", exclude_none=True)
     content: dict[str, Any] = {**set_values, "pools": {name: list(each) for name, each in pools(placement).items()}}
     if not has_critic:
         content["roles"] = {role: pool for role, pool in content["roles"].items() if role != Role.CRITIC}
     path = tmp_path_factory.getbasetemp() / "same.yaml"
     path.write_text(yaml.safe_dump({**content, "name": "same"}, sort_keys=False))
     read = parse_placement(str(path), nodes, has_critic=has_critic)
-    assert read.record() == placement.record() | {"name": "same"}
-    assert read.pools == placement.pools
+    assert read == replace(placement, name="same")
 
 
 fragments = [

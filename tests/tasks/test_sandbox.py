@@ -255,7 +255,7 @@ def test_an_installed_placebench_cannot_be_read(
         [python, "-c", LOOKING, packages], cwd="/", env=environment, capture_output=True, text=True, timeout=60
     )
     assert (told.returncode, told.stderr) == (0, "")
-    assert json.loads(told.stdout) == [str(copied / "ppo" / "problems" / "problems.jsonl"), [True, True, False]]
+    assert json.loads(told.stdout) == [str(copied / "tasks" / "problems" / "problems.jsonl"), [True, True, False]]
 
 
 @pytest.mark.parametrize(

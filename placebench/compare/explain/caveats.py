@@ -84,7 +84,7 @@ def load_meaning(side: RunSide) -> str:
     """What 'device load' is in a placement's run."""
     if side.load_signal == GPM_LOAD:
         return "share of the SMs with work (GPM)"
-    if any(device.is_gpu for device in side.run.devices.values()):
+    if any(device.kind == "gpu" for device in side.run.devices.values()):
         return "share of time in which any kernel ran (NVML), kernels that only wait included"
     return "busy share of the device's cores"
 
@@ -166,7 +166,7 @@ def _drift(first: RunSide, other: RunSide, step: Ratio, whose: str = "both") -> 
             " the machine between them shows as a difference. --resume runs what is missing."
         )
         return
-    order = dict(enumerate(first.run.manifest.get("order", ()), start=1))
+    order = dict(enumerate(first.run.record.order, start=1))
     names = {side.placement.name: side.name for side in (first, other)}
     went_first = {min(names, key=order[number].index) for number in rounds if number in order}
     if len(rounds) > 1 and len(went_first) == 1:
@@ -271,8 +271,8 @@ def _unequal_pools(first: RunSide, other: RunSide) -> Iterator[str]:
 
 
 def _launch(run: Run, launch: Launch) -> Iterator[str]:
-    left_out = run.steps_before + run.warmup_steps
-    planned = int(run.manifest["steps"]) - left_out
+    left_out = run.record.steps_before + run.record.warmup_steps
+    planned = run.record.steps - left_out
     measured = _measured_steps(launch, left_out)
     if measured < planned:
         yield f"{launch.label}: {measured} of {planned} measured steps on record"
@@ -301,8 +301,7 @@ def _load(placements: Sequence[RunSide]) -> Iterator[str]:
     if placements[0].load_signal != GPM_LOAD and any(launch.sampling.source == "nvml" for launch in launches):
         yield "Device load is NVML's: a device that spins in a waiting kernel reads 100 %."
     # Devices without GPM, each once with the reason that the driver gave.
-    devices = placements[0].run.devices
     absent = {device: reason for launch in launches for device, reason in launch.sampling.gpm_absent.items()}
     for device, reason in absent.items():
-        label = devices[device].label if device in devices else device
+        label = placements[0].run.labels.get(device, device)
         yield f"No GPM on {label} ({reason}): its activity of SMs, tensor cores and memory is not known."

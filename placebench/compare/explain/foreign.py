@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from placebench.compare.measure.placements import RunSide
-from placebench.compare.read.run import APART, Launch, RunPlacement, is_whole_step
+from placebench.compare.read.run import APART, Launch, is_whole_step
+from placebench.spec.bound import RunPlacement
 from placebench.spec.intervals import contains, subtract, union
 from placebench.spec.placement import Role
 from placebench.spec.stepgraph import HAND_OVER
@@ -48,11 +49,11 @@ def other_processes(side: RunSide, launch: Launch, measured: pd.DataFrame) -> It
     first = launch.samples.drop_duplicates("device").set_index("device")["memory_bytes"]
     unexplained = _unexplained(launch, side.placement)
     for device in side.placement.devices:
-        where = f"{launch.label}: {side.run.devices[device].label}"
+        where = f"{launch.label}: {side.run.labels[device]}"
         mine = measured[measured["device"] == device]
-        told = list(_present(mine, first.get(device, np.nan)))
-        yield from (f"{where} {what}" for what in told)
-        if not told and device in unexplained:
+        shown = list(_present(mine, first.get(device, np.nan)))
+        yield from (f"{where} {what}" for what in shown)
+        if not shown and device in unexplained:
             yield f"{where} {unexplained[device]}"
         if (load := _idle_load(launch, device)) > FOREIGN_LOAD:
             yield f"{where} was {quantity(load, '1')} busy while no phase of the job ran on it: {OTHER}"

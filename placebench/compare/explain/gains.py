@@ -12,9 +12,9 @@ from placebench.compare.comparison import Comparison
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.metrics import STEP_TIME
 from placebench.compare.pairing import pair
-from placebench.compare.read.run import RunPlacement
 from placebench.compare.statistics.estimates import Ratio
 from placebench.compare.statistics.work import UnequalWork
+from placebench.spec.bound import RunPlacement
 from placebench.spec.placement import Overlap
 from placebench.spec.text import factor, plural
 
@@ -130,8 +130,7 @@ def _bases(side: RunSide, sides: Sequence[RunSide]) -> list[RunSide]:
 
 
 def _but_for_overlap(placement: RunPlacement) -> RunPlacement:
-    # The plan's estimate of memory follows from the rest, and may well differ with what runs at a time.
-    return replace(placement, name="", overlap="", memory_estimates={})
+    return replace(placement, placement=replace(placement.placement, name="", overlap=Overlap.NONE))
 
 
 def _is_split_alone(first: RunPlacement, base: RunPlacement) -> bool:
@@ -139,5 +138,8 @@ def _is_split_alone(first: RunPlacement, base: RunPlacement) -> bool:
     if first.pools == base.pools or len(first.devices) != len(base.devices):
         return False
     serial = all(placement.overlap == Overlap.NONE or len(placement.pools) == 1 for placement in (first, base))
-    moved = replace(base, pools=first.pools, roles=first.roles)
+    place = first.placement
+    moved = replace(
+        base, placement=replace(base.placement, pools=place.pools, roles=place.roles), members=first.members
+    )
     return serial and _but_for_overlap(moved) == _but_for_overlap(first)

@@ -10,8 +10,9 @@ from scipy.special import stdtrit
 from placebench.compare.measure.attribution import IDLE
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.measure.waits import first_trace
-from placebench.compare.read.run import APART, RunPlacement
+from placebench.compare.read.run import APART
 from placebench.logs.timing import STEP
+from placebench.spec.bound import RunPlacement
 from placebench.spec.placement import Role
 from placebench.spec.text import number, quantity
 
@@ -35,7 +36,7 @@ def slow_clocks(side: RunSide, samples: pd.DataFrame) -> Iterator[str]:
         for device, clock in known.items():
             peers = known.drop(device)
             if len(peers) and clock < (1 - BELOW_PEERS) * peers.median():
-                label = side.run.devices[str(device)].label
+                label = side.run.labels[str(device)]
                 yield (
                     f"{side.name}: {label} ran at {number(float(clock), 4)} MHz, the other devices of its pool at"
                     f" {number(float(peers.median()), 4)}"
@@ -57,20 +58,20 @@ def slow_devices(side: RunSide) -> Iterator[str]:
     Responses must be equally long. Where they are not, ranks have equal tokens at best, and with other lengths other
     attention and other micro-batches; by how much devices differ for that is not known.
     """
-    if not _equal_work(side.run.manifest.get("workload", {})):
+    if not _equal_work(side.run.record.workload):
         return
     one = len(side.launches) == 1
-    labels = {device: side.run.devices[device].label for device in side.placement.devices}
-    told = set()
+    labels = {device: side.run.labels[device] for device in side.placement.devices}
+    found = set()
     for device, phase, more, where in _in_every_step(side) if one else _in_every_launch(side):
-        told.add((device, phase))
+        found.add((device, phase))
         yield (
             f"{side.name}: {labels[device]} takes {quantity(more, '1')} longer for {phase} than the other devices of"
             f" its pool, in {where}"
         )
     traced: dict[str, list[str]] = {}
     for device, phase, more in _in_traced_step(side):
-        if (device, phase) not in told:
+        if (device, phase) not in found:
             traced.setdefault(device, []).append(f"{quantity(more, '1')} longer for {phase}")
     for device, phases in traced.items():
         yield (

@@ -20,8 +20,8 @@ from placebench.compare.read.run import Run
 from placebench.errors import UsageError
 from placebench.predict.forecast import Forecaster
 from placebench.predict.possible import possible_placements
-from placebench.spec.devices import Device, device_from_dict, devices_per_node
-from placebench.spec.placement import Placement, Pool, placement_from_record
+from placebench.spec.devices import Device, devices_per_node
+from placebench.spec.placement import Placement
 from placebench.spec.text import in_seconds, plural, quantity
 from placebench.spec.workload import Workload
 
@@ -73,6 +73,7 @@ def suggest(comparison: Comparison) -> Suggestion | None:
     """Find what to try next to the placements of a run; None where none has been measured."""
     if comparison.run is None:
         return None
+    record = comparison.run.record
     measured = [side for side in comparison.placements if side.estimate(STEP_TIME.key).n]
     known = forecaster(measured)
     if known is None:
@@ -80,8 +81,8 @@ def suggest(comparison: Comparison) -> Suggestion | None:
     if not known.has_sizes:
         return Suggestion(None, _add_another(comparison.run, measured))
     try:
-        devices, workload = _setting(comparison.run)
-        tried = {side.name: _placement(side, devices) for side in measured}
+        workload = Workload.model_validate(record.workload)
+        tried = {side.name: side.placement.placement for side in measured}
     except (KeyError, TypeError, ValueError, UsageError, ValidationError):
         return Suggestion(
             None, "What to try next is not known: this version cannot plan the run's workload and devices."
@@ -91,7 +92,7 @@ def suggest(comparison: Comparison) -> Suggestion | None:
         for side in measured
         if not side.placement.scaling
     )
-    others = _candidates(known, tried, devices, workload)
+    others = _candidates(known, tried, record.devices, workload)
     best = min(measured, key=lambda side: side.value(STEP_TIME.key))
     error = max(abs(one.expected_s / one.measured_s - 1) for one in ran if one.measured_s)
     forecasts = (*ran, *(forecast for forecast, _ in others[:MOST_SHOWN]))
@@ -124,26 +125,6 @@ def _add_another(run: Run, measured: Sequence[RunSide]) -> str:
         f"What to try next cannot be computed: {aside}every phase was measured on one number of devices only. A"
         f" placement with pools of other sizes{more} shows how phases scale."
     )
-
-
-def _setting(run: Run) -> tuple[tuple[Device, ...], Workload]:
-    manifest = run.manifest
-    return tuple(device_from_dict(device) for device in manifest["devices"]), Workload.model_validate(
-        manifest["workload"]
-    )
-
-
-def _placement(side: RunSide, devices: Sequence[Device]) -> Placement:
-    """A placement of the run, its pools counted by node."""
-    record = next(entry for entry in side.run.manifest["placements"] if entry["name"] == side.name)
-    nodes = list(dict.fromkeys(device.node for device in devices))
-    node_of = {device.id: device.node for device in devices}
-    pools = [
-        Pool(name, tuple(sum(node_of[device] == node for device in members) for node in nodes))
-        for name, members in side.placement.pools.items()
-    ]
-    settings = {"staleness": 0, "inflight_updates": False, "tensor_parallel": None, "scaling": None}
-    return placement_from_record(settings | record, pools)
 
 
 def _candidates(

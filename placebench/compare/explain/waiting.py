@@ -77,7 +77,7 @@ def most_named(found: Sequence[tuple[str, float]]) -> Sequence[tuple[str, float]
 def _who(side: RunSide, pool: str) -> str:
     devices = side.placement.pools[pool]
     if len(devices) == 1:
-        return f"{side.run.devices[devices[0]].label} ({pool}) waits"
+        return f"{side.run.labels[devices[0]]} ({pool}) waits"
     return f"the {len(devices)} devices of {pool} wait, on average,"
 
 

@@ -17,8 +17,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from placebench.compare.measure.energy import PowerCurve, power_curve
-from placebench.compare.read.run import APART, Launch, RunPlacement, is_whole_step
+from placebench.compare.read.run import APART, Launch, is_whole_step
 from placebench.logs.timing import STEP
+from placebench.spec.bound import RunPlacement
 from placebench.spec.intervals import Intervals, contains, covered, length, subtract, union
 
 IDLE = "idle"

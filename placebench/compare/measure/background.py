@@ -13,7 +13,6 @@ from placebench.compare.side import Background, LaunchSource
 from placebench.logs.facts import Facts
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
 from placebench.spec.config import flatten
-from placebench.spec.launchers import RAY
 
 # Run keys of a workload that say how much was measured, not what.
 NOT_WORK = ("steps", "warmup_steps", "seed", "trace_kernels")
@@ -58,17 +57,17 @@ def _facts(side: RunSide) -> Facts:
     devices = [run.devices[device] for device in side.placement.devices]
     facts: Facts = {
         "framework": "placebench",
-        "launcher": str(run.manifest.get("launcher", RAY)),
+        "launcher": run.record.launcher,
         "devices": str(len(devices)),
-        "kind of device": "GPU" if any(device.is_gpu for device in devices) else "CPU",
+        "kind of device": "GPU" if any(device.kind == "gpu" for device in devices) else "CPU",
         "type of device": ", ".join(sorted({device.name for device in devices})),
     }
-    for key, value in flatten(run.manifest.get("workload", {})).items():
+    for key, value in flatten(run.record.workload).items():
         if key not in NOT_WORK and value is not None:
             facts[WORKLOAD_FACTS.get(key, f"workload {key}")] = str(value)
-    facts |= {f"host {name}": text for name, text in host_facts(run.manifest.get("host", {})).items()}
-    facts |= {f"{name} version": str(value) for name, value in run.manifest.get("versions", {}).items() if value}
-    if git := run.manifest.get("git"):
+    facts |= {f"host {name}": text for name, text in host_facts(run.record.host).items()}
+    facts |= {f"{name} version": str(value) for name, value in run.record.versions.items() if value}
+    if git := run.record.git:
         facts["git commit"] = f"{git.get('commit')}{' with changes' if git.get('dirty') else ''}"
     facts |= _measured_facts(side)
     return {key: value for key, value in facts.items() if value not in ("", "[]")}

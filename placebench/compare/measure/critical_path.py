@@ -21,8 +21,9 @@ import numpy as np
 import pandas as pd
 
 from placebench.compare.metrics import BESIDE, GAP, IMBALANCE, OFF_PATH, PATH
-from placebench.compare.read.run import APART, Launch, RunPlacement, is_whole_step
+from placebench.compare.read.run import APART, Launch, is_whole_step
 from placebench.logs.timing import STEP
+from placebench.spec.bound import RunPlacement
 from placebench.spec.intervals import covered, length, subtract, union
 from placebench.spec.placement import Overlap
 from placebench.spec.stepgraph import graph_among

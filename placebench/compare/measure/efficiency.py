@@ -22,7 +22,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from placebench.compare.read.run import Device, Launch, Run, RunPlacement
+from placebench.compare.read.run import Launch, Run
+from placebench.spec.bound import RunPlacement
+from placebench.spec.devices import Device
+from placebench.spec.placement import Role
 from placebench.spec.shapes import JobShapes, ModelShape
 
 # What the job counts of a step, for the work to follow from it; logs of other jobs lack it.
@@ -138,17 +141,17 @@ def measure_efficiency(measured: pd.DataFrame, launch: Launch, placement: RunPla
     numbers = pd.DataFrame(index=measured.index)
     if "perf/update_weights_bytes" in counted and "phase/update_weights" in measured:
         numbers["weights_rate"] = counted["perf/update_weights_bytes"] / measured["phase/update_weights"]
-    work = work_of(run.manifest.get("workload", {}), run.models)
+    work = work_of(run.record.workload, run.record.models)
     if work is None or not set(_COUNTS) <= set(counted):
         return numbers
     tokens, length = counted["perf/total_num_tokens"], counted["perf/attention_length"]
     for phase, role in {**TRAINING, **FORWARD}.items():
-        peak = pool_peak(run.devices, placement.pools[placement.roles[role]])
+        peak = pool_peak(run.devices, placement.pools[placement.roles[Role(role)]])
         if peak and f"phase/{phase}" in measured:
             flops = work.training_flops if phase in TRAINING else work.forward_flops
             done = tokens * np.asarray([flops(role, one) for one in length])
             numbers[f"mfu/{phase}"] = done / measured[f"phase/{phase}"] / peak.flops
-    pool = placement.pools[placement.roles["rollout"]]
+    pool = placement.pools[placement.roles[Role.ROLLOUT]]
     if (peak := pool_peak(run.devices, pool)) and "phase/gen" in measured:
         work = replace(work, shared_by=placement.tensor_parallel or work.shared_by)
         steps, context = counted["perf/decode_steps"], counted["perf/decode_context_tokens"]
@@ -159,8 +162,8 @@ def measure_efficiency(measured: pd.DataFrame, launch: Launch, placement: RunPla
 
 def basis(run: Run) -> tuple[str, ...]:
     """The constants behind a run's MFU and MBU, or why there are none: one line each, none without GPUs."""
-    names = dict.fromkeys(device.name for device in run.devices.values() if device.is_gpu)
-    work = work_of(run.manifest.get("workload", {}), run.models)
+    names = dict.fromkeys(device.name for device in run.devices.values() if device.kind == "gpu")
+    work = work_of(run.record.workload, run.record.models)
     if names and work is None:
         return ("No MFU and no MBU: they need a model in bfloat16 whose shape run.json holds.",)
     lines = []
@@ -173,7 +176,7 @@ def basis(run: Run) -> tuple[str, ...]:
         )
     if work is not None and any(map(device_peak, names)):
         lines += [_parameters("actor", work.actor, work.actor.parameters, looks_up=not work.actor.tie_word_embeddings)]
-        if run.manifest["workload"].get("algorithm", {}).get("name") != "grpo":
+        if run.record.workload.get("algorithm", {}).get("name") != "grpo":
             lines += [_parameters("critic", work.critic, work.critic.critic_parameters, looks_up=True)]
     return tuple(lines)
 

@@ -103,17 +103,17 @@ def side_of_logs(
 
 def _flags(launches: Sequence[LaunchSource], runs: Sequence[LoggedRun]) -> list[str]:
     """What to mind, by name: once where it is the same for every launch, else as the first that has it says it."""
-    told = []
+    lines = []
     for name in dict.fromkeys(flag.name for run in runs for flag in run.flags):
         texts = [tuple(flag.text for flag in run.flags if flag.name == name) for run in runs]
         if len(set(texts)) == 1:
-            told += [f"{name}: {text}" for text in texts[0]]
+            lines += [f"{name}: {text}" for text in texts[0]]
             continue
         source, first = next((launch.path, found) for launch, found in zip(launches, texts, strict=True) if found)
         others = sum(map(bool, texts)) - 1
         more = f" (and in {plural(others, 'launch', 'launches')} more)" if others else ""
-        told += [f"{source}: {name}: {text}{more}" for text in first]
-    return told
+        lines += [f"{source}: {name}: {text}{more}" for text in first]
+    return lines
 
 
 def _measure(run: LoggedRun, warmup_steps: int) -> tuple[LaunchSource, dict[str, float], pd.DataFrame, pd.DataFrame]:
@@ -160,8 +160,8 @@ def _warmup(run: LoggedRun, timings: pd.DataFrame, steps: Steps, warmup_steps: i
     warm = np.zeros(len(steps), np.bool_)
     for begin, end in pairwise([*begins, len(steps)]):
         segment = seconds[begin:end]
-        told = not _alternates(run) and not np.isnan(segment).any()
-        warm[begin : begin + (find_warmup(segment, warmup_steps) if told else warmup_steps)] = True
+        is_even = not _alternates(run) and not np.isnan(segment).any()
+        warm[begin : begin + (find_warmup(segment, warmup_steps) if is_even else warmup_steps)] = True
     return warm
 
 

@@ -16,10 +16,11 @@ from placebench.compare.measure.steps import measure_steps
 from placebench.compare.measure.waits import first_trace, traced_waits
 from placebench.compare.metrics import PATH_KEYS, STEP_TIME, TOKENS_PER_J
 from placebench.compare.read.calibration import Calibration, find_calibration
-from placebench.compare.read.run import Launch, Run, RunPlacement
+from placebench.compare.read.run import Launch, Run
 from placebench.compare.side import ADDITIVE, MEANS, Side
 from placebench.compare.statistics.estimates import middle
 from placebench.logs.timing import STEP
+from placebench.spec.bound import RunPlacement
 from placebench.spec.placement import Scaling
 
 GPM_LOAD = "sm_activity"
@@ -122,7 +123,7 @@ def _has(launch: Launch, signal: str) -> bool:
 
 def _measure(run: Run, placement: RunPlacement, load_signal: str, calibration: Calibration | None) -> RunSide:
     launches = run.done(placement.name)
-    rollout = run.manifest.get("workload", {}).get("rollout", {})
+    rollout = run.record.workload.get("rollout", {})
     shared_by = placement.tensor_parallel or rollout.get("tensor_parallel_size", 1)
     trace = first_trace(launches)
     steps, samples, values = [], [], {}

@@ -8,10 +8,11 @@ import pandas as pd
 
 from placebench.compare.metrics import STEP_TIME, TOKENS, Metric
 from placebench.compare.pairing import pair
-from placebench.compare.read.run import Run, RunPlacement
+from placebench.compare.read.run import Run
 from placebench.compare.read.run_reading import load_run
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import estimate, middle
+from placebench.spec.bound import RunPlacement
 from placebench.spec.placement import Scaling
 
 COUNTED = "perf/total_num_tokens"

@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from placebench.compare.read.run import APART, Launch, RunPlacement, is_whole_step
+from placebench.compare.read.run import APART, Launch, is_whole_step
 from placebench.logs.timing import STEP
+from placebench.spec.bound import RunPlacement
 from placebench.spec.placement import Role
 from placebench.telemetry.spans import CONTROLLER
 

@@ -7,12 +7,11 @@ newest calibration beside its own run that had the same devices and the same wor
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from placebench.compare.read.run import Run
 from placebench.compare.statistics.estimates import Noise
 from placebench.record.folder import RunFolder, write_json
-from placebench.record.resumptions import recorded_launcher
+from placebench.record.run_file import RunFile
 from placebench.spec.reading import parse_json
 
 
@@ -63,18 +62,19 @@ def find_calibration(run: Run) -> Calibration | None:
     for path in sorted(beside.glob("*/calibration.json"), reverse=True):
         folder = RunFolder(path.parent)
         try:
-            manifest = parse_json(folder.run_file.read_text(encoding="utf-8"))
-            if folder.path.name != run.folder.path.resolve().name and _setting(manifest) == _setting(run.manifest):
+            if folder.path.name == run.folder.path.resolve().name:
+                continue
+            if _setting(RunFile.read(folder.run_file)) == _setting(run.record):
                 return _read(folder)
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a damaged calibration, or one of another version, tells nothing about this run
     return None
 
 
-def _setting(manifest: Mapping[str, Any]) -> tuple[object, ...]:
+def _setting(record: RunFile) -> tuple[object, ...]:
     """What must be the same for noise to be: devices, node by node, launcher, and workload without its seed."""
-    work = {key: value for key, value in manifest["workload"].items() if key not in ("seed", "trace_kernels")}
-    return manifest["devices"], recorded_launcher(manifest), work
+    work = {key: value for key, value in record.workload.items() if key not in ("seed", "trace_kernels")}
+    return record.devices, record.launcher, work
 
 
 def _read(folder: RunFolder) -> Calibration:

@@ -1,7 +1,7 @@
 """A run folder and its launches, finished or not, whose files are read into frames; see `run_reading`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from placebench.compare.read.warmup import find_warmup
 from placebench.errors import UsageError
 from placebench.logs.timing import STEP
 from placebench.record.folder import RunFolder, Status, Trial, read_jsonl
-from placebench.record.resumptions import Resumption
-from placebench.spec.placement import Role
-from placebench.spec.shapes import JobShapes
+from placebench.record.run_file import RunFile
+from placebench.spec.bound import RunPlacement
+from placebench.spec.devices import Device
 from placebench.telemetry.spans import CONTROLLER
 
 SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end", "allocated_bytes", "reserved_bytes")
@@ -25,67 +25,6 @@ KERNEL_TIMES = ("kernel_s", "collective_s", "copy_s", "no_kernel_s", "span_s")
 SAMPLE_COLUMNS = ("mono", "device", "util", "memory_bytes", "power_w")
 POWER_COLUMNS = ("mono", "device", "power_w")
 ENERGY_COLUMNS = ("mono", "device", "energy_j")
-
-
-@dataclass(frozen=True)
-class Device:
-    """One device of the run, with the name people see.
-
-    Attributes:
-        id: `cpu:0`, or a GPU's UUID.
-        label: `cpu:0`, `gpu:0`; with the node in front where the run has several.
-        name: the model.
-        memory_bytes: its memory; None where unknown.
-        is_gpu: whether it is a GPU.
-    """
-
-    id: str
-    label: str
-    name: str
-    memory_bytes: int | None
-    is_gpu: bool
-
-
-@dataclass(frozen=True)
-class RunPlacement:
-    """A placement as the run resolved it.
-
-    Attributes:
-        name: the word the user gave.
-        pools: device ids of each pool.
-        roles: the pool of each role.
-        overlap: what could run side by side.
-        staleness: how many updates the weights that generate may lag behind; 0 is synchronous.
-        inflight_updates: whether engines go on generating while they take new weights.
-        scaling: of replicas, `strong` (the batch of a step stays) or `weak` (that of a device stays); else None.
-        tensor_parallel: devices that share one engine, in place of the workload's; None for the workload's.
-        memory_estimates: the most memory that a device of each pool was expected to use, bytes; of those known.
-    """
-
-    name: str
-    pools: Mapping[str, tuple[str, ...]]
-    roles: Mapping[str, str]
-    overlap: str
-    staleness: int = 0
-    inflight_updates: bool = False
-    scaling: str | None = None
-    tensor_parallel: int | None = None
-    memory_estimates: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Every device allocated, pool by pool."""
-        return tuple(device for devices in self.pools.values() for device in devices)
-
-    @property
-    def has_engines(self) -> bool:
-        """Whether responses are generated in a pool apart from the actor's, by each device or group of them alone."""
-        rollout = self.roles.get(Role.ROLLOUT)
-        return rollout is not None and rollout != self.roles.get(Role.ACTOR, rollout)
-
-    def pool_of(self, device: str) -> str | None:
-        """The pool of a device; None for the controller."""
-        return next((pool for pool, devices in self.pools.items() if device in devices), None)
 
 
 @dataclass(frozen=True)
@@ -262,30 +201,34 @@ class Run:
 
     Attributes:
         folder: where it lies.
-        manifest: `run.json`.
+        record: its `run.json`.
         placements: in the order in which they were given; the others are compared with the first.
-        devices: every device by id.
-        models: shapes of the job's models; None where they are not known.
         launches: all that the run was to have, by round and placement.
-        warmup_steps: first steps that are left out of the numbers of every launch; a launch may have more.
-        steps_before: number of the last step that is in the checkpoint which the launches went on from; else 0.
-        resumptions: the commands by which it was gone on with.
     """
 
     folder: RunFolder
-    manifest: Mapping[str, Any]
+    record: RunFile
     placements: tuple[RunPlacement, ...]
-    devices: Mapping[str, Device]
-    models: JobShapes | None
     launches: tuple[Launch, ...]
-    warmup_steps: int
-    steps_before: int = 0
-    resumptions: tuple[Resumption, ...] = ()
 
     @property
     def name(self) -> str:
         """The run's name, or its folder's where it has none."""
-        return str(self.manifest.get("name") or self.folder.path.name)
+        return self.record.name or self.folder.path.name
+
+    @cached_property
+    def devices(self) -> Mapping[str, Device]:
+        """Every device by id."""
+        return {device.id: device for device in self.record.devices}
+
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        """What people see of each device, by its id: `cpu:0`, `gpu:0`; with the node in front if there are several."""
+        several = len({device.node for device in self.record.devices}) > 1
+        return {
+            device.id: f"{device.node}/{device.kind}:{device.index}" if several else f"{device.kind}:{device.index}"
+            for device in self.record.devices
+        }
 
     def done(self, placement: str) -> tuple[Launch, ...]:
         """The finished launches of a placement, by round: the ones in the numbers."""

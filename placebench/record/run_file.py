@@ -1,0 +1,289 @@
+"""`run.json`: what a run is, on what it ran and how its launches went. Nothing else knows its keys."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
+
+from placebench.errors import UsageError
+from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, write_json
+from placebench.record.parts import ClusterRecord, DeviceRecord, LauncherName, PlacementRecord, Record, plain_error
+from placebench.spec.auto_rounds import AutoRounds, auto_rounds_from
+from placebench.spec.bound import RunPlacement
+from placebench.spec.launchers import RAY
+from placebench.spec.reading import parse_json, refuse_pipe
+from placebench.spec.shapes import PRESETS, JobShapes
+
+
+class Resumption(Record):
+    """One start of a run after its first."""
+
+    started: str
+    """When, ISO 8601."""
+    command: tuple[str, ...]
+
+
+class PlannedPlacement(PlacementRecord):
+    """A placement, and what it was expected to need."""
+
+    memory_estimate_bytes: dict[str, int] = Field(default_factory=dict)
+    """The most memory that a device of each pool was expected to use; of those known."""
+
+
+class LaunchWall(Record):
+    """Where the wall time of a launch went, in seconds; None where it did not come that far."""
+
+    total_s: float
+    """From the first process to the last one gone."""
+    before_steps_s: float | None = None
+    """To the start of the first step: imports, Ray, models."""
+    steps_s: float | None = None
+    """From the start of the first step to the end of the last finished one."""
+    after_steps_s: float | None = None
+    """To the end of the job."""
+    cleanup_s: float
+    """To the end of its sampler and of whatever the job has left."""
+
+
+class LaunchRecord(Record):
+    """How a launch went."""
+
+    round: int
+    placement: str
+    trial: str
+    """Its folder, from the run's."""
+    status: Status
+    wall: LaunchWall
+
+
+class RunWall(Record):
+    """Where the wall time of a run went, in seconds, earlier starts of it included."""
+
+    total_s: float = 0.0
+    launches_s: float = 0.0
+    outside_launches_s: float = 0.0
+
+
+class StartCheckpoint(Record):
+    """The checkpoint that every launch of the run went on from."""
+
+    checkpoint: str
+    """Its folder."""
+    step: int
+    """The last step that is in it."""
+
+
+def _shapes(content: Any) -> JobShapes | None:
+    return content if content is None or isinstance(content, JobShapes) else JobShapes.from_dict(content)
+
+
+def _auto(content: Any) -> AutoRounds | None:
+    return content if isinstance(content, AutoRounds) else auto_rounds_from(content)
+
+
+def _a_list(entries: object) -> object:
+    if not isinstance(entries, list | tuple):
+        raise ValueError(f"resumptions: {entries!r} is no list")
+    return entries
+
+
+class RunFile(Record):
+    """The content of `run.json`; what it does not know is kept as it is."""
+
+    model_config = ConfigDict(extra="allow")
+
+    schema_version: int
+    name: str
+    status: Status
+    command: tuple[str, ...]
+    """The command line that started it."""
+    resumptions: Annotated[tuple[Resumption, ...], BeforeValidator(_a_list)] = ()
+    started: str
+    """When, ISO 8601."""
+    ended: str | None
+    rounds: int
+    calibrates: bool = False
+    """Whether it compares its only placement with itself."""
+    steps: int
+    """The number of a launch's last step."""
+    warmup_steps: int
+    sample_hz: float = 0.0
+    """Device samples a second; 0 for none."""
+    launcher: LauncherName = RAY
+    checkpoint_every: int | None = None
+    """Steps from one checkpoint of a launch to the next; None for none."""
+    resumed_from: StartCheckpoint | None = None
+    workload: dict[str, Any]
+    """As the version that wrote it understood it: see `workload_reading`."""
+    models: Annotated[
+        JobShapes | None,
+        PlainValidator(_shapes),
+        PlainSerializer(lambda shapes: shapes and shapes.to_dict()),
+    ] = None
+    """Shapes of the job's models; None where they are not known."""
+    placements: tuple[PlannedPlacement, ...]
+    """In the order in which they were given."""
+    devices: tuple[DeviceRecord, ...]
+    host: dict[str, Any]
+    """See `devices.host_record`."""
+    cluster: ClusterRecord | None = None
+    """The Ray cluster, or the nodes of a SLURM job, that the devices belong to; None for one host."""
+    versions: dict[str, str | None]
+    """Of what decides over timings; None for a package that was not installed."""
+    git: dict[str, Any] | None
+    """Commit of the source tree that placebench ran from and whether files differed; None when it was none."""
+    order: tuple[tuple[str, ...], ...]
+    """Names of the placements by round."""
+    launches: tuple[LaunchRecord, ...]
+    """Those that have come to an end."""
+    wall: RunWall
+    auto: Annotated[AutoRounds | None, PlainValidator(_auto), PlainSerializer(lambda auto: auto and auto.to_dict())] = (
+        None
+    )
+    """When rounds are added and when that ends; None for a fixed number."""
+    min_effect: float | None = None
+    """Smallest effect of interest, as a fraction; None for the comparison's default."""
+
+    @model_validator(mode="after")
+    def _places_known_devices(self) -> Self:
+        known = {device.id for device in self.devices}
+        for name in (name for one in self.placements for names in one.pools.values() for name in names):
+            if name not in known:
+                raise ValueError(f"device {name!r} of a placement is none of the run's")
+        return self
+
+    @classmethod
+    def parse(cls, content: object) -> "RunFile":
+        """The record of an object of JSON, of this version or an older one.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: it is not such an object; one line says why.
+        """
+        try:
+            return cls.model_validate(_migrated(content))
+        except ValidationError as error:
+            raise plain_error(error) from None
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    @classmethod
+    def read(cls, path: Path) -> "RunFile":
+        """The record of a `run.json`; see `parse`.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return cls.parse(parse_json(path.read_text(encoding="utf-8")))
+
+    def write(self, path: Path) -> None:
+        """Replace the file."""
+        write_json(path, self.model_dump(mode="json"))
+
+    @property
+    def run_placements(self) -> tuple[RunPlacement, ...]:
+        """The placements on their devices."""
+        return tuple(placement.bound_to(self.devices) for placement in self.placements)
+
+    @property
+    def steps_before(self) -> int:
+        """Number of the last step that is in the checkpoint which the launches went on from; else 0."""
+        return self.resumed_from.step if self.resumed_from else 0
+
+    @property
+    def launches_s(self) -> float:
+        """Seconds of all launches so far."""
+        return sum(launch.wall.total_s for launch in self.launches)
+
+    def launches_but(self, round_number: int, placement: str) -> tuple[LaunchRecord, ...]:
+        """All launches but one."""
+        return tuple(one for one in self.launches if (one.round, one.placement) != (round_number, placement))
+
+    def memory_estimates(self, placement: str) -> Mapping[str, int]:
+        """The most memory that a device of each pool of a placement was expected to use, bytes; of those known."""
+        return next((one.memory_estimate_bytes for one in self.placements if one.name == placement), {})
+
+
+def _migrated(content: object) -> object:
+    """What an older version wrote, as this one would have: the shapes of presets, which it did not record."""
+    if not isinstance(content, dict) or "models" in content or not isinstance(content.get("workload"), dict):
+        return content
+    workload = content["workload"]
+    actor = PRESETS.get(workload.get("model"))
+    critic = PRESETS.get(workload.get("critic_model") or workload.get("model"))
+    return content | {"models": JobShapes(actor, critic).to_dict() if actor and critic else None}
+
+
+def recorded_version(content: object) -> int | None:
+    """The version of the schema of an object of JSON; None where it says none, as `run.json` always does."""
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    return version if isinstance(version, int) else None
+
+
+def read_run_file(folder: RunFolder) -> RunFile:
+    """Read the `run.json` of a folder that the user has named.
+
+    Raises:
+        UsageError: there is no such folder, it is not a run's, its schema is newer, or `run.json` is damaged.
+    """
+    refuse_pipe(folder.run_file)
+    try:
+        content = parse_json(folder.run_file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        what = "there is no run.json in it" if folder.path.is_dir() else "there is no such folder"
+        raise UsageError(f"{folder.path}: {what}; name the folder of a run, such as runs/<time>-<name>") from None
+    except NotADirectoryError:
+        raise UsageError(f"{folder.path} is a file; name the folder of a run, such as runs/<time>-<name>") from None
+    except OSError as error:
+        raise UsageError(f"{folder.run_file}: cannot read it: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{folder.run_file}: cannot read it as JSON: {error}") from None
+    version = recorded_version(content)
+    if version is None:
+        raise UsageError(f"{folder.run_file}: it has no schema_version, so it is not a run of placebench")
+    if version > SCHEMA_VERSION:
+        raise UsageError(
+            f"{folder.run_file}: written by a newer placebench (schema {version}, this one reads {SCHEMA_VERSION}):"
+            " upgrade placebench"
+        )
+    try:
+        return RunFile.parse(content)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise UsageError(f"{folder.run_file}: not as placebench writes it: {what}") from None
+
+
+def recorded_status(path: Path) -> str:
+    """The status that a `run.json` says; empty for a damaged one."""
+    return _recorded_text(path, "status")
+
+
+def recorded_start(path: Path) -> str:
+    """When a run was started, by its `run.json`, for a folder may have been renamed; empty for a damaged one."""
+    return _recorded_text(path, "started")
+
+
+def _recorded_text(path: Path, key: str) -> str:
+    try:
+        return str(parse_json(path.read_text(encoding="utf-8"))[key])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def replace_status(path: Path, old: Status, new: Status) -> None:
+    """Write another status into a `run.json` that says the old one, and leave the rest as it is.
+
+    Raises:
+        OSError, ValueError, KeyError: it cannot be read or written, or is damaged.
+    """
+    content = parse_json(path.read_text(encoding="utf-8"))
+    if content["status"] == old:
+        write_json(path, content | {"status": str(new)})

@@ -1,0 +1,32 @@
+"""The house stands as CONTRIBUTING.md says: its script counts no import that runs up or in a circle."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from pages import ROOT
+
+SCRIPT = ROOT / "scripts" / "house.py"
+
+
+def counts(*options: str) -> dict[str, str]:
+    done = subprocess.run([sys.executable, SCRIPT, *options], capture_output=True, text=True, check=True)
+    lines = [line for line in done.stdout.splitlines() if "  " in line]
+    return {name.strip(): value.strip() for name, _, value in (line.partition("  ") for line in lines)}
+
+
+def test_no_import_runs_up_or_in_a_circle() -> None:
+    found = counts()
+    assert int(found["modules"]) > 200
+    assert (found["upward arrows"], found["circles of rooms"], found["circles of modules"]) == ("0", "0", "0")
+
+
+def test_an_import_that_runs_up_is_counted_and_closes_a_circle(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(ROOT / "placebench", tmp_path / "placebench", ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "placebench" / "spec" / "text.py").open("a") as stream:
+        stream.write("\n\ndef planned() -> None:\n    from placebench.plan.plan import make_plan\n")
+    found = counts("--root", str(tmp_path))
+    assert found["upward arrows"] == "1"
+    assert found["circles of rooms"] != "0"
