@@ -64,7 +64,7 @@ def check(
     """
     from placebench.gate.baseline import load_baseline, measured_run
     from placebench.gate.checking import Check, Mismatch, as_chosen, check, join
-    from placebench.gate.output import format_for_github, print_check, verdict, write_json, write_junit
+    from placebench.gate.output import print_check, report_to_github, verdict, write_json, write_junit
     from placebench.gate.sources import read_sources, refuse_twice
 
     refuse_same({"--junit": junit, "--json": json_path})
@@ -98,7 +98,7 @@ def check(
         write_junit(found, junit)
     if json_path:
         write_json(found, json_path)
-    for line in format_for_github(found):
+    for line in report_to_github(found):
         click.echo(line)
     if found.error:
         raise found.error

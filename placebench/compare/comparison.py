@@ -64,7 +64,7 @@ class Comparison:
 
     @property
     def placements_by_run(self) -> Iterator[tuple[RunSide, ...]]:
-        """The same, those of each run together."""
+        """The sides whose spans and samples are known, those of each run together."""
         for home in dict.fromkeys(side.home for side in self.placements):
             yield tuple(side for side in self.placements if side.home == home)
 

@@ -65,7 +65,7 @@ class Baseline(_Kept):
     placements: dict[str, MeasuredPlacement]
 
     def only(self, placement: str) -> "Baseline":
-        """The same with one placement, or none where it lacks it."""
+        """This baseline with one placement, or none where it lacks it."""
         kept = {name: found for name, found in self.placements.items() if name == placement}
         return self.model_copy(update={"placements": kept})
 

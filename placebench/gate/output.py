@@ -1,4 +1,4 @@
-"""What a check tells: a table, JUnit XML, JSON, and a summary and annotations for GitHub."""
+"""What a check says: a table, JUnit XML, JSON, and a summary and annotations for GitHub."""
 
 import json
 import math
@@ -191,7 +191,7 @@ def _work(work: OtherWork) -> dict[str, Any]:
     }
 
 
-def format_for_github(check: Check, environment: Mapping[str, str] = os.environ) -> list[str]:
+def report_to_github(check: Check, environment: Mapping[str, str] = os.environ) -> list[str]:
     """Append to the step's summary where GitHub says where it is; returns annotations, empty off GitHub.
 
     Raises:

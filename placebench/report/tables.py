@@ -65,12 +65,12 @@ def comparison_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[R
 
 
 def controller_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
-    """The same for the phases as the controller saw them."""
+    """The phases of a placement beside the first's, as the controller saw them."""
     return tuple(_row(*pair) for pair in zip(first.controller_view, other.controller_view, strict=True))
 
 
 def part_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
-    """The same for parts of phases and times outside the step."""
+    """Parts of phases and times outside the step of a placement beside the first's."""
     return tuple(_row(*pair) for pair in zip(first.parts, other.parts, strict=True))
 
 

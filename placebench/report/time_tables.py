@@ -83,7 +83,7 @@ def single_path_grid(placement: PlacementSummary) -> Grid:
 
 
 def short_path_grid(grid: Grid) -> Grid:
-    """The same for a narrow page: what lies on the path."""
+    """The table of a path for a narrow page: what lies on the path."""
     return Grid(grid.title, grid.header[:SHORT], tuple(row[:SHORT] for row in grid.rows))
 
 

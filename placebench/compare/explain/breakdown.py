@@ -46,7 +46,7 @@ class PathPart:
 
 @dataclass(frozen=True)
 class PartChange:
-    """The same part in two placements.
+    """A part of the step in two placements.
 
     Attributes:
         first: in the first placement.

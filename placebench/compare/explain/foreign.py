@@ -34,10 +34,10 @@ def other_processes(side: RunSide, launch: Launch, measured: pd.DataFrame) -> It
     """Devices that the job did not have for itself, one line each and kind of evidence.
 
     The sampler starts before the job, so what uses a device at its first reading is another process. Process ids are
-    compared with NVML's own alone, for they may be those of another namespace: one that was there before and still is,
-    or others, for the job has one process on a device. What neither shows is told by memory that the job did not take
-    (`_unexplained`). In any case load is told: over `FOREIGN_LOAD` on the mean of at least `LEAST_READINGS` readings
-    while no phase of the job was on the device.
+    compared with NVML's own alone, for they may be those of another namespace: one that was there before and still
+    is, or others, for the job has one process on a device. What neither shows, memory that the job did not take
+    does (`_unexplained`). In any case load is named: over `FOREIGN_LOAD` on the mean of at least `LEAST_READINGS`
+    readings while no phase of the job was on the device.
 
     Args:
         side: the launch's placement.

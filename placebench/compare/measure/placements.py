@@ -92,7 +92,7 @@ class RunSide(Side):
 
     @cached_property
     def phase_pools(self) -> pd.DataFrame:
-        """The same for each phase and pool.
+        """What the samples of all launches say of each phase on each pool.
 
         Returns:
             One row a phase and pool, in order of appearance: rates, seconds and peaks as in `phase_devices`,
