@@ -17,7 +17,8 @@ from rich.table import Table
 
 from placebench.compare.read.run_reading import load_run
 from placebench.compare.statistics.estimates import Better, LaunchValue, Verdict, compare, control_false_discoveries
-from placebench.logs import Kind, read_run
+from placebench.logs.run import read_run
+from placebench.logs.timing import Kind
 
 DEALT = (2, 3, 5)
 WINDOWS = (10, 20)

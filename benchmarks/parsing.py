@@ -26,7 +26,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from placebench.logs import is_timing, read_log
+from placebench.logs.read import is_timing, read_log
 
 STEP_LINE = re.compile(rb"(?<![\w/])step:([0-9]+) - ")
 METRIC = re.compile(r" - ([^:]+):(?:np\.\w+\()?([^\s)]+)")

@@ -16,12 +16,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from placebench.compare.measure.efficiency import FORWARD, TRAINING, Work
+from placebench.compare.measure.efficiency import Work
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.models import PolicyModel, ValueModel, load_language_model
 from placebench.ppo.passes import actor_loss, critic_loss, log_probs, values
 from placebench.ppo.training import TrainedModel
 from placebench.spec.config import parse_settings
+from placebench.spec.phases import PHASE
 from placebench.spec.shapes import model_shape
 from placebench.spec.workload import Workload
 from placebench.spec.workload_reading import build_workload
@@ -46,8 +47,7 @@ def main(model: str, sequences: int, repeats: int, peak: float, settings: tuple[
     work = Work(shape, shape, epochs=1, shared_by=1, value_bytes=2)
     for name, run in _phases(workload, batch, device).items():
         seconds = _time(run, repeats, device)
-        a_token = work.training_flops if name in TRAINING else work.forward_flops
-        mfu = tokens * a_token({**TRAINING, **FORWARD}[name], length) / seconds / (peak * 1e12)
+        mfu = tokens * work.flops(PHASE[name], length) / seconds / (peak * 1e12)
         print(f"{name:14} {seconds:8.3f} s   {tokens / seconds:10,.0f} tokens/s   MFU {100 * mfu:5.1f} %", flush=True)
     if device.type == "cuda":
         print(f"peak memory    {torch.cuda.max_memory_allocated() / 1e9:8.1f} GB allocated")

@@ -16,9 +16,11 @@ try:
     from placebench.commands.shared import let_everything_be_printed
     from placebench.errors import PlacebenchError, UsageError
     from placebench.host.signals import StopSignals
-    from placebench.logs import FORMATS, Kind, Log, is_timing, launch_names, scan_log
     from placebench.logs.follow import GrowingLog
+    from placebench.logs.read import Log, is_timing, launch_names, scan_log
+    from placebench.logs.registry import FORMATS
     from placebench.logs.run import run_of_logs
+    from placebench.logs.timing import Kind
     from placebench.report import figures
     from placebench.report.style import save_figure
 except ModuleNotFoundError as missing:

@@ -5,7 +5,7 @@ from pathlib import Path
 import log_samples
 from hypothesis import HealthCheck, settings
 
-from placebench.logs import LoggedRun, read_run
+from placebench.logs.run import LoggedRun, read_run
 
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 

@@ -5,6 +5,11 @@ from dataclasses import dataclass
 
 from placebench.compare.statistics.estimates import Better
 from placebench.logs.timing import phase_order
+from placebench.spec.phases import PHASES
+from placebench.spec.placement import Role
+
+# Phases of models whose work is known; the reward may be a function, and what generates is bound by its memory.
+COMPUTING = tuple(phase for phase in PHASES if phase.has_sequences and phase.role not in (Role.ROLLOUT, Role.REWARD))
 
 
 @dataclass(frozen=True)
@@ -88,8 +93,7 @@ def mfu_metric(phase: str, trains: bool) -> Metric:
 
 
 EFFICIENCY = (
-    *(mfu_metric(phase, trains=False) for phase in ("old_log_prob", "ref", "values")),
-    *(mfu_metric(phase, trains=True) for phase in ("update_critic", "update_actor")),
+    *(mfu_metric(phase.name, phase.trains) for phase in COMPUTING),
     MBU,
     WEIGHTS_RATE,
 )

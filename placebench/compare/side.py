@@ -12,7 +12,7 @@ import pandas as pd
 from placebench.compare.metrics import PATH_KEYS, STEP_TIME
 from placebench.compare.statistics.estimates import Estimate, LaunchValue, Ratio, estimate
 from placebench.compare.statistics.work import UnequalWork
-from placebench.logs.facts import Facts
+from placebench.logs.head import Facts
 
 # Seconds that are divided into parts: their parts add up only as means.
 ADDITIVE = ("hidden", "idle", "overlap/", "wait/", "wait_", "not_traced/", "queues/", *PATH_KEYS)

@@ -16,7 +16,7 @@ from placebench.errors import UsageError
 NO_DRIVER_CODES = (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 """Errors of a host that simply has no GPUs: not a fault."""
 
-# Drivers that do not tell their reserve.
+# Drivers that do not report their reserve.
 _NO_VERSION_2_CODES = (
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -41,7 +41,7 @@ class Gpu:
         index: NVML's index.
         uuid: `GPU-…`, the identity.
         name: product name.
-        memory_bytes: memory of the board, without what the driver keeps for itself where it tells how much.
+        memory_bytes: memory of the board, without what the driver keeps for itself where it reports how much.
         pci: PCI bus id.
         is_divided: whether it is in MIG mode: a process then has an instance, whose memory and peaks are smaller.
     """
@@ -150,7 +150,7 @@ def _link(first: tuple[Gpu, Any], second: tuple[Gpu, Any]) -> str | None:
 
 
 def _nvlink_peers(handle: Any) -> list[str | None]:
-    """PCI bus id of what is at the other end of each active NVLink; None where it is not told."""
+    """PCI bus id of what is at the other end of each active NVLink; None where it is not reported."""
     peers: list[str | None] = []
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:

@@ -7,6 +7,10 @@
         owner.json              the run's folder and, while a launch runs, by what its processes are known
 
 A sweep ends only what a record names: see `placebench.host.processes`. Somebody else's Ray is not in any record.
+
+The locks are the kernel's own, by `fcntl`. The package filelock, which uses the same, was tried: a folder that another
+process has removed meanwhile has to be made anew all the same, so that nothing becomes shorter; a waiting process asks
+every 50 ms instead of being woken (six that take turns need four times as long); and every command would import it.
 """
 
 import contextlib

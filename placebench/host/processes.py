@@ -24,15 +24,12 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process that no later one with the same pid is taken for.
-
-    Attributes:
-        pid: process id.
-        create_time: start, seconds since the epoch, as psutil reads it.
-    """
+    """A process that no later one with the same pid is taken for."""
 
     pid: int
+    """Process id."""
     create_time: float
+    """Start, seconds since the epoch, as psutil reads it."""
 
     @classmethod
     def of(cls, pid: int) -> "ProcessId | None":
@@ -45,17 +42,14 @@ class ProcessId:
 
 @dataclass(frozen=True)
 class LaunchMark:
-    """By what the processes of one launch are known.
-
-    Attributes:
-        token: random word in their environment.
-        ray_temp_dir: folder of the launch's own Ray, named on the command lines of its daemons.
-        recorded: processes known by pid, for the case that one has cleaned its environment.
-    """
+    """By what the processes of one launch are known."""
 
     token: str
+    """Random word in their environment."""
     ray_temp_dir: Path
+    """Folder of the launch's own Ray, named on the command lines of its daemons."""
     recorded: tuple[ProcessId, ...] = ()
+    """Processes known by pid, for the case that one has cleaned its environment."""
 
 
 def launch_processes(mark: LaunchMark) -> list[psutil.Process]:

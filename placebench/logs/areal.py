@@ -1,15 +1,12 @@
 """AReaL's console log: `… Train step 3/4670 done.` and a grid of names and values below it."""
 
-import re
-from collections.abc import Iterator
-
-from placebench.logs.console import STEP_SECONDS, CleanLines, StepClock, number_of
-from placebench.logs.formats import Dialect, LogFormat, Trap
-from placebench.logs.table import StepTable
+from placebench.logs.console import STEP_SECONDS, console_log, number_of
+from placebench.logs.formats import Dialect, Trap
+from placebench.logs.step_blocks import BlockLine, StepBlocks
 from placebench.logs.timing import TimingRules
 
-STEP_BYTES = re.compile(rb"Train step [0-9]{1,18}/[0-9]+ done")
-STEP = re.compile(r"Train step ([0-9]{1,18})/[0-9]+ done")
+TITLE = r"Train step ([0-9]{1,18})/[0-9]+ done"
+EDGE = "│"
 GRID_ENDS = ("╘", "╰")
 
 AREAL_DIALECT = Dialect(
@@ -46,36 +43,17 @@ AREAL_DIALECT = Dialect(
 )
 
 
-def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
-    """Put the grids of blocks of whole lines into a table; a grid without its lower edge is cut off."""
-    lines, clock = CleanLines(blocks), StepClock()
-    table.where = lines.where
-    step, metrics, stamped = -1, dict[str, float](), dict[str, float]()
-    begun = 0
-    for line in lines:
-        if found := STEP.search(line):
-            if begun:
-                table.damage(begun)
-            step, metrics, begun = int(found[1]), {}, 0
-            stamped = clock.since_last(step, line)
-        elif step >= 0 and "│" in line:
-            begun = begun or lines.number
-            cells = [cell.strip() for cell in line.split("│")[1:-1]]
-            for name, printed in zip(cells[::2], cells[1::2], strict=False):
-                value = number_of(printed)
-                if name and value is not None:
-                    metrics[name] = value
-        elif begun and any(corner in line for corner in GRID_ENDS):
-            table.add(step, {**metrics, **stamped})
-            metrics, stamped, begun = {}, {}, 0
-    if begun:
-        table.damage(begun)
+def take_grid_line(line: str, metrics: dict[str, float]) -> BlockLine:
+    """Put the names and values between the edges of a line into metrics."""
+    if EDGE in line:
+        cells = [cell.strip() for cell in line.split(EDGE)[1:-1]]
+        for name, printed in zip(cells[::2], cells[1::2], strict=False):
+            value = number_of(printed)
+            if name and value is not None:
+                metrics[name] = value
+        return "row"
+    return "end" if any(corner in line for corner in GRID_ENDS) else "other"
 
 
-AREAL = LogFormat(
-    name="areal",
-    title="console log of AReaL",
-    begins=lambda block: STEP_BYTES.search(block) is not None,
-    read=read_steps,
-    dialect=AREAL_DIALECT,
-)
+GRIDS = StepBlocks(TITLE, dict, take_grid_line, dict, begins_below=True, is_clocked=True, is_placed_at_end=True)
+AREAL = console_log("areal", AREAL_DIALECT, GRIDS.read, begins=TITLE.encode())

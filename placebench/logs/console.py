@@ -1,10 +1,12 @@
-"""What the readers of console logs share: clean lines, Python literals, clocks."""
+"""What the readers of console logs share: clean lines, Python literals, clocks, and steps printed as one dict."""
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 
+from placebench.logs.formats import Dialect, LogFormat
 from placebench.logs.table import StepTable
 
 ANSI = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
@@ -20,6 +22,7 @@ RAY_REPEATED = re.compile(rb"\[repeated [0-9]+x across cluster\].*$")
 
 BARE_NUMBER = r"[-+]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|nan|inf)"
 NUMBER = BARE_NUMBER + r"(?![\w.])"
+WHOLE_NUMBER = re.compile(NUMBER)
 # One `'key': value` of a printed dict; values that are no number are passed over, one without an end is damage.
 PAIR = re.compile(
     r"""\s*(?:'(?P<key>[^'\\\n]*)'|"(?P<key2>[^"\\\n]*)")\s*:\s*"""
@@ -81,11 +84,25 @@ def clean(line: bytes) -> str:
     return line.decode("utf-8", "replace")
 
 
+def console_log(
+    name: str,
+    dialect: Dialect,
+    read: Callable[[Iterator[bytes], StepTable], None],
+    *,
+    begins: bytes,
+    closed: bool = True,
+) -> LogFormat:
+    """The format of a framework's console log, in which a step begins where `begins` is found."""
+    step = re.compile(begins)
+    title = f"console log of {dialect.framework}"
+    return LogFormat(name, title, lambda block: step.search(block) is not None, read, dialect, closed=closed)
+
+
 def number_of(text: str) -> float | None:
     """A printed number, None where it is none."""
     if text in ("True", "False"):
         return float(text == "True")
-    return float(text) if re.fullmatch(NUMBER, text) else None
+    return float(text) if WHOLE_NUMBER.fullmatch(text) else None
 
 
 def numbers_of_dict(text: str, start: int) -> dict[str, float] | None:
@@ -107,27 +124,47 @@ def numbers_of_dict(text: str, start: int) -> dict[str, float] | None:
     return None
 
 
+def found_lines(blocks: Iterator[bytes], table: StepTable, title: str) -> Iterator[re.Match[str]]:
+    """The first match of a regular expression in every line that has one; the table learns where the reading is."""
+    lines = CleanLines(blocks)
+    table.where = lines.where
+    return filter(None, map(re.compile(title).search, lines))
+
+
 def printed_dicts(
-    blocks: Iterator[bytes], table: StepTable, begins: re.Pattern[str]
+    blocks: Iterator[bytes], table: StepTable, title: str
 ) -> Iterator[tuple[re.Match[str], dict[str, float]]]:
-    """The numbers of every printed dict that a line has behind a pattern.
+    """The numbers of every printed dict that a line has behind a title; one without an end is noted as damage.
 
     Args:
         blocks: blocks of whole lines.
-        table: is told where the reading is, and of dicts without an end.
-        begins: matches up to and with the brace that opens the dict.
+        table: learns where the reading is.
+        title: regular expression up to and with the brace that opens the dict.
     """
-    lines = CleanLines(blocks)
-    table.where = lines.where
-    for line in lines:
-        found = begins.search(line)
-        if found is None:
-            continue
-        numbers = numbers_of_dict(line, found.end() - 1)
+    for found in found_lines(blocks, table, title):
+        numbers = numbers_of_dict(found.string, found.end() - 1)
         if numbers is None:
-            table.damage(lines.number)
+            table.damage(table.where())
         else:
             yield found, numbers
+
+
+@dataclass(frozen=True)
+class StepDicts:
+    """How a console log prints the metrics of a step, as one dict in a line."""
+
+    title: str
+    """Regular expression of what stands before the dict, with the brace that opens it; its group is the step."""
+    clock: str | None = None
+    """The metric of the lines whose stamps time the steps; None where all do."""
+
+    def read(self, blocks: Iterator[bytes], table: StepTable) -> None:
+        """Put the steps of blocks of whole lines into a table."""
+        clock = StepClock()
+        for found, metrics in printed_dicts(blocks, table, self.title):
+            step = int(found[1])
+            is_clocked = self.clock is None or self.clock in metrics
+            table.add(step, {**metrics, **(clock.since_last(step, found.string) if is_clocked else {})})
 
 
 class StepClock:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import chain
 
 from placebench.logs.console import number_of
-from placebench.logs.formats import DamagedLogError, LogFormat
-from placebench.logs.table import STEP_LIMIT, StepTable
+from placebench.logs.formats import LogFormat
+from placebench.logs.table import STEP_LIMIT, DamagedLogError, StepTable
 
 # The run's own first: W&B numbers the calls that logged something, one or several a step or one in several steps.
 CALL_NAMES = ("_step", "Step")

@@ -21,15 +21,12 @@ LINES_SHOWN = 5
 
 @dataclass(frozen=True)
 class Flag:
-    """One thing to know.
-
-    Attributes:
-        name: its word in tables and files.
-        text: one line for people.
-    """
+    """One thing to know."""
 
     name: str
+    """The word for it in tables and files."""
     text: str
+    """One line for people."""
 
 
 def trap_flags(dialect: Dialect, names: Iterable[str]) -> tuple[Flag, ...]:
@@ -73,11 +70,11 @@ def clock_flags(frame: pd.DataFrame, timings: pd.DataFrame | None) -> tuple[Flag
     both = clock.merge(whole, on="step")
     if both.empty:
         return ()
-    shown, told = float(np.median(both["value"])), float(np.median(both["seconds"]))
-    if abs(shown - told) <= max(CLOCK_SHARE * told, CLOCK_SECONDS):
+    shown, timed = float(np.median(both["value"])), float(np.median(both["seconds"]))
+    if abs(shown - timed) <= max(CLOCK_SHARE * timed, CLOCK_SECONDS):
         return ()
-    why = "the rest is in no number of it" if shown > told else "steps overlap, or some time is counted twice"
-    return (Flag("clock", f"the log's clock shows {shown:.1f} s a step, its step time {told:.1f} s: {why}"),)
+    why = "the rest is in no number of it" if shown > timed else "steps overlap, or some time is counted twice"
+    return (Flag("clock", f"the log's clock shows {shown:.1f} s a step, its step time {timed:.1f} s: {why}"),)
 
 
 def _restarts(restarts: Sequence[Restart]) -> Flag:

@@ -28,7 +28,7 @@ class GrowingLog:
     Args:
         path: the log, plain text or TensorBoard's events.
         lock: is held while a block is worked on; to be held by whoever looks at `log`.
-        log_format: name of the format; None tells it by the content.
+        log_format: name of the format; None finds it by the content.
         keep: which metrics to keep, by name; None keeps all.
 
     Raises:
@@ -90,7 +90,7 @@ class GrowingLog:
             raise UsageError(f"{self.path}: a packed log does not grow: leave out --follow")
 
     def _follow(self) -> None:
-        """Read until told to stop; a file that has become shorter is another log and read from its start."""
+        """Read until the stop is set; a file that has become shorter is another log and read from its start."""
         try:
             while not self._stop.is_set():
                 self._read_once(StepTable(self._keep))
@@ -109,7 +109,7 @@ class GrowingLog:
         self._log = Log(self.path, found, table)
 
     def _blocks(self) -> Generator[bytes, None, None]:
-        """Whole lines as they come, or bytes of a binary log; ends when told to stop or the file has become shorter."""
+        """Whole lines as they come, or bytes of a binary log; ends at the stop, or when the file is shorter."""
         waiting, position = b"", 0
         with self.path.open("rb") as stream:
             is_binary = False

@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from placebench.logs.table import DamagedLogError, StepTable
+from placebench.logs.table import StepTable
 from placebench.logs.timing import TimingRules
-
-__all__ = ["Count", "DamagedLogError", "Dialect", "LogFormat", "Tokens", "Trap"]
 
 
 class Count(StrEnum):
@@ -24,23 +22,20 @@ class Count(StrEnum):
 
 @dataclass(frozen=True)
 class Tokens:
-    """Where a log has its real tokens, prompts and responses without padding.
-
-    Attributes:
-        metrics: the metric's names, the first that is there counts.
-        count: how it counts.
-        reported: the log's own tokens/s, if it is meant to be tokens / wall step / devices; else None.
-        rollout_apart: regular expression of the metrics of runs whose rollout is on devices of its own, which the
-            reported tokens/s may leave out.
-        ranks_since: regular expression of the metrics that came with the counting of every rank's tokens; in a log
-            without them `TIMES_RANKS` is `STEP`.
-    """
+    """Where a log has its real tokens, prompts and responses without padding."""
 
     metrics: tuple[str, ...]
+    """Names of the metric; the first that is there counts."""
     count: Count
+    """How the metric counts."""
     reported: str | None = None
+    """The log's own tokens/s, if it is meant to be tokens / wall step / devices; else None."""
     rollout_apart: str | None = None
+    """Regular expression of the metrics of runs whose rollout is on devices of its own, which the reported tokens/s may
+    leave out."""
     ranks_since: str | None = None
+    """Regular expression of the metrics that came with the counting of every rank's tokens; in a log without them
+    `TIMES_RANKS` is `STEP`."""
 
     def rollout_is_apart(self, names: Iterable[str]) -> bool:
         """Whether a log with these metrics is of a run whose rollout has devices of its own."""
@@ -56,36 +51,30 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Trap:
-    """A number that a framework reports in a way that misleads; known by name.
-
-    Attributes:
-        name: the word that tables and files show.
-        text: one line: what is wrong with it and what placebench does about it.
-        metrics: regular expression of the metrics that it is about; a log without them does not have the trap.
-    """
+    """A number that a framework reports in a way that misleads; known by name."""
 
     name: str
+    """The word that tables and files show."""
     text: str
+    """One line: what is wrong with it and what placebench does about it."""
     metrics: str
+    """Regular expression of the metrics that the trap is about; a log without them does not have it."""
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """What the metrics of one framework are called and mean, whatever file they stand in.
-
-    Attributes:
-        framework: its name for people.
-        marks: names, or beginnings of names that end in `/`, which only this framework has.
-        timing: what its timing metrics mean.
-        tokens: where it counts tokens; None where it does not.
-        traps: what misleads.
-    """
+    """What the metrics of one framework are called and mean, whatever file they stand in."""
 
     framework: str
+    """The framework's name for people."""
     marks: tuple[str, ...]
+    """Names, or beginnings of names that end in `/`, which only this framework has."""
     timing: TimingRules
+    """What the timing metrics mean."""
     tokens: Tokens | None = None
+    """Where tokens are counted; None where they are not."""
     traps: tuple[Trap, ...] = ()
+    """Numbers that mislead."""
 
     def owns(self, names: Iterable[str]) -> bool:
         """Whether metrics of these names are this framework's."""
@@ -95,23 +84,20 @@ class Dialect:
 
 @dataclass(frozen=True)
 class LogFormat:
-    """One log format.
-
-    Attributes:
-        name: the word that forces it.
-        title: what it is, for messages.
-        begins: whether a step of this format begins in a block of whole lines. What comes before the first such
-            block is never looked at again.
-        read: puts the steps of blocks of whole lines into a table; may raise `DamagedLogError`.
-        dialect: what its metrics mean; None where any framework's metrics may stand in it: the names tell.
-        binary: it has no lines: the blocks are cut anywhere.
-        closed: a step that is cut off cannot be taken for a whole one.
-    """
+    """One log format."""
 
     name: str
+    """The word that forces the format."""
     title: str
+    """What the format is, for messages."""
     begins: Callable[[bytes], bool]
+    """Whether a step of this format begins in a block of whole lines. What comes before the first such block is never
+    looked at again."""
     read: Callable[[Iterator[bytes], StepTable], None]
+    """Puts the steps of blocks of whole lines into a table; may raise `DamagedLogError`."""
     dialect: Dialect | None
+    """What the metrics mean; None where any framework's metrics may stand in it: their names say whose."""
     binary: bool = False
+    """Whether the format has no lines: the blocks are cut anywhere."""
     closed: bool = True
+    """Whether a step that is cut off cannot be taken for a whole one."""

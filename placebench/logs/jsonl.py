@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from placebench.logs.formats import DamagedLogError
-from placebench.logs.table import STEP_LIMIT, StepTable
+from placebench.logs.table import STEP_LIMIT, DamagedLogError, StepTable
 
 JSON_STEP = re.compile(rb'^[ \t]*\{(?=[^\n]*"step"\s*:\s*[0-9])', re.MULTILINE)
 

@@ -1,15 +1,13 @@
 """NeMo-RL's console log: a block a step, `=== Step 2/100 ===` and below it `  • policy_training: 25.05s (37.6%)`."""
 
 import re
-from collections.abc import Iterator
 
-from placebench.logs.console import BARE_NUMBER, NUMBER, CleanLines
-from placebench.logs.formats import Dialect, LogFormat, Trap
-from placebench.logs.table import StepTable
+from placebench.logs.console import BARE_NUMBER, NUMBER, console_log
+from placebench.logs.formats import Dialect, Trap
+from placebench.logs.step_blocks import BlockLine, StepBlocks
 from placebench.logs.timing import TimingRules
 
-STEP_BYTES = re.compile(rb"={5,200} Step [0-9]{1,18}/[0-9]{1,18} ={5}")
-STEP = re.compile(r"={5,200} Step ([0-9]{1,18})/[0-9]{1,18} ={5}")
+TITLE = r"={5,200} Step ([0-9]{1,18})/[0-9]{1,18} ={5}"
 SECONDS = re.compile(rf"^\s*•\s+([^:\s][^:]*):\s+({BARE_NUMBER})s(?:\s+\([-.\d]+%\))?\s*$")
 VALUE = re.compile(rf"^\s*[•-]\s+([^:\s][^:]*):\s+({NUMBER})(?=\s|%|$)")
 TIMING = "timing/train/"
@@ -61,37 +59,15 @@ NEMO_RL_DIALECT = Dialect(
 )
 
 
-def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
-    """Put the blocks of metrics into a table; a block without its total time is cut off."""
-    lines = CleanLines(blocks)
-    step, began, metrics = -1, 0, dict[str, float]()
-
-    def finish() -> None:
-        if TOTAL in metrics:
-            table.add(step, metrics)
-        elif began:
-            table.damage(began)
-
-    table.where = lambda: began
-    for line in lines:
-        if found := STEP.search(line):
-            finish()
-            step, began, metrics = int(found[1]), lines.number, {}
-        elif not began:
-            continue
-        elif found := SECONDS.match(line):
-            name = found[1].strip()
-            metrics[NAMES.get(name, TIMING + name)] = float(found[2])
-        elif found := VALUE.match(line):
-            metrics[found[1].strip()] = float(found[2])
-    finish()
+def take_line(line: str, metrics: dict[str, float]) -> BlockLine:
+    """Put the time or the value of a line into metrics."""
+    if found := SECONDS.match(line):
+        name = found[1].strip()
+        metrics[NAMES.get(name, TIMING + name)] = float(found[2])
+    elif found := VALUE.match(line):
+        metrics[found[1].strip()] = float(found[2])
+    return "row" if found else "other"
 
 
-NEMO_RL = LogFormat(
-    name="nemo-rl",
-    title="console log of NeMo-RL",
-    begins=lambda block: STEP_BYTES.search(block) is not None,
-    read=read_steps,
-    dialect=NEMO_RL_DIALECT,
-    closed=False,
-)
+BLOCKS = StepBlocks(TITLE, dict, take_line, dict, total_metric=TOTAL)
+NEMO_RL = console_log("nemo-rl", NEMO_RL_DIALECT, BLOCKS.read, begins=TITLE.encode(), closed=False)

@@ -1,20 +1,18 @@
 """open-instruct's console log: a panel titled Metrics a step, wide or wrapped at the terminal's width."""
 
 import re
-from collections.abc import Iterator
 
-from placebench.logs.console import CleanLines, number_of
-from placebench.logs.formats import Count, Dialect, LogFormat, Tokens, Trap
-from placebench.logs.table import STEP_LIMIT, StepTable
+from placebench.logs.console import console_log, number_of
+from placebench.logs.formats import Count, Dialect, Tokens, Trap
+from placebench.logs.step_blocks import BlockLine, StepBlocks
 from placebench.logs.timing import Derived, TimingRules
 
-PANEL_BYTES = re.compile("╭(?:─)+ Metrics (?:─)+╮".encode())
-PANEL = re.compile("╭─+ Metrics ─+╮")
+TITLE = "╭(?:─)+ Metrics (?:─)+╮"
 EDGE = "│"
+PANEL_END = "╰"
 CATEGORY = re.compile(r" {1,3}(\S+)(?: +(.*))?$")
 CELL = re.compile(r"(\S+):\s+(\S+)")
 UNNAMED = "other"
-STEP = "training_step"
 # Names that came within a week of the counting of every rank's tokens.
 SINCE_MAY_2026 = r"^time/(?:trainer_waiting_for_data$|generation_waiting_for_trainer$|group_generation_)"
 
@@ -73,28 +71,12 @@ OPEN_INSTRUCT_DIALECT = Dialect(
 )
 
 
-def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
-    """Put the panels of blocks of whole lines into a table; a panel without its lower edge is cut off."""
-    lines = CleanLines(blocks)
-    rows: list[str] = []
-    began, step = 0, -1
-    table.where = lambda: began
-    for line in lines:
-        if PANEL.search(line):
-            if began:
-                table.damage(began)
-            rows, began = [], lines.number
-        elif began and line.count(EDGE) >= 2 and line.rstrip().endswith(EDGE):
-            rows.append(line[line.find(EDGE) + 1 : line.rfind(EDGE)])
-        elif began and "╰" in line:
-            metrics = panel_metrics(rows)
-            number = metrics.get(STEP, step)
-            if metrics and 0 <= number < STEP_LIMIT:
-                step = int(number)
-                table.add(step, metrics)
-            began = 0
-    if began:
-        table.damage(began)
+def take_panel_line(line: str, rows: list[str]) -> BlockLine:
+    """Put what a line has between the panel's edges into its rows."""
+    if line.count(EDGE) >= 2 and line.rstrip().endswith(EDGE):
+        rows.append(line[line.find(EDGE) + 1 : line.rfind(EDGE)])
+        return "row"
+    return "end" if PANEL_END in line else "other"
 
 
 def panel_metrics(rows: list[str]) -> dict[str, float]:
@@ -116,10 +98,5 @@ def panel_metrics(rows: list[str]) -> dict[str, float]:
     return metrics
 
 
-OPEN_INSTRUCT = LogFormat(
-    name="open-instruct",
-    title="console log of open-instruct",
-    begins=lambda block: PANEL_BYTES.search(block) is not None,
-    read=read_steps,
-    dialect=OPEN_INSTRUCT_DIALECT,
-)
+PANELS = StepBlocks(TITLE, list, take_panel_line, panel_metrics, step_metric="training_step")
+OPEN_INSTRUCT = console_log("open-instruct", OPEN_INSTRUCT_DIALECT, PANELS.read, begins=TITLE.encode())

@@ -4,14 +4,14 @@ import json
 import re
 from collections.abc import Iterator
 
-from placebench.logs.console import BARE_NUMBER, CleanLines, StepClock
+from placebench.logs.console import BARE_NUMBER, StepClock, console_log, found_lines
 from placebench.logs.formats import Dialect, LogFormat, Trap
 from placebench.logs.jsonl import JSON_STEP, read_objects
 from placebench.logs.table import StepTable
 from placebench.logs.timing import TimingRules
 
-STEP_BYTES = re.compile(rb"\bStep [0-9]{1,18} \| +(?:Time: *)?[0-9][0-9.]*(?:ms|[smhd])\b")
-STEP = re.compile(r"\bStep ([0-9]{1,18}) \| +(?:Time: *)?((?:[0-9.]+(?:ms|[smhd])\s*)+)\|?(.*)$")
+BEGINS = rb"\bStep [0-9]{1,18} \| +(?:Time: *)?[0-9][0-9.]*(?:ms|[smhd])\b"
+TITLE = r"\bStep ([0-9]{1,18}) \| +(?:Time: *)?((?:[0-9.]+(?:ms|[smhd])\s*)+)\|?(.*)$"
 DURATION = re.compile(r"([0-9]+\.?[0-9]*)(ms|[smhd])")
 FIELD = re.compile(rf"\s*([A-Z][\w .()-]*?):?\s+({BARE_NUMBER})(?=[\s%/]|$)")
 MAX_FIELD = 200
@@ -52,12 +52,8 @@ def read_console(blocks: Iterator[bytes], table: StepTable) -> None:
     The orchestrator's lines have a reward; their time is `orchestrator/time/step`, so that both logs of a run can be
     read together.
     """
-    lines, clock = CleanLines(blocks), StepClock()
-    table.where = lines.where
-    for line in lines:
-        found = STEP.search(line)
-        if found is None:
-            continue
+    clock = StepClock()
+    for found in found_lines(blocks, table, TITLE):
         step = int(found[1])
         orchestrator = "Reward" in found[3]
         metrics = {"orchestrator/time/step" if orchestrator else "time/step": _seconds(found[2])}
@@ -65,7 +61,7 @@ def read_console(blocks: Iterator[bytes], table: StepTable) -> None:
             if len(field) < MAX_FIELD and (pair := FIELD.match(field)):
                 label = pair[1].rstrip(". ")
                 metrics[NAMES.get(label, label.lower().replace(" ", "_").replace("._", "_"))] = float(pair[2])
-        table.add(step, {**metrics, **({} if orchestrator else clock.since_last(step, line))})
+        table.add(step, {**metrics, **({} if orchestrator else clock.since_last(step, found.string))})
 
 
 def _seconds(duration: str) -> float:
@@ -85,14 +81,7 @@ def is_flat_step(block: bytes) -> bool:
     return False
 
 
-PRIME_RL = LogFormat(
-    name="prime-rl",
-    title="console log of prime-rl",
-    begins=lambda block: STEP_BYTES.search(block) is not None,
-    read=read_console,
-    dialect=PRIME_RL_DIALECT,
-    closed=False,
-)
+PRIME_RL = console_log("prime-rl", PRIME_RL_DIALECT, read_console, begins=BEGINS, closed=False)
 FLAT_JSONL = LogFormat(
     name="jsonl",
     title="JSONL with a step and metrics side by side (prime-rl's metrics.jsonl)",

@@ -1,4 +1,4 @@
-"""Reading logs: from a path to a tidy frame, the format told by the content or forced by its name."""
+"""Reading logs: from a path to a tidy frame, the format found by the content or forced by its name."""
 
 import re
 from codecs import BOM_UTF8
@@ -11,10 +11,10 @@ import pandas as pd
 
 from placebench.errors import UsageError
 from placebench.logs.flags import Flag, table_flags, trap_flags
-from placebench.logs.formats import DamagedLogError, Dialect, LogFormat
+from placebench.logs.formats import Dialect, LogFormat
 from placebench.logs.registry import DIALECTS, FORMATS, dialect_of, format_named, format_of
 from placebench.logs.source import Survey, whole_lines
-from placebench.logs.table import StepTable
+from placebench.logs.table import DamagedLogError, StepTable
 from placebench.logs.tensorboard import TENSORBOARD
 from placebench.logs.timing import found_instead, timing_frame
 
@@ -24,17 +24,14 @@ EVENT_FILE = re.compile(r"events\.out\.tfevents\.([0-9]{1,18})")
 
 @dataclass(frozen=True)
 class Log:
-    """What was read from one file, or from a folder of event files.
-
-    Attributes:
-        path: the file, or the folder.
-        format: its format.
-        table: its steps and metrics.
-    """
+    """What was read from one file, or from a folder of event files."""
 
     path: Path
+    """The file, or the folder."""
     format: LogFormat
+    """The format of the log."""
     table: StepTable
+    """Steps and metrics of the log."""
 
     @property
     def dialect(self) -> Dialect:
@@ -72,7 +69,7 @@ def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str],
     Args:
         path: a log, plain, gzip or zstd; or a folder, which stands for the TensorBoard event files in it. They are one
             log, in the order of their times: what a later one does again is undone in those before.
-        log_format: name of the format; None tells it by the content.
+        log_format: name of the format; None finds it by the content.
         keep: which metrics to keep, by name; None keeps all.
 
     Raises:
@@ -132,7 +129,7 @@ def fill_table(
         path: the log, for messages.
         blocks: its content, as `whole_lines` gives it.
         table: what to fill.
-        wanted: the format; None tells it by the content.
+        wanted: the format; None finds it by the content.
         on_format: is called with the format before the first step is read.
 
     Returns:
@@ -180,7 +177,7 @@ def read_log(
     Args:
         path: a log, plain, gzip or zstd.
         launch: what to call it in the frame; the file's name without its suffix by default.
-        log_format: name of the format; None tells it by the content.
+        log_format: name of the format; None finds it by the content.
         keep: which metrics to keep, by name; None keeps all.
 
     Returns:
@@ -204,7 +201,7 @@ def read_timings(path: Path, *, launch: str | None = None, log_format: str | Non
 
 
 def launch_names(paths: Sequence[Path]) -> tuple[str, ...]:
-    """A short name for each log: the file's name, with as many folders, or its suffix, as tell them apart."""
+    """A short name for each log: the file's name, with as many folders, or its suffix, as distinguish them."""
     stems = [
         (*path.parent.parts, path.name.removesuffix(".gz").removesuffix(".zst").rsplit(".", 1)[0] or path.name)
         for path in paths

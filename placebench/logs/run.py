@@ -1,4 +1,4 @@
-"""One launch as its logs tell it: one file or several of one run, with what its numbers mean and what to mind."""
+"""One launch as its logs show it: one file or several of one run, with what its numbers mean and what to mind."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 
 from placebench.errors import UsageError
-from placebench.logs.facts import DEVICES, ROLLOUT_DEVICES, Facts, head_facts
 from placebench.logs.flags import Flag, clock_flags, table_flags, trap_flags
 from placebench.logs.formats import Count, Dialect
+from placebench.logs.head import DEVICES, ROLLOUT_DEVICES, Facts, head_facts
 from placebench.logs.read import Log, launch_names, scan_log
 from placebench.logs.registry import UNKNOWN_DIALECT
 from placebench.logs.throughput import reported_devices, throughput_frame
@@ -22,29 +22,26 @@ SAME_ABSOLUTE = 0.005
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """One launch, read from its logs.
-
-    Attributes:
-        name: what it is called in tables.
-        logs: the files.
-        dialect: what the names mean.
-        frame: columns launch, step, metric, value.
-        timings: columns launch, step, phase, seconds, kind, as `timing_frame` gives them; None where there are none.
-        throughput: as `throughput_frame` gives it.
-        flags: what to mind.
-        head: what stands before the steps, as `head_facts` gives it.
-        rollout_apart: the rollout had devices of its own, as far as the log shows.
-    """
+    """One launch, read from its logs."""
 
     name: str
+    """Name of the launch in tables."""
     logs: tuple[Log, ...]
+    """The launch's files, read."""
     dialect: Dialect
+    """What the names of the metrics mean."""
     frame: pd.DataFrame
+    """Metrics: columns launch, step, metric, value."""
     timings: pd.DataFrame | None
+    """Timings: columns launch, step, phase, seconds, kind, as `timing_frame` gives them; None where there are none."""
     throughput: pd.DataFrame
+    """Throughput, as `throughput_frame` gives it."""
     flags: tuple[Flag, ...]
+    """What a reader of the numbers must know."""
     head: Facts
+    """What stands before the steps, as `head_facts` gives it."""
     rollout_apart: bool
+    """Whether the rollout had devices of its own, as far as the log shows."""
 
 
 def read_run(
@@ -62,7 +59,7 @@ def read_run(
         paths: the launch's files, as `scan_log` takes them. Where two have the same step and metric, the one named
             first counts.
         name: what to call it; the first file's name by default.
-        log_format: name of the format of all files; None tells each by its content.
+        log_format: name of the format of all files; None finds that of each by its content.
         devices: all devices allocated to the run, for tokens/s/device.
         learner_ranks: number of learner ranks, for frameworks that multiply token counts by it.
         keep: which metrics to keep, by name; None keeps all.

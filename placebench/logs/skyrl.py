@@ -1,15 +1,14 @@
 """SkyRL's console log: `… - Step 3: ` and the metrics of the step below it, one a line, as `pprint` shows a dict."""
 
-import re
-from collections.abc import Iterator
+import math
 
-from placebench.logs.console import PAIR, CleanLines, StepClock, number_of, numbers_of_dict
-from placebench.logs.formats import Dialect, LogFormat, Trap
-from placebench.logs.table import StepTable
+from placebench.logs.console import PAIR, console_log, number_of, numbers_of_dict
+from placebench.logs.formats import Dialect, Trap
+from placebench.logs.step_blocks import BlockLine, StepBlocks
 from placebench.logs.timing import TimingRules
 
-STEP_BYTES = re.compile(rb"Step [0-9]{1,18}: ?\r?\n[^\n]{0,80}\{'")
-STEP = re.compile(r"(?:^|[\s-])Step ([0-9]{1,18}):\s*$")
+BEGINS = rb"Step [0-9]{1,18}: ?\r?\n[^\n]{0,80}\{'"
+TITLE = r"(?:^|[\s-])Step ([0-9]{1,18}):\s*$"
 
 SKYRL_DIALECT = Dialect(
     framework="SkyRL",
@@ -41,38 +40,20 @@ SKYRL_DIALECT = Dialect(
 )
 
 
-def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
-    """Put the blocks of metrics into a table; lines of others in between are passed over.
-
-    A dict that fits into one line is printed in one.
-    """
-    lines, clock = CleanLines(blocks), StepClock()
-    table.where = lines.where
-    step, began, metrics, stamped = -1, 0, dict[str, float](), dict[str, float]()
-    for line in lines:
-        if found := STEP.search(line):
-            if began:
-                table.damage(began)
-            step, began, metrics = int(found[1]), lines.number, {}
-            stamped = clock.since_last(step, line)
-        elif began and line.startswith("{") and (numbers := numbers_of_dict(line, 0)) is not None:
-            table.add(step, {**numbers, **stamped})
-            began = 0
-        elif began and (pair := PAIR.fullmatch(line.rstrip().removeprefix("{"))):
-            if pair["number"] is not None:
-                value = number_of(pair["number"])
-                metrics[pair["key"] or pair["key2"] or ""] = float("nan") if value is None else value
-            if pair["end"] == "}":
-                table.add(step, {**metrics, **stamped})
-                began = 0
-    if began:
-        table.damage(began)
+def take_dict_line(line: str, metrics: dict[str, float]) -> BlockLine:
+    """Put a line of a printed dict into metrics; one that fits into one line is printed in one."""
+    if line.startswith("{") and (numbers := numbers_of_dict(line, 0)) is not None:
+        metrics.clear()
+        metrics.update(numbers)
+        return "end"
+    pair = PAIR.fullmatch(line.rstrip().removeprefix("{"))
+    if pair is None:
+        return "other"
+    if pair["number"] is not None:
+        value = number_of(pair["number"])
+        metrics[pair["key"] or pair["key2"] or ""] = math.nan if value is None else value
+    return "end" if pair["end"] == "}" else "row"
 
 
-SKYRL = LogFormat(
-    name="skyrl",
-    title="console log of SkyRL",
-    begins=lambda block: STEP_BYTES.search(block) is not None,
-    read=read_steps,
-    dialect=SKYRL_DIALECT,
-)
+DICTS = StepBlocks(TITLE, dict, take_dict_line, dict, is_clocked=True, is_placed_at_end=True)
+SKYRL = console_log("skyrl", SKYRL_DIALECT, DICTS.read, begins=BEGINS)

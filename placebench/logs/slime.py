@@ -5,16 +5,14 @@ count training steps, of which a rollout can have several, and are left out.
 """
 
 import re
-from collections.abc import Iterator
 
-from placebench.logs.console import StepClock, printed_dicts
-from placebench.logs.formats import Dialect, LogFormat, Trap
-from placebench.logs.table import StepTable
+from placebench.logs.console import StepDicts, console_log
+from placebench.logs.formats import Dialect, Trap
 from placebench.logs.timing import TimingRules
 
-STEP_BYTES = re.compile(rb"\b(?:perf|rollout) [0-9]{1,18}: \{'(?:perf|rollout)/")
-STEP = re.compile(r"\b(?:perf|rollout|eval) ([0-9]{1,18}): \{")
-TRAINER = "perf/step_time"
+BEGINS = rb"\b(?:perf|rollout) [0-9]{1,18}: \{'(?:perf|rollout)/"
+# Only the trainer's lines have the step's time.
+STEPS = StepDicts(r"\b(?:perf|rollout|eval) ([0-9]{1,18}): \{", clock="perf/step_time")
 
 SLIME_DIALECT = Dialect(
     framework="slime",
@@ -50,20 +48,4 @@ SLIME_DIALECT = Dialect(
         ),
     ),
 )
-
-
-def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
-    """Put the `perf`, `rollout` and `eval` lines of blocks of whole lines into a table."""
-    clock = StepClock()
-    for found, metrics in printed_dicts(blocks, table, STEP):
-        step = int(found[1])
-        table.add(step, {**metrics, **(clock.since_last(step, found.string) if TRAINER in metrics else {})})
-
-
-SLIME = LogFormat(
-    name="slime",
-    title="console log of slime",
-    begins=lambda block: STEP_BYTES.search(block) is not None,
-    read=read_steps,
-    dialect=SLIME_DIALECT,
-)
+SLIME = console_log("slime", SLIME_DIALECT, STEPS.read, begins=BEGINS)

@@ -31,7 +31,7 @@ def whole_lines(
 
     Args:
         path: the file, which may be a pipe.
-        is_binary: tells from the first bytes whether the file is binary.
+        is_binary: whether the file is binary, by its first bytes.
         on_open_end: is called when the last line has no line end.
 
     Raises:

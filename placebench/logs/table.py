@@ -30,36 +30,30 @@ class DamagedLogError(Exception):
 
 @dataclass(frozen=True)
 class Restart:
-    """A step that was done again with other values: the run went on from a checkpoint, or from the start.
-
-    Attributes:
-        step: the first step that was done again.
-        line: its line number in the file, 0 where the format has no lines.
-        order: step lines read before it.
-    """
+    """A step that was done again with other values: the run went on from a checkpoint, or from the start."""
 
     step: int
+    """The first step that was done again."""
     line: int
+    """Line number of that step in the file, 0 where the format has no lines."""
     order: int
+    """Step lines read before the restart."""
 
 
 @dataclass
 class Layout:
-    """The rows of all step lines that have the same metrics in the same order.
-
-    Attributes:
-        kept: which of the line's metrics are stored, by position.
-        metrics: number of each stored metric in the table.
-        steps: step of each row.
-        order: when each row was read last, counted in step lines.
-        values: the stored values, row after row.
-    """
+    """The rows of all step lines that have the same metrics in the same order."""
 
     kept: tuple[int, ...]
+    """Which of the line's metrics are stored, by position."""
     metrics: npt.NDArray[np.int32]
+    """Number of each stored metric in the table."""
     steps: array[int] = field(default_factory=lambda: array("q"))
+    """Step of each row."""
     order: array[int] = field(default_factory=lambda: array("q"))
+    """When each row was read last, counted in step lines."""
     values: array[float] = field(default_factory=lambda: array("d"))
+    """The stored values, row after row."""
     rows: dict[int, int] = field(default_factory=dict)
 
 
@@ -169,7 +163,7 @@ class StepTable:
             self.damaged.append(line)
 
     def _look_back(self, layout: Layout, step: int, values: list[float]) -> None:
-        """Tell a step printed twice, one out of order and a restart from each other."""
+        """Distinguish a step printed twice, one out of order and a restart."""
         begin = self._begin(step)
         seen = [
             (other, row)

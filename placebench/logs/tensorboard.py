@@ -8,8 +8,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from placebench.logs.formats import DamagedLogError, LogFormat
-from placebench.logs.table import STEP_LIMIT, StepTable
+from placebench.logs.formats import LogFormat
+from placebench.logs.table import STEP_LIMIT, DamagedLogError, StepTable
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from placebench.errors import UsageError
-from placebench.spec.stepgraph import PHASE_ORDER
+from placebench.spec.phases import PHASE_ORDER
 
 STEP = "step"
 UNATTRIBUTED = "unattributed"
@@ -44,55 +44,49 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Derived:
-    """A phase that the log does not time itself, computed from those that it does.
-
-    Attributes:
-        phase: its name; replaces a phase of that name.
-        base: the phase that it is computed from; without it there is none.
-        minus: taken off the base, those that are there.
-        minus_inside: the same in a launch where the base and they exceed the step together, and so overlap.
-    """
+    """A phase that the log does not time itself, computed from those that it does."""
 
     phase: str
+    """Name of the phase; replaces a phase of that name."""
     base: str
+    """The phase that it is computed from; without it there is none."""
     minus: tuple[str, ...] = ()
+    """Phases taken off the base, those that are there."""
     minus_inside: tuple[str, ...] = ()
+    """Phases taken off too in a launch where the base and they exceed the step together, and so overlap."""
 
 
 @dataclass(frozen=True)
 class TimingRules:
-    """What the timing metrics of a log format mean.
-
-    Attributes:
-        prefixes: what a timing metric's name begins with; where a step has a phase under two, the first counts.
-        details: names that are part of a phase, or no phase. So is every name with a slash, which tells about
-            something inside another timing: `agent_loop/slowest/…`, `generation_timing/max`.
-        beside: names that run beside the step by construction, whatever the sums say.
-        movable: names that lie inside the step in some versions and outside in others; the log shows which. A 0 of
-            them says that there was none in the step.
-        overlapping: phases may run side by side without a sum that shows it, so step - sum(phases) means nothing.
-        not_seconds: counts and ratios that stand under the prefix.
-        suffix: what a timing metric's name ends with; it is no part of the phase's name.
-        exact: timing metrics whose names have no prefix, with their phases.
-        phases: placebench's names of phases that mean the same under another name, by the log's name.
-        containers: phases that other phases are parts of: where a part is there, the container is a detail.
-        derived: phases that are computed from others.
-        step_is_sum: the step's time may be the mere sum of the phases: where it is, no unattributed time is known;
-            where it is not, the phases overlap.
-    """
+    """What the timing metrics of a log format mean."""
 
     prefixes: tuple[str, ...]
+    """What a timing metric's name begins with; where a step has a phase under two, the first counts."""
     details: frozenset[str] = frozenset()
+    """Names that are part of a phase, or no phase. So is every name with a slash, which is of something inside another
+    timing: `agent_loop/slowest/…`, `generation_timing/max`."""
     beside: frozenset[str] = frozenset()
+    """Names that run beside the step by construction, whatever the sums say."""
     movable: tuple[str, ...] = ()
+    """Names that lie inside the step in some versions and outside in others; the log shows which. A 0 of them says that
+    there was none in the step."""
     overlapping: bool = False
+    """Whether phases may run side by side without a sum that shows it, so step - sum(phases) means nothing."""
     not_seconds: re.Pattern[str] | None = None
+    """Counts and ratios that stand under the prefix."""
     suffix: str = ""
+    """What a timing metric's name ends with; it is no part of the phase's name."""
     exact: Mapping[str, str] = field(default_factory=dict)
+    """Timing metrics whose names have no prefix, with their phases."""
     phases: Mapping[str, str] = field(default_factory=dict)
+    """Names that placebench has for phases that mean the same under another name, by the log's name."""
     containers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Phases that other phases are parts of: where a part is there, the container is a detail."""
     derived: tuple[Derived, ...] = ()
+    """Phases that are computed from others."""
     step_is_sum: bool = False
+    """Whether the step's time may be the mere sum of the phases: where it is, no unattributed time is known; where it
+    is not, the phases overlap."""
 
     def is_timing(self, metric: str) -> bool:
         """Whether a metric is a timing; the filter to read a log with when only timings are wanted."""

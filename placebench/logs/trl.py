@@ -5,19 +5,18 @@ A printed dict carries no step, so the lines are counted; where the epoch goes b
 
 import json
 import math
-import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
-from placebench.logs.console import CARRIED, printed_dicts
-from placebench.logs.formats import Count, DamagedLogError, Dialect, LogFormat, Tokens, Trap
+from placebench.logs.console import CARRIED, console_log, printed_dicts
+from placebench.logs.formats import Count, Dialect, LogFormat, Tokens, Trap
 from placebench.logs.jsonl import json_number
-from placebench.logs.table import STEP_LIMIT, StepTable
+from placebench.logs.table import STEP_LIMIT, DamagedLogError, StepTable
 from placebench.logs.timing import TimingRules
 
 FIRST_KEYS = "loss|grad_norm|learning_rate|num_tokens|reward|objective/kl|eps|perf/step_s|step_time"
-STEP_BYTES = re.compile(rb"(?:^" + CARRIED + rb"|\r|\])[ \t]*\{'(?:" + FIRST_KEYS.encode() + rb")': ", re.MULTILINE)
-STEP = re.compile(rf"(?:^|\])\s*\{{(?='(?:{FIRST_KEYS}|train_runtime)': )")
+BEGINS = rb"(?m)(?:^" + CARRIED + rb"|\r|\])[ \t]*\{'(?:" + FIRST_KEYS.encode() + rb")': "
+TITLE = rf"(?:^|\])\s*\{{(?='(?:{FIRST_KEYS}|train_runtime)': )"
 LAST_LINE = "train_runtime"
 HISTORY = b'"log_history"'
 MAX_STATE_BYTES = 1 << 29
@@ -65,7 +64,7 @@ def read_console(blocks: Iterator[bytes], table: StepTable) -> None:
     epochs: list[float] = []
     seconds: list[float] = []
     table.steps_per_number = None
-    for _, metrics in printed_dicts(blocks, table, STEP):
+    for _, metrics in printed_dicts(blocks, table, TITLE):
         if LAST_LINE in metrics:
             table.summary.update(metrics)
             table.steps_per_number = steps_per_line(epochs[-len(seconds) :], seconds, metrics)
@@ -142,13 +141,7 @@ def read_state(blocks: Iterator[bytes], table: StepTable) -> None:
                 table.add(step, kept)
 
 
-TRL = LogFormat(
-    name="trl",
-    title="console log of TRL",
-    begins=lambda block: STEP_BYTES.search(block) is not None,
-    read=read_console,
-    dialect=TRL_DIALECT,
-)
+TRL = console_log("trl", TRL_DIALECT, read_console, begins=BEGINS)
 TRL_STATE = LogFormat(
     name="trl-state",
     title="trainer_state.json of TRL",

@@ -34,7 +34,7 @@ METRIC_AND_MORE = re.compile(rb"(?P<key>[^\s:].*?)" + VALUE + rb"(?![.0-9_])(?=.
 # Text of another process at the end of a step line: a colour code, a progress bar, a Ray prefix or Ray's count.
 GLUED = re.compile(rb"\x1b|\r|\([\w.:]+ pid=[0-9]+|\s\[repeated [0-9]+x ")
 
-# Where the rest of a torn line is looked for, and how many lines are kept until they can be told from whole ones.
+# Where the rest of a torn line is looked for, and how many lines are kept until it shows whether they are whole.
 REST_BYTES = 1 << 14
 DOUBTS = 64
 
@@ -91,27 +91,24 @@ class _Waiting(NamedTuple):
 
 @dataclass
 class _Doubt:
-    """A step line that may be torn apart: another process wrote into it, or it came in two parts.
-
-    Attributes:
-        layout: of its metrics.
-        step: its step.
-        names: its metrics as printed.
-        rest: what stands behind the last of them, without another process's text.
-        behind: the text between it and the next step line.
-        is_open: the text behind it goes on in the next block.
-        place: where it stands in its block.
-        line: its number, once its block is done.
-    """
+    """A step line that may be torn apart: another process wrote into it, or it came in two parts."""
 
     layout: Layout
+    """Layout of the line's metrics."""
     step: int
+    """Step of the line."""
     names: tuple[bytes, ...]
+    """Names of the metrics, as printed."""
     rest: bytes
+    """What stands behind the last of them, without another process's text."""
     behind: bytes
+    """The text between the line and the next step line."""
     is_open: bool
+    """Whether the text behind goes on in the next block."""
     place: int
+    """Where the line stands in its block."""
     line: int | None = None
+    """Number of the line, once its block is done."""
 
     def is_torn(self, layouts: list[tuple[bytes, ...]]) -> bool:
         """Whether it ends within a line of one of the layouts, and the text that follows says so."""
@@ -240,7 +237,7 @@ class _Reader:
         return end
 
     def settle(self) -> None:
-        """Leave out the lines of a block that have turned out to be torn; what cannot be told yet waits."""
+        """Leave out the lines of a block that have turned out to be torn; what may still be either waits."""
         waiting = []
         for doubt in self._doubts:
             is_torn = doubt.is_torn(self._learned)

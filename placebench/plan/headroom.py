@@ -8,9 +8,9 @@ from math import lcm
 from typing import TYPE_CHECKING, Any, get_args
 
 from placebench.errors import Reasons
-from placebench.predict.engine_memory import EngineMemory
-from placebench.predict.fitting import Shortfall, engine_memory, pool_estimates, shortfalls
-from placebench.predict.memory import MemoryEstimate
+from placebench.predict.memory.engine import EngineMemory
+from placebench.predict.memory.estimate import MemoryEstimate
+from placebench.predict.memory.fitting import Shortfall, engine_memory, pool_estimates, shortfalls
 from placebench.spec.config import merge, nest
 from placebench.spec.devices import Device
 from placebench.spec.placed import placed_workload

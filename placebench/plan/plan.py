@@ -11,9 +11,9 @@ from placebench.host.devices import discover, sharing_note
 from placebench.plan import checks, headroom
 from placebench.plan.request import DEFAULT_PLACEMENTS, RunRequest
 from placebench.plan.rounds import auto_rounds, planned_rounds
-from placebench.predict import fitting
 from placebench.predict.expectation import Expectation, expect_from_arithmetic, expect_from_runs, reachable_flops
-from placebench.predict.memory import MemoryEstimate
+from placebench.predict.memory import fitting
+from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.record.checkpoints import Checkpoint, changes, checkpoint_bytes, differences, read_checkpoint
 from placebench.record.folder import RunFolder
 from placebench.sessions.ray_cluster.discovery import DEFAULT_PLACEMENT_TIMEOUT_S, Cluster, discover_cluster

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from placebench.plan.plan import Plan
-from placebench.predict.fitting import describe_memory
+from placebench.predict.memory.fitting import describe_memory
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.launchers import RAY

@@ -71,7 +71,7 @@ def group_advantages(rewards: Table, mask: Mask, group_size: int, *, by_std: boo
 
 
 def whiten(table: Table, mask: Mask, *, shift_mean: bool = True) -> Table:
-    """Scale to unit variance over the masked entries of the whole batch, and to mean 0 unless told to keep it.
+    """Scale to unit variance over the masked entries of the whole batch, and to mean 0 unless it is to be kept.
 
     The variance is that of the n entries themselves, divided by n.
     """

@@ -18,21 +18,18 @@ Kind = TypeVar("Kind", bound=np.generic)
 
 @dataclass(frozen=True)
 class SequenceBatch:
-    """Prompts with their responses, back to back.
-
-    Attributes:
-        tokens: int32 [sum of prompt and response lengths], each prompt followed by its response.
-        prompt_lengths: int32 [sequences].
-        response_lengths: int32 [sequences], each at least 1 (the end-of-sequence token counts).
-        per_token: named arrays [sum of response lengths], one value per response token.
-        per_sequence: named arrays [sequences].
-    """
+    """Prompts with their responses, back to back."""
 
     tokens: NDArray[np.int32]
+    """Each prompt followed by its response, int32 [sum of prompt and response lengths]."""
     prompt_lengths: NDArray[np.int32]
+    """Tokens of each prompt, int32 [sequences]."""
     response_lengths: NDArray[np.int32]
+    """Tokens of each response, int32 [sequences]; at least 1, as the end-of-sequence token counts."""
     per_token: Mapping[str, Array] = field(default_factory=dict)
+    """Fields with one value a response token, each [sum of response lengths], by name."""
     per_sequence: Mapping[str, Array] = field(default_factory=dict)
+    """Fields with one value a sequence, each [sequences], by name."""
 
     def __len__(self) -> int:
         return len(self.prompt_lengths)

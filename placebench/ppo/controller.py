@@ -10,15 +10,16 @@ from typing import Any
 
 from placebench.ppo.engine_pool import EnginePool
 from placebench.ppo.generation import Generation
-from placebench.ppo.metrics import PhaseTimes
+from placebench.ppo.metrics import PhaseIntervals
 from placebench.ppo.rollout.gauges import Gauges
 from placebench.ppo.rollout.queues import lag
 from placebench.ppo.running import Running, RunningWork
 from placebench.ppo.step_data import StepData, StepState
 from placebench.record.checkpoints import Checkpoint
 from placebench.sessions.base import Calls
+from placebench.spec.phases import Phase
 from placebench.spec.placement import Placement, Role
-from placebench.spec.stepgraph import Phase, ready_phases, step_graph
+from placebench.spec.stepgraph import ready_phases, step_graph
 from placebench.spec.workload import Workload
 from placebench.tasks.rewards import is_judged_by_main
 from placebench.telemetry.spans import SpanRecorder
@@ -77,7 +78,7 @@ class Controller:
         self._data = StepData(workload, generation, is_stale=placement.staleness > 0)
         self._recorder = SpanRecorder("controller")
         self._gauges = Gauges(self._recorder.now())
-        self._times = PhaseTimes()
+        self._times = PhaseIntervals()
         self._running = RunningWork(calls)
         # Steps whose sequences the actor's pool generates beforehand.
         self._ahead = 0 if self._engines else placement.staleness
@@ -261,9 +262,9 @@ class Controller:
             self._open[self._now].metrics.weights_written(written)
 
     def _compute(self, state: StepState, phase: Phase) -> None:
-        """Run the controller's own phase, `adv`."""
+        """Run a phase that is the controller's own."""
         start = self._recorder.now()
-        self._data.compute_advantages(state)
+        self._data.compute(state, phase.name)
         state.done.add(phase.name)
         end = self._recorder.now()
         self._recorder.add(state.step, phase.name, start, end)

@@ -8,12 +8,13 @@ import numpy as np
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.rank import tcp_store
 from placebench.ppo.worker import PhaseResult, Worker
+from placebench.spec.phases import UPDATE_WEIGHTS
 from placebench.spec.placement import Role
 
 if TYPE_CHECKING:
     import torch
 
-    from placebench.ppo.rollout.base import Generated, Rollout, SamplingSettings
+    from placebench.ppo.rollout.base import Generated, RolloutBackend, SamplingSettings
     from placebench.ppo.weights import Layout
 
 
@@ -45,34 +46,32 @@ class Engine(Worker):
         with self._spans.span(0, "first_weights"):
             self._channel = WeightChannel(tcp_store(address), end, ends, self._torch_device, self._precision, layout)
             self._connections.callback(self._channel.close)
-            self._update_weights(version)
+            self._run_update_weights(version)
         return self._spans.drain()
 
-    def _build_rollout(self, device: "torch.device") -> "Rollout":
+    def _build_rollout(self, device: "torch.device") -> "RolloutBackend":
         if self._workload.rollout.backend == "vllm":
             return self._build_engine(device, alone=True, keeps_prefixes=not self.inflight_updates)
-        from placebench.ppo.models import PolicyModel, load_language_model
+        from placebench.ppo.role_models import policy
         from placebench.ppo.rollout.torch import TorchEngine
         from placebench.ppo.training import place
 
         # Ranks generate for different numbers of tokens, so that each holds the whole model.
         job = self._workload.model_copy(update={"sharding": "replicate"})
-        model = load_language_model(job.model)
-        policy = PolicyModel(model, job.rollout.temperature, self._precision, job.torch_compile)
-        place(policy.requires_grad_(False), job, device, job.seed, trained=False)
-        return TorchEngine(policy.eval().language_model)
+        model = policy(job)
+        place(model.requires_grad_(False), job, device, job.seed, trained=False)
+        return TorchEngine(model.eval().language_model)
 
     def run(self, step: int, phase: str, role: str, arguments: Mapping[str, Any]) -> PhaseResult:
         """Run one phase of a step."""
-        self._step = step
-        if phase == "update_weights" and self.version >= arguments["version"]:
+        if phase == UPDATE_WEIGHTS and self.version >= arguments["version"]:
             return PhaseResult(self._channel.bytes, [], [])  # they came while it generated
         return super().run(step, phase, role, arguments)
 
-    def _gen(self, prompts: list[list[int]], longest: list[int], seeds: list[int]) -> SequenceBatch:
+    def _run_gen(self, prompts: list[list[int]], longest: list[int], seeds: list[int]) -> SequenceBatch:
         """Responses, and with each sequence the number of updates that the oldest weights used had had."""
         version = self.version
-        batch = super()._gen(prompts, longest, seeds)
+        batch = super()._run_gen(prompts, longest, seeds)
         return batch.with_fields(per_sequence={"weights_version": np.full(len(batch), version)})
 
     def _generate(
@@ -88,10 +87,10 @@ class Engine(Worker):
     def interrupt(self) -> None:
         """Take the announced weights in the middle of generating."""
         version = self._channel.announced()
-        with self._spans.interruption(version, "update_weights", Role.ROLLOUT.value):
-            self._update_weights(version)
+        with self._spans.interruption(version, UPDATE_WEIGHTS, Role.ROLLOUT.value):
+            self._run_update_weights(version)
 
-    def _update_weights(self, version: int) -> int:
+    def _run_update_weights(self, version: int) -> int:
         self._rollout.update_weights(self._channel.receive())
         self.version = version
         return self._channel.bytes

@@ -1,4 +1,4 @@
-"""What the rollout is asked to generate: a step's prompts, and for each of them how long and by which draws."""
+"""What the rollout generates: a step's prompts, and for each of them how long and by which draws."""
 
 from collections.abc import Iterable, Sequence
 from math import log

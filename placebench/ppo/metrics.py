@@ -10,23 +10,25 @@ from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.engine_pool import Flow
 from placebench.ppo.rollout.gauges import LevelTimes
 from placebench.spec.intervals import Intervals, length, union
+from placebench.spec.phases import Phase
+from placebench.spec.placement import Role
 from placebench.spec.workload import Workload
 
 
-class PhaseTimes:
+class PhaseIntervals:
     """When phases were under way, as the controller sees it: from submission to result, monotonic seconds."""
 
     def __init__(self) -> None:
         self._intervals: dict[str, list[tuple[float, float]]] = {}
 
     def add(self, phase: str, start: float, end: float) -> None:
-        """Tell of a phase."""
+        """Record a phase."""
         self._intervals.setdefault(phase, []).append((start, end))
 
     def cut(self, start: float, end: float) -> dict[str, Intervals]:
-        """What was told of since the last call and lies between two times, each phase disjoint."""
-        told, self._intervals = self._intervals, {}
-        return {phase: union(np.clip(np.asarray(pairs), start, end)) for phase, pairs in told.items()}
+        """What was recorded since the last call and lies between two times, each phase disjoint."""
+        recorded, self._intervals = self._intervals, {}
+        return {phase: union(np.clip(np.asarray(pairs), start, end)) for phase, pairs in recorded.items()}
 
 
 class StepMetrics:
@@ -36,12 +38,11 @@ class StepMetrics:
         self._values: dict[str, float] = {}
         self._loss_sums: dict[str, float] = {}
 
-    def update(self, phase: str, results: Sequence[dict[str, float]], workload: Workload) -> None:
+    def update(self, phase: Phase, results: Sequence[dict[str, float]], workload: Workload) -> None:
         """Losses of an update phase from its ranks' sums; gradient norms are equal in all ranks."""
-        role = phase.removeprefix("update_")
-        rate = workload.optimizer.actor_lr if role == "actor" else workload.optimizer.critic_lr
-        self._values[f"{role}/grad_norm"] = results[0]["grad_norm"]
-        self._values[f"{role}/lr"] = rate
+        rate = workload.optimizer.actor_lr if phase.role is Role.ACTOR else workload.optimizer.critic_lr
+        self._values[f"{phase.role}/grad_norm"] = results[0]["grad_norm"]
+        self._values[f"{phase.role}/lr"] = rate
         for name in results[0]:
             if name != "grad_norm":
                 self._loss_sums[name] = sum(result[name] for result in results)

@@ -14,20 +14,17 @@ from placebench.ppo.batch import SequenceBatch
 
 @dataclass(frozen=True)
 class Pack:
-    """One micro-batch on a device.
-
-    Attributes:
-        inputs: keyword arguments of the decoder: tokens int64 [1, tokens], each sequence's own positions, and where
-            sequences begin, see `attention.packed_attention`.
-        predict_positions: int64 [response tokens], the positions whose output predicts a response token.
-        targets: int64 [response tokens], those tokens.
-        fields: the batch's values per response token, [response tokens] each.
-    """
+    """One micro-batch on a device."""
 
     inputs: Mapping[str, Any]
+    """Keyword arguments of the decoder: tokens int64 [1, tokens], each sequence's own positions, and where sequences
+    begin, see `attention.packed_attention`."""
     predict_positions: Tensor
+    """Positions whose output predicts a response token, int64 [response tokens]."""
     targets: Tensor
+    """The tokens predicted there, int64 [response tokens]."""
     fields: Mapping[str, Tensor]
+    """The batch's values per response token, [response tokens] each."""
 
 
 def pack(batch: SequenceBatch, longest: int, device: torch.device, precision: torch.dtype) -> Pack:

@@ -1,9 +1,8 @@
-"""What a training step knows: which of it each phase reads, and what the phase's result becomes.
+"""What a training step knows: gives each phase of it what the phase's row names, and takes its result.
 
 It imports numpy, never torch, and knows nothing of pools and time: see `controller`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,44 +19,28 @@ from placebench.ppo.advantages import (
 from placebench.ppo.batch import SequenceBatch, balanced_shares, merge_shares, rank_indices
 from placebench.ppo.generation import Generation
 from placebench.ppo.metrics import StepMetrics
-from placebench.spec.stepgraph import HAND_OVER
+from placebench.spec.phases import GEN, PHASE, SEQUENCE_FIELDS, Activity, Phase
 from placebench.spec.workload import Workload
 from placebench.tasks.data import Prompt
-
-# Per-token fields that each phase reads; nothing else is sent.
-READS: Mapping[str, tuple[str, ...]] = {
-    "update_actor": ("old_log_probs", "ref_log_probs", "advantages"),
-    "update_critic": ("values", "returns"),
-}
-# What the actor's update reads besides where older weights may have generated.
-STALE_READS = ("rollout_log_probs",)
-# Phases of which no rank needs sequences.
-_WITHOUT_SEQUENCES = (*HAND_OVER, "update_weights")
-# Per-token field that each phase's result becomes.
-WRITES: Mapping[str, str] = {"old_log_prob": "old_log_probs", "ref": "ref_log_probs", "values": "values"}
 
 
 @dataclass
 class StepState:
-    """What one step knows so far.
-
-    Attributes:
-        step: counted from 1.
-        prompts: of its sequences; with engines of their own known when `gen` is done.
-        done: names of its finished phases.
-        batch: its sequences, once `gen` is done.
-        metrics: its metrics.
-        version: updates that the weights which generated had had, where they share the actor's pool.
-        kl_coef: the coefficient of its KL, once `adv` is done.
-    """
+    """What one step knows so far."""
 
     step: int
+    """Number of the step, counted from 1."""
     prompts: list[Prompt]
+    """Prompts of the sequences; with engines of their own known when `gen` is done."""
     done: set[str] = field(default_factory=set)
+    """Names of the finished phases."""
     batch: SequenceBatch | None = None
+    """The sequences, once `gen` is done."""
     metrics: StepMetrics = field(default_factory=StepMetrics)
     version: int = 0
+    """Updates that the weights which generated had had, where they share the actor's pool."""
     kl_coef: float = 0.0
+    """Coefficient of the KL, once `adv` is done."""
 
     @property
     def sequences(self) -> SequenceBatch:
@@ -88,57 +71,68 @@ class StepData:
         Phases of weights and memory have none, whatever the number of ranks.
         """
         batch = self._workload.batch
-        if phase in _WITHOUT_SEQUENCES:
+        if not PHASE[phase].has_sequences:
             return [np.arange(0)] * ranks
         if state.batch is None:
             return rank_indices(batch.size, ranks)
         return balanced_shares(state.batch.lengths, batch.mini_batch_size, ranks)
 
     def arguments(self, state: StepState, phase: str, share: np.ndarray[Any, Any]) -> dict[str, Any]:
-        """What one rank needs for a phase: its share of the sequences, and the fields the phase reads."""
-        if phase in HAND_OVER:
-            return {}
-        if phase == "update_weights":
-            return {"version": state.step}
-        if phase == "gen":
+        """What one rank needs for a phase: its share of the sequences, and what the phase reads and takes."""
+        row = PHASE[phase]
+        if phase == GEN:
             return self._generation.arguments(state.step, state.prompts, share)
-        arguments: dict[str, Any] = {"batch": state.sequences.select(share, self._reads(phase))}
-        if phase == "reward":
-            arguments["prompts"] = [state.prompts[index].text for index in share]
-            arguments["answers"] = [state.prompts[index].answer for index in share]
-        if phase in READS:
-            lengths = state.sequences.response_lengths.reshape(-1, self._workload.batch.mini_batch_size)
-            arguments["mini_batch_tokens"] = lengths.sum(axis=1).tolist()
-        if phase == "update_actor":
-            arguments["kl_coef"] = state.kl_coef
+        arguments = {name: self._known(state, name, share) for name in row.takes}
+        if row.has_sequences:
+            reads = row.reads + (row.stale_reads if self._is_stale else ())
+            arguments["batch"] = state.sequences.select(share, (name for name in reads if name not in SEQUENCE_FIELDS))
         return arguments
 
-    def _reads(self, phase: str) -> tuple[str, ...]:
-        return READS.get(phase, ()) + (STALE_READS if phase == "update_actor" and self._is_stale else ())
+    def _known(self, state: StepState, name: str, share: np.ndarray[Any, Any]) -> Any:
+        """What a phase takes besides sequences, by the name that its row gives it."""
+        match name:
+            case "prompts":
+                return [state.prompts[index].text for index in share]
+            case "answers":
+                return [state.prompts[index].answer for index in share]
+            case "mini_batch_tokens":
+                lengths = state.sequences.response_lengths.reshape(-1, self._workload.batch.mini_batch_size)
+                return lengths.sum(axis=1).tolist()
+            case "kl_coef":
+                return state.kl_coef
+            case "version":
+                return state.step
+        raise AssertionError(f"no step knows {name}")
 
     def absorb(self, state: StepState, phase: str, shares: list[np.ndarray[Any, Any]], results: list[Any]) -> None:
         """Take a phase's results, one per rank, into the step's batch and metrics."""
-        if phase == "gen":
-            state.batch = merge_shares(results, shares)
-        elif phase == "reward":
-            scores = np.concatenate(results)[np.argsort(np.concatenate(shares))]
-            state.batch = state.sequences.with_fields(per_sequence={"scores": scores})
-        elif phase in WRITES:
-            state.batch = self._with_token_field(state, WRITES[phase], shares, results)
-        elif phase in READS:
-            state.metrics.update(phase, results, self._workload)
+        row = PHASE[phase]
+        match row.activity:
+            case Activity.GENERATE:
+                state.batch = merge_shares(results, shares)
+            case Activity.UPDATE:
+                state.metrics.update(row, results, self._workload)
+            case Activity.FORWARD:
+                state.batch = self._with_field(state.sequences, row, shares, results)
 
-    def _with_token_field(
-        self, state: StepState, name: str, shares: list[np.ndarray[Any, Any]], results: list[Any]
+    def _with_field(
+        self, batch: SequenceBatch, row: Phase, shares: list[np.ndarray[Any, Any]], results: list[Any]
     ) -> SequenceBatch:
+        (name,) = row.writes
+        if row.per_sequence:
+            values = np.concatenate(results)[np.argsort(np.concatenate(shares))]
+            return batch.with_fields(per_sequence={name: values})
         shards = [
-            state.sequences.select(share, ()).with_fields({name: values})
-            for share, values in zip(shares, results, strict=True)
+            batch.select(share, ()).with_fields({name: values}) for share, values in zip(shares, results, strict=True)
         ]
-        return state.sequences.with_fields({name: merge_shares(shards, shares).per_token[name]})
+        return batch.with_fields({name: merge_shares(shards, shares).per_token[name]})
 
-    def compute_advantages(self, state: StepState) -> None:
-        """The `adv` phase: rewards with KL, advantages, whitening; in float64."""
+    def compute(self, state: StepState, phase: str) -> None:
+        """Run a phase that is the controller's own."""
+        getattr(self, f"_compute_{phase}")(state)
+
+    def _compute_adv(self, state: StepState) -> None:
+        """Rewards with KL, advantages, whitening; in float64."""
         algorithm, batch = self._workload.algorithm, state.sequences
         state.kl_coef = self.kl.coefficient
         mask = batch.response_mask()

@@ -106,11 +106,16 @@ class SequenceModel:
 
     With `precision: bfloat16` the computing is in bfloat16; weights that are trained, their gradients over the ranks
     and optimizer states are float32.
+
+    Attributes:
+        module: the model, spread over the pool's ranks.
+        unwrapped: the model without what spreads it around it.
     """
 
     def __init__(
         self, module: DecoderModel, workload: Workload, device: torch.device, seed: int, *, trained: bool = False
     ) -> None:
+        self.unwrapped = module
         # Dropout, of models that have any, would part the policy that is trained from the one that generated.
         self.module = place(module, workload, device, seed, trained=trained).eval()
         self._batch = workload.batch

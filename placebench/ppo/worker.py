@@ -17,8 +17,9 @@ from placebench.host.compile_cache import remove_empty_cache
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.heap import freeze_heap, imports_uncollected
 from placebench.ppo.rank import Rank
-from placebench.predict.engine_memory import EngineMemory
+from placebench.predict.memory.engine import EngineMemory
 from placebench.record.folder import HELD
+from placebench.spec.phases import GEN, UPDATE_WEIGHTS
 from placebench.spec.placement import Role
 from placebench.spec.shapes import model_shape
 from placebench.spec.text import format_bytes
@@ -29,29 +30,25 @@ from placebench.tasks.rewards import is_judged_by_main
 if TYPE_CHECKING:
     import torch
 
-    from placebench.ppo.rollout.base import Generated, Rollout, SamplingSettings
-    from placebench.ppo.training import TrainedModel
+    from placebench.ppo.models import PolicyModel
+    from placebench.ppo.rollout.base import Generated, RolloutBackend, SamplingSettings
+    from placebench.ppo.training import SequenceModel, TrainedModel
     from placebench.ppo.weights import Layout
 
 # Every token that responses have more gives a trace of `gen` hundreds of kernels more: on H200s, 512 tokens made 13 to
 # 19 s of 2 to 4. Much longer ones would take minutes, and gigabytes of the host's memory.
 MOST_TRACED_TOKENS = 2048
-# Added to the workload's seed, so that critic and reward model do not start with the actor's weights.
-CRITIC_SEED, REWARD_SEED = 1, 2
 
 
 class PhaseResult(NamedTuple):
-    """What a rank has to tell after a phase.
-
-    Attributes:
-        result: the phase's own, see the methods of `Worker`.
-        spans: objects of `spans.jsonl`.
-        kernels: objects of `kernels.jsonl`; none unless they are traced.
-    """
+    """What a rank returns after a phase."""
 
     result: Any
+    """What the method `_run_<phase>` of `Worker` returned."""
     spans: list[dict[str, Any]]
+    """Objects of `spans.jsonl`."""
     kernels: list[dict[str, Any]]
+    """Objects of `kernels.jsonl`; none unless they are traced."""
 
 
 class Worker(Rank):
@@ -83,12 +80,13 @@ class Worker(Rank):
         self._workload = Workload.model_validate(workload)
         self._first_step = 0
         self._roles = tuple(Role(role) for role in roles)
+        self._models: dict[Role, SequenceModel] = {}
 
     def build(self, address: tuple[str, int]) -> list[dict[str, Any]]:
         """Join the pool's process group and build the roles' models; returns the start-up's spans."""
         import torch
 
-        with self._holdings_told("start-up"):
+        with self._holdings_noted("start-up"):
             with self._spans.span(0, "build_models"):
                 self._join(address)
                 self._precision: torch.dtype = getattr(torch, self._workload.precision)
@@ -99,57 +97,30 @@ class Worker(Rank):
         return self._spans.drain()
 
     def _build_roles(self) -> None:
-        from placebench.ppo.models import (
-            DecoderModel,
-            PolicyModel,
-            load_critic_model,
-            load_language_model,
-            load_reward_model,
-            model_config,
-        )
-        from placebench.ppo.passes import log_probs
-        from placebench.ppo.training import SequenceModel, TrainedModel
+        from placebench.ppo.role_models import build_models
         from placebench.tasks.rewards import load_reward
         from placebench.tasks.tokenizer import load_tokenizer
 
-        job, device = self._workload, self._torch_device
-
-        def policy() -> PolicyModel:
-            model = load_language_model(job.model)
-            return PolicyModel(model, job.rollout.temperature, self._precision, job.torch_compile)
-
-        self._tokenizer = load_tokenizer(job.model)
-        if Role.ACTOR in self._roles:
-            self._policy = policy()
-            self._actor: TrainedModel = TrainedModel(self._policy, job, device, job.seed, job.optimizer.actor_lr)
-            if job.sharding == "shard":
-                # FSDP fixes its units at the first pass through the root; generation enters below it.
-                self._actor.per_token(SequenceBatch.build([[0]], [[0]]), log_probs)
-        if Role.REF in self._roles:
-            self._ref: SequenceModel = SequenceModel(policy().requires_grad_(False), job, device, job.seed)
-        if Role.CRITIC in self._roles and job.algorithm.has_critic:
-            words = model_config(job.model).vocab_size
-            critic: DecoderModel = load_critic_model(job.critic_model or job.model, words)
-            seed = job.seed + CRITIC_SEED
-            self._critic: TrainedModel = TrainedModel(critic, job, device, seed, job.optimizer.critic_lr)
+        self._tokenizer = load_tokenizer(self._workload.model)
+        for role, model in build_models(self._roles, self._workload, self._torch_device):
+            self._models[role] = model
         if self._checkpoint:
             self._load(Path(self._checkpoint))
-        if Role.REWARD in self._roles and job.reward_model:
-            reward = load_reward_model(job.reward_model, model_config(job.model).vocab_size).requires_grad_(False)
-            self._reward_model = SequenceModel(reward, job, device, job.seed + REWARD_SEED)
-        elif Role.REWARD in self._roles:
-            self._reward = load_reward(job.data.reward)
+        if Role.REWARD in self._roles and not self._workload.reward_model:
+            self._reward = load_reward(self._workload.data.reward)
 
+    @property
     def _trained(self) -> dict[Role, "TrainedModel"]:
         """The models that this rank has a part in training."""
-        models = {role: role in self._roles for role in self._workload.algorithm.trained_roles}
-        return {role: self._actor if role is Role.ACTOR else self._critic for role, here in models.items() if here}
+        from placebench.ppo.training import TrainedModel
+
+        return {role: model for role, model in self._models.items() if isinstance(model, TrainedModel)}
 
     def _load(self, checkpoint: Path) -> None:
         from placebench.ppo.model_state import load_model
         from placebench.record.checkpoints import model_file
 
-        for role, model in self._trained().items():
+        for role, model in self._trained.items():
             load_model(checkpoint / model_file(role), model.module, model.optimizer)
 
     def save(self, folder: str) -> None:
@@ -157,21 +128,21 @@ class Worker(Rank):
         from placebench.ppo.model_state import save_model
         from placebench.record.checkpoints import model_file
 
-        for role, model in self._trained().items():
+        for role, model in self._trained.items():
             save_model(Path(folder) / model_file(role), model.module, model.optimizer)
 
-    def _build_rollout(self, device: "torch.device") -> "Rollout":
+    def _build_rollout(self, device: "torch.device") -> "RolloutBackend":
         if self._workload.rollout.backend == "torch":
             from placebench.ppo.rollout.torch import TorchRollout
 
-            shared: Rollout = TorchRollout(self._policy.language_model)
+            shared: RolloutBackend = TorchRollout(self._policy.language_model)
             return shared
         rollout = self._build_engine(device, alone=False, keeps_prefixes=True)
         with self._spans.span(0, "first_weights"):
             rollout.update_weights(self._policy_weights())
         return rollout
 
-    def _build_engine(self, device: "torch.device", *, alone: bool, keeps_prefixes: bool) -> "Rollout":
+    def _build_engine(self, device: "torch.device", *, alone: bool, keeps_prefixes: bool) -> "RolloutBackend":
         """A vLLM engine with random weights; arguments as in `VllmRollout`."""
         from placebench.ppo.models import model_config
         from placebench.ppo.rollout.vllm import VllmRollout
@@ -230,34 +201,23 @@ class Worker(Rank):
 
     def run(self, step: int, phase: str, role: str, arguments: Mapping[str, Any]) -> PhaseResult:
         """Run one phase of a step."""
-        phases: dict[str, Callable[..., Any]] = {
-            "gen": self._gen,
-            "sleep": lambda: self._rollout.sleep(),
-            "wake_up": lambda: self._rollout.wake_up(),
-            "reward": self._score,
-            "old_log_prob": self._old_log_prob,
-            "ref": self._ref_log_prob,
-            "values": self._values,
-            "update_actor": self._update_actor,
-            "update_critic": self._update_critic,
-            "update_weights": self._update_weights,
-        }
+        work: Callable[..., Any] = getattr(self, f"_run_{phase}")
         kernels = self._kernels if self._traces_kernels and self._is_traceable(phase) else None
         traced = kernels.phase(step, phase) if kernels else nullcontext()
         self._first_step = self._first_step or step
-        with self._spans.span(step, phase, role), traced, self._holdings_told(phase):
-            result = phases[phase](**arguments)
-            if step < self._first_step + self._workload.warmup_steps and phase != "update_weights":
+        with self._spans.span(step, phase, role), traced, self._holdings_noted(phase):
+            result = work(**arguments)
+            if step < self._first_step + self._workload.warmup_steps and phase != UPDATE_WEIGHTS:
                 # What phases compile and keep they make in the warm-up, which an update of weights may outlast.
                 freeze_heap()
         return PhaseResult(result, self._spans.drain(), kernels.drain() if kernels else [])
 
     def _is_traceable(self, phase: str) -> bool:
-        return phase != "gen" or self._workload.batch.max_response_length <= MOST_TRACED_TOKENS
+        return phase != GEN or self._workload.batch.max_response_length <= MOST_TRACED_TOKENS
 
     @contextmanager
-    def _holdings_told(self, doing: str) -> Iterator[None]:
-        """Where memory runs out inside, the exception tells what this rank held."""
+    def _holdings_noted(self, doing: str) -> Iterator[None]:
+        """Note on the exception, where memory runs out inside, what this rank held."""
         try:
             yield
         except (RuntimeError, MemoryError) as error:
@@ -267,14 +227,12 @@ class Worker(Rank):
 
     def _holdings(self) -> str:
         """Bytes of each model of this rank by what they are."""
-        models = (("actor", "_actor"), ("ref", "_ref"), ("critic", "_critic"), ("reward", "_reward_model"))
-        held = [(name, getattr(self, attribute).held_bytes()) for name, attribute in models if hasattr(self, attribute)]
         return "; ".join(
-            f"{name}: {', '.join(f'{part} {format_bytes(size)}' for part, size in parts.items() if size)}"
-            for name, parts in held
+            f"{role}: {', '.join(f'{part} {format_bytes(size)}' for part, size in model.held_bytes().items() if size)}"
+            for role, model in self._models.items()
         )
 
-    def _gen(self, prompts: list[list[int]], longest: list[int], seeds: list[int]) -> SequenceBatch:
+    def _run_gen(self, prompts: list[list[int]], longest: list[int], seeds: list[int]) -> SequenceBatch:
         from placebench.ppo.rollout.base import SamplingSettings
 
         rollout = self._workload.rollout
@@ -292,16 +250,23 @@ class Worker(Rank):
 
         with ExitStack() as actor:
             if self._workload.rollout.backend == "torch":
-                actor.enter_context(unsharded(self._actor.module))
-                actor.enter_context(self._actor.autocast())
+                model = self._models[Role.ACTOR]
+                actor.enter_context(unsharded(model.module))
+                actor.enter_context(model.autocast())
             return self._rollout.generate(prompts, longest, seeds, settings)
 
-    def _score(self, batch: SequenceBatch, prompts: list[str], answers: list[str]) -> NDArray[np.float64]:
+    def _run_sleep(self) -> None:
+        self._rollout.sleep()
+
+    def _run_wake_up(self) -> None:
+        self._rollout.wake_up()
+
+    def _run_reward(self, batch: SequenceBatch, prompts: list[str], answers: list[str]) -> NDArray[np.float64]:
         """Scores of the responses, float64 [sequences]; a reward model's is its value at the last token."""
         if self._workload.reward_model:
             from placebench.ppo.passes import scores
 
-            return self._reward_model.per_sequence(batch, scores).astype(np.float64)
+            return self._models[Role.REWARD].per_sequence(batch, scores).astype(np.float64)
         texts = [
             self._tokenizer.decode(tokens[length:].tolist())
             for tokens, length in zip(batch.sequence_tokens(), batch.prompt_lengths, strict=True)
@@ -311,34 +276,35 @@ class Worker(Rank):
             return np.asarray(judge_all(cases, len(os.sched_getaffinity(0))), np.float64)
         return np.asarray([float(self._reward(*case)) for case in cases], np.float64)
 
-    def _old_log_prob(self, batch: SequenceBatch) -> NDArray[np.float32]:
+    def _run_old_log_prob(self, batch: SequenceBatch) -> NDArray[np.float32]:
         from placebench.ppo.passes import log_probs
 
-        return self._actor.per_token(batch, log_probs)
+        return self._models[Role.ACTOR].per_token(batch, log_probs)
 
-    def _ref_log_prob(self, batch: SequenceBatch) -> NDArray[np.float32]:
+    def _run_ref(self, batch: SequenceBatch) -> NDArray[np.float32]:
         from placebench.ppo.passes import log_probs
 
-        return self._ref.per_token(batch, log_probs)
+        return self._models[Role.REF].per_token(batch, log_probs)
 
-    def _values(self, batch: SequenceBatch) -> NDArray[np.float32]:
+    def _run_values(self, batch: SequenceBatch) -> NDArray[np.float32]:
         from placebench.ppo.passes import values
 
-        return self._critic.per_token(batch, values)
+        return self._models[Role.CRITIC].per_token(batch, values)
 
-    def _update_actor(self, batch: SequenceBatch, mini_batch_tokens: list[int], kl_coef: float) -> dict[str, float]:
+    def _run_update_actor(self, batch: SequenceBatch, mini_batch_tokens: list[int], kl_coef: float) -> dict[str, float]:
         from placebench.ppo.passes import actor_loss
 
         algorithm = self._workload.algorithm
-        return self._actor.update(batch, mini_batch_tokens, algorithm.epochs, actor_loss(algorithm, kl_coef))
+        loss = actor_loss(algorithm, kl_coef)
+        return self._trained[Role.ACTOR].update(batch, mini_batch_tokens, algorithm.epochs, loss)
 
-    def _update_critic(self, batch: SequenceBatch, mini_batch_tokens: list[int]) -> dict[str, float]:
+    def _run_update_critic(self, batch: SequenceBatch, mini_batch_tokens: list[int]) -> dict[str, float]:
         from placebench.ppo.passes import critic_loss
 
         algorithm = self._workload.algorithm
-        return self._critic.update(batch, mini_batch_tokens, algorithm.epochs, critic_loss(algorithm))
+        return self._trained[Role.CRITIC].update(batch, mini_batch_tokens, algorithm.epochs, critic_loss(algorithm))
 
-    def _update_weights(self, version: int) -> int:
+    def _run_update_weights(self, version: int) -> int:
         """Bring the actor's weights, after `version` updates, into the rollout; returns their bytes."""
         if Role.ROLLOUT in self._roles:
             return self._rollout.update_weights(self._policy_weights())
@@ -359,6 +325,15 @@ class Worker(Rank):
         from placebench.ppo.training import whole_weights
 
         return whole_weights(self._policy, self._policy.language_model)
+
+    @property
+    def _policy(self) -> "PolicyModel":
+        """The actor's model."""
+        from placebench.ppo.models import PolicyModel
+
+        policy = self._models[Role.ACTOR].unwrapped
+        assert isinstance(policy, PolicyModel)
+        return policy
 
     def stop(self) -> list[dict[str, Any]]:
         """Free the rollout backend and leave the process group; returns the remaining spans."""

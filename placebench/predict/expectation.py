@@ -9,6 +9,8 @@ from typing import Any
 from placebench.record.folder import Status
 from placebench.record.run_file import RunFile
 from placebench.spec.devices import Device
+from placebench.spec.phases import PHASES
+from placebench.spec.placement import Role
 from placebench.spec.shapes import JobShapes
 from placebench.spec.workload import Workload
 
@@ -29,15 +31,12 @@ _START_S = 15.0
 
 @dataclass(frozen=True)
 class Expectation:
-    """Expected duration of a run.
-
-    Attributes:
-        seconds: of all launches together.
-        source: where the figure comes from, in words.
-    """
+    """Expected duration of a run."""
 
     seconds: float
+    """Seconds of all launches together."""
     source: str
+    """Where the figure comes from, in words."""
 
 
 def expect_from_runs(
@@ -74,7 +73,7 @@ def _comparable_launches(path: Path, workload: Mapping[str, Any], devices: Seque
             if launch.status is Status.DONE and launch.wall.steps_s is not None
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []  # a run of another version, or a damaged one, tells nothing about this one
+        return []  # a run of another version, or a damaged one, says nothing about this one
 
 
 def _which(devices: Sequence[Device]) -> list[Device]:
@@ -90,17 +89,25 @@ def step_flops(workload: Workload, shapes: JobShapes) -> float:
     """Floating-point operations of one step over all devices.
 
     2N a token for a forward pass and 6N for one with its backward pass, N parameters (Kaplan et al. 2020,
-    arXiv:2001.08361, section 2.1); attention's own products and recomputation are left out. Forward: generation,
-    old_log_prob, ref, values and a reward model's scores; both updates once an epoch. Nothing of a critic where none is
-    trained.
+    arXiv:2001.08361, section 2.1), of every phase that passes over the sequences; attention's own products and
+    recomputation are left out. Nothing of a critic where none is trained, nor of a reward that is a function.
     """
-    batch = workload.batch
+    batch, algorithm = workload.batch, workload.algorithm
     tokens = batch.size * (batch.max_prompt_length + batch.max_response_length)
-    actor, valued = shapes.actor.parameters, shapes.critic.critic_parameters if workload.algorithm.has_critic else 0
-    scored = shapes.reward.critic_parameters if shapes.reward else 0
-    forward = 2 * (3 * actor + valued + scored)
-    update = 6 * workload.algorithm.epochs * (actor + valued)
-    return float(tokens * (forward + update))
+    actor = shapes.actor.parameters
+    parameters = {
+        Role.ACTOR: actor,
+        Role.ROLLOUT: actor,
+        Role.REF: actor,
+        Role.CRITIC: shapes.critic.critic_parameters if algorithm.has_critic else 0,
+        Role.REWARD: shapes.reward.critic_parameters if shapes.reward else 0,
+    }
+    passed = sum(
+        phase.activity.passes * (algorithm.epochs if phase.trains else 1) * parameters[phase.role]
+        for phase in PHASES
+        if phase.role
+    )
+    return float(tokens * 2 * passed)
 
 
 def expect_from_arithmetic(

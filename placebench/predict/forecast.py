@@ -13,8 +13,9 @@ from statistics import fmean
 
 import numpy as np
 
+from placebench.spec.phases import GEN, UPDATE_WEIGHTS, Phase
 from placebench.spec.placement import Overlap, Placement
-from placebench.spec.stepgraph import HAND_OVER, Phase, graph_among, ready_phases
+from placebench.spec.stepgraph import graph_among, ready_phases
 
 # Steps until engines that run ahead have settled, beyond the staleness.
 SETTLING = 4
@@ -42,15 +43,12 @@ class PhaseTimes:
 
 @dataclass(frozen=True)
 class Forecaster:
-    """What the placements of a run tell of others.
-
-    Attributes:
-        phases: times of every phase.
-        gaps: seconds of a step in which no phase on its path runs, by the number of the placement's pools.
-    """
+    """What is known of other placements from those of a run."""
 
     phases: Mapping[str, PhaseTimes]
+    """Times of every phase."""
     gaps: Mapping[int, float]
+    """Seconds of a step in which no phase on its path runs, by the number of the placement's pools."""
 
     @property
     def has_sizes(self) -> bool:
@@ -67,8 +65,7 @@ class Forecaster:
 
     def step_seconds(self, placement: Placement) -> float:
         """Seconds of a step."""
-        names = [name for name in self.phases if not (placement.has_engines and name in HAND_OVER)]
-        graph = graph_among(names)
+        graph = graph_among(list(self.phases), placement.staleness, has_engines=placement.has_engines)
         pools = {phase.name: placement.pool_of(phase.role) if phase.role else None for phase in graph}
         seconds = {name: self.phases[name].on(pool.size if pool else 0) for name, pool in pools.items()}
         busy = {name: pool.name if pool else "" for name, pool in pools.items()}
@@ -106,9 +103,17 @@ def walk(
 
 def _generated_before(graph: Sequence[Phase]) -> tuple[Phase, ...]:
     """A step that has its sequences already, and generates those of a later one before its actor changes."""
-    inputs = {phase.name: tuple(name for name in phase.after if name != "gen") for phase in graph}
-    inputs |= {name: (*inputs[name], "gen") for name in ("sleep", "update_actor") if {name, "gen"} <= inputs.keys()}
-    return tuple(replace(phase, after=inputs[phase.name]) for phase in graph)
+    names = {phase.name for phase in graph}
+    return tuple(
+        replace(
+            phase,
+            after=(
+                *(name for name in phase.after if name != GEN),
+                *(name for name, back in phase.across if back < 0 and name in names),
+            ),
+        )
+        for phase in graph
+    )
 
 
 def _steady_seconds(seconds: Mapping[str, float], pools: Mapping[str, str], staleness: int) -> float:
@@ -117,10 +122,10 @@ def _steady_seconds(seconds: Mapping[str, float], pools: Mapping[str, str], stal
     Generation waits for its engines and for weights old by `staleness` updates; training for its sequences and for the
     step before.
     """
-    rest = graph_among([name for name in seconds if name not in ("gen", "update_weights")])
+    rest = graph_among([name for name in seconds if name not in (GEN, UPDATE_WEIGHTS)])
     times = walk(rest, seconds, pools, Overlap.ALL)
     training = max((end for _, end in times.values()), default=0.0)
-    gen, update = seconds.get("gen", 0.0), seconds.get("update_weights", 0.0)
+    gen, update = seconds.get(GEN, 0.0), seconds.get(UPDATE_WEIGHTS, 0.0)
     generated, trained, sent = [0.0], [0.0], [0.0]
     for step in range(1, 2 * staleness + 2 * SETTLING):
         generated.append(max(generated[-1], sent[max(0, step - 1 - staleness)]) + gen)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from placebench.errors import Reasons, UsageError
-from placebench.predict.fitting import fits
+from placebench.predict.memory.fitting import fits
 from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.devices import Device, devices_per_node
 from placebench.spec.placement_checks import impossible_placements

@@ -15,27 +15,17 @@ from matplotlib.patches import Patch
 
 from placebench.logs.timing import STEP, UNATTRIBUTED, phase_order
 from placebench.report.columns import broken
+from placebench.spec.phases import HAND_OVER, PHASES
 
-# Paul Tol's 'muted' scheme for the phases of the step graph: told apart with every common colour vision.
+# The step graph's phases, those that hand memory over last, and what is none of its phases.
 PHASE_COLORS: Mapping[str, str] = {
-    "gen": "#332288",
-    "reward": "#ddcc77",
-    "old_log_prob": "#88ccee",
-    "ref": "#44aa99",
-    "values": "#aa4499",
-    "adv": "#999933",
-    "update_critic": "#882255",
-    "update_actor": "#117733",
-    "update_weights": "#cc6677",
-    # From his 'light' scheme: they are short, and beside phases of the rollout.
-    "sleep": "#bbcc33",
-    "wake_up": "#ffaabb",
+    **{phase.name: phase.color for phase in sorted(PHASES, key=lambda phase: phase.name in HAND_OVER)},
     "testing": "#ee7733",
     "save_checkpoint": "#0077bb",
     STEP: "#000000",
     UNATTRIBUTED: "#bbbbbb",
 }
-# His 'vibrant' and 'high-contrast' schemes for every other phase.
+# Paul Tol's 'vibrant' and 'high-contrast' schemes for every other phase.
 SPARE_COLORS = ("#ee3377", "#ddaa33", "#004488", "#bb5566", "#009988", "#997700")
 # Lines alone: with dots a vector graphic is many times as large.
 HATCHES = ("", "////", "\\\\\\\\", "xx", "--", "||", "++", "//--")

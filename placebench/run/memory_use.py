@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placebench.plan.plan import Plan
-from placebench.predict.fitting import describe_memory
-from placebench.predict.memory import MemoryEstimate
+from placebench.predict.memory.estimate import MemoryEstimate
+from placebench.predict.memory.fitting import describe_memory
 from placebench.record.folder import HELD, Trial, read_jsonl
 from placebench.spec.bound import RunPlacement
 from placebench.spec.text import format_bytes

@@ -41,7 +41,12 @@ def load_placement(path: Path, nodes: Sequence[int] | None, *, has_critic: bool 
 
 @dataclass(frozen=True)
 class _File:
-    """A placement file that collects what is wrong with it."""
+    """A placement file that collects what is wrong with it.
+
+    Not a model of pydantic's: only five of the keys can be checked by themselves, in as many lines as here, since each
+    has its own words for what it takes. Pools and roles are held against each other, the nodes and the algorithm, and
+    still are where another key is wrong, when pydantic has no object.
+    """
 
     path: Path
     content: Mapping[str, Any]

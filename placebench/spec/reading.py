@@ -34,7 +34,7 @@ def refuse_pipe(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
-        return  # told, with the reason, when it is opened
+        return  # reported, with the reason, when it is opened
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or str(path).startswith(_OPENED)):
         raise UsageError(f"{path}: cannot read it: it is a pipe or a device; name a regular file")
 

@@ -1,4 +1,4 @@
-"""The phases of one training step and what each of them waits for.
+"""What the phases of a training step wait for: edges of `phases`, as a placement and an algorithm change them.
 
 One graph serves everything: the controller executes it, the timeline draws it, device samples are
 attributed by it. A placement decides only in which pool a phase runs.
@@ -9,53 +9,11 @@ its step. With engines in a pool of their own the weights' way to them may then 
 actor changes. Without, the actor changes only when it has generated for the step that is `staleness` ahead.
 """
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
+from placebench.spec.phases import GEN, HAND_OVER, PHASES, SLEEP, UPDATE_ACTOR, UPDATE_WEIGHTS, Phase
 from placebench.spec.placement import Overlap, Role
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One timed part of a step.
-
-    Attributes:
-        name: verl's name of the phase; its metric is `timing_s/<name>`.
-        role: the role whose pool does the work; None when the controller does it.
-        after: the phases whose results it needs.
-        trains: whether it changes weights (`overlap: updates` lets only these run side by side).
-        partner: a role whose pool takes part too, where that is another one.
-        across: phases of other steps that it waits for: name, and how many steps back, below 0 for a later step.
-        outlasts: whether the next step may begin before it is done.
-    """
-
-    name: str
-    role: Role | None
-    after: tuple[str, ...]
-    trains: bool = False
-    partner: Role | None = None
-    across: tuple[tuple[str, int], ...] = ()
-    outlasts: bool = False
-
-
-_STEP: tuple[Phase, ...] = (
-    Phase("gen", Role.ROLLOUT, ()),
-    Phase("sleep", Role.ROLLOUT, ("gen",)),
-    Phase("reward", Role.REWARD, ("gen",)),
-    Phase("old_log_prob", Role.ACTOR, ("gen",)),
-    Phase("ref", Role.REF, ("gen",)),
-    Phase("values", Role.CRITIC, ("gen",)),
-    Phase("adv", None, ("reward", "old_log_prob", "ref", "values")),
-    Phase("update_critic", Role.CRITIC, ("adv",), trains=True),
-    Phase("update_actor", Role.ACTOR, ("adv",), trains=True),
-    Phase("wake_up", Role.ROLLOUT, ("sleep", "update_actor")),
-    Phase("update_weights", Role.ROLLOUT, ("update_actor",), partner=Role.ACTOR),
-)
-# Phases in which the rollout's engine hands its memory to training and takes it again. In the step's order `sleep`
-# comes before all other work of its pool, and `wake_up` after it.
-HAND_OVER = ("sleep", "wake_up")
-
-PHASE_ORDER: tuple[str, ...] = tuple(phase.name for phase in _STEP)
 
 
 def step_graph(
@@ -64,28 +22,24 @@ def step_graph(
     """The phases of one step.
 
     Args:
-        hands_over: whether the rollout's engine gives its memory back while its pool trains.
+        hands_over: whether the rollout's engine gives its memory back while its pool trains, if that is the actor's.
         has_critic: whether a critic is trained, as in PPO; GRPO's step goes without its phases.
         staleness: how many updates the weights that generate may lag behind those that the step begins with.
         has_engines: whether responses are generated in a pool apart from the actor's.
     """
-    graph = _STEP
+    graph = PHASES
     if not has_critic:
         graph = _without(graph, {phase.name for phase in graph if phase.role is Role.CRITIC})
-    if not hands_over:
+    if not hands_over or has_engines:
         graph = _without(graph, HAND_OVER)
-    changes: dict[str, Callable[[Phase], Phase]] = {
-        "gen": lambda phase: replace(phase, across=(("update_weights", staleness + 1),)),
-    }
-    if hands_over:
-        changes["update_weights"] = lambda phase: replace(phase, after=(*phase.after, "wake_up"))
+    across = {GEN: ((UPDATE_WEIGHTS, staleness + 1),)}
+    outlasts = set[str]()
     if staleness and has_engines:
-        changes["update_weights"] = lambda phase: replace(phase, outlasts=True)
-        changes["update_actor"] = lambda phase: replace(phase, across=(("update_weights", 1),))
+        outlasts = {UPDATE_WEIGHTS}
+        across[UPDATE_ACTOR] = ((UPDATE_WEIGHTS, 1),)
     elif staleness:
-        for name in ("sleep", "update_actor"):
-            changes[name] = lambda phase: replace(phase, across=(("gen", -staleness),))
-    return tuple(changes[phase.name](phase) if phase.name in changes else phase for phase in graph)
+        across |= dict.fromkeys((SLEEP, UPDATE_ACTOR), ((GEN, -staleness),))
+    return tuple(replace(phase, across=across.get(phase.name, ()), outlasts=phase.name in outlasts) for phase in graph)
 
 
 def _without(graph: Iterable[Phase], names: Collection[str]) -> tuple[Phase, ...]:

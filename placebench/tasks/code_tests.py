@@ -23,17 +23,14 @@ _FENCED = re.compile(r"```[^\n`]+```|```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Problem:
-    """A small programming task.
-
-    Attributes:
-        prompt: the task, in characters that models with random weights know.
-        tests: pairs of an expression and the JSON value that it must have.
-        solution: code that passes the tests.
-    """
+    """A small programming task."""
 
     prompt: str
+    """The task, in characters that models with random weights know."""
     tests: tuple[tuple[str, Any], ...]
+    """Pairs of an expression and the JSON value that it must have."""
     solution: str
+    """Code that passes the tests."""
 
     @property
     def answer(self) -> str:
@@ -71,10 +68,10 @@ def code_tests(prompt: str, response: str, answer: str) -> float:
 def run_tests(response: str, answer: str, limits: Limits | None = None) -> float:
     """`code_tests` with other limits."""
     tests = read_tests(answer)
-    outcome = evaluate(_code(response), [call for call, _ in tests], limits)
+    evaluation = evaluate(_code(response), [call for call, _ in tests], limits)
     passed = sum(
         not isinstance(value, Failure) and _canonical(value) == _canonical(expected)
-        for value, (_, expected) in zip(outcome.values, tests, strict=False)
+        for value, (_, expected) in zip(evaluation.values, tests, strict=False)
     )
     return passed / len(tests)
 

@@ -34,17 +34,14 @@ class PromptSource(Protocol):
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Sums of two small numbers: `3+4=` with the answer `7`.
-
-    Attributes:
-        seed: of the draws.
-        operand_max: largest operand.
-        length: characters that solved examples in front (`1+2=3,`) fill every prompt up to; 0 for no examples.
-    """
+    """Sums of two small numbers: `3+4=` with the answer `7`."""
 
     seed: int
+    """Seed of the draws."""
     operand_max: int
+    """Largest operand."""
     length: int = 0
+    """Characters that solved examples in front (`1+2=3,`) fill every prompt up to; 0 for no examples."""
 
     def step_prompts(self, step: int, count: int) -> list[Prompt]:
         """Draw operands uniformly from 0 to `operand_max`."""

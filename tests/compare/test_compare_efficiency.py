@@ -11,6 +11,7 @@ from synthetic_run import GPU_METRICS, GPU_WORKLOAD, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.compare.measure.efficiency import Work, basis, device_peak
+from placebench.spec.phases import PHASE
 from placebench.spec.shapes import PRESETS, JobShapes
 
 N = 1_543_714_304  # of Qwen2.5-1.5B, as its model card has it: 1.54 billion
@@ -143,7 +144,7 @@ def test_training_is_three_forward_passes_an_epoch_and_grows_with_length(
     model: str, length: float, epochs: int, role: str
 ) -> None:
     work = Work(PRESETS[model], PRESETS[model], epochs, 1, 2)
-    assert work.training_flops(role, length) == pytest.approx(3 * epochs * work.forward_flops(role, length))
+    assert work.flops(PHASE[f"update_{role}"], length) == pytest.approx(3 * epochs * work.forward_flops(role, length))
     assert work.forward_flops(role, 2 * length) > work.forward_flops(role, length)
 
 

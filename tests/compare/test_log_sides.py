@@ -7,7 +7,7 @@ from log_samples import VERL_CONFIG, verl_log
 
 from placebench.compare.measure.log_sides import log_side
 from placebench.compare.side import Side
-from placebench.logs.facts import head_facts
+from placebench.logs.head import head_facts
 
 
 def arm(*launches: Path, **options: object) -> Side:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from placebench.logs import DIALECTS, FORMATS
+from placebench.logs.registry import DIALECTS, FORMATS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "logs.md").read_text(encoding="utf-8")
 

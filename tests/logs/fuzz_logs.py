@@ -17,7 +17,8 @@ import atheris  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 with atheris.instrument_imports(include=["placebench.logs", "placebench.compare.measure.log_sides"]):
     from placebench.compare.measure.log_sides import side_of_logs
-    from placebench.logs import FORMATS, read_run
+    from placebench.logs.registry import FORMATS
+    from placebench.logs.run import read_run
 
 import log_samples
 

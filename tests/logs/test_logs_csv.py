@@ -6,7 +6,9 @@ import pytest
 from log_reading import metrics, phases, sample, write
 
 from placebench.errors import UsageError
-from placebench.logs import Kind, read_log, read_run
+from placebench.logs.read import read_log
+from placebench.logs.run import read_run
+from placebench.logs.timing import Kind
 
 
 def test_csv_names_tell_the_framework(tmp_path: Path) -> None:
@@ -43,9 +45,9 @@ def test_columns_of_several_runs_keep_their_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"), [('1,"1,005.5"', "'1,005.5'"), ('1,"-12,005"', "'-12,005'"), ("1;1.005,5", "'1.005,5'")]
+    ("row", "named"), [('1,"1,005.5"', "'1,005.5'"), ('1,"-12,005"', "'-12,005'"), ("1;1.005,5", "'1.005,5'")]
 )
-def test_csv_with_separators_of_thousands_is_refused(tmp_path: Path, row: str, told: str) -> None:
+def test_csv_with_separators_of_thousands_is_refused(tmp_path: Path, row: str, named: str) -> None:
     header = "step;timing_s/gen" if ";" in row else "step,timing_s/gen"
-    with pytest.raises(UsageError, match=f"line 2: {told} under timing_s/gen has separators of thousands"):
+    with pytest.raises(UsageError, match=f"line 2: {named} under timing_s/gen has separators of thousands"):
         read_log(write(tmp_path, f"{header}\n{row}\n"))

@@ -16,7 +16,9 @@ from log_reading import SHARED_FOLDER, flags, sample, write
 from pandas.testing import assert_frame_equal
 
 from placebench.errors import UsageError
-from placebench.logs import FORMATS, read_log, read_run
+from placebench.logs.read import read_log
+from placebench.logs.registry import FORMATS
+from placebench.logs.run import read_run
 
 CUT: dict[str, Callable[[bytes], bytes]] = {
     "openrlhf": lambda content: content[: content.rfind(b"'timing/step_total")],

@@ -7,7 +7,7 @@ import pytest
 from log_reading import flags, metrics, phases, write
 
 from placebench.errors import UsageError
-from placebench.logs import read_run
+from placebench.logs.run import read_run
 
 
 def test_files_of_one_run_complete_each_other(tmp_path: Path) -> None:

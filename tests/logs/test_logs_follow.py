@@ -21,9 +21,8 @@ from synthetic_run import SyntheticRun
 
 from placebench.cli import main
 from placebench.errors import UsageError
-from placebench.logs import read_run
 from placebench.logs.follow import GrowingLog
-from placebench.logs.run import run_of_logs
+from placebench.logs.run import read_run, run_of_logs
 
 GROWING = [name for name in SAMPLES if name != "trl-state"]
 

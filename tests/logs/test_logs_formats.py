@@ -1,4 +1,4 @@
-"""Every format beside verl's: what is read from its sample, what is corrected, what is told."""
+"""Every format beside verl's: what is read from its sample, what is corrected, what is flagged."""
 
 import gzip
 import math
@@ -18,8 +18,11 @@ from log_reading import SHARED_FOLDER, flags, metrics, phases, sample, write
 
 from placebench.compare.measure.log_sides import side_of_logs
 from placebench.errors import UsageError
-from placebench.logs import DIALECTS, FORMATS, Kind, read_log, read_run, scan_log
 from placebench.logs import source as log_source
+from placebench.logs.read import read_log, scan_log
+from placebench.logs.registry import DIALECTS, FORMATS
+from placebench.logs.run import read_run
+from placebench.logs.timing import Kind
 
 SLIME_TIMERS = ("generate", "wake_up", "data_preprocess", "log_probs", "actor_train", "sleep", "update_weights")
 
@@ -81,11 +84,11 @@ def test_what_srun_and_containers_put_before_every_line_changes_nothing(
         assert log.table.frame("a").equals(read_log(write(tmp_path, text, "plain.log"), launch="a"))
 
 
-@pytest.mark.parametrize(("steps", "told"), [(1, "its only step is"), (8, "all its 8 steps are")])
-def test_a_log_of_nothing_but_cut_off_steps_says_how_many(tmp_path: Path, steps: int, told: str) -> None:
+@pytest.mark.parametrize(("steps", "said"), [(1, "its only step is"), (8, "all its 8 steps are")])
+def test_a_log_of_nothing_but_cut_off_steps_says_how_many(tmp_path: Path, steps: int, said: str) -> None:
     path = write(tmp_path, "".join(f"===== Step {step}/8 =====\n  • Loss: 0.5\n" for step in range(1, steps + 1)))
     lines = "1, 3, 5, 7, 9, …" if steps > 5 else "1"
-    with pytest.raises(UsageError, match=f"{told} cut off or torn apart: at line {lines}"):
+    with pytest.raises(UsageError, match=f"{said} cut off or torn apart: at line {lines}"):
         read_log(path)
 
 
@@ -190,8 +193,8 @@ def test_slime_steps_last_as_long_as_the_clock_says(tmp_path: Path, spent: dict[
 
 def test_a_clock_that_shows_less_than_the_step_is_told(tmp_path: Path) -> None:
     text = log_samples.SAMPLES["slime"][1].decode().replace("'perf/step_time': 1", "'perf/step_time': 3")
-    (told,) = (flag.text for flag in read_run([write(tmp_path, text)]).flags if flag.name == "clock")
-    assert told == (
+    (clock,) = (flag.text for flag in read_run([write(tmp_path, text)]).flags if flag.name == "clock")
+    assert clock == (
         "the log's clock shows 15.0 s a step, its step time 34.5 s: steps overlap, or some time is counted twice"
     )
 
@@ -264,12 +267,12 @@ def test_nemo_rl_nested_timers_are_details(tmp_path: Path) -> None:
 
 
 def test_every_trap_is_told_by_some_log(tmp_path: Path) -> None:
-    told = set().union(*(flags(sample(tmp_path, name)) for name in log_samples.SAMPLES))
+    flagged = set().union(*(flags(sample(tmp_path, name)) for name in log_samples.SAMPLES))
     rare = ("timing_s/gen,training/off_policy/lag", "timing/train/generation,ray/training_worker_idle_time_ratio")
     for names in rare:
         (tmp_path / "rare.csv").write_text(f"step,{names}\n1,2.0,0.0\n")
-        told |= flags(read_run([tmp_path / "rare.csv"]))
-    assert {trap.name for dialect in DIALECTS for trap in dialect.traps} <= told
+        flagged |= flags(read_run([tmp_path / "rare.csv"]))
+    assert {trap.name for dialect in DIALECTS for trap in dialect.traps} <= flagged
 
 
 def test_open_instruct_wide_and_wrapped_are_equal(tmp_path: Path) -> None:
@@ -300,9 +303,9 @@ def test_open_instruct_tokens_need_the_ranks(tmp_path: Path) -> None:
     run = sample(tmp_path, "open-instruct, wide")
     assert run.throughput["tokens"].isna().all()
     assert {"open-instruct-ranks", "open-instruct-training-waits", "no-tokens"} <= flags(run)
-    told = read_run([logs.path for logs in run.logs], learner_ranks=4, devices=2).throughput
-    assert told["tokens"].tolist() == [300.0] * 3
-    assert told["tokens_per_s_per_device"].tolist()[0] == pytest.approx(300 / 9.19 / 2)
+    counted = read_run([logs.path for logs in run.logs], learner_ranks=4, devices=2).throughput
+    assert counted["tokens"].tolist() == [300.0] * 3
+    assert counted["tokens_per_s_per_device"].tolist()[0] == pytest.approx(300 / 9.19 / 2)
 
 
 def test_prime_rl_trainer_and_orchestrator(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from placebench.errors import UsageError
-from placebench.logs import FORMATS, is_timing, launch_names, read_log, read_timings, scan_log
 from placebench.logs import source as log_source
+from placebench.logs.read import is_timing, launch_names, read_log, read_timings, scan_log
+from placebench.logs.registry import FORMATS
 
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 

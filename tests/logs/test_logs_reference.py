@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from placebench.logs import Kind, read_log, read_timings, scan_log
+from placebench.logs.read import read_log, read_timings, scan_log
+from placebench.logs.timing import Kind
 
 FOLDER = Path(os.environ.get("PLACEBENCH_REFERENCE_LOGS", Path(__file__).parents[3] / "shared" / "reference" / "logs"))
 pytestmark = pytest.mark.skipif(

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placebench.errors import UsageError
-from placebench.logs import PLACEBENCH_TIMING, VERL_TIMING, Kind, TimingRules, phase_order, timing_frame
-from placebench.spec.stepgraph import PHASE_ORDER
+from placebench.logs.timing import PLACEBENCH_TIMING, VERL_TIMING, Kind, TimingRules, phase_order, timing_frame
+from placebench.spec.phases import PHASE_ORDER
 
 Steps = dict[int, dict[str, float]]
 

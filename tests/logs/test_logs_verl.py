@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from placebench.errors import UsageError
-from placebench.logs import read_log, scan_log
 from placebench.logs import source as log_source
+from placebench.logs.read import read_log, scan_log
 
 Metrics = Mapping[str, float]
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
@@ -215,9 +215,9 @@ def test_a_run_that_crashes_again_and_again_is_one_run(tmp_path: Path, kept: int
     path.write_text("".join(f"step:{step} - a/x:{at}.5\n" for at, step in enumerate(steps)))
     log = scan_log(path)
     assert [restart.step for restart in log.table.restarts] == [11] * 5
-    (told,) = (flag.text for flag in log.flags)
+    (restart,) = (flag.text for flag in log.flags)
     lines = ", ".join(str(11 + kept * crash) for crash in range(1, 6))
-    assert told.startswith(f"lines {lines}: the run was restarted at step 11, 5 times; ")
+    assert restart.startswith(f"lines {lines}: the run was restarted at step 11, 5 times; ")
     last = {step: at + 0.5 for at, step in enumerate(steps)}
     frame = log.table.frame("a")
     assert dict(zip(frame["step"], frame["value"], strict=True)) == last
@@ -293,7 +293,7 @@ def test_a_torn_step_line_is_left_out_and_told(
     tmp_path: Path, torn: int, show: Callable[[float], str], by: str, data: st.DataObject, block: int
 ) -> None:
     lines = {step: step_line(step, WHOLE, show) for step in range(1, 6)}
-    # In the first metric nothing is left of the step, in the number of the last one nothing tells.
+    # In the first metric nothing is left of the step, in the number of the last one nothing shows it.
     first, last = lines[torn].index(" - timing_s/update_actor"), lines[torn].index("perf/x:") + len("perf/x:")
     place = data.draw(st.integers(first, last))
     log = "".join(

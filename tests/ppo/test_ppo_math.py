@@ -151,7 +151,7 @@ def test_a_step_has_one_kl_coefficient_in_reward_loss_and_metrics() -> None:
     batch = SequenceBatch.build([[1], [1]], [[2], [2]], rollout_log_probs=[-1, -1], old_log_probs=[-1, -1])
     fields = {name: np.full(2, value, np.float32) for name, value in (("ref_log_probs", -2), ("values", 0))}
     state.batch = batch.with_fields(fields, {"scores": np.zeros(2)})
-    steps.compute_advantages(state)
+    steps.compute(state, "adv")
     state.done.add("adv")
     metrics = state.metrics.finish(state.sequences, {}, 1.0, 1, workload)
     # The policy is 1 nat a token off, ten times the target: the next step's coefficient is 1 + 0.2 · 2 / 10 as large.

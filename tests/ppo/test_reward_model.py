@@ -13,7 +13,7 @@ from placebench.plan.checks import unusable_workload
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.models import load_reward_model, model_config
 from placebench.ppo.training import SequenceModel
-from placebench.predict.memory import estimate_memory
+from placebench.predict.memory.estimate import estimate_memory
 from placebench.spec.placement import Role
 from placebench.spec.shapes import PRESETS
 from placebench.spec.workload_reading import build_workload

@@ -1,4 +1,4 @@
-"""What vLLM is told, as far as no engine is needed for it."""
+"""Settings that vLLM gets, as far as no engine is needed for it."""
 
 from itertools import pairwise
 from types import SimpleNamespace
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from placebench.ppo.models import model_config
 from placebench.ppo.rollout.vllm_build import draws_by_seed, graph_sizes, kv_cache_bytes
-from placebench.predict.engine_memory import EngineMemory
-from placebench.predict.memory import estimate_memory
+from placebench.predict.memory.engine import EngineMemory
+from placebench.predict.memory.estimate import estimate_memory
 from placebench.spec.placement import Role
 from placebench.spec.shapes import PRESETS
 from placebench.spec.workload_reading import build_workload

@@ -26,7 +26,7 @@ from placebench.errors import LaunchError
 from placebench.ppo.models import model_config
 from placebench.ppo.rollout.base import Generated, SamplingSettings
 from placebench.ppo.worker import Worker
-from placebench.predict.engine_memory import EngineMemory, token_cache_bytes
+from placebench.predict.memory.engine import EngineMemory, token_cache_bytes
 from placebench.record.folder import read_jsonl
 from placebench.sessions.base import LOOPBACK
 from placebench.spec.shapes import PRESETS

@@ -10,9 +10,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from placebench.logs import Kind, timing_frame
+from placebench.logs.timing import Kind, timing_frame
 from placebench.report import figures, style
-from placebench.spec.stepgraph import PHASE_ORDER
+from placebench.spec.phases import PHASE_ORDER
 
 
 def tidy(launch: str, **seconds: float) -> pd.DataFrame:

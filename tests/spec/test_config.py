@@ -247,6 +247,8 @@ def test_a_wrong_value_is_traced_to_where_it_was_set(
         ("- a\n", "must hold keys and values, found list"),
         ("a: [1\nb: 2\n", "line 2, column 2: "),
         ("a: \tb: c\n", "line 1, column "),
+        ("a: !!bool maybe\n", "bench.yaml: cannot read its values: 'maybe'"),
+        ("a: !!timestamp x\n", "bench.yaml: cannot read its values: "),
     ],
 )
 def test_a_wrong_file_is_one_line_with_its_place(tmp_path: Path, yaml: str, reason: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placebench.ppo.metrics import PhaseTimes
+from placebench.ppo.metrics import PhaseIntervals
 from placebench.spec.intervals import length
 from placebench.spec.placement import Role
 from placebench.spec.stepgraph import step_graph
@@ -32,7 +32,7 @@ def test_a_pool_that_generates_and_trains_generates_ahead_before_it_trains(stale
 
 
 def test_a_phase_counts_for_the_step_in_whose_time_it_is() -> None:
-    times = PhaseTimes()
+    times = PhaseIntervals()
     times.add("gen", 1.0, 4.0)
     times.add("gen", 3.0, 6.0)
     times.add("update_actor", 5.0, 5.5)
@@ -42,8 +42,8 @@ def test_a_phase_counts_for_the_step_in_whose_time_it_is() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 5)), min_size=1, max_size=10))
-def test_no_phase_takes_longer_than_the_step(told: list[tuple[float, float]]) -> None:
-    times = PhaseTimes()
-    for start, seconds in told:
+def test_no_phase_takes_longer_than_the_step(recorded: list[tuple[float, float]]) -> None:
+    times = PhaseIntervals()
+    for start, seconds in recorded:
         times.add("gen", start, start + seconds)
     assert 0 <= length(times.cut(2.0, 6.0)["gen"]) <= 4.0

@@ -13,8 +13,8 @@ from placebench.compare.measure.placements import RunSide
 from placebench.compare.read.run import APART, Launch, is_whole_step
 from placebench.spec.bound import RunPlacement
 from placebench.spec.intervals import contains, subtract, union
+from placebench.spec.phases import HAND_OVER
 from placebench.spec.placement import Role
-from placebench.spec.stepgraph import HAND_OVER
 from placebench.spec.text import plural, quantity
 
 # Memory in use before the job has started anything, for the driver itself keeps less; and memory in use that the job's

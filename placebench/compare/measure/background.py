@@ -10,7 +10,7 @@ import pandas as pd
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.read.host_facts import host_facts
 from placebench.compare.side import Background, LaunchSource
-from placebench.logs.facts import Facts
+from placebench.logs.head import Facts
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
 from placebench.spec.config import flatten
 

@@ -25,14 +25,14 @@ from placebench.compare.read.run import APART, Launch, is_whole_step
 from placebench.logs.timing import STEP
 from placebench.spec.bound import RunPlacement
 from placebench.spec.intervals import covered, length, subtract, union
+from placebench.spec.phases import GEN, UPDATE_WEIGHTS
 from placebench.spec.placement import Overlap
 from placebench.spec.stepgraph import graph_among
 from placebench.telemetry.spans import CONTROLLER
 
 END = "end of the step"
-GEN = "gen"
 # Phases that engines do one by one: each generates its parts, and may take weights in the middle of one.
-OF_ENGINES = (GEN, "update_weights")
+OF_ENGINES = (GEN, UPDATE_WEIGHTS)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from placebench.compare.metrics import COMPUTING
 from placebench.compare.read.run import Launch, Run
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
+from placebench.spec.phases import Phase
 from placebench.spec.placement import Role
 from placebench.spec.shapes import JobShapes, ModelShape
 
@@ -38,8 +40,6 @@ FORMULAS = (
     " output head counted for every token, nothing recomputed. MBU: bytes of weights, keys and values that decoding"
     " reads / (time · devices · peak of the memory)."
 )
-TRAINING = {"update_actor": "actor", "update_critic": "critic"}
-FORWARD = {"old_log_prob": "actor", "ref": "ref", "values": "critic"}
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ class Work:
     shared_by: int
     value_bytes: int
 
-    def training_flops(self, role: str, length: float) -> float:
-        """Operations a token of an update."""
-        return 3 * self.epochs * self.forward_flops(role, length)
+    def flops(self, phase: Phase, length: float) -> float:
+        """Operations a token of a phase over sequences of `length` tokens."""
+        return phase.activity.passes * (self.epochs if phase.trains else 1) * self.forward_flops(phase.role, length)
 
-    def forward_flops(self, role: str, length: float) -> float:
-        """Operations a token of a forward pass over sequences of `length` tokens."""
-        shape = self.critic if role == "critic" else self.actor
-        parameters = shape.critic_parameters if role == "critic" else shape.parameters
+    def forward_flops(self, role: str | None, length: float) -> float:
+        """Operations a token of a forward pass of a role's model."""
+        shape = self.critic if role == Role.CRITIC else self.actor
+        parameters = shape.critic_parameters if role == Role.CRITIC else shape.parameters
         return 2 * parameters + 4 * shape.num_hidden_layers * shape.attention_width * length
 
     def decode_bytes(self, steps: float, context_tokens: float, devices: int) -> float:
@@ -145,12 +145,11 @@ def measure_efficiency(measured: pd.DataFrame, launch: Launch, placement: RunPla
     if work is None or not set(_COUNTS) <= set(counted):
         return numbers
     tokens, length = counted["perf/total_num_tokens"], counted["perf/attention_length"]
-    for phase, role in {**TRAINING, **FORWARD}.items():
-        peak = pool_peak(run.devices, placement.pools[placement.roles[Role(role)]])
-        if peak and f"phase/{phase}" in measured:
-            flops = work.training_flops if phase in TRAINING else work.forward_flops
-            done = tokens * np.asarray([flops(role, one) for one in length])
-            numbers[f"mfu/{phase}"] = done / measured[f"phase/{phase}"] / peak.flops
+    for phase in COMPUTING:
+        peak = pool_peak(run.devices, placement.pools[placement.roles[Role(str(phase.role))]])
+        if peak and f"phase/{phase.name}" in measured:
+            done = tokens * np.asarray([work.flops(phase, one) for one in length])
+            numbers[f"mfu/{phase.name}"] = done / measured[f"phase/{phase.name}"] / peak.flops
     pool = placement.pools[placement.roles[Role.ROLLOUT]]
     if (peak := pool_peak(run.devices, pool)) and "phase/gen" in measured:
         work = replace(work, shared_by=placement.tensor_parallel or work.shared_by)

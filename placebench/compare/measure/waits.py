@@ -21,11 +21,11 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from placebench.compare.measure.attribution import IDLE
-from placebench.compare.measure.critical_path import GEN
 from placebench.compare.metrics import STEP_TIME
 from placebench.compare.read.run import KERNEL_TIMES, Launch
 from placebench.logs.timing import STEP
 from placebench.spec.bound import RunPlacement
+from placebench.spec.phases import GEN
 
 
 def first_trace(launches: Sequence[Launch]) -> pd.DataFrame:

@@ -9,32 +9,26 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How tokens are drawn.
-
-    Attributes:
-        temperature: divides the logits; above 0.
-        top_p: mass of the most likely tokens to draw from.
-        ignore_eos: whether a response goes on behind an end-of-sequence token.
-        eos_token_id: the token that ends a response; it is part of the response.
-    """
+    """How tokens are drawn."""
 
     temperature: float
+    """What divides the logits; above 0."""
     top_p: float
+    """Mass of the most likely tokens to draw from."""
     ignore_eos: bool
+    """Whether a response goes on behind an end-of-sequence token."""
     eos_token_id: int
+    """The token that ends a response; it is part of the response."""
 
 
 @dataclass(frozen=True)
 class Generated:
-    """One response.
-
-    Attributes:
-        tokens: response tokens, the end-of-sequence token included where one was drawn.
-        log_probs: of those tokens under the temperature-scaled distribution before top-p, in nats.
-    """
+    """One response."""
 
     tokens: list[int]
+    """Response tokens, the end-of-sequence token included where one was drawn."""
     log_probs: list[float]
+    """Log-probabilities of the tokens under the temperature-scaled distribution before top-p, in nats."""
 
 
 class WeightUpdates(Protocol):
@@ -47,7 +41,7 @@ class WeightUpdates(Protocol):
         """Write them into the rollout. Collective over all engines."""
 
 
-class Rollout(Protocol):
+class RolloutBackend(Protocol):
     """Generates responses with the policy's current weights."""
 
     def generate(

@@ -6,33 +6,27 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Levels:
-    """What holds at a moment.
-
-    Attributes:
-        queued: sequences that wait for the trainer.
-        generating: engines that generate.
-        idle: engines that have nothing to do.
-        starved: 1 while the trainer has nothing to do but wait for sequences, else 0.
-    """
+    """What holds at a moment."""
 
     queued: int = 0
+    """Sequences that wait for the trainer."""
     generating: int = 0
+    """Engines that generate."""
     idle: int = 0
+    """Engines that have nothing to do."""
     starved: int = 0
+    """1 while the trainer has nothing to do but wait for sequences, else 0."""
 
 
 class LevelTimes(NamedTuple):
-    """Levels of a stretch of time.
-
-    Attributes:
-        seconds: its length.
-        integrals: each level's integral over it, such as engine-seconds.
-        peaks: the highest of each level.
-    """
+    """Levels of a stretch of time."""
 
     seconds: float
+    """Length of the stretch."""
     integrals: dict[str, float]
+    """Integral of each level over the stretch, such as engine-seconds."""
     peaks: dict[str, int]
+    """Highest value of each level."""
 
 
 class Gauges:

@@ -16,29 +16,21 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True, order=True)
 class Part:
-    """A part of a step's prompts.
-
-    Attributes:
-        step: whose prompts, counted from 1.
-        index: which part of them.
-    """
+    """A part of a step's prompts."""
 
     step: int
+    """The step whose prompts they are, counted from 1."""
     index: int
+    """Number of the part among those of its step."""
 
 
 @dataclass(frozen=True)
 class Result(Generic[Content]):
-    """Responses to a part's prompts.
-
-    Attributes:
-        part: the part.
-        version: updates that the oldest weights used for it had had.
-        content: the responses.
-    """
+    """Responses to a part's prompts."""
 
     part: Part
     version: int
+    """Updates that the oldest weights used for the part had had."""
     content: Content
 
 

@@ -1,4 +1,4 @@
-"""What vLLM is told, and kept from, while an engine is built in a worker's process."""
+"""Settings that vLLM gets, and what it is kept from, while an engine is built in a worker's process."""
 
 import copy
 import hashlib
@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 
 from placebench.errors import LaunchError
 from placebench.host.processes import TOKEN_VARIABLE, ray_temp_dir
-from placebench.predict.sizes import CACHE_BLOCK_TOKENS
+from placebench.predict.memory.sizes import CACHE_BLOCK_TOKENS
 from placebench.spec.workload import Workload
 
 _ENVIRONMENT = {

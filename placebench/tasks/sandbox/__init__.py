@@ -46,40 +46,34 @@ class End(StrEnum):
 
 @dataclass(frozen=True)
 class Limits:
-    """What sandboxed code may use.
-
-    Attributes:
-        cpu_s: seconds of CPU time, whole ones.
-        wall_s: seconds by the clock, starting included; well above `cpu_s`, so that a busy host changes no result.
-        memory_bytes: of address space.
-        output_bytes: that are read of what it writes.
-    """
+    """What sandboxed code may use."""
 
     cpu_s: int = 2
+    """Seconds of CPU time, whole ones."""
     wall_s: float = 20.0
+    """Seconds by the clock, starting included; well above `cpu_s`, so that a busy host changes no result."""
     memory_bytes: int = 512 << 20
+    """Bytes of address space."""
     output_bytes: int = 64 << 10
+    """Bytes that are read of what it writes."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of sandboxed code.
-
-    Attributes:
-        end: how its process ended.
-        values: of the expressions, in order, as JSON values; those after the first that ended the process are missing.
-            An expression that raised, or whose value JSON does not know, has none: its entry is a `Failure`.
-    """
+class Evaluation:
+    """What became of sandboxed code."""
 
     end: End
+    """How its process ended."""
     values: tuple[Any, ...]
+    """Values of the expressions, in order, as JSON values; those after the first that ended the process are missing. An
+    expression that raised, or whose value JSON does not know, has none: its entry is a `Failure`."""
 
 
 class Failure:
     """In place of the value of an expression that has none."""
 
 
-def evaluate(code: str, expressions: Sequence[str], limits: Limits | None = None) -> Outcome:
+def evaluate(code: str, expressions: Sequence[str], limits: Limits | None = None) -> Evaluation:
     """Run code and evaluate expressions behind it, isolated.
 
     Args:
@@ -119,13 +113,13 @@ def evaluate(code: str, expressions: Sequence[str], limits: Limits | None = None
         reason = written.decode(errors="replace").strip() or f"its process {end} before it was ready"
         raise LaunchError(f"generated code cannot be isolated here: {reason}")
     lines = written.removeprefix(READY).splitlines()
-    return Outcome(end, tuple(_value(line) for line in lines[: len(expressions)]))
+    return Evaluation(end, tuple(_value(line) for line in lines[: len(expressions)]))
 
 
 def _readable() -> list[str]:
     """The standard library and shared libraries, and nothing that is installed beside them.
 
-    A right to a folder is one to all in it, so that folders which hold more than that are told entry by entry.
+    A right to a folder is one to all in it, so that folders which hold more than that are named entry by entry.
     """
     # In a virtual environment, `platbase` is the environment, whose own folder has nothing but what is installed.
     base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}
@@ -160,18 +154,18 @@ def _read(process: "subprocess.Popen[bytes]", limits: Limits) -> tuple[End, byte
 
 
 def _value(line: bytes) -> Any:
-    """The value that a line tells; code can write lines, too, so that nothing is expected of them."""
+    """The value that a line holds; code can write lines, too, so that nothing is expected of them."""
     try:
-        told = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
         return Failure()
-    return told[0] if isinstance(told, list) and len(told) == 1 else Failure()
+    return value[0] if isinstance(value, list) and len(value) == 1 else Failure()
 
 
 def why_unavailable() -> str | None:
     """Why this host cannot isolate code, in one line; None when it can."""
     try:
-        outcome = evaluate("", ["1"])
+        evaluation = evaluate("", ["1"])
     except LaunchError as error:
         return str(error)
-    return None if outcome.values == (1,) else "generated code cannot be isolated here: Python does not run in there"
+    return None if evaluation.values == (1,) else "generated code cannot be isolated here: Python does not run in there"

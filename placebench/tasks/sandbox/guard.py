@@ -94,7 +94,7 @@ _CHECKED: dict[str, tuple[int, int, tuple[int, ...]]] = {
     # Without MAP_LOCKED and MAP_HUGETLB, which take memory that others need and no limit counts where root runs it.
     "mmap": (3, 0x2000 | 0x40000, (0,)),
     # What allocators give: MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE. Root's MADV_HWPOISON takes a page of a library away
-    # from every process, and MADV_MERGEABLE tells by the clock what is in others' memory.
+    # from every process, and MADV_MERGEABLE shows by the clock what is in others' memory.
     "madvise": (2, _ALL_BITS, (4, 8, 14)),
     # Waiting and waking, without and with a bit set, private and on the wall's clock or not. FUTEX_LOCK_PI would make
     # any other process its lock's owner.

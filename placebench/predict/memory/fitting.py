@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from placebench.predict.engine_memory import EngineMemory
-from placebench.predict.memory import MemoryEstimate, estimate_memory
+from placebench.predict.memory.engine import EngineMemory
+from placebench.predict.memory.estimate import MemoryEstimate, estimate_memory
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.placed import placed_workload
@@ -26,21 +26,18 @@ MEMORY_KEYS = frozenset(
 
 @dataclass(frozen=True)
 class Shortfall:
-    """A pool's device, or all CPU devices of a node, that need more memory than they may.
-
-    Attributes:
-        pool: the pool, or on CPU the one whose devices need most.
-        place: id of the smallest device, or name of the node.
-        estimate: of each device of the pool.
-        need: bytes in that place.
-        have: bytes there.
-    """
+    """A pool's device, or all CPU devices of a node, that need more memory than they may."""
 
     pool: str
+    """The pool, or on CPU the one whose devices need most."""
     place: str
+    """Id of the smallest device, or name of the node."""
     estimate: MemoryEstimate
+    """Estimated memory of each device of the pool."""
     need: int
+    """Bytes needed in the place."""
     have: int
+    """Bytes that the place has."""
 
     def __str__(self) -> str:
         """What is needed where, with its parts."""

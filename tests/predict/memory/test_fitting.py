@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from placebench.plan.plan import Plan, too_large
-from placebench.predict.fitting import MEMORY_KEYS
+from placebench.predict.memory.fitting import MEMORY_KEYS
 from placebench.record.folder import RunFolder
 from placebench.spec.bound import bind
 from placebench.spec.config import merge, nest, parse_settings

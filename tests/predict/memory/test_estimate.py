@@ -14,9 +14,9 @@ from placebench.ppo import models
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.packing import pack
 from placebench.ppo.training import place
-from placebench.predict.engine_memory import EngineMemory
-from placebench.predict.memory import estimate_memory
-from placebench.predict.model_memory import Parts
+from placebench.predict.memory.engine import EngineMemory
+from placebench.predict.memory.estimate import estimate_memory
+from placebench.predict.memory.model import Parts
 from placebench.spec.placement import Role
 from placebench.spec.shapes import PRESETS, ModelShape
 from placebench.spec.workload import Workload

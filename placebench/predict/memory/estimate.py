@@ -35,7 +35,7 @@ precision.
     engine       b·N/t of a generating engine of its own that t devices share, in a pool apart from the actor's in any
                  case; weights then go there in buckets of 256 MiB, or of the embedding where that is more, of which
                  both ends hold one
-    graphs       CUDA graphs and the engine's workspaces (`engine_memory.ENGINE_BYTES`)
+    graphs       CUDA graphs and the engine's workspaces (`engine.ENGINE_BYTES`)
     allocator    on GPUs shares of the tensors (`ALLOCATOR_SHARES`): what torch's caching allocator holds and cannot
                  use, between blocks and for the streams that gather weights and reduce gradients
     prefill      min(16,384, prompt tokens of the engine) · b·(3f/t + 2h + 2a), and 16 bytes for every word and sequence
@@ -53,10 +53,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from placebench.predict.engine_memory import COMPUTED_BYTES, EngineMemory
-from placebench.predict.model_memory import ModelMemory, Parts, generation_bytes
-from placebench.predict.sizes import BUCKET_BYTES
+from placebench.predict.memory.engine import COMPUTED_BYTES, EngineMemory
+from placebench.predict.memory.model import ModelMemory, Parts, generation_bytes
+from placebench.predict.memory.sizes import BUCKET_BYTES
 from placebench.spec.devices import Kind
+from placebench.spec.phases import PHASES, Activity
 from placebench.spec.placement import Role
 from placebench.spec.shapes import ModelShape
 from placebench.spec.workload import Workload
@@ -80,13 +81,10 @@ _STATE = ("weights", "optimizer", "gradients", "copies")
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes on each device of a pool.
-
-    Attributes:
-        moments: name of each moment of the job → bytes of each part that is held then.
-    """
+    """Bytes on each device of a pool."""
 
     moments: Mapping[str, Parts]
+    """Name of each moment of the job → bytes of each part that is held then."""
 
     @property
     def moment(self) -> str:
@@ -191,7 +189,7 @@ class _Pool:
 
     @cached_property
     def trained(self) -> Mapping[Role, ModelMemory]:
-        return {role: model for role, model in self.models.items() if role in (Role.ACTOR, Role.CRITIC)}
+        return {role: model for role, model in self.models.items() if role in self.workload.algorithm.trained_roles}
 
     @cached_property
     def always(self) -> Parts:
@@ -250,34 +248,41 @@ class _Pool:
 
     def _generating(self) -> dict[str, Parts]:
         if self.has_engine:
-            return {"gen": {**self.always, **self.engine, "prefill": self.engine_memory.prefill}}
+            return _during(Activity.GENERATE, {**self.always, **self.engine, "prefill": self.engine_memory.prefill})
         if Role.ROLLOUT not in self.roles:
             return {}
         held = generation_bytes(self.workload, self.actor, self.ranks)
         copies = {"copies": 0} if self.is_apart else {}
-        return {"gen": {**self.always, **self.engine, **held, **copies}}
+        return _during(Activity.GENERATE, {**self.always, **self.engine, **held, **copies})
 
     def _writing(self) -> dict[str, Parts]:
         """The actor's weights on their way into the rollout, here or in another pool."""
         if self.is_apart:
-            return {"update_weights": {**self.always, **self.engine, "copies": self.bucket}}
-        if self.has_engine:
-            return {"update_weights": {**self.always, **self.engine, "copies": self.value * self.gathered}}
-        if Role.ACTOR in self.roles and Role.ROLLOUT not in self.roles:
-            return {"update_weights": {**self.always, "copies": self.bucket + self.value * self.gathered}}
-        return {}
+            copies = self.bucket
+        elif self.has_engine:
+            copies = self.value * self.gathered
+        elif Role.ACTOR in self.roles and Role.ROLLOUT not in self.roles:
+            copies = self.bucket + self.value * self.gathered
+        else:
+            return {}
+        return _during(Activity.SEND_WEIGHTS, {**self.always, **self.engine, "copies": copies})
 
     def _computing(self) -> dict[str, Parts]:
-        """Updates of the models that are trained, and passes of the others."""
+        """Updates of the models that are trained, in which these need most, and passes of the others."""
         moments: dict[str, Parts] = {}
         for role, model in self.models.items():
-            phase = f"update_{role}" if role in self.trained else str(role)
-            passes = model.update() if role in self.trained else model.scoring()
-            for number, one in enumerate(passes):
-                gradients = {"gradients": self.always["gradients"] + one.get("gradients", 0)}
-                name = f"{phase} {number}" if number else phase
-                moments[name] = {**self.always, **self.resting, **one, **gradients}
+            activity = Activity.UPDATE if role in self.trained else Activity.FORWARD
+            for phase in [phase.name for phase in PHASES if phase.role is role and phase.activity is activity]:
+                for number, one in enumerate(model.update() if role in self.trained else model.scoring()):
+                    gradients = {"gradients": self.always["gradients"] + one.get("gradients", 0)}
+                    name = f"{phase} {number}" if number else phase
+                    moments[name] = {**self.always, **self.resting, **one, **gradients}
         return moments
+
+
+def _during(activity: Activity, parts: Parts) -> dict[str, Parts]:
+    """The moments of the phases that do this."""
+    return {phase.name: parts for phase in PHASES if phase.activity is activity}
 
 
 def _wasted(parts: Parts, of_state: float, of_rest: float) -> int:

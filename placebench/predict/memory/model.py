@@ -1,11 +1,11 @@
-"""Memory that one model takes while it computes; formulas and letters as in `memory`."""
+"""Memory that one model takes while it computes; formulas and letters as in `estimate`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from placebench.predict.engine_memory import COMPUTED_BYTES, token_cache_bytes
-from placebench.predict.sizes import TABLE_VALUES
+from placebench.predict.memory.engine import COMPUTED_BYTES, token_cache_bytes
+from placebench.predict.memory.sizes import TABLE_VALUES
 from placebench.spec.devices import Kind
 from placebench.spec.shapes import ModelShape
 from placebench.spec.workload import Workload
@@ -42,23 +42,20 @@ def _micro_batches(workload: Workload, ranks: int, at_once: int) -> _MicroBatche
 
 @dataclass(frozen=True)
 class ModelMemory:
-    """What one model of a pool adds while it computes, in bytes on each of its ranks.
-
-    Attributes:
-        workload: the job, as its placement runs it.
-        shape: of the model's decoder.
-        parameters: of all of the model.
-        has_logits: whether it has the output head of a language model; else one of a score.
-        ranks: devices of the pool.
-        kind: of these devices.
-    """
+    """What one model of a pool adds while it computes, in bytes on each of its ranks."""
 
     workload: Workload
+    """The job, as its placement runs it."""
     shape: ModelShape
+    """Shape of the model's decoder."""
     parameters: int
+    """Parameters of the whole model, its head included."""
     has_logits: bool
+    """Whether it has the output head of a language model; else one of a score."""
     ranks: int
+    """Devices of the pool."""
     kind: Kind
+    """Kind of the pool's devices."""
 
     @property
     def value(self) -> int:

@@ -1,4 +1,4 @@
-"""Memory that a vLLM engine takes of each of its devices; formulas and letters as in `memory`.
+"""Memory that a vLLM engine takes of each of its devices; formulas and letters as in `estimate`.
 
 Plan and job both size the cache of keys and values here, so that an engine has the one that was planned for.
 """
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from placebench.predict.sizes import CACHE_BLOCK_TOKENS
+from placebench.predict.memory.sizes import CACHE_BLOCK_TOKENS
 from placebench.spec.devices import Kind
 from placebench.spec.shapes import ModelShape
 from placebench.spec.workload import Workload
@@ -23,21 +23,18 @@ _SAMPLING_BYTES = 16
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """What a vLLM engine takes of each of its devices, in bytes.
-
-    Attributes:
-        workload: the job, as its placement runs it.
-        shape: of the model that generates.
-        ranks: devices of the rollout's pool.
-        kind: of these devices.
-        device_bytes: memory of the smallest of them, of which `rollout.memory_share` is a share.
-    """
+    """What a vLLM engine takes of each of its devices, in bytes."""
 
     workload: Workload
+    """The job, as its placement runs it."""
     shape: ModelShape
+    """Shape of the model that generates."""
     ranks: int
+    """Devices of the rollout's pool."""
     kind: Kind
+    """Kind of the pool's devices."""
     device_bytes: int
+    """Memory of the smallest device of the pool, of which `rollout.memory_share` is a share."""
 
     @property
     def weights(self) -> int:
