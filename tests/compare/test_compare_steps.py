@@ -22,7 +22,8 @@ def as_frame(spans: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def as_placement(layout: Layout) -> RunPlacement:
-    return run_placement("any", layout.pools, layout.roles, "all")
+    generates = layout.roles.get("rollout", next(iter(layout.pools)))
+    return run_placement("any", layout.pools, {"rollout": generates, "actor": generates, **layout.roles}, "all")
 
 
 def measure(layout: Layout, extra: list[dict[str, Any]] | None = None) -> dict[str, float]:
