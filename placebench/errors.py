@@ -1,6 +1,7 @@
-"""The one exception family: every error a user can cause carries its exit code; and reasons told all at once."""
+"""The one exception family: every error a user can cause carries its exit code; and reasons named all at once."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
 
@@ -56,8 +57,33 @@ class PlacementTimeoutError(PlacebenchError):
     exit_code = 3
 
 
+@dataclass(frozen=True)
+class WorkerFault:
+    """What is known of an exception that has to do with a worker; the exception carries it, to other processes too."""
+
+    device: str
+    """The id of the worker's device."""
+    role: str | None = None
+    """The role that worked; None outside of phases."""
+    held: str | None = None
+    """Where memory ran out: which device in which phase, and what its models held."""
+    has_died: bool = False
+    """Whether the worker's process is gone."""
+
+
+def mark_fault(error: BaseException, fault: WorkerFault) -> None:
+    """Let an exception carry what is known of its worker, unless it does already."""
+    error.__dict__.setdefault("worker_fault", fault)
+
+
+def fault_of(error: BaseException) -> WorkerFault | None:
+    """What an exception carries of its worker; None where it is about none."""
+    fault = error.__dict__.get("worker_fault")
+    return fault if isinstance(fault, WorkerFault) else None
+
+
 class JobExit(IntEnum):
-    """Exit codes of a launch's job, by which its runner tells why it ended."""
+    """Exit codes of a launch's job, by which its runner sees why it ended."""
 
     DONE = 0
     USAGE = 2

@@ -13,7 +13,7 @@ try:
     import click
     import pandas as pd
 
-    from placebench.commands.shared import let_everything_be_printed
+    from placebench.commands.console import let_everything_be_printed
     from placebench.errors import PlacebenchError, UsageError
     from placebench.host.signals import StopSignals
     from placebench.logs.follow import GrowingLog

@@ -1,11 +1,12 @@
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from jobs import Job, run_job
 
 # A slow machine is no finding.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -32,3 +33,17 @@ def alone() -> Iterator[None]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+@pytest.fixture(scope="session")
+def shared_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
+    """Runs a launch as `run_job` does, but once for all tests that only look at it."""
+    done: dict[tuple[object, ...], Job] = {}
+
+    def run(placement: str, devices: int, *settings: str) -> Job:
+        known = (placement, devices, *settings)
+        if known not in done:
+            done[known] = run_job(tmp_path_factory.mktemp("job") / "job", placement, devices, *settings)
+        return done[known]
+
+    return run

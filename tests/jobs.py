@@ -153,10 +153,10 @@ class SlowEngine(InflightEngine):
         return super().announced_updates()
 
 class DyingEngine(Engine):
-    def _update_weights(self, version):
+    def _run_update_weights(self, version):
         if version == 2 and self._rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super()._update_weights(version)
+        return super()._run_update_weights(version)
 """
 
 

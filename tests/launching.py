@@ -45,6 +45,11 @@ def steps():
         progress("step", step, ["gen"])
         end_step(step)
 
+def fail(code, kind, message, text, **facts):
+    open(f"{trial}/error.txt", "w").write(text)
+    json.dump({"schema_version": 1, "kind": kind, "message": message, **facts}, open(f"{trial}/end.json", "w"))
+    sys.exit(code)
+
 def leave_daemon():
     # A grandchild in a session of its own that ignores SIGTERM: what a raylet's worker may look like.
     program = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(300)"

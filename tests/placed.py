@@ -20,10 +20,11 @@ def devices_of(nodes: Sequence[int]) -> list[Device]:
 def run_placement(
     name: str, pools: Mapping[str, Sequence[str]], roles: Mapping[str, str], overlap: str = "all", staleness: int = 0
 ) -> RunPlacement:
-    """A placement of these pools of devices by id, all of one node."""
+    """A placement of these pools of devices by id, all of one node; roles that are left out live with the rollout."""
+    others = roles.get(Role.ROLLOUT, next(iter(pools)))
     record = PlacementRecord(
         name=name,
-        roles={Role(role): pool for role, pool in roles.items()},
+        roles={role: roles.get(role, others) for role in Role},
         overlap=Overlap(overlap),
         staleness=staleness,
         pools={pool: tuple(devices) for pool, devices in pools.items()},

@@ -1,7 +1,6 @@
 """Comparing one placement with itself: what a comparison on this host cannot tell apart."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -27,9 +26,7 @@ Examples:
     help="Pairs of launches, two each.",
 )
 @shared_options
-def calibrate(
-    placement: str, pairs: int, dry_run: bool, settings: tuple[str, ...], config: Path | None, **given: Any
-) -> None:
+def calibrate(placement: str, pairs: int, **given: Any) -> None:
     """Measure how much launches of one placement differ on this host: what comparisons here cannot tell apart.
 
     The launches are dealt in pairs to two arms that are the same. The noise floor, its parts within and between
@@ -39,10 +36,10 @@ def calibrate(
     from placebench.plan.plan import default_name, make_plan
     from placebench.spec.words import split_words
 
-    request = read_request(given, settings, config)
-    name = default_name(f"calibrate-{placement}") if request.name is None else request.name
-    several = f"--placement {placement}: name one placement, which is compared with itself"
-    wrong = (*request.wrong, *([several] if len(split_words(placement)) > 1 else ()))
-    request = replace(request, placements=placement, rounds=2 * pairs, name=name, calibrates=True, dry_run=dry_run)
-    unread = request.unread - {"placements", "rounds"}
-    start(make_plan(replace(request, wrong=wrong, unread=unread)), dry_run=dry_run)
+    request = read_request({**given, "placements": placement, "rounds": 2 * pairs, "calibrates": True})
+    if request.name is None:
+        request = replace(request, name=default_name(f"calibrate-{placement}"))
+    if len(split_words(placement)) > 1:
+        several = f"--placement {placement}: name one placement, which is compared with itself"
+        request = replace(request, wrong=(*request.wrong, several))
+    start(make_plan(request), dry_run=request.dry_run)

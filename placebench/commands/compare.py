@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from placebench.commands.console import open_console
+from placebench.commands.options import read_share
 from placebench.commands.outputs import OutputPath
-from placebench.commands.shared import open_console, read_share, with_latest
+from placebench.commands.runs import with_latest
 from placebench.errors import UsageError
 
 _EXAMPLES = """\b

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import click
 
+from placebench.commands.console import open_console
+from placebench.commands.options import parse_share
 from placebench.commands.outputs import OutputPath, refuse_same
-from placebench.commands.shared import open_console, parse_share, with_latest
+from placebench.commands.runs import with_latest
 from placebench.errors import BaselineError, UsageError
 
 _CHECK_EXAMPLES = """\b

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import click
 
-from placebench.commands.shared import let_everything_be_printed
+from placebench.commands.console import let_everything_be_printed
 from placebench.errors import PlacebenchError
 
 # click's own exit code for a wrong command line, the shell's for SIGINT, and sysexits.h's for a fault of the program:

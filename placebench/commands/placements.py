@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from placebench.commands.shared import open_console
+from placebench.commands.console import open_console
+from placebench.commands.run_options import read_request
 
 _EXAMPLES = """\b
 Examples:
@@ -22,16 +23,16 @@ Examples:
 @click.option("--model", help="A preset, a folder, or a hub id.  [default: tiny]")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any workload key; repeatable.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML file as of placebench run.")
-def placements(words: tuple[str, ...], settings: tuple[str, ...], config: Path | None, **given: Any) -> None:
+def placements(words: tuple[str, ...], **given: Any) -> None:
     """Explain every placement word; show which can be on the devices, where, and why others cannot.
 
     WORD is a placement to look up, or several set apart by commas; without one, those of the file are, or else the
     usual ones of each kind. The exit code is 2 where a word is no placement or the workload cannot be, and 0 where a
     placement just cannot be here.
     """
-    from placebench.plan.catalogue_view import show_catalogue
-    from placebench.plan.request import WorkloadOption, build_request
+    from placebench.plan.catalogue import read_catalogue
+    from placebench.plan.views import show_catalogue
 
-    present = {name: value for name, value in given.items() if value is not None}
-    model = [WorkloadOption("--model", "model", present.pop("model"))] if "model" in present else []
-    show_catalogue(build_request(present, model, settings, config), words, open_console())
+    catalogue = read_catalogue(read_request(given), words)
+    show_catalogue(catalogue, open_console())
+    catalogue.no_words.raise_any()

@@ -1,13 +1,12 @@
 """Training under each placement, and the comparison of what it measured."""
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
+from placebench.commands.options import read_rounds, read_share
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
-from placebench.commands.shared import find_run, read_rounds, read_share
+from placebench.commands.runs import find_run
 from placebench.commands.start import start
 from placebench.spec.auto_rounds import MOST_ROUNDS
 
@@ -37,13 +36,13 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare, 124 
     "--precision", callback=read_share, metavar="SHARE", help="With auto: width of intervals wanted.  [default: 5%]"
 )
 @run_option("--max-rounds", type=click.IntRange(2, MOST_ROUNDS), help="With auto: the most rounds.  [default: 20]")
-@run_option("--max-time", type=SECONDS, help="With auto: seconds that the rounds may take.")
+@run_option("--max-time", "max_time_s", type=SECONDS, help="With auto: seconds that the rounds may take.")
 @shared_options
 @click.option("--resume", metavar="RUN", help="Go on with a run: finished launches stay, the others run again.")
-def run(dry_run: bool, resume: str | None, settings: tuple[str, ...], config: Path | None, **given: Any) -> None:
+def run(resume: str | None, **given: Any) -> None:
     """Train under each placement, record the devices, compare and report."""
     from placebench.plan.plan import make_plan
     from placebench.plan.resume import resume_plan
 
-    request = replace(read_request(given, settings, config), dry_run=dry_run)
-    start(make_plan(request) if resume is None else resume_plan(find_run(resume), request), dry_run=dry_run)
+    request = read_request(given)
+    start(make_plan(request) if resume is None else resume_plan(find_run(resume), request), dry_run=request.dry_run)

@@ -1,14 +1,14 @@
 """The options of `placebench run` that other commands take too, and what of them is asked for."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from placebench.commands.options import WRONG_OPTIONS, FiniteRange, LenientOption, read_hz, read_share
 from placebench.commands.outputs import OutputPath
-from placebench.commands.shared import WRONG_OPTIONS, FiniteRange, ToldOption, read_hz, read_share
 from placebench.spec.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ WORKLOAD_KEYS = {
     "ignore_eos": "rollout.ignore_eos",
 }
 SECONDS = FiniteRange(min=0, min_open=True, max=1e8)
-run_option = partial(click.option, cls=ToldOption)
+run_option = partial(click.option, cls=LenientOption)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _SHARED = (
@@ -64,9 +64,12 @@ _SHARED = (
         help="YAML of workload keys, placements, rounds, devices, name, out, launcher.",
     ),
     run_option(
-        "--step-timeout", type=SECONDS, help="Give a launch up after so many seconds without progress.  [default: 600]"
+        "--step-timeout",
+        "step_timeout_s",
+        type=SECONDS,
+        help="Give a launch up after so many seconds without progress.  [default: 600]",
     ),
-    run_option("--time-limit", type=SECONDS, help="End the run after so many seconds (exit code 124)."),
+    run_option("--time-limit", "time_limit_s", type=SECONDS, help="End the run after so many seconds (exit code 124)."),
     run_option("--sample-hz", type=float, callback=read_hz, help="Device samples a second; 0: none.  [default: 5]"),
     run_option(
         "--checkpoint-every",
@@ -84,7 +87,12 @@ _SHARED = (
         "--launcher", type=click.Choice(LAUNCHERS), help="What starts the workers; torchrun: of ddp.  [default: ray]"
     ),
     run_option("--ray-address", metavar="ADDRESS", help="Run on an existing Ray cluster: host:port, or auto."),
-    run_option("--placement-timeout", type=SECONDS, help="On a Ray cluster: wait for devices so long.  [default: 60]"),
+    run_option(
+        "--placement-timeout",
+        "placement_timeout_s",
+        type=SECONDS,
+        help="On a Ray cluster: wait for devices so long.  [default: 60]",
+    ),
     click.option("--dry-run", is_flag=True, help="Print the checked plan and start nothing."),
 )
 
@@ -96,25 +104,17 @@ def shared_options(function: _Function) -> _Function:
     return function
 
 
-def read_request(given: Mapping[str, Any], settings: Sequence[str], config: Path | None) -> "RunRequest":
+def read_request(given: Mapping[str, Any]) -> "RunRequest":
     """The options of `run` that were given, over `--config`, and what of them cannot be read."""
     from placebench.plan.request import WorkloadOption, build_request
 
     present = {name: value for name, value in given.items() if value is not None}
+    settings, config = present.pop("settings"), present.pop("config", None)
     wrong: Mapping[str, str] = present.pop(WRONG_OPTIONS, {})
     workload = [
         WorkloadOption(f"--{name.replace('_', '-')}", WORKLOAD_KEYS[name], present.pop(name))
         for name in tuple(present)
         if name in WORKLOAD_KEYS
     ]
-    seconds = {
-        "step_timeout": "step_timeout_s",
-        "time_limit": "time_limit_s",
-        "max_time": "max_time_s",
-        "placement_timeout": "placement_timeout_s",
-    }
-    fields = WORKLOAD_KEYS | seconds
-    options = {seconds.get(name, name): value for name, value in present.items()}
-    return build_request(
-        options, workload, settings, config, {fields.get(name, name): reason for name, reason in wrong.items()}
-    )
+    reasons = {WORKLOAD_KEYS.get(name, name): reason for name, reason in wrong.items()}
+    return build_request(present, workload, settings, config, reasons)

@@ -2,7 +2,9 @@
 
 import click
 
-from placebench.commands.shared import find_run, open_console, read_share
+from placebench.commands.console import open_console
+from placebench.commands.options import read_share
+from placebench.commands.runs import find_run
 
 _MIN_EFFECT = click.option(
     "--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: the run's]"

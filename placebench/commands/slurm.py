@@ -95,10 +95,8 @@ def _read_run(words: tuple[str, ...]) -> "RunRequest":
     from placebench.commands.run_options import read_request
 
     given = dict(run.make_context("placebench run", list(words)).params)
-    settings, config = given.pop("settings"), given.pop("config")
-    for name in ("dry_run", "resume"):
-        del given[name]  # how a run starts, not what it is
-    return read_request(given, settings, config)
+    del given["resume"]  # how a run starts, not what it is
+    return read_request(given)
 
 
 def _sbatch(script: str, logs: Path) -> str:

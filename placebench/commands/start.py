@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from placebench.commands.console import open_console
 from placebench.commands.group import OF_A_STREAM, USAGE, drop_stdout, fail
-from placebench.commands.shared import open_console
 from placebench.errors import InterruptedRunError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def start(plan: "Plan", *, dry_run: bool) -> None:
     """Run a plan and report, or show it."""
     if dry_run:
-        from placebench.plan.view import show_plan
+        from placebench.plan.views import show_plan
 
         show_plan(plan, open_console())
         return

@@ -35,43 +35,38 @@ _ANCESTOR_NAMES = {
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU.
-
-    Attributes:
-        index: NVML's index.
-        uuid: `GPU-…`, the identity.
-        name: product name.
-        memory_bytes: memory of the board, without what the driver keeps for itself where it reports how much.
-        pci: PCI bus id.
-        is_divided: whether it is in MIG mode: a process then has an instance, whose memory and peaks are smaller.
-    """
+    """One GPU."""
 
     index: int
+    """NVML's index."""
     uuid: str
+    """`GPU-…`, the identity."""
     name: str
+    """Product name."""
     memory_bytes: int
+    """Memory of the board, without what the driver keeps for itself where it reports how much."""
     pci: str
+    """PCI bus id."""
     is_divided: bool = False
+    """Whether it is in MIG mode: a process then has an instance, whose memory and peaks are smaller."""
 
 
 @dataclass(frozen=True)
 class GpuInventory:
-    """What NVML answered.
-
-    Attributes:
-        driver: version of the driver; None without one.
-        gpus: GPUs that answer, in index order.
-        unreadable: index and reason of each GPU that does not.
-        links: per pair of `gpus`, as `nvidia-smi topo -m` names it: `NV18` for 18 NVLinks, otherwise the nearest
-            common part of the PCI tree (`PIX`, `PXB`, `PHB`, `NODE`, `SYS`); None where unknown and on the diagonal.
-        fault: why NVML does not answer although a driver is installed; None where it does, or where there is none.
-    """
+    """What NVML answered."""
 
     driver: str | None = None
+    """Version of the driver; None without one."""
     gpus: tuple[Gpu, ...] = ()
+    """GPUs that answer, in index order."""
     unreadable: Mapping[int, str] = field(default_factory=dict)
+    """Index and reason of each GPU that does not."""
     links: tuple[tuple[str | None, ...], ...] = ()
+    """Per pair of `gpus`, as `nvidia-smi topo -m` names it: `NV18` for 18 NVLinks, otherwise the nearest common part of
+    the PCI tree (`PIX`, `PXB`, `PHB`, `NODE`, `SYS`); None where unknown and on the diagonal.
+    """
     fault: str | None = None
+    """Why NVML does not answer although a driver is installed; None where it does, or where there is none."""
 
 
 def list_gpus() -> GpuInventory:

@@ -1,8 +1,8 @@
 """One launch: `python -m placebench.jobs.ppo TRIAL_DIR`, started fresh by the runner for every trial.
 
 Starts a Ray of its own, joins a cluster or starts torchrun, has the workers of each pool started there, and runs the
-steps; all it knows comes from the trial's launch.json and all it leaves lies in the trial's folder. Exit codes: see
-`JobExit`.
+steps; all it knows comes from the trial's launch.json and all it leaves lies in the trial's folder, how it
+ended in end.json. Exit codes: see `JobExit`.
 """
 
 import json
@@ -11,14 +11,16 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placebench.errors import JobExit, NodeLostError, PlacementTimeoutError, UsageError
+from placebench.errors import JobExit
 from placebench.host.compile_cache import remove_empty_cache
+from placebench.jobs.end import end_by
 from placebench.ppo.heap import freeze_heap
 from placebench.record.checkpoints import new_checkpoint, read_checkpoint
+from placebench.record.end_file import EndFile
 from placebench.record.folder import TRACING, Trial, append_jsonl, write_atomically
 from placebench.record.launch_file import LaunchFile
 from placebench.sessions.base import Session
@@ -268,24 +270,6 @@ def _call(workers: Mapping[str, list[Any]], method: str) -> list[Any]:
     return [getattr(worker, method).remote() for ranks in workers.values() for worker in ranks]
 
 
-def classify(error: BaseException) -> JobExit:
-    """What ended a launch, from the chain of causes of its exception."""
-    if isinstance(error, NodeLostError | PlacementTimeoutError):
-        return JobExit.NODE_LOST if isinstance(error, NodeLostError) else JobExit.NOT_PLACED
-    texts = " ".join(f"{type(cause).__name__}: {cause}" for cause in _causes(error))
-    if any(word in texts for word in ("OutOfMemoryError", "MemoryError", "can't allocate memory", "out of memory")):
-        return JobExit.OOM
-    if any(word in texts for word in ("GPU is lost", "device unavailable", "uncorrectable ECC")):
-        return JobExit.DEVICE_LOST
-    return JobExit.USAGE if any(isinstance(cause, UsageError) for cause in _causes(error)) else JobExit.FAILED
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = getattr(error, "cause", None) or error.__cause__
-
-
 def _stop(signum: int, frame: object) -> None:
     raise KeyboardInterrupt
 
@@ -300,13 +284,15 @@ def main(folder: str) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001 - whatever it is, it ends this launch and is written down
-        outcome = classify(error)
+        end = end_by(error)
         write_atomically(trial.error, traceback.format_exc())
         traceback.print_exc()
-        return outcome
+    else:
+        end = EndFile(kind=JobExit.DONE)
     finally:
         remove_empty_cache()
-    return JobExit.DONE
+    end.write(trial)
+    return end.kind
 
 
 if __name__ == "__main__":

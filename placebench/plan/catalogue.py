@@ -1,33 +1,75 @@
-"""Which placements can be on given devices, each with its devices, and why others cannot."""
+"""The catalogue of placements: which can be on the devices asked for, each with its devices, and why others cannot."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from placebench.errors import Reasons
-from placebench.plan.plan import too_large
+from placebench.plan.devices import DEVICES
+from placebench.plan.headroom import too_large
+from placebench.plan.request import OPTIONS, WORKLOAD, RunRequest, request_facts
+from placebench.plan.workload_checks import WORKLOAD_CHECKS
 from placebench.predict.possible import lay_out
 from placebench.spec.bound import RunPlacement
+from placebench.spec.check import collect
 from placebench.spec.devices import Device
 from placebench.spec.presets import PRESETS, Nodes, Preset
-from placebench.spec.words import preset_of
+from placebench.spec.words import preset_of, read_placement, split_words
 from placebench.spec.workload import Workload
+from placebench.spec.workload_reading import asks_for_critic
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A placement word on given devices.
-
-    Attributes:
-        word: as the user would write it.
-        preset: what it is a form of; None for a YAML file, and for what is no word at all.
-        bound: the placement with its devices; None where there are too few or the word is wrong.
-        reasons: why it cannot be; none when it can.
-    """
+    """A placement word on given devices."""
 
     word: str
+    """As the user would write it."""
     preset: Preset | None
+    """What it is a form of; None for a YAML file, and for what is no word at all."""
     bound: RunPlacement | None
+    """The placement with its devices; None where there are too few or the word is wrong."""
     reasons: tuple[str, ...]
+    """Why it cannot be; none when it can."""
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Placement words on the devices asked for."""
+
+    devices: tuple[Device, ...]
+    workload: Workload
+    entries: tuple[Entry, ...]
+    is_usual: bool
+    """Whether nobody has named words."""
+    no_words: Reasons
+    """Why words are no placements, whatever the devices."""
+
+
+def read_catalogue(request: RunRequest, words: Sequence[str]) -> Catalogue:
+    """Look up what each word means and whether it can be.
+
+    Args:
+        request: devices, workload, and the placements of its file; all else is left aside.
+        words: those to look up, or lists of them; none for the request's, and without these for the usual ones.
+
+    Raises:
+        UsageError: devices or workload cannot be, whatever the placement; one line for every reason, also why words
+            are no placements.
+    """
+    if request.placements and not words:
+        words = [request.placements]
+    words = [word for text in words for word in split_words(text)]
+    facts, no_words = request_facts(request), Reasons()
+    # It may run on other hosts, which alone have its packages.
+    reasons = collect((OPTIONS, DEVICES, WORKLOAD, *WORKLOAD_CHECKS), facts)
+    for word in words:
+        read_placement(word, None, no_words, has_critic=asks_for_critic(request.workload))
+    if reasons.lines:
+        reasons.add(no_words.lines)
+        reasons.raise_any()
+    devices, workload = facts["devices"], facts["workload"]
+    entries = look_up(words or usual_words(facts["nodes"]), devices, workload)
+    return Catalogue(devices, workload, entries, not words, no_words)
 
 
 def look_up(words: Sequence[str], devices: Sequence[Device], workload: Workload) -> tuple[Entry, ...]:

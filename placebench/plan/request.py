@@ -1,4 +1,7 @@
-"""What the user asks for: options over the YAML file, the file over the preset, each value with where it is from."""
+"""What the user asks for: options over the YAML file, the file over the preset, each value with where it is from.
+
+The checks that every command begins with find what of it can be read.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,11 +11,14 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from placebench.errors import Reasons, UsageError
+from placebench.record.checkpoints import read_checkpoint
 from placebench.spec.auto_rounds import MOST_ROUNDS
+from placebench.spec.check import Check, Facts
 from placebench.spec.config import find_line, load_yaml, merge, nest, read_settings
-from placebench.spec.launchers import LAUNCHERS
-from placebench.spec.workload import keys_below, workload_keys
-from placebench.spec.workload_reading import gives
+from placebench.spec.launchers import LAUNCHERS, RAY
+from placebench.spec.words import readable_placements
+from placebench.spec.workload import Workload, keys_below, workload_keys
+from placebench.spec.workload_reading import gives, read_workload
 
 RUN_KEYS = ("placements", "rounds", "devices", "name", "out", "launcher")
 DEFAULT_PLACEMENTS = "standard,split"
@@ -21,72 +27,64 @@ DEFAULT_STEP_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What the user asks for, options already laid over the YAML file; unchecked.
-
-    Attributes:
-        placements: comma-separated placement words; None for standard,split.
-        workload: sections and values of the workload, over its preset.
-        devices: `cpu:N`, `gpu:N`, `cpu`, `gpu`; None for what is there.
-        rounds: launches of each placement, or `auto`; None for 3.
-        precision: with `auto`, how far the ends of an interval may lie apart, as a fraction; None for the default.
-        max_rounds: with `auto`, the most rounds; None for the default.
-        max_time_s: with `auto`, no round begins that would end later; None for no limit.
-        min_effect: smallest effect of interest, as a fraction.
-        calibrates: whether the run compares one placement with itself.
-        name: of the run; None for the placements' names.
-        out: folder of the runs; None for `runs` in the current one.
-        step_timeout_s: seconds without progress after which a launch is given up.
-        time_limit_s: seconds after which the whole run ends; None for no limit.
-        sample_hz: device samples a second; 0 for none, None for the default.
-        dry_run: only the plan is wanted, so that its devices may be described instead of here.
-        checkpoint_every: steps from one checkpoint to the next; None for none.
-        resume_from: the checkpoint that every launch goes on from; None to begin.
-        launcher: what starts the workers, one of `launchers.LAUNCHERS`; None for Ray.
-        ray_address: of an existing Ray cluster, `host:port` or `auto`; None for this host, with a Ray of each launch's
-            own.
-        placement_timeout_s: seconds a launch waits for its devices of the cluster; None for the default.
-        origin: where a dotted workload key was set, for messages.
-        wrong: why some of what was given cannot be read, one line each.
-        unread: dotted workload keys, and fields of this class, whose values are not known for that.
-    """
+    """What the user asks for, options already laid over the YAML file; unchecked."""
 
     placements: str | None = None
+    """Comma-separated placement words; None for standard,split."""
     workload: Mapping[str, Any] = field(default_factory=dict)
+    """Sections and values of the workload, over its preset."""
     devices: str | None = None
+    """`cpu:N`, `gpu:N`, `cpu`, `gpu`; None for what is there."""
     rounds: int | Literal["auto"] | None = None
+    """Launches of each placement, or `auto`; None for 3."""
     precision: float | None = None
+    """With `auto`, how far the ends of an interval may lie apart, as a fraction; None for the default."""
     max_rounds: int | None = None
+    """With `auto`, the most rounds; None for the default."""
     max_time_s: float | None = None
+    """With `auto`, no round begins that would end later; None for no limit."""
     min_effect: float | None = None
+    """Smallest effect of interest, as a fraction."""
     calibrates: bool = False
+    """Whether the run compares one placement with itself."""
     name: str | None = None
+    """Name of the run; None for the placements' names."""
     out: Path | None = None
+    """Folder of the runs; None for `runs` in the current one."""
     step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S
+    """Seconds without progress after which a launch is given up."""
     time_limit_s: float | None = None
+    """Seconds after which the whole run ends; None for no limit."""
     sample_hz: float | None = None
+    """Device samples a second; 0 for none, None for the default."""
     dry_run: bool = False
+    """Only the plan is wanted, so that its devices may be described instead of here."""
     checkpoint_every: int | None = None
+    """Steps from one checkpoint to the next; None for none."""
     resume_from: Path | None = None
+    """The checkpoint that every launch goes on from; None to begin."""
     launcher: str | None = None
+    """What starts the workers, one of `launchers.LAUNCHERS`; None for Ray."""
     ray_address: str | None = None
+    """Address of a Ray cluster, `host:port` or `auto`; None for this host, with a Ray of each launch's own."""
     placement_timeout_s: float | None = None
+    """Seconds a launch waits for its devices of the cluster; None for the default."""
     origin: Callable[[str], str] = field(default=lambda key: "workload")
+    """Where a dotted workload key was set, for messages."""
     wrong: Sequence[str] = ()
-    unread: frozenset[str] = frozenset()
+    """Why some of what was given cannot be read, one line each."""
+    unknown: frozenset[str] = frozenset()
+    """Dotted workload keys, and fields of this class, whose values nobody knows for that."""
 
 
 @dataclass(frozen=True)
 class WorkloadOption:
-    """An option that is short for a workload key, as given.
-
-    Attributes:
-        flag: as the user writes it, such as `--batch-size`.
-        key: the dotted workload key.
-        value: as given.
-    """
+    """An option that is short for a workload key, as given."""
 
     flag: str
+    """As the user writes it, such as `--batch-size`."""
     key: str
+    """The dotted workload key."""
     value: Any
 
 
@@ -119,18 +117,18 @@ def build_request(
     over, malformed = read_settings(settings, reasons)
     for option in workload_options:
         over = merge(over, nest(option.key.split("."), option.value))
-    unread = {*wrong, *(option.key for option in clashes)}
-    unread |= {key for key, value in run_keys.items() if value is None and key not in options}
-    unread |= {below for key in malformed for below in keys_below(key)}
+    unknown = {*wrong, *(option.key for option in clashes)}
+    unknown |= {key for key, value in run_keys.items() if value is None and key not in options}
+    unknown |= {below for key in malformed for below in keys_below(key)}
     if content is None:
-        unread |= {key for key in RUN_KEYS if key not in options}
-        unread |= {key for key in workload_keys() if not gives(over, key)}
+        unknown |= {key for key in RUN_KEYS if key not in options}
+        unknown |= {key for key in workload_keys() if not gives(over, key)}
     flags = {option.key: option.flag for option in workload_options} | dict.fromkeys(setting_keys, "--set")
     return RunRequest(
         workload=merge({key: value for key, value in (content or {}).items() if key not in RUN_KEYS}, over),
         origin=lambda key: _origin(key, flags, config),
         wrong=reasons.lines,
-        unread=frozenset(unread),
+        unknown=frozenset(unknown),
         **{**run_keys, **options},
     )
 
@@ -166,3 +164,48 @@ def _run_value(config: Path, key: str, value: Any) -> Any:
         example = "a list of words, such as [standard, split]" if key == "placements" else "text"
         raise UsageError(f"{where}: {value!r} is not {example}")
     return Path(value) if key == "out" else value
+
+
+def request_facts(request: RunRequest) -> Facts:
+    """What a request says."""
+    return Facts(
+        request.unknown,
+        request=request,
+        name=request.name,
+        words=DEFAULT_PLACEMENTS if request.placements is None else request.placements,
+        launcher=request.launcher or RAY,
+        ray_address=request.ray_address,
+        checkpoint_every=request.checkpoint_every,
+        resume_from=request.resume_from,
+    )
+
+
+def _unreadable_options(request: RunRequest) -> Sequence[str]:
+    """Options, settings and keys of the file that cannot be read."""
+    return request.wrong
+
+
+def _find_workload(request: RunRequest, facts: Facts) -> Sequence[str]:
+    """The `workload`, as far as it can be read."""
+    return read_workload(request.workload, request.origin, facts)
+
+
+def _find_start(resume_from: Path, facts: Facts) -> None:
+    """The checkpoint from which launches `start`, and the `steps_before`, which are in it."""
+    start = read_checkpoint(resume_from)
+    facts.add(start=start, steps_before=start.step)
+
+
+def _find_placements(words: str, workload: Workload, facts: Facts, nodes: Sequence[int] | None = None) -> Sequence[str]:
+    """The `placements` that can be on nodes of so many devices, and `others` as far as they can be read."""
+    reasons = Reasons()
+    has_critic = None if "algorithm.name" in facts.unknown else workload.algorithm.has_critic
+    placements, others = readable_placements(words, nodes, reasons, has_critic=has_critic)
+    facts.add(placements=placements, others=others)
+    return reasons.lines
+
+
+OPTIONS = Check(_unreadable_options)
+WORKLOAD = Check(_find_workload)
+START = Check(_find_start)
+PLACEMENTS = Check(_find_placements, {"placements"})

@@ -1,22 +1,22 @@
 """Going on with a run that was interrupted, failed in part, or is to have more rounds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-from placebench.errors import Reasons, UsageError
+from placebench.errors import UsageError
 from placebench.host.ownership import live_runs, mark_interrupted
 from placebench.plan import checks
-from placebench.plan.plan import Plan, cluster_options, find_devices, no_room_for_checkpoints
-from placebench.plan.request import RunRequest
-from placebench.plan.rounds import auto_rounds, planned_rounds
-from placebench.record.checkpoints import read_checkpoint
+from placebench.plan.devices import cluster_options, find_devices
+from placebench.plan.plan import Plan
+from placebench.plan.request import OPTIONS, START, RunRequest
+from placebench.plan.rounds import ROUNDS, planned_rounds
+from placebench.plan.workload_checks import unusable_workload
 from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status
 from placebench.record.run_file import RunFile, recorded_version
-from placebench.sessions.ray_cluster.discovery import Cluster
-from placebench.sessions.torchrun.nodes import JobNodes
+from placebench.spec.auto_rounds import AutoRounds
 from placebench.spec.bound import RunPlacement, bind
+from placebench.spec.check import Check, Facts, collect
 from placebench.spec.config import flatten, merge
 from placebench.spec.devices import Device, DeviceSpec, devices_per_node
 from placebench.spec.launchers import RAY
@@ -46,31 +46,34 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         placements = record.run_placements
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{folder.run_file}: not as this placebench writes it: {error!r}; start a new run") from None
-    stored, rounds = record.devices, record.rounds
     mark_interrupted(path)
-    reasons = Reasons()
-    reasons.add(request.wrong)
-    reasons.add(checks.missing_packages(record.launcher))
-    reasons.add(checks.full_disks(path))
-    reasons.add(() if _ray_address(record) else cluster_options(request))
-    cluster = reasons.attempt(lambda: _present(record, request))
-    reasons.add(checks.unusable_workload(workload))
     begun = record.resumed_from
-    start = reasons.attempt(partial(read_checkpoint, Path(begun.checkpoint))) if begun else None
-    reasons.attempt(lambda: _agree(request, path, record, workload, placements))
-    auto = reasons.attempt(lambda: auto_rounds(request, record.auto)) if "rounds" not in request.unread else None
-    reasons.raise_any()
-    planned = planned_rounds(request, auto, rounds)
+    facts = Facts(
+        request.unknown,
+        request=request,
+        record=record,
+        folder=path,
+        workload=workload,
+        placements=placements,
+        words=request.placements,
+        asked_for=request.devices,
+        launcher=record.launcher,
+        checkpoint_every=record.checkpoint_every,
+        resume_from=Path(begun.checkpoint) if begun else None,
+        stored=record.auto,
+    )
+    collect(_CHECKS, facts).raise_any()
+    auto: AutoRounds | None = facts.get("auto")
+    planned = planned_rounds(request, auto, record.rounds)
     done = _done_launches(folder, placements, planned)
-    before, to_come = start.step if start else 0, planned * len(placements)
-    reasons.add(no_room_for_checkpoints(workload, path, record.checkpoint_every, before, to_come - len(done)))
-    reasons.raise_any()
+    facts.add(launches=planned * len(placements) - len(done))
+    collect([Check(checks.no_room_for_checkpoints)], facts).raise_any()
     return Plan(
         name=record.name,
         folder=folder,
         placements=placements,
         workload=workload,
-        devices=stored,
+        devices=record.devices,
         rounds=planned,
         auto=auto,
         calibrates=record.calibrates,
@@ -81,9 +84,9 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         done=done,
         resumed=True,
         checkpoint_every=record.checkpoint_every,
-        start=start,
+        start=facts.get("start"),
         launcher=record.launcher,
-        cluster=cluster,
+        cluster=facts.get("cluster"),
     )
 
 
@@ -100,12 +103,14 @@ def _read_run(folder: RunFolder) -> object:
     return content
 
 
-def _present(record: RunFile, request: RunRequest) -> Cluster | JobNodes | None:
-    """See to it that the run's devices are there as they were; returns the cluster they belong to, as it is now.
+def _cluster_options(request: RunRequest, record: RunFile) -> Iterator[str]:
+    """Options of a Ray cluster for a run that had none."""
+    if _ray_address(record) is None:
+        yield from cluster_options(request)
 
-    Raises:
-        UsageError: one of them is gone or is another one now.
-    """
+
+def _missing_devices(request: RunRequest, record: RunFile, facts: Facts) -> Iterator[str]:
+    """Devices of the run that are gone or are others now; finds the `cluster` to which they belong, as it is now."""
     stored = record.devices
     kind = stored[0].kind
     per_node = max(devices_per_node(stored)) if record.cluster else len(stored)
@@ -114,25 +119,24 @@ def _present(record: RunFile, request: RunRequest) -> Cluster | JobNodes | None:
     here = {device.id: device for device in found}
     for device in stored:
         if (now := here.get(device.id)) is None or (now.node, now.cores) != (device.node, device.cores):
-            raise UsageError(
+            yield (
                 f"--resume: {device.id} ({device.name}) of {device.node} is not here as it was; go on where it is, or"
                 " start a new run"
             )
-    return cluster
-
-
-def _asked_for(record: RunFile, request: RunRequest) -> tuple[Device, ...]:
-    """The devices that the options given now mean."""
-    return find_devices(_here(record, request))[1]
+            return
+    facts.add(cluster=cluster)
 
 
 def _here(record: RunFile, request: RunRequest) -> RunRequest:
-    """What is given now, looked for as the run's devices were.
+    """What is given now, to be looked for as the run's devices were.
 
     Raises:
-        UsageError: a cluster is given for a run that had none.
+        UsageError: a Ray cluster is given for a run that had none.
     """
-    return replace(request, ray_address=_address(record, request), launcher=record.launcher)
+    earlier = _ray_address(record)
+    if earlier is None and request.ray_address is not None:
+        raise UsageError("--resume: the run was not on a Ray cluster; leave --ray-address out, or start a new run")
+    return replace(request, ray_address=request.ray_address or earlier, launcher=record.launcher)
 
 
 def _ray_address(record: RunFile) -> str | None:
@@ -145,64 +149,52 @@ def _which(devices: Sequence[Device]) -> list[tuple[str, str, tuple[int, ...]]]:
     return [(device.id, device.node, device.cores) for device in devices]
 
 
-def _address(record: RunFile, request: RunRequest) -> str | None:
-    """Where the run's Ray cluster is now; None for a run on one host.
-
-    Raises:
-        UsageError: a cluster is given for a run that had none.
-    """
-    earlier = _ray_address(record)
-    if earlier is None and request.ray_address is not None:
-        raise UsageError("--resume: the run was not on a Ray cluster; leave --ray-address out, or start a new run")
-    return request.ray_address or earlier
+# What is given now and differs from the run would make launches that cannot be compared with those before.
 
 
-def _agree(
-    request: RunRequest,
-    folder: Path,
-    record: RunFile,
-    workload: Workload,
-    placements: Sequence[RunPlacement],
-) -> None:
-    """Refuse what is given now and differs from the run: its launches would not be comparable.
+def _difference(what: str, now: object, then: object) -> str:
+    return f"--resume: {what} is {now} now and {then} in the run; leave it out, or start a new run"
 
-    Raises:
-        UsageError: one line for every difference.
-    """
-    reasons = Reasons()
 
-    def differs(what: str, now: object, then: object) -> None:
-        reasons.add([f"--resume: {what} is {now} now and {then} in the run; leave it out, or start a new run"])
+def _other_workload(request: RunRequest, record: RunFile, workload: Workload) -> Iterator[str]:
+    given = Facts(request.unknown)
+    yield from read_workload(merge(record.workload, request.workload), request.origin, given)
+    now, then = (flatten(one.model_dump(mode="json")) for one in (given["workload"], workload))
+    yield from (
+        _difference(key, now[key], then[key]) for key in now if now[key] != then[key] and key not in given.unknown
+    )
 
-    given = merge(record.workload, request.workload)
-    reading = read_workload(given, reasons, request.origin, request.unread)
-    now, then = (flatten(one.model_dump(mode="json")) for one in (reading.workload, workload))
-    for key in (key for key in now if now[key] != then[key] and key not in reading.unread):
-        differs(key, now[key], then[key])
+
+def _other_options(request: RunRequest, record: RunFile, folder: Path) -> Iterator[str]:
     if request.out is not None and request.out.resolve() != folder.parent.resolve():
-        differs("--out", request.out, folder.parent)
+        yield _difference("--out", request.out, folder.parent)
     if request.name is not None and request.name != record.name:
-        differs("--name", request.name, record.name)
+        yield _difference("--name", request.name, record.name)
     if request.checkpoint_every not in (None, record.checkpoint_every):
-        differs("--checkpoint-every", request.checkpoint_every, record.checkpoint_every)
+        yield _difference("--checkpoint-every", request.checkpoint_every, record.checkpoint_every)
     if request.resume_from is not None:
-        reasons.add(["--resume and --resume-from do not go together: a run goes on with the checkpoint it began with"])
+        yield "--resume and --resume-from do not go together: a run goes on with the checkpoint it began with"
     if request.launcher not in (None, record.launcher):
-        differs("--launcher", request.launcher, record.launcher)
+        yield _difference("--launcher", request.launcher, record.launcher)
     if request.sample_hz not in (None, record.sample_hz):
-        differs("--sample-hz", request.sample_hz, record.sample_hz)
+        yield _difference("--sample-hz", request.sample_hz, record.sample_hz)
     if isinstance(request.rounds, int) and request.rounds < record.rounds:
-        differs("--rounds", request.rounds, f"already {record.rounds}")
-    if request.devices is not None:
-        found = reasons.attempt(lambda: _asked_for(record, request))
-        if found is not None and _which(found) != _which(record.devices):
-            differs("--devices", request.devices, ", ".join(device.id for device in record.devices))
-    if (words := request.placements) is not None:
-        has_critic, nodes = workload.algorithm.has_critic, devices_per_node(record.devices)
-        named = reasons.attempt(lambda: parse_placements(words, nodes, has_critic=has_critic))
-        if named is not None and [bind(placement, record.devices) for placement in named] != list(placements):
-            differs("--placements", request.placements, ",".join(placement.name for placement in placements))
-    reasons.raise_any()
+        yield _difference("--rounds", request.rounds, f"already {record.rounds}")
+
+
+def _other_devices(asked_for: str, request: RunRequest, record: RunFile) -> Iterator[str]:
+    _, found = find_devices(_here(record, request))
+    if _which(found) != _which(record.devices):
+        yield _difference("--devices", asked_for, ", ".join(device.id for device in record.devices))
+
+
+def _other_placements(
+    words: str, record: RunFile, workload: Workload, placements: Sequence[RunPlacement]
+) -> Iterator[str]:
+    nodes = devices_per_node(record.devices)
+    named = parse_placements(words, nodes, has_critic=workload.algorithm.has_critic)
+    if [bind(placement, record.devices) for placement in named] != list(placements):
+        yield _difference("--placements", words, ",".join(placement.name for placement in placements))
 
 
 def _done_launches(folder: RunFolder, placements: Sequence[RunPlacement], rounds: int) -> frozenset[tuple[int, str]]:
@@ -212,3 +204,19 @@ def _done_launches(folder: RunFolder, placements: Sequence[RunPlacement], rounds
         for placement in placements
         if folder.trial(number, placement.name).stands_at(Status.DONE)
     )
+
+
+_CHECKS = (
+    OPTIONS,
+    Check(checks.missing_packages),
+    Check(checks.full_disks),
+    Check(_cluster_options),
+    Check(_missing_devices),
+    Check(unusable_workload),
+    START,
+    Check(_other_workload),
+    Check(_other_options),
+    Check(_other_devices),
+    Check(_other_placements),
+    ROUNDS,
+)

@@ -1,15 +1,12 @@
 """How many rounds a run gets: as many as are asked for, or those of `--rounds auto`."""
 
-from typing import TYPE_CHECKING
-
 from placebench.errors import UsageError
+from placebench.plan.request import RunRequest
 from placebench.spec.auto_rounds import DEFAULT_ROUNDS, LEAST_PRECISION, AutoRounds
-
-if TYPE_CHECKING:
-    from placebench.plan.request import RunRequest
+from placebench.spec.check import Check, Facts
 
 
-def auto_rounds(request: "RunRequest", stored: AutoRounds | None = None) -> AutoRounds | None:
+def auto_rounds(request: RunRequest, stored: AutoRounds | None = None) -> AutoRounds | None:
     """What the request says of `--rounds auto`, over what a run that is resumed has stored; None for fixed rounds.
 
     Raises:
@@ -34,7 +31,7 @@ def auto_rounds(request: "RunRequest", stored: AutoRounds | None = None) -> Auto
     return None
 
 
-def planned_rounds(request: "RunRequest", auto: AutoRounds | None, done: int = 0) -> int:
+def planned_rounds(request: RunRequest, auto: AutoRounds | None, done: int = 0) -> int:
     """The rounds that are run in any case.
 
     Args:
@@ -45,3 +42,11 @@ def planned_rounds(request: "RunRequest", auto: AutoRounds | None, done: int = 0
     if auto is not None:
         return max(done, auto.least_rounds)
     return (request.rounds if isinstance(request.rounds, int) else None) or done or DEFAULT_ROUNDS
+
+
+def _find_rounds(request: RunRequest, facts: Facts, stored: AutoRounds | None = None) -> None:
+    """With `--rounds auto`, when they end: `auto`."""
+    facts.add(auto=auto_rounds(request, stored))
+
+
+ROUNDS = Check(_find_rounds, {"rounds"})

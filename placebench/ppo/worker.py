@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from placebench.errors import WorkerFault, mark_fault
 from placebench.host.compile_cache import remove_empty_cache
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.heap import freeze_heap, imports_uncollected
@@ -86,7 +87,7 @@ class Worker(Rank):
         """Join the pool's process group and build the roles' models; returns the start-up's spans."""
         import torch
 
-        with self._holdings_noted("start-up"):
+        with self._fault_marked("start-up"):
             with self._spans.span(0, "build_models"):
                 self._join(address)
                 self._precision: torch.dtype = getattr(torch, self._workload.precision)
@@ -205,7 +206,7 @@ class Worker(Rank):
         kernels = self._kernels if self._traces_kernels and self._is_traceable(phase) else None
         traced = kernels.phase(step, phase) if kernels else nullcontext()
         self._first_step = self._first_step or step
-        with self._spans.span(step, phase, role), traced, self._holdings_noted(phase):
+        with self._spans.span(step, phase, role), traced, self._fault_marked(phase, role):
             result = work(**arguments)
             if step < self._first_step + self._workload.warmup_steps and phase != UPDATE_WEIGHTS:
                 # What phases compile and keep they make in the warm-up, which an update of weights may outlast.
@@ -216,13 +217,16 @@ class Worker(Rank):
         return phase != GEN or self._workload.batch.max_response_length <= MOST_TRACED_TOKENS
 
     @contextmanager
-    def _holdings_noted(self, doing: str) -> Iterator[None]:
-        """Note on the exception, where memory runs out inside, what this rank held."""
+    def _fault_marked(self, doing: str, role: str | None = None) -> Iterator[None]:
+        """An exception from inside carries whose it is, and where memory ran out what this rank held."""
         try:
             yield
-        except (RuntimeError, MemoryError) as error:
+        except Exception as error:
+            device, held = str(self._device_record["id"]), None
             if is_out_of_memory(error):
-                error.add_note(f"{HELD}{self._device_record['id']} in {doing}: {self._holdings()}")
+                held = f"{device} in {doing}: {self._holdings()}"
+                error.add_note(f"{HELD}{held}")
+            mark_fault(error, WorkerFault(device, role, held))
             raise
 
     def _holdings(self) -> str:

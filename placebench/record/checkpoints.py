@@ -15,15 +15,17 @@ Nothing here needs torch: `model_state` reads and writes the models.
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from placebench.errors import Reasons, UsageError
 from placebench.record.folder import write_json
+from placebench.spec.check import Check
 from placebench.spec.config import flatten
 from placebench.spec.placed import placed_workload
 from placebench.spec.placement import Placement
@@ -45,19 +47,16 @@ _PLACED_KEYS = ("batch.size", "batch.mini_batch_size", "rollout.tensor_parallel_
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint.
-
-    Attributes:
-        path: its folder.
-        step: the last step that is in it.
-        kl_coef: the KL coefficient after that step.
-        workload: of the job that wrote it, as its placement ran it and as in its `launch.json`.
-    """
+    """A whole checkpoint."""
 
     path: Path
+    """Its folder."""
     step: int
+    """The last step that is in it."""
     kl_coef: float
+    """The KL coefficient after that step."""
     workload: dict[str, Any]
+    """Workload of the job that wrote it, as its placement ran it and as in its `launch.json`."""
 
 
 def model_file(role: str) -> str:
@@ -171,34 +170,37 @@ def _newest(path: Path) -> Path:
     raise UsageError(f"--resume-from {path}: there is no checkpoint; name a folder step-N under a launch's {FOLDER}/")
 
 
-def differences(checkpoint: Checkpoint, workload: Workload, unread: Set[str] = frozenset()) -> Iterator[str]:
-    """Why the job cannot go on from the checkpoint: one line each.
-
-    Args:
-        checkpoint: the one to go on from.
-        workload: of the job.
-        unread: its keys whose values are not known.
-    """
-    now, then = flatten(workload.model_dump(mode="json")), flatten(checkpoint.workload)
-    for key in _SAME_KEYS:
-        wanted, found = now[key], then.get(key)
-        if wanted != found and key not in unread:
-            yield (
-                f"--resume-from {checkpoint.path}: its {key} is {found!r} and the workload's is {wanted!r};"
-                " take the checkpoint's"
-            )
-    first = checkpoint.step + workload.warmup_steps + 1
-    if workload.steps < first and unread.isdisjoint(("steps", "warmup_steps")):
+def _another_value(key: str, start: Checkpoint, workload: Workload) -> Iterator[str]:
+    """A value that is another than the one with which the checkpoint was written."""
+    wanted, found = flatten(workload.model_dump(mode="json"))[key], flatten(start.workload).get(key)
+    if wanted != found:
         yield (
-            f"--resume-from {checkpoint.path}: it ends with step {checkpoint.step}, so that with"
-            f" {workload.warmup_steps} warm-up steps --steps must be at least {first}; it is {workload.steps}"
+            f"--resume-from {start.path}: its {key} is {found!r} and the workload's is {wanted!r};"
+            " take the checkpoint's"
         )
+
+
+def _too_few_steps(start: Checkpoint, workload: Workload) -> Iterator[str]:
+    """Steps that the checkpoint already has."""
+    first = start.step + workload.warmup_steps + 1
+    if workload.steps < first:
+        yield (
+            f"--resume-from {start.path}: it ends with step {start.step}, so that with {workload.warmup_steps} warm-up"
+            f" steps --steps must be at least {first}; it is {workload.steps}"
+        )
+
+
+START_CHECKS = (
+    *(Check(partial(_another_value, key), {key}) for key in _SAME_KEYS),
+    Check(_too_few_steps, {"steps", "warmup_steps"}),
+)
+"""Of the checkpoint from which the launches `start`: why the job cannot go on from it."""
 
 
 def changes(checkpoint: Checkpoint, workload: Workload, placements: Iterable[Placement]) -> Iterator[str]:
     """What makes the steps after the checkpoint other ones than the job that wrote it would have done.
 
-    A checkpoint has the workload as its placement ran it, so what placements decide is told for each: one line.
+    A checkpoint has the workload as its placement ran it, so what placements decide gives a line for each.
     """
     if changed := [key for key in _changed(checkpoint, workload) if key not in _PLACED_KEYS]:
         yield f"goes on from {checkpoint.path} with another {', '.join(changed)} than it was written with"

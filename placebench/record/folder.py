@@ -20,7 +20,7 @@ from placebench.spec.reading import parse_json
 from placebench.spec.text import slug
 
 SCHEMA_VERSION = 1
-# Begins the line in which a worker that is refused memory tells what its models hold.
+# Begins the line on what the models of a worker held that was refused memory.
 HELD = "held by "
 # The stage in `progress.json` of a launch that has done all its steps and traces kernels.
 TRACING = "trace kernels"
@@ -47,7 +47,7 @@ class Trial:
 
     @property
     def launch_file(self) -> Path:
-        """What the launch was told: workload, placement, devices."""
+        """What the launch has to run: workload, placement, devices."""
         return self.path / "launch.json"
 
     @property
@@ -96,6 +96,11 @@ class Trial:
         return self.path / "progress.json"
 
     @property
+    def end(self) -> Path:
+        """How the job ended, unless it was killed."""
+        return self.path / "end.json"
+
+    @property
     def error(self) -> Path:
         """Traceback and advice of a launch that failed."""
         return self.path / "error.txt"
@@ -122,7 +127,7 @@ class Trial:
             return Status.PLANNED
 
     def stands_at(self, status: Status) -> bool:
-        """Whether this is the launch's state; a damaged `status` file tells of none."""
+        """Whether this is the launch's state; a damaged `status` file says none."""
         try:
             return self.status is status
         except ValueError:

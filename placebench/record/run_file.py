@@ -17,7 +17,7 @@ from pydantic import (
 from placebench.errors import UsageError
 from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, write_json
 from placebench.record.parts import ClusterRecord, DeviceRecord, LauncherName, PlacementRecord, Record, plain_error
-from placebench.spec.auto_rounds import AutoRounds, auto_rounds_from
+from placebench.spec.auto_rounds import AutoRounds
 from placebench.spec.bound import RunPlacement
 from placebench.spec.launchers import RAY
 from placebench.spec.reading import parse_json, refuse_pipe
@@ -86,10 +86,6 @@ def _shapes(content: Any) -> JobShapes | None:
     return content if content is None or isinstance(content, JobShapes) else JobShapes.from_dict(content)
 
 
-def _auto(content: Any) -> AutoRounds | None:
-    return content if isinstance(content, AutoRounds) else auto_rounds_from(content)
-
-
 def _a_list(entries: object) -> object:
     if not isinstance(entries, list | tuple):
         raise ValueError(f"resumptions: {entries!r} is no list")
@@ -146,9 +142,7 @@ class RunFile(Record):
     launches: tuple[LaunchRecord, ...]
     """Those that have come to an end."""
     wall: RunWall
-    auto: Annotated[AutoRounds | None, PlainValidator(_auto), PlainSerializer(lambda auto: auto and auto.to_dict())] = (
-        None
-    )
+    auto: AutoRounds | None = None
     """When rounds are added and when that ends; None for a fixed number."""
     min_effect: float | None = None
     """Smallest effect of interest, as a fraction; None for the comparison's default."""

@@ -1,23 +1,18 @@
-"""Why a launch is not done: from how its process ended and what it wrote, in one line and in `error.txt`."""
+"""Why a launch is not done: from how its process ended and its `end.json`, in one line and in `error.txt`."""
 
-import re
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from placebench.errors import JobExit
-from placebench.record.folder import TRACING, Status, Trial, read_jsonl, write_atomically
+from placebench.record.end_file import EndFile
+from placebench.record.folder import TRACING, Status, Trial, write_atomically
 from placebench.run.memory_use import MemoryAdvice, describe_use
 
 _LOG_LINES = 40
 _LOG_BYTES = 64 * 1024
 _LAST_WORDS = 5
-_EXCEPTION = re.compile(
-    r"(?:[\w.]+\.)?(?P<name>\w+(?:Error|Exception|Exit|Interrupt|Timeout))\b(?:\([\w.]+\))?: (?P<text>.+)"
-)
-# Ray's description of an actor that has died.
-_DEAD_WORKER = re.compile(r"^\s*pid: (\d+)$", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
 
 # Any other end of the job is a failure.
@@ -28,7 +23,7 @@ _EXIT_STATUS: Mapping[int, Status] = {
     JobExit.NODE_LOST: Status.DEVICE_LOST,
 }
 CLUSTER_CHANGED = (JobExit.NODE_LOST, JobExit.NOT_PLACED)
-# Ray's last words in a process that it ends because the head of the cluster, its GCS, does not answer any more.
+# Ray's last words in a process that it aborts, from C++, because the head of the cluster, its GCS, does not answer.
 _NO_HEAD = "Failed to connect to GCS within"
 
 _ADVICE: Mapping[Status, str] = {
@@ -51,15 +46,12 @@ _ADVICE: Mapping[Status, str] = {
 
 @dataclass(frozen=True)
 class LaunchEnd:
-    """How a launch ended.
-
-    Attributes:
-        status: the word in its `status` file.
-        reason: one line on why it is not done; None when it is.
-    """
+    """How a launch ended."""
 
     status: Status
+    """The word in its `status` file."""
     reason: str | None = None
+    """One line on why it is not done; None when it is."""
 
 
 def judge(exit_code: int, finished: int, steps: int) -> LaunchEnd:
@@ -88,7 +80,8 @@ def explain(trial: Trial, end: LaunchEnd) -> LaunchEnd:
     """The end, its reason replaced by the job's own exception where it wrote one."""
     if end.status in (Status.DONE, Status.TIMEOUT, Status.INTERRUPTED):
         return end
-    return LaunchEnd(end.status, _last_exception(_read_end(trial.error), trial) or end.reason)
+    left = EndFile.read(trial)
+    return LaunchEnd(end.status, (left and left.message) or end.reason)
 
 
 def was_tracing(trial: Trial) -> bool:
@@ -108,7 +101,7 @@ def write_end(trial: Trial, end: LaunchEnd, memory: Callable[[], MemoryAdvice]) 
         written, printed = _read_end(trial.error), _read_end(trial.log)
         parts = [f"{end.status}: {end.reason}\nwhat to do: {_ADVICE[end.status]}"]
         if end.status is Status.OOM:
-            parts.append("--- memory by device ---\n" + "\n".join(describe_use(trial, written, memory())))
+            parts.append("--- memory by device ---\n" + "\n".join(describe_use(trial, EndFile.read(trial), memory())))
         if end.status is Status.INTERRUPTED:
             printed, written = printed.partition(_TRACEBACK)[0].strip(), ""  # what it says of being stopped
         if written:
@@ -118,17 +111,6 @@ def write_end(trial: Trial, end: LaunchEnd, memory: Callable[[], MemoryAdvice]) 
             parts.append(f"--- the last lines of train.log ---\n{printed}")
         write_atomically(trial.error, "\n\n".join(parts) + "\n")
     trial.set_status(end.status)
-
-
-def _last_exception(text: str, trial: Trial) -> str | None:
-    """The last exception that a text names, without its module, and the device whose worker it is about."""
-    found = [match for line in text.splitlines() if (match := _EXCEPTION.match(line.strip()))]
-    if not found:
-        return None
-    reason = f"{found[-1]['name']}: {found[-1]['text']}"
-    pids = _DEAD_WORKER.findall(text)
-    device = next((row["device"] for row in read_jsonl(trial.processes) if str(row["pid"]) in pids), None)
-    return reason if device is None else f"{reason} (worker of {device})"
 
 
 def _read_end(path: Path) -> str:

@@ -38,21 +38,18 @@ _SAMPLER_GRACE_S = 2.0
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """How a launch ended.
-
-    Attributes:
-        status: the word in its `status` file.
-        reason: one line on why it is not done; None when it is.
-        wall: where its time went.
-        notes: what else the user should know, one line each.
-        ends_run: whether launches after it would fail alike: the cluster is not any more what it was.
-    """
+    """How a launch ended."""
 
     status: Status
+    """The word in its `status` file."""
     reason: str | None
+    """One line on why it is not done; None when it is."""
     wall: LaunchWall
+    """Where its time went."""
     notes: tuple[str, ...]
+    """What else the user should know, one line each."""
     ends_run: bool = False
+    """Whether launches after it would fail alike: the cluster is not any more what it was."""
 
 
 class Launcher:

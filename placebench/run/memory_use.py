@@ -1,35 +1,25 @@
 """Who held a device's memory when a launch ran out of it: samples, the allocator's figures, the estimate."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placebench.plan.plan import Plan
 from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.predict.memory.fitting import describe_memory
+from placebench.record.end_file import EndFile
 from placebench.record.folder import HELD, Trial, read_jsonl
 from placebench.spec.bound import RunPlacement
 from placebench.spec.text import format_bytes
 
-# What torch says of its allocator when it is refused memory.
-_ALLOCATOR = re.compile(
-    r"(?:this process has (?P<process>[\d.]+ \w+) memory in use\. )?Of the allocated memory (?P<allocated>[\d.]+ \w+)"
-    r" is allocated by PyTorch.*?(?P<reserved>[\d.]+ \w+) is reserved by PyTorch but unallocated",
-    re.IGNORECASE | re.DOTALL,
-)
-
 
 @dataclass(frozen=True)
 class MemoryAdvice:
-    """What the plan knows about a launch's memory.
-
-    Attributes:
-        estimates: of each of its devices by id.
-        relief: what lowers the estimate most, one line each.
-    """
+    """What the plan knows about a launch's memory."""
 
     estimates: Mapping[str, MemoryEstimate]
+    """The estimate for each of its devices, by id."""
     relief: Sequence[str]
+    """What lowers the estimate most, one line each."""
 
 
 def memory_advice(plan: Plan, bound: RunPlacement) -> MemoryAdvice:
@@ -40,12 +30,12 @@ def memory_advice(plan: Plan, bound: RunPlacement) -> MemoryAdvice:
     return MemoryAdvice(estimates, plan.relief(bound))
 
 
-def describe_use(trial: Trial, error: str, advice: MemoryAdvice) -> Iterator[str]:
+def describe_use(trial: Trial, end: EndFile | None, advice: MemoryAdvice) -> Iterator[str]:
     """Lines on what every device's memory held, and on what would lower it.
 
     Args:
         trial: the launch.
-        error: what the job wrote about its end.
+        end: how its job ended; None where it was killed.
         advice: what the plan knows.
     """
     last: dict[str, int] = {}
@@ -67,14 +57,14 @@ def describe_use(trial: Trial, error: str, advice: MemoryAdvice) -> Iterator[str
         if device in advice.estimates:
             parts.append(f"estimated {describe_memory(advice.estimates[device])}")
         yield f"{device}: {'; '.join(parts)}"
-    if match := _ALLOCATOR.search(error):
-        process = f"the process held {match['process']}, " if match["process"] else ""
+    if end and (torch_had := end.allocator):
+        process = f"the process held {torch_had.process}, " if torch_had.process else ""
         yield (
-            f"when it was refused: {process}torch had {match['allocated']} allocated and {match['reserved']} reserved"
+            f"when it was refused: {process}torch had {torch_had.allocated} allocated and {torch_had.reserved} reserved"
             " but free; the rest is the engine's, NCCL's and the driver's"
         )
-    # An exception and those that it led to tell the same.
-    yield from dict.fromkeys(line for line in error.splitlines() if line.startswith(HELD))
+    if end and end.held:
+        yield f"{HELD}{end.held}"
     yield from (f"would lower the estimate: {line}" for line in advice.relief)
 
 

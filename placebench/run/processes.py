@@ -28,7 +28,7 @@ class LaunchProcesses:
     """Starts the processes of one launch; once it is left, nothing of the launch is there any more.
 
     Args:
-        record: told by what the processes are known before and after each is started.
+        record: keeps by what the processes are known, before and after each is started.
 
     Attributes:
         mark: by what they are known.

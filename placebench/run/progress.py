@@ -10,29 +10,26 @@ from placebench.run.watch import LaunchState
 
 @dataclass(frozen=True)
 class LaunchPosition:
-    """Which launch of the run it is.
-
-    Attributes:
-        number: of the launch, counted from 1.
-        total: launches of the run.
-        round: counted from 1.
-        rounds: rounds of the run.
-        is_estimate: whether `total` and `rounds` are expected, as with `--rounds auto`.
-        placement: the placement's name.
-        steps: number of the last step.
-        labels: short name of each of its devices, such as `gpu:0`, by id.
-        steps_before: number of the last step that is in the checkpoint it goes on from.
-    """
+    """Which launch of the run it is."""
 
     number: int
+    """Number of the launch, counted from 1."""
     total: int
+    """Launches of the run."""
     round: int
+    """Number of the round, counted from 1."""
     rounds: int
+    """Rounds of the run."""
     placement: str
+    """The placement's name."""
     steps: int
+    """Number of the last step."""
     labels: Mapping[str, str]
+    """Short name of each of its devices, such as `gpu:0`, by id."""
     steps_before: int = 0
+    """Number of the last step that is in the checkpoint it goes on from."""
     is_estimate: bool = False
+    """Whether `total` and `rounds` are expected, as with `--rounds auto`."""
 
     @property
     def of_total(self) -> str:
@@ -61,7 +58,7 @@ def time_left(
         remaining: placements of the launches after it.
 
     Returns:
-        None while there is nothing to tell from: no step and no launch has finished.
+        None while there is nothing to go by: no step and no launch has finished.
     """
     walls = [wall for of_placement in finished.values() for wall in of_placement]
     means = {name: fmean(wall.total_s for wall in walls) for name, walls in finished.items() if walls}

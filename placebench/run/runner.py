@@ -30,23 +30,20 @@ _NOT_WRITABLE = (errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended.
-
-    Attributes:
-        folder: the run's folder.
-        done: launches that are done, earlier starts of the run included.
-        total: launches that it was to have.
-        failures: launches that are not done, as folder and reason.
-        stopped_by: why it ended early; None when it did not.
-        late_signal: the signal that came when no launch was left to stop; None without one.
-    """
+    """How a run ended."""
 
     folder: Path
+    """The run's folder."""
     done: int
+    """Launches that are done, earlier starts of the run included."""
     total: int
+    """Launches that it was to have."""
     failures: tuple[tuple[Path, str], ...]
+    """Launches that are not done, as folder and reason."""
     stopped_by: str | None
+    """Why it ended early; None when it did not."""
     late_signal: signal.Signals | None = None
+    """The signal that came when no launch was left to stop; None without one."""
 
     def raise_unless_done(self) -> None:
         """Say what is missing.
@@ -74,7 +71,7 @@ def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, 
     Args:
         plan: what to run.
         command: the command line, for `run.json`.
-        display: told what goes on.
+        display: shows what goes on.
         width: how far the ends of the widest headline interval of a run folder lie apart after so many of its rounds;
             asked only with `--rounds auto`.
         job: command of the training job; the trial's folder becomes its last argument.
@@ -151,7 +148,7 @@ class _Run:
                 break
 
     def _add_round(self) -> bool:
-        """Add a round to the plan, unless the number is fixed or there is a reason to stop; the display is told."""
+        """Add a round to the plan, unless the number is fixed or there is a reason to stop; the display says so."""
         plan, auto = self._plan, self._plan.auto
         if auto is None:
             return False

@@ -9,40 +9,34 @@ from placebench.record.folder import JsonlTail, Trial
 
 @dataclass(frozen=True)
 class DeviceLoad:
-    """A device's last sample.
-
-    Attributes:
-        device: the device's id.
-        util: busy share, 0 to 1; None when the source does not know.
-        memory_bytes: memory in use; None when the source does not know.
-    """
+    """A device's last sample."""
 
     device: str
+    """The device's id."""
     util: float | None
+    """Busy share, 0 to 1; None when the source does not know."""
     memory_bytes: int | None
+    """Memory in use; None when the source does not know."""
 
 
 @dataclass(frozen=True)
 class LaunchState:
-    """A launch as it stands now.
-
-    Attributes:
-        stage: what the job is doing: `step`, or a stage of starting and stopping; empty before it has said so.
-        step: the step it works on, counted from 1; 0 before the first.
-        running: phases that run now.
-        step_times: seconds of every finished step.
-        loads: the last sample of every device.
-        elapsed_s: seconds since the launch began.
-        silent_s: seconds since the job last showed progress.
-    """
+    """A launch as it stands now."""
 
     stage: str
+    """What the job is doing: `step`, or a stage of starting and stopping; empty before it has said so."""
     step: int
+    """The step it works on, counted from 1; 0 before the first."""
     running: tuple[str, ...]
+    """Phases that run now."""
     step_times: tuple[float, ...]
+    """Seconds of every finished step."""
     loads: tuple[DeviceLoad, ...]
+    """The last sample of every device."""
     elapsed_s: float
+    """Seconds since the launch began."""
     silent_s: float
+    """Seconds since the job last showed progress."""
 
 
 class TrialWatch:

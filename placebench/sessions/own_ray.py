@@ -3,9 +3,10 @@
 import logging
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from placebench.errors import WorkerFault, mark_fault
 from placebench.sessions.base import OneHost
 
 # Seconds for which a process waits for a head that does not answer before Ray ends it; by default it is a minute.
@@ -49,6 +50,19 @@ class RayCalls:
         return list(ray.wait(list(answers), num_returns=count, timeout=timeout_s)[0])
 
 
+def name_dead_worker(error: BaseException, workers: Mapping[str, Any]) -> None:
+    """Let an error that says that an actor's process is gone carry the device whose worker it was.
+
+    Args:
+        error: what ended the launch.
+        workers: the actors by device.
+    """
+    gone = None if getattr(error, "actor_init_failed", False) else getattr(error, "actor_id", None)
+    for device, worker in workers.items():
+        if worker._actor_id.hex() == gone:
+            mark_fault(error, WorkerFault(device, has_died=True))
+
+
 class OwnRay(OneHost):
     """A Ray that lives as long as the launch and takes nobody else's work.
 
@@ -59,6 +73,7 @@ class OwnRay(OneHost):
 
     def __init__(self, folder: str, devices: int) -> None:
         self._folder, self._devices = folder, devices
+        self._workers: dict[str, Any] = {}
         self.calls = RayCalls()
 
     def open(self) -> None:
@@ -89,10 +104,12 @@ class OwnRay(OneHost):
         """Start a worker; it binds to its device itself."""
         import ray
 
-        return ray.remote(num_cpus=1, max_restarts=0)(worker).remote(*arguments)
+        self._workers[device] = ray.remote(num_cpus=1, max_restarts=0)(worker).remote(*arguments)
+        return self._workers[device]
 
     def explain(self, error: Exception, doing: str) -> Exception:
-        """The error says it itself."""
+        """The error says it itself, but for the device."""
+        name_dead_worker(error, self._workers)
         return error
 
     def close(self) -> None:

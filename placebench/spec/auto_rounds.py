@@ -7,9 +7,7 @@ that was content is still run: docs/statistics.md has the coverage that remains.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 DEFAULT_ROUNDS = 3
 FIRST_LOOK = 6
@@ -23,17 +21,14 @@ MOST_ROUNDS = 10_000
 
 @dataclass(frozen=True)
 class AutoRounds:
-    """When a run with `--rounds auto` ends.
-
-    Attributes:
-        precision: how far the ends of a headline interval may lie apart, as a fraction: high / low - 1.
-        max_rounds: the most rounds, whatever the intervals.
-        max_time_s: no round begins that would end later than so many seconds of the run; None for no limit.
-    """
+    """When a run with `--rounds auto` ends."""
 
     precision: float = DEFAULT_PRECISION
+    """How far the ends of a headline interval may lie apart, as a fraction: high / low - 1."""
     max_rounds: int = DEFAULT_MAX_ROUNDS
+    """The most rounds, whatever the intervals."""
     max_time_s: float | None = None
+    """No round begins that would end later than so many seconds of the run; None for no limit."""
 
     @property
     def least_rounds(self) -> int:
@@ -48,14 +43,14 @@ class AutoRounds:
         Args:
             rounds: that are done.
             width_before: of the widest headline interval of all but the last of them; infinite without one.
-            width: the same of all of them, which is told and decides nothing.
+            width: of all of them, likewise; it is shown and decides nothing.
             elapsed_s: seconds that the run has taken so far.
             round_s: seconds that a round takes.
         """
         if rounds >= self.max_rounds:
-            return f"{rounds} rounds, the most that --max-rounds allows: {self._told(width)}"
+            return f"{rounds} rounds, the most that --max-rounds allows: {self._describe(width)}"
         if self.max_time_s is not None and elapsed_s + round_s > self.max_time_s:
-            return f"{rounds} rounds; another would pass --max-time: {self._told(width)}"
+            return f"{rounds} rounds; another would pass --max-time: {self._describe(width)}"
         if rounds >= self.least_rounds and width_before <= self.precision:
             return (
                 f"{rounds} rounds, precise enough: the widest headline interval spanned {width_before:.1%} after"
@@ -63,7 +58,7 @@ class AutoRounds:
             )
         return None
 
-    def _told(self, width: float) -> str:
+    def _describe(self, width: float) -> str:
         spans = f"the widest headline interval spans {width:.1%}" if math.isfinite(width) else "there is no interval"
         return f"{spans}, --precision is {self.precision:.1%}"
 
@@ -73,16 +68,3 @@ class AutoRounds:
             return max(rounds, self.least_rounds)
         needed = math.ceil(rounds * (math.log1p(width) / math.log1p(self.precision)) ** 2) + 1
         return min(max(needed, rounds, self.least_rounds), max(self.max_rounds, rounds))
-
-    def to_dict(self) -> dict[str, Any]:
-        """As in `run.json`."""
-        return asdict(self)
-
-
-def auto_rounds_from(content: Mapping[str, Any] | None) -> AutoRounds | None:
-    """What `to_dict` wrote; None where a run has a fixed number of rounds.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is not that.
-    """
-    return None if content is None else AutoRounds(**{**content, "precision": float(content["precision"])})

@@ -10,15 +10,12 @@ from placebench.spec.placement import Overlap, Placement, Role, Scaling
 
 @dataclass(frozen=True)
 class RunPlacement:
-    """A placement whose pools have their devices.
-
-    Attributes:
-        placement: the placement.
-        members: the devices of each pool, in order of rank.
-    """
+    """A placement whose pools have their devices."""
 
     placement: Placement
+    """The placement."""
     members: Mapping[str, tuple[Device, ...]]
+    """The devices of each pool, in order of rank."""
 
     @property
     def name(self) -> str:

@@ -19,42 +19,36 @@ _SPEC = re.compile(
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU, or one CPU device.
-
-    Attributes:
-        id: UUID of a GPU, `cpu:N` of a CPU device, on a Ray cluster with its node's name in front; unique in a run.
-        kind: `gpu` or `cpu`.
-        index: NVML's index of a GPU, N of a CPU device.
-        node: hostname; on a Ray cluster the node's name there.
-        name: product name of GPU or processor.
-        memory_bytes: memory of a GPU; of a CPU device its equal share of the memory this process may use.
-        cores: ids of the cores a CPU device's process is pinned to; empty for a GPU.
-    """
+    """One GPU, or one CPU device."""
 
     id: str
+    """UUID of a GPU, `cpu:N` of a CPU device, on a Ray cluster with its node's name in front; unique in a run."""
     kind: Kind
+    """`gpu` or `cpu`."""
     index: int
+    """NVML's index of a GPU, N of a CPU device."""
     node: str
+    """Hostname; on a Ray cluster the node's name there."""
     name: str
+    """Product name of GPU or processor."""
     memory_bytes: int
+    """Memory of a GPU; of a CPU device its equal share of the memory this process may use."""
     cores: tuple[int, ...] = ()
+    """Ids of the cores a CPU device's process is pinned to; empty for a GPU."""
 
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """What `--devices` asks for.
-
-    Attributes:
-        kind: of the devices.
-        count: on each node; None takes what is there.
-        nodes: of a host or cluster that is only described, for a plan; None for this host.
-        memory_bytes: of each of the devices described; None for 80 GiB a GPU, and as here for CPU devices.
-    """
+    """What `--devices` asks for."""
 
     kind: Kind
+    """Kind of the devices."""
     count: int | None = None
+    """How many on each node; None takes what is there."""
     nodes: int | None = None
+    """How many nodes a cluster has that is only described, for a plan; None for this host."""
     memory_bytes: int | None = None
+    """Memory of each of the devices described; None for 80 GiB a GPU, and as here for CPU devices."""
 
     @property
     def is_described(self) -> bool:

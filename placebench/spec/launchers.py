@@ -8,20 +8,26 @@ RAY, TORCHRUN = "ray", "torchrun"
 LAUNCHERS = (RAY, TORCHRUN)
 
 
-def unusable_launcher(launcher: str, placements: Sequence[Placement], ray_address: str | None) -> Iterator[str]:
+def unusable_launcher(
+    launcher: str,
+    placements: Sequence[Placement] = (),
+    others: Sequence[Placement] = (),
+    ray_address: str | None = None,
+) -> Iterator[str]:
     """Why a launcher cannot start a run.
 
     Args:
         launcher: one of `LAUNCHERS`.
-        placements: of the run.
+        placements: of the run, as far as they are known.
+        others: of the run, which cannot be for another reason already.
         ray_address: of the Ray cluster that is asked for; None without one.
     """
     if launcher != TORCHRUN:
         return
-    if others := [placement.name for placement in placements if placement.scaling is None]:
+    if wrong := [placement.name for placement in (*placements, *others) if placement.scaling is None]:
         yield (
             "--launcher torchrun is for ddp alone, as in --placements ddp:1,ddp:2: leave out"
-            f" {', '.join(others)}, or --launcher"
+            f" {', '.join(wrong)}, or --launcher"
         )
     if ray_address is not None:
         yield "--launcher torchrun starts no Ray and joins none: leave out --ray-address, or --launcher"

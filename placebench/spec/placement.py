@@ -49,27 +49,24 @@ class Pool:
 
 @dataclass(frozen=True)
 class Placement:
-    """Which role lives in which pool, and what may overlap.
-
-    Attributes:
-        name: the word the user gave, or the name in the YAML file; unique in a run.
-        pools: disjoint pools; together they use every device they count, in order.
-        roles: the pool of each role.
-        overlap: what may run side by side.
-        staleness: how many updates the weights that generate may lag behind those that train; 0 is synchronous.
-        inflight_updates: whether engines go on generating while they take new weights.
-        tensor_parallel: devices that share one engine, in place of the workload's; None for the workload's.
-        scaling: of a placement whose devices each hold a full replica; None where models are kept as the workload says.
-    """
+    """Which role lives in which pool, and what may overlap."""
 
     name: str
+    """The word the user gave, or the name in the YAML file; unique in a run."""
     pools: tuple[Pool, ...]
+    """Disjoint pools; together they use every device they count, in order."""
     roles: Mapping[Role, str] = field(hash=False)
+    """The pool of each role."""
     overlap: Overlap = Overlap.ALL
+    """What may run side by side."""
     staleness: int = 0
+    """How many updates the weights that generate may lag behind those that train; 0 is synchronous."""
     inflight_updates: bool = False
+    """Whether engines go on generating while they take new weights."""
     tensor_parallel: int | None = None
+    """Devices that share one engine, in place of the workload's; None for the workload's."""
     scaling: Scaling | None = None
+    """Of a placement whose devices each hold a full replica; None where models are kept as the workload says."""
 
     @property
     def size(self) -> int:

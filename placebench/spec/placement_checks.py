@@ -2,12 +2,13 @@
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, lcm
 from typing import get_args
 
 from placebench.errors import UsageError
+from placebench.spec.check import Check, Facts, collect
 from placebench.spec.placed import placed_workload
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.presets import LEARNERS
@@ -15,47 +16,40 @@ from placebench.spec.shapes import ModelShape, model_shape
 from placebench.spec.text import slug
 from placebench.spec.workload import MOST, Batch, EngineSize, Workload
 
-_ENGINE_KEYS = frozenset(("rollout.backend", "rollout.tensor_parallel_size"))
+_ENGINE_SIZE = "rollout.tensor_parallel_size"
+_ENGINE_KEYS = frozenset(("rollout.backend", _ENGINE_SIZE))
 _BATCH_KEYS = frozenset(("batch.size", "batch.mini_batch_size", "batch.group_size"))
 
 
-def impossible_placements(
-    placements: Sequence[Placement],
-    workload: Workload,
-    steps_before: int = 0,
-    unread: Set[str] = frozenset(),
-    others: Sequence[Placement] = (),
-) -> Iterator[str]:
+def impossible_placements(placements: Sequence[Placement], workload: Workload) -> tuple[str, ...]:
     """Everything in the way of a run of these placements, before their devices' memory is looked at.
 
-    Args:
-        placements: of the run; what hangs on its devices is not asked of a pool without counts.
-        workload: the job.
-        steps_before: those that are in the checkpoint from which every launch goes on.
-        unread: keys of the workload whose values are not known.
-        others: of the run, which cannot be for another reason already, such as too few devices.
+    What hangs on a pool's devices is not asked of one without counts.
     """
-    together = (*placements, *others)
-    yield from _shared_folders(together)
-    for placement in together:
-        for reason in (
-            *_separated_rollout(placement),
-            *(_unreached_staleness(placement, workload.steps - steps_before) if "steps" not in unread else ()),
-            *(_idle_pools(placement, workload) if unread.isdisjoint(("reward_model", "data.reward")) else ()),
-            *(_unusable_engines(placement, workload) if unread.isdisjoint(_engine_keys(placement)) else ()),
-        ):
-            yield f"placement {placement.name!r}: {reason}"
-    if unread.isdisjoint(_ENGINE_KEYS | _BATCH_KEYS):
-        yield from _undivided_batches(placements, placements, workload)
-        yield from _undivided_batches(others, together, workload)
+    return collect(PLACEMENT_CHECKS, Facts(placements=placements, others=(), workload=workload)).lines
 
 
-def _shared_folders(placements: Sequence[Placement]) -> Iterator[str]:
+def _shared_folders(placements: Sequence[Placement], others: Sequence[Placement]) -> Iterator[str]:
     folders: dict[str, str] = {}
-    for placement in placements:
+    for placement in (*placements, *others):
         other = folders.setdefault(slug(placement.name), placement.name)
         if other != placement.name:
             yield f"placements {other!r} and {placement.name!r} would share one folder: rename one of them"
+
+
+def _unusable_layouts(
+    placements: Sequence[Placement],
+    others: Sequence[Placement],
+    workload: Workload,
+    facts: Facts,
+    steps_before: int = 0,
+) -> Iterator[str]:
+    """What is in the way of each placement by itself."""
+    for placement in (*placements, *others):
+        # What the placement says stands in place of the workload's own.
+        unknown = facts.unknown - ({_ENGINE_SIZE} if placement.tensor_parallel else set())
+        alone = Facts(unknown, placement=placement, workload=workload, steps=workload.steps - steps_before)
+        yield from (f"placement {placement.name!r}: {reason}" for reason in collect(_LAYOUT_CHECKS, alone).lines)
 
 
 def _separated_rollout(placement: Placement) -> Iterator[str]:
@@ -123,15 +117,10 @@ def _unusable_engines(placement: Placement, workload: Workload) -> Iterator[str]
         yield from (f"{reason}; {where}" for reason in undivided_heads(shape, workload.model, shared_by))
 
 
-def _engine_keys(placement: Placement) -> Set[str]:
-    """Keys of the workload that its engines hang on."""
-    return {"model", "rollout.backend"} if placement.tensor_parallel else {"model", *_ENGINE_KEYS}
-
-
 def _engine_size_key(placement: Placement) -> str:
     """Where the user has said how many devices share an engine: in the workload, the word or the file."""
     if placement.tensor_parallel is None:
-        return "rollout.tensor_parallel_size"
+        return _ENGINE_SIZE
     return "xtp" if re.fullmatch(LEARNERS.pattern, placement.name.split("/")[0]) else "tensor_parallel"
 
 
@@ -157,20 +146,16 @@ def _shape(model: str) -> ModelShape | None:
     try:
         return model_shape(model)
     except UsageError:
-        return None  # told by the check of the workload
+        return None  # which the check of the workload says
 
 
 @dataclass(frozen=True)
 class _Share:
-    """A pool's devices, which share the sequences of a step equally.
-
-    Attributes:
-        pool: the pool.
-        engines: how many engines its devices are, which generate whole groups and never train; 0 for other pools.
-    """
+    """A pool's devices, which share the sequences of a step equally."""
 
     pool: Pool
     engines: int = 0
+    """How many engines its devices are, which generate whole groups and never train; 0 for other pools."""
 
     def undivided(self, batch: Batch) -> Iterator[str]:
         """What of a batch cannot be shared so, and by whom."""
@@ -210,6 +195,14 @@ def batch_factors(placements: Sequence[Placement], workload: Workload) -> tuple[
 
 
 def _undivided_batches(
+    placements: Sequence[Placement], others: Sequence[Placement], workload: Workload
+) -> Iterator[str]:
+    """Batches that pools cannot share equally: those of a run's placements, then of others, which cannot be anyhow."""
+    yield from _refused_batches(placements, placements, workload)
+    yield from _refused_batches(others, (*placements, *others), workload)
+
+
+def _refused_batches(
     placements: Sequence[Placement], together: Sequence[Placement], workload: Workload
 ) -> Iterator[str]:
     """Batches that pools of some placements cannot share equally, with sizes near them that those of all can."""
@@ -254,3 +247,18 @@ def _nearest_sizes(batch: Batch, whole: int, ranks: int) -> tuple[int, int]:
 
 def _factor(one: int, other: int) -> float:
     return max(one, other) / min(one, other)
+
+
+# Of each placement alone: `placement`, `workload`, and `steps` of a launch.
+_LAYOUT_CHECKS = (
+    Check(_separated_rollout),
+    Check(_unreached_staleness, {"steps"}),
+    Check(_idle_pools, {"reward_model", "data.reward"}),
+    Check(_unusable_engines, {"model", *_ENGINE_KEYS}),
+)
+PLACEMENT_CHECKS = (
+    Check(_shared_folders),
+    Check(_unusable_layouts),
+    Check(_undivided_batches, _ENGINE_KEYS | _BATCH_KEYS),
+)
+"""Of the `placements` of a run, and of `others` of it, which cannot be for another reason already."""

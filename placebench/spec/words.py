@@ -57,7 +57,7 @@ def readable_placements(
     Args:
         text: words set apart by commas.
         nodes: devices of each node; None for whatever nodes.
-        reasons: told what is wrong with the others.
+        reasons: takes what is wrong with the others.
         has_critic: whether the algorithm trains a critic; None where that is not known.
     """
     words = split_words(text)
@@ -196,17 +196,14 @@ def _settings(word: str, settings: Sequence[str], reasons: Reasons) -> dict[str,
 
 @dataclass(frozen=True)
 class Setting:
-    """What may follow a word.
-
-    Attributes:
-        form: of its value.
-        reading: what it means, in one line.
-        value: of a text; None for a text that is none.
-    """
+    """What may follow a word."""
 
     form: str
+    """The form of its value."""
     reading: str
+    """What it means, in one line."""
     value: Callable[[str], Any]
+    """Reads a text; None for one that is no value."""
 
 
 def _choice(values: type[StrEnum]) -> Callable[[str], Any]:

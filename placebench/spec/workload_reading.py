@@ -4,12 +4,12 @@ A YAML file goes over the preset, options and `--set key=value` over the file.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from placebench.errors import Reasons
+from placebench.spec.check import Check, Facts, collect
 from placebench.spec.config import merge
 from placebench.spec.shapes import PRESETS
 from placebench.spec.workload import EACH_ALONE, SECTIONS, SMALL_MODEL, Workload, keys_below, workload_keys
@@ -49,52 +49,35 @@ CODE: Mapping[str, Any] = {
 RANDOM_WEIGHTS: Mapping[str, Any] = {"data": {"fill_prompts": True}, "rollout": {"ignore_eos": True}}
 
 
-@dataclass(frozen=True)
-class Reading:
-    """A workload as far as it can be read.
-
-    Attributes:
-        workload: with defaults in place of what could not be read; its values need not go together.
-        unread: dotted keys whose values are not known, since what sets them is wrong.
-        conflicting: dotted keys whose values do not go together.
-    """
-
-    workload: Workload
-    unread: frozenset[str]
-    conflicting: frozenset[str]
-
-
 def build_workload(content: Mapping[str, Any], origin: str | Callable[[str], str] = "workload") -> Workload:
     """Lay a nested mapping on the preset of its model and validate the result.
 
     Args:
         content: sections and values as in the YAML file.
-        origin: what to call the source in an error message, or what tells it for a dotted key.
+        origin: what to call the source in an error message, or what says it for a dotted key.
 
     Raises:
         UsageError: one line for every reason, with the wrong key, what is wrong and the value found.
     """
-    reasons = Reasons()
-    reading = read_workload(content, reasons, origin)
-    reasons.raise_any()
-    return reading.workload
+    facts = Facts(content=content, origin=origin)
+    collect([Check(read_workload)], facts).raise_any()
+    workload: Workload = facts["workload"]
+    return workload
 
 
-def read_workload(
-    content: Mapping[str, Any],
-    reasons: Reasons,
-    origin: str | Callable[[str], str] = "workload",
-    unread: frozenset[str] = frozenset(),
-) -> Reading:
-    """As `build_workload`, but what is wrong goes to `reasons`, and all else is read.
+def read_workload(content: Mapping[str, Any], origin: str | Callable[[str], str], facts: Facts) -> tuple[str, ...]:
+    """Find the workload as far as it can be read, with defaults in place of all else; its values need not go together.
 
     Args:
         content: sections and values as in the YAML file.
-        reasons: told one line for every wrong value, and for all that do not go together.
-        origin: what to call the source in an error message, or what tells it for a dotted key.
-        unread: dotted keys that are set to what nobody could read.
+        origin: what to call the source in an error message, or what says it for a dotted key.
+        facts: which keys are set to what nobody could read; the workload is added, with which others are not known and
+            which values do not go together.
+
+    Returns:
+        One line for every wrong value, and for all that do not go together.
     """
-    wrong, given = set(unread), content
+    reasons, unknown, given = Reasons(), facts.unknown, content
     source = (lambda _: origin) if isinstance(origin, str) else origin
     content = _over_presets(content)
     try:
@@ -102,25 +85,26 @@ def read_workload(
     except ValidationError as error:
         for one in error.errors():
             location = one["loc"]
-            reasons.add([f"{source(_dotted(location))}: {_told(one)}"])
+            reasons.add([f"{source(_dotted(location))}: {_in_words(one)}"])
             if one["type"] == "extra_forbidden":
-                wrong |= {key for key in _near(location)[:1] if not gives(given, key)}
+                unknown |= {key for key in _near(location)[:1] if not gives(given, key)}
             else:
-                wrong |= keys_below(_dotted(location[:2]))
+                unknown |= keys_below(_dotted(location[:2]))
         workload = Workload.model_validate(
             _without(content, [one["loc"] for one in error.errors()]), context=EACH_ALONE
         )
-    if "model" in wrong:  # whose presets would say the rest
-        wrong |= {key for key in workload_keys() if not gives(given, key)}
+    if "model" in unknown:  # whose presets would say the rest
+        unknown |= {key for key in workload_keys() if not gives(given, key)}
     parts = {name: getattr(workload, name) for name in SECTIONS} | {"workload": workload}
     conflicts = [(place, conflict) for place, part in parts.items() for conflict in part.conflicts()]
     reasons.add(
         f"{source(place)}: {place}: {conflict.reason}"
         for place, conflict in conflicts
-        if wrong.isdisjoint(conflict.keys)
+        if unknown.isdisjoint(conflict.keys)
     )
-    conflicting = {key for _, conflict in conflicts for key in conflict.keys}
-    return Reading(workload, frozenset(wrong), frozenset(conflicting))
+    facts.conflicting |= {key for _, conflict in conflicts for key in conflict.keys}
+    facts.add(workload=workload)
+    return reasons.lines
 
 
 def _over_presets(content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -137,7 +121,7 @@ def _over_presets(content: Mapping[str, Any]) -> Mapping[str, Any]:
     return content
 
 
-def _told(error: "ErrorDetails") -> str:
+def _in_words(error: "ErrorDetails") -> str:
     """What is wrong with one value, in words."""
     key = _dotted(error["loc"])
     if error["type"] == "extra_forbidden":

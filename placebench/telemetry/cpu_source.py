@@ -27,7 +27,7 @@ class CpuSource:
 
     Args:
         cores: number of cores of each device to sample; the controller is sampled in any case.
-        processes: tells of the launch's processes.
+        processes: lists the launch's processes.
         clock: clock of the samples.
     """
 
@@ -62,7 +62,7 @@ class CpuSource:
         yield from ()
 
     def finish(self) -> Iterator[dict[str, Any]]:
-        """Nothing is left to tell."""
+        """Nothing is left to report."""
         yield from ()
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class _Process:
 def _cpu_clock(pid: int) -> int:
     """The clock of the CPU time of a process and all its threads, ended ones too: clock_getcpuclockid(3).
 
-    `/proc` tells the same in ticks of 10 ms, which at 5 Hz is 5 % of a core.
+    `/proc` says the same in ticks of 10 ms, which at 5 Hz is 5 % of a core.
 
     Raises:
         ProcessLookupError: there is no such process.

@@ -149,7 +149,7 @@ class NvmlSource:
         yield from self._ask(lambda series: series.keep_up())
 
     def finish(self) -> Iterator[dict[str, Any]]:
-        """What power and energy still have to tell after the last sample."""
+        """What power and energy still have to report after the last sample."""
         yield from self._ask(lambda series: series.finish())
 
     def _ask(self, lines: Callable[["_GpuSeries"], Iterator[dict[str, Any]]]) -> Iterator[dict[str, Any]]:

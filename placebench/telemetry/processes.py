@@ -1,4 +1,4 @@
-"""The processes of a launch, told while they come: from `processes.jsonl`, or within one process."""
+"""The processes of a launch, reported while they come: from `processes.jsonl`, or within one process."""
 
 from contextlib import suppress
 from dataclasses import dataclass

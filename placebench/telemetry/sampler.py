@@ -83,7 +83,7 @@ class Ticker:
 
 
 def sample_launch(trial: Trial, hz: float, stop: threading.Event, parent: int) -> None:
-    """Sample the devices of a launch until told to stop.
+    """Sample the devices of a launch until asked to stop.
 
     Args:
         trial: the launch's folder.
@@ -117,11 +117,11 @@ def sample_devices(
     stop: threading.Event,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Sample devices of this node until told to stop.
+    """Sample devices of this node until asked to stop.
 
     Args:
         devices: at least one.
-        processes: tells of the processes that work on them.
+        processes: lists the processes that work on them.
         write: takes the lines of `devices.jsonl`.
         hz: ticks a second.
         stop: ends the sampling when set.

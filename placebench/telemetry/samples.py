@@ -43,19 +43,16 @@ class Line(StrEnum):
 
 @dataclass(frozen=True)
 class Quantity:
-    """One key of a sample.
-
-    Attributes:
-        key: the key.
-        unit: unit of the value; `1` for a share.
-        sources: the sources that write the key.
-        meaning: what the value says, and which stretch of time it covers.
-    """
+    """One key of a sample."""
 
     key: str
+    """The key."""
     unit: str
+    """Unit of the value; `1` for a share."""
     sources: frozenset[SourceName]
+    """The sources that write the key."""
     meaning: str
+    """What the value says, and which stretch of time it covers."""
 
 
 _BOTH: frozenset[SourceName] = frozenset({"cpu", "nvml"})

@@ -39,34 +39,31 @@ class SpanClock:
 
 @dataclass(frozen=True)
 class Span:
-    """One phase on one device; times in seconds.
-
-    Attributes:
-        step: step of the launch, counted from 1; 0 is start-up.
-        phase: the step graph's name of the phase.
-        role: the role that worked; None for work of no role.
-        pool: the pool it lives in; None for work of no pool.
-        device: the device's id, or `controller` for the controller's view from submission to result.
-        start_wall: start, seconds since the epoch.
-        end_wall: end, seconds since the epoch.
-        start_mono: start on the node's monotonic clock.
-        end_mono: end on the node's monotonic clock.
-        memory_peak_bytes: most device memory that tensors took at a time in it, those of an engine aside; None where
-            that is not counted.
-        memory_reserved_bytes: likewise, with what their allocator kept in reserve.
-    """
+    """One phase on one device; times in seconds."""
 
     step: int
+    """Step of the launch, counted from 1; 0 is start-up."""
     phase: str
+    """The step graph's name of the phase."""
     role: str | None
+    """The role that worked; None for work of no role."""
     pool: str | None
+    """The pool it lives in; None for work of no pool."""
     device: str
+    """The device's id, or `controller` for the controller's view from submission to result."""
     start_wall: float
+    """Start, seconds since the epoch."""
     end_wall: float
+    """End, seconds since the epoch."""
     start_mono: float
+    """Start on the node's monotonic clock."""
     end_mono: float
+    """End on the node's monotonic clock."""
     memory_peak_bytes: int | None = None
+    """Most device memory that tensors took at a time in it, those of an engine aside; None where that is not counted.
+    """
     memory_reserved_bytes: int | None = None
+    """Likewise, with what their allocator kept in reserve."""
 
     def to_dict(self) -> dict[str, Any]:
         """The span as one object of `spans.jsonl`; memory only where it is counted."""
@@ -78,7 +75,7 @@ class Span:
 
 
 class DeviceMeter(Protocol):
-    """What a device that works asynchronously, with memory of its own, tells of a span."""
+    """What a device that works asynchronously, with memory of its own, reports of a span."""
 
     def synchronize(self) -> None:
         """Wait until the device has done all work queued so far."""

@@ -16,7 +16,7 @@ from synthetic_run import SyntheticRun
 from placebench import __version__
 from placebench.cli import main
 from placebench.commands import run, start
-from placebench.commands.shared import find_run
+from placebench.commands.runs import find_run
 from placebench.run.runner import RunResult
 
 PYTHON = sys.executable

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from synthetic_run import STANDARD
 
 from placebench.cli import main
-from placebench.commands.shared import parse_share
+from placebench.commands.options import parse_share
 from placebench.errors import UsageError
 from placebench.gate.baseline import save_baseline
 from placebench.record.folder import Status

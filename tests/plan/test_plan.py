@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from placebench.errors import UsageError
-from placebench.plan import checks
+from placebench.plan import checks, workload_checks
 from placebench.plan.plan import Plan, default_name, make_plan
 from placebench.plan.request import RunRequest
-from placebench.plan.view import show_plan
+from placebench.plan.views import show_plan
 from placebench.record.folder import RunFolder
 from placebench.record.parts import PlacementRecord
 from placebench.spec.bound import bind
@@ -169,7 +169,7 @@ def test_a_reward_of_the_user_that_cannot_be_imported_is_refused(
     (tmp_path / "scores.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     if "sleep" in source:
-        monkeypatch.setattr(checks, "_IMPORT_TIMEOUT_S", 1)
+        monkeypatch.setattr(workload_checks, "_IMPORT_TIMEOUT_S", 1)
     (found,) = reasons(request(tmp_path, workload={"data": {"reward": "scores:score"}}))
     assert reason in found
 
@@ -190,14 +190,15 @@ def test_words_that_nobody_can_read_are_told_without_devices_too(tmp_path: Path)
 
 
 def test_a_plan_for_other_hosts_needs_nothing_installed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "find_spec", lambda _: None)
+    for module in (checks, workload_checks):
+        monkeypatch.setattr(module, "find_spec", lambda _: None)
     there = {"devices": "gpu:4x2", "placements": "standard", "workload": {"model": "qwen2.5-1.5b"}, "dry_run": True}
     assert make_plan(request(tmp_path, **there)).workload.rollout.backend == "vllm"
 
 
 def test_an_unknown_model_is_not_asked_for_vllm_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.util.find_spec
-    monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "vllm" else there(name))
+    monkeypatch.setattr(workload_checks, "find_spec", lambda name: None if name == "vllm" else there(name))
     (found,) = reasons(request(tmp_path, workload={"model": "gpt9"}))
     assert found.startswith("unknown model 'gpt9'")
 
@@ -205,7 +206,8 @@ def test_an_unknown_model_is_not_asked_for_vllm_too(tmp_path: Path, monkeypatch:
 def test_what_is_not_installed_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = importlib.util.find_spec
     missing = {"torch", "transformers", "vllm"}
-    monkeypatch.setattr(checks, "find_spec", lambda name: None if name in missing else there(name))
+    for module in (checks, workload_checks):
+        monkeypatch.setattr(module, "find_spec", lambda name: None if name in missing else there(name))
     found = reasons(request(tmp_path, workload={"rollout": {"backend": "vllm"}}))
     assert found == [
         "placebench run needs torch, transformers: pip install 'placebench[run]'",

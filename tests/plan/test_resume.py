@@ -99,7 +99,7 @@ def test_all_that_does_not_agree_with_a_run_is_told_at_once(tmp_path: Path) -> N
         placement_timeout_s=5,
         precision=0.05,
         wrong=("--rounds 'many': no number",),
-        unread=frozenset({"rounds"}),
+        unknown=frozenset({"rounds"}),
     )
     with pytest.raises(UsageError) as caught:
         resume_plan(folder, request)

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
@@ -18,9 +19,9 @@ SMALL = ("steps=4", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8"
 RESULTS = ("critic/score/mean", "actor/pg_loss", "actor/entropy", "critic/vf_loss", "actor/grad_norm", "actor/kl_loss")
 
 
-@pytest.fixture(scope="module")
-def standard(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    return run_job(tmp_path_factory.mktemp("job") / "standard", "standard", 2, *SMALL)
+@pytest.fixture
+def standard(shared_job: Callable[..., Job]) -> Job:
+    return shared_job("standard", 2, *SMALL)
 
 
 @pytest.mark.parametrize(
@@ -44,12 +45,10 @@ def standard(tmp_path_factory: pytest.TempPathFactory) -> Job:
     ],
 )
 def test_a_placement_changes_where_not_what(
-    tmp_path: Path, standard: Job, placement: str, devices: int, settings: tuple[str, ...]
+    shared_job: Callable[..., Job], standard: Job, placement: str, devices: int, settings: tuple[str, ...]
 ) -> None:
-    reference = standard
-    if "batch.size=24" in settings:
-        reference = run_job(tmp_path / "reference", "standard", 1, *SMALL, *settings)
-    assert_same_training(run_job(tmp_path / "job", placement, devices, *SMALL, *settings), reference, RESULTS)
+    reference = shared_job("standard", 1, *SMALL, *settings) if "batch.size=24" in settings else standard
+    assert_same_training(shared_job(placement, devices, *SMALL, *settings), reference, RESULTS)
 
 
 def overlap_seconds(job: Job, phase: str, other: str) -> float:
@@ -70,10 +69,10 @@ def overlap_seconds(job: Job, phase: str, other: str) -> float:
     )
 
 
-def test_phases_of_different_pools_overlap(tmp_path: Path) -> None:
-    split = run_job(tmp_path / "split", "split", 2, *SMALL)
-    blocking = run_job(tmp_path / "blocking", "split/overlap=none", 2, *SMALL)
-    updates = run_job(tmp_path / "updates", "split/overlap=updates", 2, *SMALL)
+def test_phases_of_different_pools_overlap(shared_job: Callable[..., Job]) -> None:
+    split, blocking, updates = (
+        shared_job(word, 2, *SMALL) for word in ("split", "split/overlap=none", "split/overlap=updates")
+    )
     shorter = min(sum(step[f"timing_s/{phase}"] for step in split.steps) for phase in ("update_actor", "update_critic"))
     assert overlap_seconds(split, "update_actor", "update_critic") > 0.5 * shorter
     assert overlap_seconds(split, "values", "old_log_prob") > 0

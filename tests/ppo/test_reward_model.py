@@ -9,7 +9,7 @@ import torch
 from jobs import run_job, save_model
 
 from placebench.errors import UsageError
-from placebench.plan.checks import unusable_workload
+from placebench.plan.workload_checks import unusable_workload
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.models import load_reward_model, model_config
 from placebench.ppo.training import SequenceModel

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from placebench.errors import LaunchError, UsageError
-from placebench.plan.checks import unusable_workload
+from placebench.plan.workload_checks import unusable_workload
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.generation import Generation
 from placebench.ppo.models import PolicyModel, load_critic_model, load_language_model

@@ -163,7 +163,7 @@ STALE_WORKER = """
 from placebench.ppo import worker
 
 class StaleWorker(worker.Worker):
-    def _update_weights(self, version):
+    def _run_update_weights(self, version):
         return 0
 """
 

@@ -21,7 +21,7 @@ from placebench.errors import UsageError
 from placebench.plan import checks
 from placebench.plan.plan import make_plan
 from placebench.plan.request import RunRequest
-from placebench.plan.view import show_plan
+from placebench.plan.views import show_plan
 from placebench.record.checkpoints import checkpoint_bytes, read_checkpoint
 from placebench.spec.shapes import PRESETS, JobShapes
 from placebench.spec.workload import Workload

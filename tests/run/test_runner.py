@@ -5,22 +5,17 @@ import re
 import signal
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
-from textwrap import indent
-from typing import Any
 
 import pytest
 from launching import assert_nothing_left, drive, plan, run, running, statuses, wait_for
 
-from placebench.errors import InterruptedRunError, JobExit, LaunchError, PlacebenchError, TimeLimitError
+from placebench.errors import InterruptedRunError, PlacebenchError, TimeLimitError
 from placebench.plan.request import RunRequest
 from placebench.plan.resume import resume_plan
 from placebench.record import folder as runfolder
 from placebench.record.folder import RunFolder, Status
-from placebench.run import launch as launches
 from placebench.run.display import PlainDisplay
-from placebench.sessions.ray_cluster.discovery import Cluster
 
 
 @pytest.fixture(autouse=True)
@@ -80,173 +75,6 @@ def test_a_clock_that_is_set_meanwhile_changes_no_wall_time(tmp_path: Path) -> N
     result, _ = run(plan(tmp_path, placements="standard"), body)
     wall = json.loads((result.folder / "run.json").read_text())["launches"][0]["wall"]
     assert all(0 <= seconds < 600 for seconds in wall.values())
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "reason"),
-    [
-        ("sys.exit(11)", "oom", "exit code 11"),
-        ("sys.exit(12)", "device_lost", "exit code 12"),
-        ("sys.exit(7)", "failed", "exit code 7"),
-        ("end_step(1); sys.exit(0)", "failed", "after 1 of 2 steps"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "failed", "killed by SIGKILL"),
-        (
-            "open(f'{trial}/error.txt', 'w').write('Traceback\\n  x\\na.b.SomeError: it broke\\n'); sys.exit(10)",
-            "failed",
-            "SomeError: it broke",
-        ),
-    ],
-)
-def test_one_failing_launch_does_not_end_the_run(
-    tmp_path: Path, temp: Path, body: str, status: str, reason: str
-) -> None:
-    result, said = run(plan(tmp_path), f"print('last words', flush=True)\nif case == '1 standard': {body}\nsteps()")
-    assert statuses(result.folder) == {"01-split": "done", "01-standard": status}
-    assert json.loads((result.folder / "run.json").read_text())["status"] == "failed"
-    error = RunFolder(result.folder).trial(1, "standard").error.read_text()
-    first, advice = error.splitlines()[:2]
-    assert first.startswith(f"{status}: ")
-    assert reason in first
-    assert advice.startswith("what to do: ")
-    assert "last words" in error
-    assert f"standard: {status}" in said
-    with pytest.raises(LaunchError, match=rf"1 of 2 launches failed.*{reason}.*error\.txt.*--resume"):
-        result.raise_unless_done()
-    assert_nothing_left(temp)
-
-
-NO_HEAD = """
-print("[E 1 2] rpc_client.h:204: Failed to connect to GCS within 10 seconds. GCS may have been killed.", flush=True)
-sys.exit(1)
-"""
-
-
-def test_a_launch_whose_ray_lost_its_head_says_so_and_the_next_one_runs(tmp_path: Path) -> None:
-    result, _ = run(plan(tmp_path), f'if case == "1 standard":{indent(NO_HEAD, "    ")}\nsteps()')
-    assert statuses(result.folder) == {"01-standard": "failed", "01-split": "done"}
-    assert result.failures[0][1] == "failed, the head of the launch's own Ray (gcs_server) was killed"
-
-
-def test_a_run_ends_when_the_head_of_its_cluster_is_gone(tmp_path: Path) -> None:
-    result, _ = run(replace(plan(tmp_path), cluster=Cluster("10.0.0.1:6379", (), 60.0)), NO_HEAD)
-    assert statuses(result.folder) == {"01-standard": "device_lost"}
-    with pytest.raises(LaunchError, match=r"Ray cluster does not answer any more \(--ray-address 10\.0\.0\.1:6379\)"):
-        result.raise_unless_done()
-
-
-def test_the_error_names_the_device_and_shows_a_traceback_once(tmp_path: Path) -> None:
-    body = """
-    with open(f"{trial}/processes.jsonl", "w") as stream:
-        stream.write('{"pid": 41, "device": "cpu:0"}\\n{"pid": 42, "device": "cpu:1"}\\n')
-    text = "Traceback (most recent call last):\\n  File x\\nray.exceptions.ActorDiedError: it died\\n  pid: 42\\n"
-    print("step:1 - a:1\\n" + text, flush=True)
-    open(f"{trial}/error.txt", "w").write(text + "advice of the job")
-    sys.exit(10)
-    """
-    result, _ = run(plan(tmp_path, placements="standard"), body)
-    error = RunFolder(result.folder).trial(1, "standard").error.read_text()
-    assert error.startswith("failed: ActorDiedError: it died (worker of cpu:1)\nwhat to do: ")
-    assert error.count("Traceback") == 1
-    assert error.index("advice of the job") < error.index("step:1 - a:1")
-
-
-def test_a_kill_for_want_of_memory_is_told_by_the_kernels_counter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = iter((4, 5))
-    monkeypatch.setattr(launches, "oom_kills", lambda: next(counts))
-    result, _ = run(plan(tmp_path, placements="standard"), "os.kill(os.getpid(), signal.SIGKILL)")
-    assert statuses(result.folder) == {"01-standard": "oom"}
-
-
-def test_a_launch_out_of_memory_says_who_held_it_and_what_would_help(tmp_path: Path) -> None:
-    body = """
-    rows = [{"kind": "sample", "device": "cpu:0", "util": 1.0, "memory_bytes": size << 20} for size in (300, 900, 700)]
-    open(f"{trial}/devices.jsonl", "w").write("".join(json.dumps(row) + "\\n" for row in rows))
-    span = {"device": "cpu:1", "memory_peak_bytes": 5 << 20, "memory_reserved_bytes": 6 << 20}
-    open(f"{trial}/spans.jsonl", "w").write(json.dumps(span) + "\\n")
-    text = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. Including non-PyTorch memory, this"
-        " process has 139.10 GiB memory in use. Of the allocated memory 90.50 GiB is allocated by PyTorch, and"
-        " 1.25 GiB is reserved by PyTorch but unallocated.")
-    open(f"{trial}/error.txt", "w").write(text)
-    sys.exit(11)
-    """
-    result, _ = run(plan(tmp_path, placements="standard"), body)
-    error = RunFolder(result.folder).trial(1, "standard").error.read_text()
-    assert error.startswith("oom: OutOfMemoryError: CUDA out of memory")
-    lines = error.splitlines()
-    assert any(
-        line.startswith("cpu:0: in use 700 MiB at the last sample, 900 MiB at most; estimated ") for line in lines
-    )
-    assert any(line.startswith("cpu:1: torch allocated 5 MiB and reserved 6 MiB at most") for line in lines)
-    assert "the process held 139.10 GiB, torch had 90.50 GiB allocated and 1.25 GiB reserved but free" in error
-    assert "would lower the estimate: --set batch.micro_batch_tokens=192: about " in error
-
-
-def test_a_job_without_progress_is_given_up(tmp_path: Path, temp: Path) -> None:
-    body = """
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    leave_daemon()
-    progress("step", 1, ["update_actor"])
-    while case == "1 standard":
-        print("still here", flush=True)
-        time.sleep(0.1)
-    steps()
-    """
-    begun = time.monotonic()
-    result, _ = run(plan(tmp_path, step_timeout_s=3.0), body)
-    assert time.monotonic() - begun < 60
-    assert statuses(result.folder) == {"01-split": "done", "01-standard": "timeout"}
-    error = RunFolder(result.folder).trial(1, "standard").error.read_text()
-    assert "no progress for" in error.splitlines()[0]
-    assert "step 1/2: update_actor" in error.splitlines()[0]
-    assert "still here" in error
-    assert_nothing_left(temp)
-
-
-def test_the_folder_that_torch_makes_does_not_outlast_a_killed_job(tmp_path: Path, temp: Path) -> None:
-    body = """
-    import getpass, tempfile
-    os.mkdir(f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}")
-    os.kill(os.getpid(), signal.SIGKILL)
-    """
-    run(plan(tmp_path, placements="standard"), body)
-    assert list(temp.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("end", "changes", "reason"),
-    [
-        ("error = 'OutOfMemoryError: CUDA out of memory'", {}, "OutOfMemoryError: CUDA out of memory"),
-        ("time.sleep(60)", {"step_timeout_s": 0.5}, "no progress for 0."),
-        ("time.sleep(60)", {"time_limit_s": 5.0}, "the time limit has passed"),
-    ],
-)
-def test_a_trace_that_fails_costs_only_the_trace(
-    tmp_path: Path, temp: Path, end: str, changes: dict[str, Any], reason: str
-) -> None:
-    body = f"""
-    steps()
-    progress("trace kernels", count)
-    {end}
-    open(f"{{trial}}/error.txt", "w").write("Traceback\\n" + error + "\\n")
-    sys.exit(11)
-    """
-    result, said = run(plan(tmp_path, placements="standard", **changes), body)
-    result.raise_unless_done()
-    assert statuses(result.folder) == {"01-standard": "done"}
-    (note,) = (line for line in said.splitlines() if line.startswith("note: "))
-    assert note.startswith(f"note: the launch is done but for the trace of its kernels: {reason}")
-    assert note.endswith("/trials/01-standard)")
-    assert_nothing_left(temp)
-
-
-def test_a_cluster_that_changes_while_kernels_are_traced_ends_the_run(tmp_path: Path) -> None:
-    body = f"steps()\nprogress('trace kernels', count)\nsys.exit({JobExit.NODE_LOST})"
-    result, _ = run(plan(tmp_path), body)
-    assert statuses(result.folder) == {"01-standard": "device_lost"}
-    with pytest.raises(LaunchError, match="1 of 2 launches failed"):
-        result.raise_unless_done()
 
 
 def test_what_a_finished_job_leaves_is_ended(tmp_path: Path, temp: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 from served import Served
 
 from placebench.errors import JobExit, LaunchError
-from placebench.jobs.ppo import classify
+from placebench.jobs.end import classify
 from placebench.plan import checks
 from placebench.ppo.running import Running, RunningWork
 from placebench.sessions.torchrun.calls import Link, RankCalls, RankDiedError, RankError
@@ -293,9 +293,9 @@ def test_a_rank_keeps_nothing_that_torchrun_has_set_for_its_own() -> None:
 
 def test_torchrun_starts_replicas_alone_and_joins_no_ray() -> None:
     placements = [parse_placement(word, [2], has_critic=True) for word in ("standard", "ddp:2/scaling=weak", "ddp:1")]
-    assert list(unusable_launcher(TORCHRUN, placements[1:], None)) == []
-    assert list(unusable_launcher(RAY, placements, "auto")) == []
-    assert list(unusable_launcher(TORCHRUN, placements, "auto")) == [
+    assert list(unusable_launcher(TORCHRUN, placements[1:])) == []
+    assert list(unusable_launcher(RAY, placements, (), "auto")) == []
+    assert list(unusable_launcher(TORCHRUN, placements, (), "auto")) == [
         "--launcher torchrun is for ddp alone, as in --placements ddp:1,ddp:2: leave out standard, or --launcher",
         "--launcher torchrun starts no Ray and joins none: leave out --ray-address, or --launcher",
     ]

@@ -14,7 +14,7 @@ import pytest
 
 from placebench import __version__
 from placebench.errors import UsageError
-from placebench.plan.plan import find_devices
+from placebench.plan.devices import find_devices
 from placebench.plan.request import RunRequest
 from placebench.sessions.slurm_steps import several_nodes, step_command
 from placebench.sessions.torchrun import look

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placebench.errors import Reasons, UsageError
+from placebench.errors import UsageError
 from placebench.plan.request import WorkloadOption, build_request
+from placebench.spec.check import Facts
 from placebench.spec.config import find_line, load_yaml, merge, parse_settings
 from placebench.spec.workload import Workload, workload_keys
 from placebench.spec.workload_reading import REAL_MODEL, build_workload, read_workload
@@ -121,7 +122,7 @@ def test_run_keys_of_the_file_give_way_to_options(tmp_path: Path) -> None:
 def test_the_same_setting_twice_is_refused() -> None:
     request = build_request({}, [WorkloadOption("--batch-size", "batch.size", 8)], ["batch.size=16"], None)
     assert request.wrong == ("--batch-size and --set batch.size are the same setting: give it once",)
-    assert request.unread == {"batch.size"}
+    assert request.unknown == {"batch.size"}
 
 
 def test_all_that_is_wrong_with_settings_file_and_options_is_kept(tmp_path: Path) -> None:
@@ -141,14 +142,14 @@ def test_all_that_is_wrong_with_settings_file_and_options_is_kept(tmp_path: Path
         "--set 'data': write key=value, for example --set batch.size=32",
     ]
     of_data = {key for key in workload_keys() if key.startswith("data.")}
-    assert request.unread == {"steps", "devices", "seed", "batch.size", "batch.group_size", *of_data}
+    assert request.unknown == {"steps", "devices", "seed", "batch.size", "batch.group_size", *of_data}
     assert (request.rounds, request.devices, request.name) == (2, None, "mine")
 
 
 def test_of_a_file_that_cannot_be_read_only_what_options_say_is_known(tmp_path: Path) -> None:
     request = build_request({"rounds": 2}, [], ["seed=4"], tmp_path / "nowhere.yaml")
-    assert {"placements", "devices", "out", "name", "model", "batch.size"} <= request.unread
-    assert request.unread.isdisjoint({"rounds", "seed"})
+    assert {"placements", "devices", "out", "name", "model", "batch.size"} <= request.unknown
+    assert request.unknown.isdisjoint({"rounds", "seed"})
 
 
 def test_all_wrong_values_of_a_workload_are_told_at_once() -> None:
@@ -186,10 +187,10 @@ def test_all_wrong_values_of_a_workload_are_told_at_once() -> None:
     ],
 )
 def test_values_are_not_held_against_one_that_is_not_known(content: dict[str, Any]) -> None:
-    reasons = Reasons()
-    reading = read_workload(content, reasons)
-    assert reading.unread
-    assert not [line for line in reasons.lines if "multiple" in line or "group_size" in line or "leaves none" in line]
+    facts = Facts()
+    reasons = read_workload(content, "workload", facts)
+    assert facts.unknown
+    assert not [line for line in reasons if "multiple" in line or "group_size" in line or "leaves none" in line]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placebench.errors import UsageError
-from placebench.plan.checks import unusable_workload
+from placebench.plan.workload_checks import unusable_workload
 from placebench.ppo.generation import Generation
 from placebench.spec.workload import Data
 from placebench.spec.workload_reading import build_workload

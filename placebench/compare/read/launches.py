@@ -9,21 +9,18 @@ from placebench.telemetry.spans import TRACED_STEP
 
 @dataclass(frozen=True)
 class LaunchTimes:
-    """Seconds of a launch by what it did; NaN where the spans do not say.
-
-    Attributes:
-        startup_s: from the first span to the first step.
-        steps_s: from the start of the first step to the end of the last, warm-up included.
-        trace_s: of the step after them whose kernels were traced; 0 where none was.
-        stop_s: from there to the end of the last span.
-        steps: steps done, without the traced one.
-    """
+    """Seconds of a launch by what it did; NaN where the spans do not say."""
 
     startup_s: float
+    """From the first span to the first step."""
     steps_s: float
+    """From the start of the first step to the end of the last, warm-up included."""
     trace_s: float
+    """Of the step after them whose kernels were traced; 0 where none was."""
     stop_s: float
+    """From there to the end of the last span."""
     steps: int
+    """Steps done, without the traced one."""
 
 
 def launch_times(launch: Launch) -> LaunchTimes:

@@ -29,40 +29,34 @@ ENERGY_COLUMNS = ("mono", "device", "energy_j")
 
 @dataclass(frozen=True)
 class Sampling:
-    """What the samplers said of themselves, one on every node.
-
-    Attributes:
-        source: `nvml` or `cpu`; None when no sampler wrote.
-        gpm_absent: why SM, tensor and memory activity (GPM) were not read, by device.
-        ticks: samples taken, those due less the missed ones; None when a sampler did not end in order.
-        missed: how many of them were missed; None as above.
-        errors: what it reported of devices.
-    """
+    """What the samplers said of themselves, one on every node."""
 
     source: str | None
+    """`nvml` or `cpu`; None when no sampler wrote."""
     gpm_absent: Mapping[str, str]
+    """Why SM, tensor and memory activity (GPM) were not read, by device."""
     ticks: int | None
+    """Samples taken, those due less the missed ones; None when a sampler did not end in order."""
     missed: int | None
+    """How many of them were missed; None as above."""
     errors: tuple[str, ...]
+    """What it reported of devices."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch, whether or not it has started; its frames are read when first used.
-
-    Attributes:
-        trial: its folder, which need not exist.
-        round: its round, counted from 1.
-        placement: the placement's name.
-        status: how far it came.
-        least_warmup: first steps that are left out of the numbers in any case.
-    """
+    """One launch, whether or not it has started; its frames are read when first used."""
 
     trial: Trial
+    """Its folder, which need not exist."""
     round: int
+    """Its round, counted from 1."""
     placement: str
+    """The placement's name."""
     status: Status
+    """How far it came."""
     least_warmup: int
+    """First steps that are left out of the numbers in any case."""
 
     @property
     def label(self) -> str:
@@ -197,19 +191,16 @@ class Launch:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder.
-
-    Attributes:
-        folder: where it lies.
-        record: its `run.json`.
-        placements: in the order in which they were given; the others are compared with the first.
-        launches: all that the run was to have, by round and placement.
-    """
+    """A run folder."""
 
     folder: RunFolder
+    """Where it lies."""
     record: RunFile
+    """Its `run.json`."""
     placements: tuple[RunPlacement, ...]
+    """In the order in which they were given; the others are compared with the first."""
     launches: tuple[Launch, ...]
+    """All that the run was to have, by round and placement."""
 
     @property
     def name(self) -> str:

@@ -1,7 +1,7 @@
 """The warm-up of a launch: where its first, slower steps end.
 
 Compilation, caches and allocators make the first steps of a launch slower, for as long as they do: the configured
-number of steps is always left out, and as many more as a changepoint tells. A cut behind step c splits the rest of the
+number of steps is always left out, and as many more as a changepoint shows. A cut behind step c splits the rest of the
 launch into a head and a tail whose means of log seconds differ by δ; the cut that explains most is the one with the
 largest c·(n − c)/n·δ² (least squares). It counts when that exceeds `THRESHOLD` times the long-run variance of the tail,
 σ²·(1 + φ)/(1 − φ) with φ the lag-1 autocorrelation, for autocorrelated steps wander without a change. The search goes

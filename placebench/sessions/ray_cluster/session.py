@@ -9,7 +9,7 @@ from typing import Any
 
 from placebench.errors import NodeLostError, PlacebenchError, PlacementTimeoutError, UsageError
 from placebench.record.folder import Trial
-from placebench.sessions.own_ray import HEAD_PATIENCE, RayCalls
+from placebench.sessions.own_ray import HEAD_PATIENCE, RayCalls, name_dead_worker
 from placebench.sessions.ray_cluster.discovery import Cluster, refuse_unreachable
 from placebench.sessions.ray_cluster.follower import Follower
 from placebench.sessions.ray_cluster.node import NodeAgent, allotted_gpus
@@ -52,7 +52,7 @@ class SharedRay:
         self._ray_ids = {name: node.ray_id for name, node in self._nodes.items()}
         self._agents: dict[str, Any] = {}
         self._pools: dict[str, ReservedPool] = {}
-        self._workers: list[Any] = []
+        self._workers: dict[str, Any] = {}
         self._follower: Follower | None = None
         self._home: str | None = None
 
@@ -111,8 +111,8 @@ class SharedRay:
         import ray
 
         options = self._pools[pool].worker_options(self._devices[device]["node"])
-        self._workers.append(ray.remote(max_restarts=0, **options)(worker).remote(*arguments))
-        return self._workers[-1]
+        self._workers[device] = ray.remote(max_restarts=0, **options)(worker).remote(*arguments)
+        return self._workers[device]
 
     def host_of(self, device: str) -> str:
         """The address of the device's node."""
@@ -133,7 +133,7 @@ class SharedRay:
         import ray
 
         given: set[str] = set()
-        for uuids in ray.get([worker.__ray_call__.remote(allotted_gpus) for worker in self._workers]):
+        for uuids in ray.get([worker.__ray_call__.remote(allotted_gpus) for worker in self._workers.values()]):
             given.update(uuids)
         for name in self._nodes:
             planned = [device for device in self._devices.values() if device["node"] == name]
@@ -151,6 +151,7 @@ class SharedRay:
 
     def explain(self, error: Exception, doing: str) -> Exception:
         """A node that is gone, where one is: whatever failed, failed for that."""
+        name_dead_worker(error, self._workers)
         if isinstance(error, PlacebenchError) or not self._agents:
             return error
         deadline = time.monotonic() + _WATCH_S
@@ -177,7 +178,7 @@ class SharedRay:
         from ray.util.placement_group import remove_placement_group
 
         processes = self._ask("workers")
-        for worker in self._workers:
+        for worker in self._workers.values():
             ray.kill(worker)
         last = self._ask("finish", processes)
         if self._follower is not None:

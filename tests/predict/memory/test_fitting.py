@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from placebench.plan.plan import Plan, too_large
+from placebench.plan.headroom import too_large
+from placebench.plan.plan import Plan
 from placebench.predict.memory.fitting import MEMORY_KEYS
 from placebench.record.folder import RunFolder
 from placebench.spec.bound import bind

@@ -1,20 +1,24 @@
-"""A plan for people: what would run where, how much memory it needs and how long it takes."""
+"""Plan and catalogue for people: what would run where and how long it takes; which placements there are."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from textwrap import indent
 
 import yaml
 from rich.console import Console
 from rich.text import Text
 
+from placebench.plan.catalogue import Catalogue, Entry
 from placebench.plan.plan import Plan
 from placebench.predict.memory.fitting import describe_memory
 from placebench.spec.bound import RunPlacement
-from placebench.spec.devices import Device
+from placebench.spec.devices import Device, index_ranges
 from placebench.spec.launchers import RAY
 from placebench.spec.placed import placed_workload
 from placebench.spec.placement import Placement, Role
+from placebench.spec.presets import PRESETS
 from placebench.spec.text import format_bytes, format_seconds
+from placebench.spec.words import SETTINGS, names_file
 from placebench.spec.workload import Workload
 
 
@@ -29,7 +33,7 @@ def show_plan(plan: Plan, console: Console) -> None:
     for bound in plan.placements:
         line("placement", f"{bound.name}, {', '.join(_settings(bound.placement, plan.workload))}")
         for pool, devices in bound.members.items():
-            roles = ", ".join(working_roles(bound.placement, pool, plan.workload))
+            roles = ", ".join(_working_roles(bound.placement, pool, plan.workload))
             line("", f"{pool}: {roles} on {', '.join(device.id for device in devices)}")
             line("", f"  memory a device: {_describe_memory(plan, bound, pool)}")
     for note in plan.notes:
@@ -53,7 +57,7 @@ def _settings(placement: Placement, workload: Workload) -> Iterator[str]:
         yield f"full replicas, {placement.scaling} scaling: {size} sequences per step"
 
 
-def working_roles(placement: Placement, pool: str, workload: Workload) -> Iterator[Role]:
+def _working_roles(placement: Placement, pool: str, workload: Workload) -> Iterator[Role]:
     """The roles of a pool that the algorithm has."""
     return (role for role in placement.roles_in(pool) if role is not Role.CRITIC or workload.algorithm.has_critic)
 
@@ -64,7 +68,7 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
     expected = plan.expectation
     to_do = len(plan.launches)
     yield "run", str(plan.folder.path)
-    yield "devices", describe_devices(plan.devices)
+    yield "devices", _describe_devices(plan.devices)
     if plan.launcher != RAY:
         yield "launcher", plan.launcher
     yield "model", f"{plan.workload.model}{parameters}, {plan.workload.precision}, {plan.workload.sharding}"
@@ -96,7 +100,7 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "expected", f"{seconds} for {to_do} launch{'' if to_do == 1 else 'es'}{most} ({expected.source})"
 
 
-def describe_devices(devices: Sequence[Device]) -> str:
+def _describe_devices(devices: Sequence[Device]) -> str:
     """Devices that are alike together, with their number, memory and node."""
     kinds = dict.fromkeys((device.kind, device.name, device.memory_bytes, device.node) for device in devices)
     counts = [sum((d.kind, d.name, d.memory_bytes, d.node) == kind for d in devices) for kind in kinds]
@@ -108,3 +112,51 @@ def describe_devices(devices: Sequence[Device]) -> str:
 
 def _describe_memory(plan: Plan, bound: RunPlacement, pool: str) -> str:
     return f"about {describe_memory(plan.memory[bound.name, pool])} at most"
+
+
+def show_catalogue(catalogue: Catalogue, console: Console) -> None:
+    """Print what each word means and whether it can be; behind the usual ones, the settings."""
+    console.print(Text.assemble(("devices  ", "bold"), _describe_devices(catalogue.devices)), soft_wrap=True)
+    for form, reading, members in _by_preset(catalogue.entries):
+        console.print()
+        console.print(Text.assemble((form, "bold"), f"  {reading}"), soft_wrap=True)
+        for entry in members:
+            _show_entry(entry, catalogue.workload, console)
+    if catalogue.is_usual:
+        console.print()
+        console.print(Text("Settings, behind a word or a file's name", "bold"), soft_wrap=True)
+        for name, setting in SETTINGS.items():
+            console.print(f"  /{name}={setting.form}  {setting.reading}", markup=False, soft_wrap=True)
+
+
+def _by_preset(entries: Sequence[Entry]) -> Iterator[tuple[str, str, list[Entry]]]:
+    for preset in PRESETS:
+        if members := [entry for entry in entries if entry.preset is preset]:
+            yield preset.form, preset.reading, members
+    for is_file, form, reading in (
+        (True, "FILE.yaml", "any pools, given by node, and the pool of each role"),
+        (False, "unknown", "no placement"),
+    ):
+        if others := [entry for entry in entries if entry.preset is None and names_file(entry.word) is is_file]:
+            yield form, reading, others
+
+
+def _show_entry(entry: Entry, workload: Workload, console: Console) -> None:
+    can = not entry.reasons
+    console.print(
+        Text.assemble("  ", (entry.word, "green" if can else "red"), "" if can else "  cannot be"), soft_wrap=True
+    )
+    for line in _pools(entry.bound, workload) if can and entry.bound else entry.reasons:
+        console.print(f"    {line}", markup=False, soft_wrap=True)
+
+
+def _pools(bound: RunPlacement, workload: Workload) -> Iterator[str]:
+    for pool, devices in bound.members.items():
+        roles = ", ".join(_working_roles(bound.placement, pool, workload))
+        yield f"{pool}: {roles} on {'; '.join(_ranges(devices))}"
+
+
+def _ranges(devices: Sequence[Device]) -> Iterator[str]:
+    """Devices of each node, neighbours together: `node0 gpu:0–3, gpu:6`."""
+    for node, members in groupby(devices, key=lambda device: device.node):
+        yield f"{node} {devices[0].kind}:{index_ranges(device.index for device in members)}"

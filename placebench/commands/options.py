@@ -1,12 +1,8 @@
-"""What several commands need."""
+"""Kinds of options, and the words that they take."""
 
 import math
-import os
 import re
-import sys
-from io import TextIOWrapper
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
@@ -14,22 +10,8 @@ from placebench.errors import UsageError
 from placebench.spec.auto_rounds import MOST_ROUNDS
 from placebench.telemetry.samples import MAX_HZ
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-
 # A rarer sample than this says nothing of a phase.
 _LEAST_HZ = 0.1
-_LEAST_COLUMNS = 80
-
-
-def let_everything_be_printed() -> None:
-    """Let ? stand for characters that a stream's encoding lacks, and drop what goes to a stream that was closed."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
-        elif isinstance(stream := getattr(sys, name), TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 class FiniteRange(click.FloatRange):
@@ -47,8 +29,8 @@ class FiniteRange(click.FloatRange):
 WRONG_OPTIONS = "wrong_options"
 
 
-class ToldOption(click.Option):
-    """An option whose wrong value does not end the command line: it is told with all else that is wrong."""
+class LenientOption(click.Option):
+    """An option whose wrong value does not end the command line: it is reported with all else that is wrong."""
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
         """The option's value; None, and the reason kept among the parameters, where it cannot be read."""
@@ -61,47 +43,6 @@ class ToldOption(click.Option):
             reason = str(error)
         ctx.params.setdefault(WRONG_OPTIONS, {})[self.name] = reason
         return None
-
-
-def find_run(text: str) -> Path:
-    """The folder of a run, by path, or the newest one under `runs` for `latest`.
-
-    Raises:
-        UsageError: there is no run yet.
-    """
-    from placebench.record.run_file import recorded_start
-
-    path = Path(text)
-    if text != "latest" or path.exists():
-        return path
-    runs = list(Path("runs").glob("*/run.json"))
-    if not runs:
-        raise UsageError("latest: there is no run under runs/ yet; start one with placebench run")
-    return max(runs, key=lambda run: (recorded_start(run), run)).parent
-
-
-def with_latest(text: str) -> str:
-    """A run with `latest` in place of its folder, alone or before a placement."""
-    word, colon, placement = text.partition(":")
-    return f"{find_run(word)}{colon}{placement}" if word == "latest" else text
-
-
-def open_console(*, redraws: bool = False) -> "Console":
-    """A console on stdout that leaves a closed pipe to whoever prints.
-
-    Args:
-        redraws: whether what it shows is drawn over, which lines that a narrow terminal wraps would not allow.
-    """
-    from rich.console import Console
-
-    class PipedConsole(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
-    console = PipedConsole(highlight=False)
-    # Squeezed into less, a table would show the first digits of its numbers as if they were all.
-    console.width = console.width if redraws else max(console.width, _LEAST_COLUMNS)
-    return console
 
 
 def parse_share(option: str, text: str) -> float:

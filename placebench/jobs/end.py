@@ -1,0 +1,68 @@
+"""How a launch ended, by the exception that ended it: its kind, whose worker it was about, and one line."""
+
+import re
+from collections.abc import Iterator
+
+from placebench.errors import JobExit, NodeLostError, PlacementTimeoutError, UsageError, fault_of
+from placebench.record.end_file import AllocatorState, EndFile
+
+# What torch says of its allocator when it is refused memory, and nowhere but in that message.
+_ALLOCATOR = re.compile(
+    r"(?:this process has (?P<process>[\d.]+ \w+) memory in use\. )?Of the allocated memory (?P<allocated>[\d.]+ \w+)"
+    r" is allocated by PyTorch.*?(?P<reserved>[\d.]+ \w+) is reserved by PyTorch but unallocated",
+    re.IGNORECASE | re.DOTALL,
+)
+_EXCEPTION = re.compile(
+    r"(?:[\w.]+\.)?(?P<name>\w+(?:Error|Exception|Exit|Interrupt|Timeout))\b(?:\([\w.]+\))?: (?P<text>.+)"
+)
+
+
+def end_by(error: BaseException) -> EndFile:
+    """What the exception that ended a launch says of its end."""
+    causes = [*_causes(error)]
+    fault = next((fault for fault in map(fault_of, causes) if fault), None)
+    message = _in_one_line(error)
+    if message and (dead := fault_of(error)) and dead.has_died:
+        message += f" (worker of {dead.device})"
+    allocator = next((match for match in (_ALLOCATOR.search(str(cause)) for cause in causes) if match), None)
+    return EndFile(
+        kind=classify(error),
+        message=message,
+        device=fault.device if fault else None,
+        role=fault.role if fault else None,
+        held=fault.held if fault else None,
+        allocator=AllocatorState(**allocator.groupdict()) if allocator else None,
+    )
+
+
+def classify(error: BaseException) -> JobExit:
+    """What ended a launch, from the chain of causes of its exception.
+
+    Libraries have classes of their own for this, or none but RuntimeError: their words tell them apart.
+    """
+    if isinstance(error, NodeLostError | PlacementTimeoutError):
+        return JobExit.NODE_LOST if isinstance(error, NodeLostError) else JobExit.NOT_PLACED
+    texts = " ".join(f"{type(cause).__name__}: {cause}" for cause in _causes(error))
+    if any(word in texts for word in ("OutOfMemoryError", "MemoryError", "can't allocate memory", "out of memory")):
+        return JobExit.OOM
+    if any(word in texts for word in ("GPU is lost", "device unavailable", "uncorrectable ECC")):
+        return JobExit.DEVICE_LOST
+    return JobExit.USAGE if any(isinstance(cause, UsageError) for cause in _causes(error)) else JobExit.FAILED
+
+
+def _in_one_line(error: BaseException) -> str | None:
+    """The exception, that of the worker where it was raised in one; None without a word.
+
+    One that could not be sent, or was raised as a worker began, is known by the traceback in the other's text alone.
+    """
+    while isinstance(cause := getattr(error, "cause", None), BaseException):
+        error = cause
+    lines = f"{type(error).__name__}: {error}".splitlines()
+    found = [match for match in (_EXCEPTION.match(line.strip()) for line in lines) if match]
+    return f"{found[-1]['name']}: {found[-1]['text']}" if found else None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = getattr(error, "cause", None) or error.__cause__
