@@ -65,7 +65,7 @@ def check(
     at equal tokens as well. On GitHub the step's summary and annotations are written, too.
     """
     from placebench.gate.baseline import load_baseline, measured_run
-    from placebench.gate.checking import Check, Mismatch, as_chosen, check, join
+    from placebench.gate.checking import BaselineCheck, Mismatch, as_chosen, check, join
     from placebench.gate.output import print_check, report_to_github, verdict, write_json, write_junit
     from placebench.gate.sources import read_sources, refuse_twice
 
@@ -94,7 +94,7 @@ def check(
         )
     except BaselineError as error:
         # Whoever reads the outputs must see that nothing was compared.
-        found = Check(run=runs, baseline=baseline, max_regression=share, missing=str(error))
+        found = BaselineCheck(run=runs, baseline=baseline, max_regression=share, missing=str(error))
     print_check(found, open_console())
     if junit:
         write_junit(found, junit)

@@ -76,7 +76,7 @@ class MetricCheck:
 
 
 @dataclass(frozen=True)
-class Check:
+class BaselineCheck:
     """A run against a baseline.
 
     Attributes:
@@ -134,7 +134,7 @@ def check(
     min_launches: int = 3,
     allow: Sequence[Mismatch] = (),
     paired: bool = False,
-) -> Check:
+) -> BaselineCheck:
     """Compare a run with a baseline.
 
     A number regresses when it is worse by more than `max_regression` with its whole 95 % interval: Welch's, for the
@@ -176,7 +176,7 @@ def check(
         for case in cases
         if case.outcome is Outcome.NOT_MEASURED
     ]
-    return Check(
+    return BaselineCheck(
         run=run.run,
         baseline=baseline.run,
         max_regression=max_regression,

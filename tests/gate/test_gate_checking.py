@@ -13,7 +13,7 @@ from synthetic_run import STANDARD
 
 from placebench.errors import BaselineError, LaunchError, RegressionError
 from placebench.gate.baseline import Baseline, MeasuredPlacement, load_baseline, save_baseline
-from placebench.gate.checking import Check, Outcome, check, describe, unequal_work
+from placebench.gate.checking import BaselineCheck, Outcome, check, describe, unequal_work
 from placebench.gate.output import verdict
 
 
@@ -24,7 +24,7 @@ def measured(*steps: float, name: str = "standard", **changes: Any) -> Baseline:
     return Baseline(placebench="0", run="r", measured="now", placements={name: placement}, **{**content, **changes})
 
 
-def outcome(before: Baseline, now: Baseline, **options: object) -> Check:
+def outcome(before: Baseline, now: Baseline, **options: object) -> BaselineCheck:
     return check(now, before, **{"max_regression": 0.05, **options})  # type: ignore[arg-type]
 
 
