@@ -148,7 +148,7 @@ def _follow(
         UsageError: a log cannot be read on, or nothing was drawn; the message says what was waited for.
     """
     lock, seen = threading.Lock(), -1
-    told: set[str] = set()
+    shown: set[str] = set()
     waiting, has_drawn = "no step was read yet", False
     with StopSignals() as signals, ExitStack() as stack:
         growing = [stack.enter_context(GrowingLog(path, lock, log_format=log_format, keep=is_timing)) for path in logs]
@@ -159,12 +159,12 @@ def _follow(
                 found = [log.log for log in growing]
                 if steps == seen:
                     continue
-                lines = [line for log in found if log for line in _flag_lines(log) if line not in told]
+                lines = [line for log in found if log for line in _flag_lines(log) if line not in shown]
                 timings = [
                     _drawable(log, name, skip_first) for log, name in zip(found, launch_names(logs), strict=True)
                 ]
             seen = steps
-            told.update(lines)
+            shown.update(lines)
             for line in lines:
                 click.echo(line, err=True)
             lacking = [str(path) for path, timing in zip(logs, timings, strict=True) if timing.empty]

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from placebench.compare.statistics.precision import headline_width
+from placebench.compare.measure.precision import headline_width
 from placebench.plan.plan import Plan, make_plan
 from placebench.plan.request import RunRequest
 from placebench.record.folder import RunFolder
@@ -84,7 +84,7 @@ def drive(out: Path, body: str, **changes: Any) -> tuple[str, ...]:
     from pathlib import Path
     sys.path.insert(0, sys.argv[1])
     from launching import job, plan
-    from placebench.compare.statistics.precision import headline_width
+    from placebench.compare.measure.precision import headline_width
     from placebench.run.display import open_display
     from placebench.errors import PlacebenchError
     from placebench.run.runner import execute

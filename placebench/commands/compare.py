@@ -51,16 +51,18 @@ def compare(
     OpenRLHF, NeMo-RL, TRL, SkyRL, slime, AReaL, prime-rl, open-instruct or placebench. Commas set apart the logs of
     several launches, + sets apart several files of one launch. NAME=SOURCE names an arm.
     """
-    from placebench.compare.across import compare_arms
-    from placebench.compare.sources import ReadingOptions, is_run, parse_source, read_arms
+    from placebench.compare.comparison import compare_sides
+    from placebench.compare.measure.sides import read_sides
+    from placebench.compare.read.sources import ReadingOptions, is_run, parse_source
     from placebench.compare.statistics.estimates import MIN_EFFECT
-    from placebench.report.across import summarize_arms, write_report
+    from placebench.report.build import write_comparison
+    from placebench.report.summary import summarize
     from placebench.report.terminal import print_summary
 
     effect = MIN_EFFECT if min_effect is None else min_effect
     counts, ranks = _numbers("--devices", devices), _numbers("--learner-ranks", learner_ranks)
     warmup = ReadingOptions.warmup_steps if warmup_steps is None else warmup_steps
-    options = ReadingOptions(log_format, counts, ranks, warmup, effect)
+    options = ReadingOptions(log_format, counts, ranks, warmup)
     words = [parse_source(named_latest(text)) for text in sources]
     if not any(word.launches for word in words):
         of_logs = {"--format": log_format, "--devices": devices, "--learner-ranks": learner_ranks}
@@ -71,14 +73,14 @@ def compare(
     if follow:
         from placebench.report.following import follow_until_stopped
 
-        arms = follow_until_stopped(words, options, console, effect, force=force)
+        sides = follow_until_stopped(words, options, console, effect, force=force)
     else:
-        arms = read_arms(words, options)
-    if not arms:
+        sides = read_sides(words, options)
+    if not sides:
         return
-    comparison = compare_arms(arms, effect, force=force)
-    summary = summarize_arms(comparison, warmup, ("placebench", *sys.argv[1:]))
-    paths = write_report(comparison, summary, out) if out else None
+    comparison = compare_sides(sides, effect, force=force)
+    summary = summarize(comparison, warmup, ("placebench", *sys.argv[1:]))
+    paths = write_comparison(comparison, summary, out) if out else None
     print_summary(summary, console)
     if paths:
         for path in (paths.html, paths.markdown):

@@ -65,8 +65,8 @@ def check(
     at equal tokens as well. On GitHub the step's summary and annotations are written, too.
     """
     from placebench.gate.baseline import load_baseline, measured_run
-    from placebench.gate.checking import Check, Kind, as_chosen, check, join
-    from placebench.gate.output import print_check, tell_github, verdict, write_json, write_junit
+    from placebench.gate.checking import BaselineCheck, Mismatch, as_chosen, check, join
+    from placebench.gate.output import print_check, report_to_github, verdict, write_json, write_junit
     from placebench.gate.sources import read_sources, refuse_twice
 
     refuse_same({"--junit": junit, "--json": json_path})
@@ -89,18 +89,18 @@ def check(
             max_regression=share,
             metrics=metrics,
             min_launches=min_launches,
-            allow=[Kind(word) for word in allow],
+            allow=[Mismatch(word) for word in allow],
             paired=paired,
         )
     except BaselineError as error:
         # Whoever reads the outputs must see that nothing was compared.
-        found = Check(run=runs, baseline=baseline, max_regression=share, missing=str(error))
+        found = BaselineCheck(run=runs, baseline=baseline, max_regression=share, missing=str(error))
     print_check(found, open_console())
     if junit:
         write_junit(found, junit)
     if json_path:
         write_json(found, json_path)
-    for line in tell_github(found):
+    for line in report_to_github(found):
         click.echo(line)
     if found.error:
         raise found.error

@@ -41,7 +41,7 @@ def start(plan: "Plan", *, dry_run: bool) -> None:
 
 def _headline_width(folder: Path, rounds: int) -> float:
     # pandas is loaded only here: most runs have a fixed number of rounds.
-    from placebench.compare.statistics.precision import headline_width
+    from placebench.compare.measure.precision import headline_width
 
     return headline_width(folder, rounds)
 

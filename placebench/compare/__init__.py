@@ -1,6 +1,8 @@
-"""Reading a run and comparing its placements: what was measured, what differs, and why.
+"""Comparing what launches measured: placements of one run, or placements of any runs and logs of any framework.
 
-From the files of a run (`run`) over the steps of a launch cut into segments (`steps`) and the device samples joined to
-them (`attribution`) to estimates and ratios (`statistics`, `comparison`), and from those to words (`reasons`,
-`caveats`). Start with `comparison.compare_run`.
+A `Side` is what launches measured, a `Comparison` holds each of several sides against the first. The placements of a
+run share rounds, so that their launches are pairs, and have spans and samples as evidence, from which reasons come.
+
+`read` reads the files of runs, `measure` makes numbers and sides of them and of logs, `pairing` and `statistics` give
+ratios and their intervals, `explain` puts them into words. Start with `comparison.compare_run`.
 """

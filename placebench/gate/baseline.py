@@ -8,9 +8,10 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from placebench import __version__
-from placebench.compare.comparison import PlacementResult, compare_run
-from placebench.compare.measure.metrics import STEP_TIME
-from placebench.compare.read.run import Run
+from placebench.compare.measure.placements import RunSide, measure_run
+from placebench.compare.metrics import STEP_TIME
+from placebench.compare.read.run_reading import load_run
+from placebench.compare.side import Side
 from placebench.errors import BaselineError, LaunchError, UsageError
 from placebench.record.folder import RunFolder, utc_now, write_output
 from placebench.spec.launchers import RAY
@@ -20,11 +21,11 @@ from placebench.spec.reading import refuse_pipe
 MIN_LAUNCHES = 2
 
 
-class _Part(BaseModel):
+class _Kept(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class MeasuredPlacement(_Part):
+class MeasuredPlacement(_Kept):
     """What one placement measured."""
 
     devices: tuple[str, ...] = Field(description="the model of every device")
@@ -35,17 +36,22 @@ class MeasuredPlacement(_Part):
     )
     failures: tuple[str, ...] = Field((), description="why launches are not done")
 
-    @property
-    def has_steps(self) -> bool:
-        """Whether the steps of every launch are known."""
-        return len(self.steps) == len(self.launches)
+    def side(self, name: str) -> Side:
+        """The placement as a side of a comparison, its launches numbered from 1."""
+        columns = ("step", STEP_TIME.key, "tokens")
+        steps = [
+            dict(zip(columns, step, strict=True)) | {"round": number}
+            for number, steps in enumerate(self.steps, start=1)
+            for step in steps
+        ]
+        return Side(
+            name=name,
+            launch_values=pd.DataFrame.from_dict(dict(enumerate(self.launches, start=1)), orient="index"),
+            steps=pd.DataFrame(steps) if len(self.steps) == len(self.launches) else pd.DataFrame(),
+        )
 
-    def values(self, key: str) -> dict[int, float]:
-        """One number of every launch that has it."""
-        return {number: launch[key] for number, launch in enumerate(self.launches, start=1) if key in launch}
 
-
-class Baseline(_Part):
+class Baseline(_Kept):
     """The content of a baseline file; also what a run is turned into to be compared with one."""
 
     schema_version: Literal[1] = 1
@@ -59,7 +65,7 @@ class Baseline(_Part):
     placements: dict[str, MeasuredPlacement]
 
     def only(self, placement: str) -> "Baseline":
-        """The same with one placement, or none where it lacks it."""
+        """This baseline with one placement, or none where it lacks it."""
         kept = {name: found for name, found in self.placements.items() if name == placement}
         return self.model_copy(update={"placements": kept})
 
@@ -74,40 +80,38 @@ def measured_run(path: Path, placement: str | None = None) -> Baseline:
     Raises:
         UsageError: the folder is not a run's, or has no such placement.
     """
-    comparison = compare_run(path)
-    record = comparison.run.record
-    results = {result.name: result for result in comparison.results}
-    if placement is not None and placement not in results:
-        raise UsageError(f"{path} has no placement {placement!r}: it has {', '.join(results)}")
+    run = load_run(path)
+    record = run.record
+    sides = {side.name: side for side in measure_run(run)}
+    if placement is not None and placement not in sides:
+        raise UsageError(f"{path} has no placement {placement!r}: it has {', '.join(sides)}")
     return Baseline(
         placebench=__version__,
-        run=comparison.run.name,
+        run=run.name,
         measured=record.started or utc_now(),
         host=record.host,
         versions=record.versions,
         workload=record.workload,
         launcher=record.launcher,
-        placements={
-            name: _measured(comparison.run, result) for name, result in results.items() if placement in (None, name)
-        },
+        placements={name: _measured(side) for name, side in sides.items() if placement in (None, name)},
     )
 
 
-def _measured(run: Run, result: PlacementResult) -> MeasuredPlacement:
+def _measured(side: RunSide) -> MeasuredPlacement:
     failures = [
         f"{launch.label}: {launch.status}{f': {launch.error}' if launch.error else ''}"
-        for launch in run.missing
-        if launch.placement == result.name
+        for launch in side.run.missing
+        if launch.placement == side.name
     ]
-    values = result.launch_values.sort_index()
+    values = side.launch_values.sort_index()
     launches = (
         {str(key): float(value) for key, value in row.items() if np.isfinite(value)} for _, row in values.iterrows()
     )
     return MeasuredPlacement(
-        devices=tuple(run.devices[device].name for device in result.placement.devices),
-        planned=run.record.rounds,
+        devices=tuple(side.run.devices[device].name for device in side.placement.devices),
+        planned=side.run.record.rounds,
         launches=tuple(launches),
-        steps=tuple(_steps(result.steps_by_round.get(int(round_))) for round_ in values.index),
+        steps=tuple(_steps(side.steps_by_round.get(int(round_))) for round_ in values.index),
         failures=tuple(failures),
     )
 

@@ -7,7 +7,8 @@ from enum import StrEnum
 from typing import Any
 
 from placebench.compare.explain.caveats import work_figures
-from placebench.compare.measure.metrics import ENERGY, IDLE, MEMORY, STEP_TIME, Metric, placement_metrics
+from placebench.compare.metrics import ENERGY, IDLE, MEMORY, STEP_TIME, Metric, placement_metrics
+from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Better, Estimate, Ratio, Verdict, compare, estimate
 from placebench.errors import BaselineError, LaunchError, PlacebenchError, RegressionError, UsageError
 from placebench.gate.baseline import Baseline, MeasuredPlacement
@@ -25,7 +26,7 @@ PHASE = "phase/"
 MAX_VALUE_CHARS = 60
 
 
-class Kind(StrEnum):
+class Mismatch(StrEnum):
     """What may differ between a run and a baseline so that no comparison holds."""
 
     HOST = "host"
@@ -47,7 +48,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Case:
+class MetricCheck:
     """One number of one placement.
 
     Attributes:
@@ -75,7 +76,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Check:
+class BaselineCheck:
     """A run against a baseline.
 
     Attributes:
@@ -93,7 +94,7 @@ class Check:
     run: str
     baseline: str
     max_regression: float
-    cases: tuple[Case, ...] = ()
+    cases: tuple[MetricCheck, ...] = ()
     incomparable: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
@@ -101,12 +102,12 @@ class Check:
     missing: str | None = None
 
     @property
-    def regressions(self) -> tuple[Case, ...]:
+    def regressions(self) -> tuple[MetricCheck, ...]:
         """The numbers that are worse."""
         return tuple(case for case in self.cases if case.outcome is Outcome.REGRESSION)
 
     @property
-    def undecided(self) -> tuple[Case, ...]:
+    def undecided(self) -> tuple[MetricCheck, ...]:
         """The numbers that cannot be judged as the work is another."""
         return tuple(case for case in self.cases if case.outcome is Outcome.UNDECIDED)
 
@@ -131,9 +132,9 @@ def check(
     max_regression: float,
     metrics: Sequence[str] = (),
     min_launches: int = 3,
-    allow: Sequence[Kind] = (),
+    allow: Sequence[Mismatch] = (),
     paired: bool = False,
-) -> Check:
+) -> BaselineCheck:
     """Compare a run with a baseline.
 
     A number regresses when it is worse by more than `max_regression` with its whole 95 % interval: Welch's, for the
@@ -162,11 +163,12 @@ def check(
     for name in shared:
         for side, whose in ((run, "the run"), (baseline, "the baseline")):
             failures += _too_little(side.placements[name], name, whose, min_launches)
-    cases: list[Case] = []
+    cases: list[MetricCheck] = []
     if not incomparable:
         cases = [
-            _case(name, metric, baseline.placements[name], run.placements[name], max_regression, paired=paired)
+            _case(metric, before, now, max_regression, paired=paired)
             for name in shared
+            for before, now in [(baseline.placements[name].side(name), run.placements[name].side(name))]
             for metric in chosen
         ]
     failures += [
@@ -174,7 +176,7 @@ def check(
         for case in cases
         if case.outcome is Outcome.NOT_MEASURED
     ]
-    return Check(
+    return BaselineCheck(
         run=run.run,
         baseline=baseline.run,
         max_regression=max_regression,
@@ -235,7 +237,7 @@ def as_chosen(now: Baseline, chosen: str | None, before: Baseline, against: str 
     )
 
 
-def describe(case: Case) -> str:
+def describe(case: MetricCheck) -> str:
     """A number beside the baseline's, in one phrase."""
     if case.ratio is None:
         return f"{case.placement}: {case.metric.label} was not measured"
@@ -252,7 +254,7 @@ def describe(case: Case) -> str:
     return f"{text}, {equal} times with the difference in tokens ({100 * (work.tokens.value - 1):+.1f} %) taken out"
 
 
-def unequal_work(case: Case) -> str | None:
+def unequal_work(case: MetricCheck) -> str | None:
     """That the run's steps had other tokens than the baseline's, and what the number is without the difference."""
     work = case.work
     if work is None or case.ratio is None:
@@ -263,7 +265,7 @@ def unequal_work(case: Case) -> str | None:
     return f"{tokens}; {case.metric.label} is judged as measured."
 
 
-def change(case: Case) -> str:
+def change(case: MetricCheck) -> str:
     """Both values of a number, with their unit."""
     return f"{quantity(case.now.value, case.metric.unit)} against {quantity(case.before.value, case.metric.unit)}"
 
@@ -285,22 +287,22 @@ def _metrics(words: Sequence[str], sides: Sequence[Baseline]) -> list[Metric]:
     return list(dict.fromkeys(chosen))
 
 
-def _differences(run: Baseline, baseline: Baseline) -> Iterator[tuple[Kind, str]]:
+def _differences(run: Baseline, baseline: Baseline) -> Iterator[tuple[Mismatch, str]]:
     """What must be equal and is not, with both values."""
     hosts = [{key: side.host.get(key) for key in HOST_KEYS} for side in (baseline, run)]
-    yield from ((Kind.HOST, text) for text in _unequal("host", *hosts))
+    yield from ((Mismatch.HOST, text) for text in _unequal("host", *hosts))
     versions = [
         {name: value for name, value in side.versions.items() if name not in FREE_VERSIONS} for side in (baseline, run)
     ]
-    yield from ((Kind.VERSIONS, text) for text in _unequal("version", *versions))
-    yield from ((Kind.WORKLOAD, text) for text in _unequal("workload", baseline.workload, run.workload))
+    yield from ((Mismatch.VERSIONS, text) for text in _unequal("version", *versions))
+    yield from ((Mismatch.WORKLOAD, text) for text in _unequal("workload", baseline.workload, run.workload))
     launchers = ({"launcher": side.launcher} for side in (baseline, run))
-    yield from ((Kind.WORKLOAD, text) for text in _unequal("the run's", *launchers))
+    yield from ((Mismatch.WORKLOAD, text) for text in _unequal("the run's", *launchers))
     for name, placement in run.placements.items():
         before = baseline.placements.get(name)
         if before and sorted(before.devices) != sorted(placement.devices):
             texts = [f"{len(side.devices)} × {listing(dict.fromkeys(side.devices))}" for side in (before, placement)]
-            yield Kind.DEVICES, f"devices of {name}: {texts[0]} → {texts[1]}"
+            yield Mismatch.DEVICES, f"devices of {name}: {texts[0]} → {texts[1]}"
 
 
 def _unequal(what: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -326,19 +328,18 @@ def _too_little(placement: MeasuredPlacement, name: str, whose: str, min_launche
 
 
 def _case(
-    name: str,
     metric: Metric,
-    before: MeasuredPlacement,
-    now: MeasuredPlacement,
+    before: Side,
+    now: Side,
     max_regression: float,
     *,
     paired: bool,
-) -> Case:
+) -> MetricCheck:
     """One number of one placement against the baseline's."""
     better = Better.LESS if metric.key in WORSE_WHEN_HIGHER else metric.better
     # Of throughput a share may be lost, which is a larger one of what is left.
     effect = max_regression / (1 - max_regression) if better is Better.MORE else max_regression
-    first, other = (side.values(metric.key) for side in (before, now))
+    first, other = (side.by_round(metric.key) for side in (before, now))
     found = compare(first, other, better, effect, paired=paired)
     work = other_work(metric, better, before, now, effect, paired=paired)
     visible = worst = math.nan
@@ -347,7 +348,7 @@ def _case(
         visible = -math.expm1(-slack) if better is Better.MORE else math.expm1(slack)
         worst = 1 - found.low if better is Better.MORE else found.high - 1
     estimates = (estimate(list(first.values())), estimate(list(other.values())))
-    return Case(name, metric, *estimates, found, _outcome(found, work), visible, worst, work)
+    return MetricCheck(now.name, metric, *estimates, found, _outcome(found, work), visible, worst, work)
 
 
 def _outcome(found: Ratio | None, work: OtherWork | None) -> Outcome:

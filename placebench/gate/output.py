@@ -1,4 +1,4 @@
-"""What a check tells: a table, JUnit XML, JSON, and a summary and annotations for GitHub."""
+"""What a check says: a table, JUnit XML, JSON, and a summary and annotations for GitHub."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from placebench.compare.statistics.estimates import Better
 from placebench.errors import UsageError
-from placebench.gate.checking import Case, Check, Outcome, describe, unequal_work
+from placebench.gate.checking import BaselineCheck, MetricCheck, Outcome, describe, unequal_work
 from placebench.gate.work import OtherWork
 from placebench.record.folder import write_output
 from placebench.report.columns import Holds, add_columns, broken
@@ -30,7 +30,7 @@ HEADER = ("placement", "number", "baseline", "run", "ratio", "95 % interval", "w
 HOLDS = (Holds.NAMES, Holds.LABELS, *[Holds.NUMBERS] * 5, Holds.LABELS)
 
 
-def print_check(check: Check, console: Console) -> None:
+def print_check(check: BaselineCheck, console: Console) -> None:
     """Print the table and what must be known beside it; errors are for whoever ends the command."""
     if check.cases:
         table = Table(
@@ -52,25 +52,25 @@ def print_check(check: Check, console: Console) -> None:
         console.print(Text.assemble((f"{start}: ", "yellow"), text))
 
 
-def _warnings(check: Check) -> list[str]:
+def _warnings(check: BaselineCheck) -> list[str]:
     """What must be known beside the numbers, one line each."""
     work = [text for case in check.cases if (text := unequal_work(case))]
     return [*work, *(f"differs, as allowed: {text}" for text in check.allowed)]
 
 
-def title(check: Check) -> str:
+def title(check: BaselineCheck) -> str:
     """What is compared with what."""
     when = f" of {check.measured}" if check.measured else ""
     return f"{check.run} against {check.baseline}{when}, at most {threshold(check.max_regression)} worse"
 
 
-def problems(check: Check) -> list[tuple[str, str]]:
+def problems(check: BaselineCheck) -> list[tuple[str, str]]:
     """What keeps the run from being judged: whose fault it is, and one line."""
     baseline = [text for text in (check.missing, *check.incomparable) if text]
     return [("baseline", text) for text in baseline] + [("launches", text) for text in check.failures]
 
 
-def _cells(case: Case) -> tuple[str, ...]:
+def _cells(case: MetricCheck) -> tuple[str, ...]:
     found = case.ratio
     return (
         case.placement,
@@ -84,12 +84,12 @@ def _cells(case: Case) -> tuple[str, ...]:
     )
 
 
-def _sign(case: Case) -> str:
+def _sign(case: MetricCheck) -> str:
     """Of a change for the worse."""
     return "−" if case.metric.better is Better.MORE else "+"
 
 
-def verdict(check: Check) -> str:
+def verdict(check: BaselineCheck) -> str:
     """The whole in one line."""
     if check.error:
         return str(check.error)
@@ -103,7 +103,7 @@ def verdict(check: Check) -> str:
     return f"no regression shown; {'; '.join(doubts)}" if doubts else f"no regression: {numbers} within {share}"
 
 
-def write_junit(check: Check, path: Path) -> None:
+def write_junit(check: BaselineCheck, path: Path) -> None:
     """Write JUnit XML: a case a number; what keeps it from being judged is an error, a regression a failure.
 
     A number that unequal work leaves open counts as skipped.
@@ -138,7 +138,7 @@ def write_junit(check: Check, path: Path) -> None:
     _write(path, ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n")
 
 
-def write_json(check: Check, path: Path) -> None:
+def write_json(check: BaselineCheck, path: Path) -> None:
     """Write every number of the check; a missing one is null.
 
     Raises:
@@ -159,7 +159,7 @@ def write_json(check: Check, path: Path) -> None:
     _write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
-def _content(case: Case) -> dict[str, Any]:
+def _content(case: MetricCheck) -> dict[str, Any]:
     found = case.ratio
     return {
         "placement": case.placement,
@@ -191,7 +191,7 @@ def _work(work: OtherWork) -> dict[str, Any]:
     }
 
 
-def tell_github(check: Check, environment: Mapping[str, str] = os.environ) -> list[str]:
+def report_to_github(check: BaselineCheck, environment: Mapping[str, str] = os.environ) -> list[str]:
     """Append to the step's summary where GitHub says where it is; returns annotations, empty off GitHub.
 
     Raises:
@@ -212,7 +212,7 @@ def tell_github(check: Check, environment: Mapping[str, str] = os.environ) -> li
     return [f"::{level} title=placebench check::{_command_text(text)}" for level, text in lines]
 
 
-def markdown(check: Check) -> str:
+def markdown(check: BaselineCheck) -> str:
     """The table for a summary page."""
     lines = [f"### {_cell(title(check))}", "", _cell(verdict(check)), ""]
     if check.cases:

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from placebench.compare.read.run_reading import load_run
-from placebench.compare.sources import exists, is_run
+from placebench.compare.read.sources import exists, is_run
 from placebench.errors import PlacebenchError, UsageError
 from placebench.gate.baseline import Baseline, load_baseline
 from placebench.spec.words import split_words
 
 
 @dataclass(frozen=True)
-class Source:
+class CheckedWord:
     """One entry of a list.
 
     Attributes:
@@ -27,7 +27,7 @@ class Source:
         return str(self.path) if self.placement is None else f"{self.path}:{self.placement}"
 
 
-def read_sources(text: str, with_latest: Callable[[str], str]) -> tuple[Source, ...]:
+def read_sources(text: str, with_latest: Callable[[str], str]) -> tuple[CheckedWord, ...]:
     """The entries of a list, set apart by commas, which names of folders, files and placements may hold too.
 
     The longest text that is there is an entry, the whole first of all; what is not there ends at the next comma, or
@@ -53,17 +53,17 @@ def read_sources(text: str, with_latest: Callable[[str], str]) -> tuple[Source, 
     return tuple(found)
 
 
-def read_source(text: str) -> Source:
+def read_source(text: str) -> CheckedWord:
     """One entry: a path, or a path, a colon and a placement."""
     if not exists(Path(text)):
         for end, sign in enumerate(text):
             path = Path(text[:end])
             if sign == ":" and (is_run(path) or (exists(path) and path.is_file())):
-                return Source(path, text[end + 1 :])
-    return Source(Path(text))
+                return CheckedWord(path, text[end + 1 :])
+    return CheckedWord(Path(text))
 
 
-def refuse_twice(sources: Sequence[Source], measured: Sequence[Baseline]) -> None:
+def refuse_twice(sources: Sequence[CheckedWord], measured: Sequence[Baseline]) -> None:
     """Refuse a placement of a run that is given twice, since its launches would count as so many more.
 
     Raises:

@@ -5,15 +5,14 @@ for that is no regression, and one that is worse in spite of it must not pass in
 placements: a verdict needs both to agree, the number as measured and with the difference in tokens taken out.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from placebench.compare.measure.metrics import STEP_TIME, Metric
+from placebench.compare.metrics import STEP_TIME, Metric
+from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Better, compare
 from placebench.compare.statistics.work import UnequalWork, unequal_work
-from placebench.gate.baseline import MeasuredPlacement
 
 TOKENS = "tokens"
 
@@ -35,7 +34,7 @@ class OtherWork:
 
 
 def other_work(
-    metric: Metric, better: Better, before: MeasuredPlacement, now: MeasuredPlacement, effect: float, *, paired: bool
+    metric: Metric, better: Better, before: Side, now: Side, effect: float, *, paired: bool
 ) -> OtherWork | None:
     """How a placement's work differs from the baseline's, and one of its numbers at equal tokens.
 
@@ -54,11 +53,13 @@ def other_work(
     Returns:
         None where the work is equal, or not known.
     """
-    sides = [_steps(side, use_steps=before.has_steps and now.has_steps) for side in (before, now)]
-    work = unequal_work(sides[0], sides[1], effect, paired=paired)
+    sides = (before, now)
+    has_steps = all(len(side.steps) for side in sides)
+    steps = [side.work_steps if has_steps else _typical_steps(side) for side in sides]
+    work = unequal_work(steps[0], steps[1], effect, paired=paired)
     if work is None:
         return None
-    tokens = [float(pd.Series([steps[TOKENS].mean() for steps in side.values()]).mean()) for side in sides]
+    tokens = [float(pd.Series([one[TOKENS].mean() for one in by_launch.values()]).mean()) for by_launch in steps]
     other = OtherWork(tokens[0], tokens[1], work)
     if metric.key == STEP_TIME.key:
         return other
@@ -69,32 +70,24 @@ def other_work(
         work = replace(work, exponent=1.0, fitted=False)
     else:
         return replace(other, found=None)
-    values = [_at_equal_tokens(side, metric.key, power) for side in (before, now)]
+    values = [_at_equal_tokens(side, metric.key, power) for side in sides]
     adjusted = compare(values[0], values[1], better, effect, paired=paired)
     return replace(other, found=replace(work, adjusted=adjusted) if adjusted else None)
 
 
-def _steps(side: MeasuredPlacement, *, use_steps: bool) -> Mapping[int, pd.DataFrame]:
-    """Time and tokens of the steps of each launch; of a baseline that has no steps, the launch's typical step."""
-    if use_steps:
-        rows = {
-            number: {step: (time, tokens) for step, time, tokens in steps}
-            for number, steps in enumerate(side.steps, start=1)
-        }
-    else:
-        times, tokens = side.values(STEP_TIME.key), side.values(TOKENS)
-        rows = {number: {0: (time, tokens[number])} for number, time in times.items() if number in tokens}
+def _typical_steps(side: Side) -> dict[int, pd.DataFrame]:
+    """Time and tokens of each launch's typical step, of a baseline that has no steps."""
     columns = [STEP_TIME.key, TOKENS]
-    return {
-        number: pd.DataFrame.from_dict(steps, orient="index", columns=columns, dtype=float)
-        for number, steps in rows.items()
-    }
+    if not set(columns) <= set(side.launch_values):
+        return {}
+    known = side.launch_values[columns].dropna()
+    return {int(str(number)): known.loc[[number]].reset_index(drop=True) for number in known.index}
 
 
-def _at_equal_tokens(side: MeasuredPlacement, key: str, power: float) -> dict[int, float]:
-    tokens = side.values(TOKENS)
+def _at_equal_tokens(side: Side, key: str, power: float) -> dict[int, float]:
+    tokens = side.by_round(TOKENS)
     return {
         number: value / tokens[number] ** power
-        for number, value in side.values(key).items()
+        for number, value in side.by_round(key).items()
         if tokens.get(number, 0.0) > 0
     }

@@ -1,4 +1,4 @@
-"""Building a report from a run folder, and printing it."""
+"""Building a report from a run folder or of a comparison, and printing it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placebench.compare.comparison import Comparison, compare_run
-from placebench.compare.variation import compare_with_itself
 from placebench.errors import UsageError
+from placebench.record.folder import RunFolder
+from placebench.report.calibration import calibration_of
 from placebench.report.paths import HTML, MARKDOWN, TRACE, ReportPaths
 from placebench.report.schema import Summary
 from placebench.report.summary import summarize
@@ -29,7 +30,7 @@ def build_report(run_dir: Path, min_effect: float | None = None) -> ReportPaths:
     comparison = compare_run(run_dir, min_effect)
     summary = summarize(comparison)
     try:
-        return _write(comparison, summary)
+        return _write(comparison, summary, RunFolder(run_dir))
     except OSError as error:
         raise UsageError(f"{error.filename or run_dir}: cannot write the report: {error.strerror}") from None
 
@@ -54,15 +55,31 @@ def show(run_dir: Path, console: Console, min_effect: float | None = None) -> No
         console.print(f"{path}", style="cyan", highlight=False, soft_wrap=True)
 
 
-def _write(comparison: Comparison, summary: Summary) -> ReportPaths:
+def write_comparison(comparison: Comparison, summary: Summary, folder: Path) -> ReportPaths:
+    """Write the report of chosen sides into a folder, replacing an older report.
+
+    Raises:
+        UsageError: the folder cannot be written to.
+    """
+    from placebench.report.files import write_pages
+    from placebench.report.plots import draw_plots
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return write_pages(summary, draw_plots(comparison), folder, trace=None)
+    except OSError as error:
+        raise UsageError(f"--out {folder}: cannot write the report: {error.strerror}") from None
+
+
+def _write(comparison: Comparison, summary: Summary, folder: RunFolder) -> ReportPaths:
     """Draw and write; the page comes last, when all that it names is there."""
     from placebench.report.files import write_pages
     from placebench.report.plots import draw_plots
     from placebench.report.trace import write_trace
 
-    if comparison.run.record.calibrates and (found := compare_with_itself(comparison)):
-        found.calibration.write(comparison.run.folder)
-    trace = comparison.run.folder.path / TRACE
+    if found := calibration_of(comparison):
+        found.calibration.write(folder)
+    trace = folder.path / TRACE
     trace.unlink(missing_ok=True)
     has_trace = write_trace(comparison, trace)
-    return write_pages(summary, draw_plots(comparison), comparison.run.folder.path, trace=trace if has_trace else None)
+    return write_pages(summary, draw_plots(comparison), folder.path, trace=trace if has_trace else None)

@@ -1,9 +1,10 @@
 """What a placement's comparison with itself says, for `summary.json` and in words."""
 
 from placebench.compare.comparison import Comparison
-from placebench.compare.measure.metrics import STEP_TIME
+from placebench.compare.measure.placements import RunSide
+from placebench.compare.measure.variation import SelfComparison, compare_with_itself
+from placebench.compare.metrics import STEP_TIME
 from placebench.compare.statistics.estimates import detectable_effect
-from placebench.compare.variation import SelfComparison, compare_with_itself
 from placebench.report.schema import CalibrationSummary, NoiseSummary
 from placebench.spec.auto_rounds import DEFAULT_ROUNDS
 from placebench.spec.text import interval, ratio
@@ -14,7 +15,7 @@ ROUNDS = (DEFAULT_ROUNDS, 5, 10)
 
 def summarize_calibration(comparison: Comparison) -> CalibrationSummary | None:
     """The summary of a run that compares its placement with itself; None for any other, and with too few launches."""
-    found = compare_with_itself(comparison) if comparison.run.record.calibrates else None
+    found = calibration_of(comparison)
     if found is None:
         return None
     return CalibrationSummary(
@@ -35,13 +36,20 @@ def summarize_calibration(comparison: Comparison) -> CalibrationSummary | None:
     )
 
 
-def noise_on_record(comparison: Comparison) -> str | None:
+def calibration_of(comparison: Comparison) -> SelfComparison | None:
+    """What a run that calibrates says of its placement against itself; None as above."""
+    if comparison.run is None or not comparison.run.record.calibrates:
+        return None
+    return compare_with_itself(comparison.placements[0], comparison.metrics, comparison.min_effect)
+
+
+def noise_on_record(side: RunSide, min_effect: float) -> str | None:
     """The step time's noise that a calibration of this host has left, in one sentence; None without one."""
-    calibration = comparison.calibration
+    calibration = side.calibration
     noise = calibration.noise(STEP_TIME.key) if calibration else None
     if calibration is None or noise is None:
         return None
-    least = detectable_effect(noise.sd, DEFAULT_ROUNDS, comparison.min_effect)
+    least = detectable_effect(noise.sd, DEFAULT_ROUNDS, min_effect)
     return (
         f"Noise by {calibration.run}: two launches of {calibration.placement} differ by {noise.sd:.1%} in step time;"
         f" {DEFAULT_ROUNDS} rounds tell effects from {least:.1%} on."

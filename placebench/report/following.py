@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from placebench.compare.across import ArmComparison, compare_arms
-from placebench.compare.arms import Arm
-from placebench.compare.following import FollowedArms, follow_arms
-from placebench.compare.measure.metrics import STEP_TIME, TOKENS_PER_DEVICE
-from placebench.compare.sources import ReadingOptions, Source
+from placebench.compare.comparison import Comparison, compare_sides
+from placebench.compare.measure.following import FollowedSides, follow_sides
+from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
+from placebench.compare.read.sources import ReadingOptions, Source
+from placebench.compare.side import Side
 from placebench.host.signals import StopSignals
-from placebench.report.across import summarize_arms
+from placebench.report.summary import summarize
 from placebench.report.terminal import print_summary
 from placebench.spec.text import plural, quantity, ratio
 
@@ -30,7 +30,7 @@ def follow_until_stopped(
     min_effect: float,
     *,
     force: bool = False,
-) -> list[Arm]:
+) -> list[Side]:
     """Show what the logs have measured so far until the user says stop (Ctrl-C).
 
     Args:
@@ -41,12 +41,12 @@ def follow_until_stopped(
         force: compare even what cannot mean anything.
 
     Returns:
-        The arms as they were at the end; only those that have measured steps.
+        The sides as they were at the end; only those that have measured steps.
 
     Raises:
         UsageError: a log cannot be read on, or the comparison cannot mean anything.
     """
-    with StopSignals() as signals, follow_arms(sources, options) as followed:
+    with StopSignals() as signals, follow_sides(sources, options) as followed:
         view = _LiveView(console, options) if console.is_terminal else _PlainView(console)
         with view:
             seen = -1
@@ -61,9 +61,9 @@ def follow_until_stopped(
         return followed.read()[0]
 
 
-def _show(view: "_View", followed: FollowedArms, min_effect: float, *, force: bool) -> None:
-    arms, waiting = followed.read()
-    comparison = compare_arms(arms, min_effect, force=force) if arms else None
+def _show(view: "_View", followed: FollowedSides, min_effect: float, *, force: bool) -> None:
+    sides, waiting = followed.read()
+    comparison = compare_sides(sides, min_effect, force=force) if sides else None
     view.show(comparison, waiting)
 
 
@@ -81,12 +81,12 @@ class _LiveView:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def show(self, comparison: ArmComparison | None, waiting: Sequence[str]) -> None:
+    def show(self, comparison: Comparison | None, waiting: Sequence[str]) -> None:
         """Redraw."""
         page = Console(file=io.StringIO(), width=self._console.width, force_terminal=True, highlight=False)
         with page.capture() as captured:
             if comparison:
-                print_summary(summarize_arms(comparison, self._warmup), page)
+                print_summary(summarize(comparison, self._warmup), page)
             for text in waiting:
                 page.print(f"waiting: {text}", style="yellow")
             page.print("Ctrl-C ends it.", style="dim")
@@ -106,9 +106,9 @@ class _PlainView:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def show(self, comparison: ArmComparison | None, waiting: Sequence[str]) -> None:
+    def show(self, comparison: Comparison | None, waiting: Sequence[str]) -> None:
         """Print a line, unless it would say what the last one has said."""
-        parts = [_arm(arm) for arm in comparison.arms] if comparison else []
+        parts = [_side(side) for side in comparison.sides] if comparison else []
         line = "; ".join([*parts, *(f"waiting: {text}" for text in waiting)])
         if line != self._last:
             self._console.print(Text(line), soft_wrap=True)
@@ -118,15 +118,15 @@ class _PlainView:
 _View = _LiveView | _PlainView
 
 
-def _arm(arm: Arm) -> str:
-    """What an arm has measured so far, in a phrase."""
+def _side(side: Side) -> str:
+    """What a side has measured so far, in a phrase."""
     numbers = [
-        f"{metric.label} {quantity(arm.value(metric.key), metric.unit)}"
+        f"{metric.label} {quantity(side.value(metric.key), metric.unit)}"
         for metric in (STEP_TIME, TOKENS_PER_DEVICE)
-        if arm.estimate(metric.key).n
+        if side.estimate(metric.key).n
     ]
-    found = arm.ratios.get(STEP_TIME.key)
+    found = side.ratios.get(STEP_TIME.key)
     if found:
         numbers.append(f"ratio {ratio(found.value, found.low, found.high)} {found.verdict}")
-    steps = sum(launch.measured for launch in arm.launches)
-    return f"{arm.name}: {plural(steps, 'step')} measured, {', '.join(numbers)}"
+    steps = sum(launch.measured for launch in side.background.sources)
+    return f"{side.name}: {plural(steps, 'step')} measured, {', '.join(numbers)}"

@@ -1,10 +1,9 @@
 """What values, ratios and their intervals are, in words."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from placebench.compare.arms import Arm
-from placebench.compare.comparison import PlacementResult
-from placebench.compare.measure.metrics import (
+from placebench.compare.comparison import Comparison
+from placebench.compare.metrics import (
     DROPPED,
     ENERGY,
     ENGINE_TOKENS,
@@ -14,8 +13,8 @@ from placebench.compare.measure.metrics import (
     QUEUE,
     TOKENS_PER_J,
     TRAINER_TOKENS,
-    Metric,
 )
+from placebench.compare.side import Side
 from placebench.spec.text import listing
 
 BY_STEP = (
@@ -35,37 +34,28 @@ BY_LAUNCH = (
 NO_PAIRS = "Welch's t interval over launches, as those of different runs or rounds are no pairs"
 
 
-def values_of_steps(others: Sequence[PlacementResult | Arm], metrics: Iterable[Metric]) -> str:
-    """What a value says of a launch's steps, and where a ratio is not one value over the other.
-
-    Args:
-        others: all sides but the first.
-        metrics: the numbers that stand side by side.
-    """
-    measured = {metric.key for metric in metrics}
+def values_of_steps(comparison: Comparison) -> str:
+    """What a value says of a launch's steps, and where a ratio is not one value over the other."""
+    measured = {metric.key for metric in comparison.metrics}
     value = "median of the measured steps of a launch"
     if means := [metric.label for metric in MEANS_OF_STEPS if metric.key in measured]:
         value += f", of {listing(means)} the mean over them"
     if MEMORY.key in measured:
         value += f", of {MEMORY.label} the highest sample"
-    if BY_STEP in _ways(others):
+    if BY_STEP in _ways(comparison.others):
         return f"{value}; ratio: of its steps paired one by one, not of the medians, but {BY_VALUE}"
     return value
 
 
-def interval_of_ratios(others: Sequence[PlacementResult | Arm]) -> str:
-    """How the intervals of ratios to the first side came about, each side named where it is not the same for all.
-
-    Args:
-        others: all sides but the first.
-    """
-    ways = _ways(others)
+def interval_of_ratios(comparison: Comparison) -> str:
+    """How the intervals of ratios to the first side came about, each side named where it is not the same for all."""
+    ways = _ways(comparison.others)
     if len(ways) < 2:
         return next(iter(ways), BY_STEP)
     return "; ".join(f"of {listing(names)} {way}" for way, names in ways.items())
 
 
-def _ways(others: Sequence[PlacementResult | Arm]) -> dict[str, list[str]]:
+def _ways(others: Sequence[Side]) -> dict[str, list[str]]:
     """The ways that the ratios came about, each with the names of the sides compared by it."""
     ways: dict[str, list[str]] = {}
     for other in others:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from placebench.compare.measure.efficiency import FORMULAS
-from placebench.compare.measure.metrics import placement_metrics
+from placebench.compare.metrics import placement_metrics
 from placebench.report.schema import Summary
 from placebench.spec.text import listing, plural, threshold
 

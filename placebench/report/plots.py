@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.comparison import Comparison
 from placebench.compare.measure.efficiency import FORMULAS
+from placebench.compare.measure.placements import RunSide
+from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Better, Ratio
-from placebench.compare.statistics.measured import Sides
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
 from placebench.report.figures import mean_per_phase, phases_over_steps
 from placebench.report.peaks import shares_of_peak
@@ -54,65 +55,21 @@ class Plot:
 
 def draw_plots(comparison: Comparison) -> Iterator[Plot]:
     """The figures for which there are measurements, most important first."""
-    drawn: tuple[tuple[str, str, str, Callable[[Comparison], Figure | None]], ...] = (
-        (
-            "timeline",
-            "One typical step",
-            "The measured step of each placement whose time is nearest to the mean, all to one scale: bars are phases"
-            " on their device, grey is waiting. The black line is the critical path, the chain of phases that made the"
-            " step as long as it was.",
-            timeline,
-        ),
-        (
-            "difference",
-            "Where the difference comes from",
-            "From the first placement's step time to the other's: what each phase on the critical path adds or takes."
-            " A phase adds less when it takes less time, or when more of it is hidden beside the path.",
-            waterfall,
-        ),
-        (
-            "ratios",
-            "Ratios",
-            "Each time and throughput over the first placement's, with its 95 % interval, an arrowhead where it goes on"
-            " beyond the frame; the grey band is the smallest effect of interest.",
-            ratios,
-        ),
-        (
-            "efficiency",
-            "Share of the devices' peak",
-            "MFU of training and forward phases and MBU of decoding, mean of the launches with their range; 100 % is"
-            " the data sheet's peak. " + FORMULAS,
-            shares_of_peak,
-        ),
-        (
-            "phases",
-            "Mean of each phase",
-            "Seconds a step of each phase on its slowest device, with the range of the launches. Phases of different"
-            " pools overlap, so they do not add up to the step.",
-            phases,
-        ),
-        (
-            "steps",
-            "Phases over the steps",
-            "Seconds of each phase from submission to result, mean of the launches, warm-up included.",
-            steps,
-        ),
-        ("queue", QUEUE_TITLE, QUEUE_CAPTION, _queue),
-    )
-    for name, title, caption, draw in drawn:
-        figure = draw(comparison)
-        if figure is not None:
+    for name, title, of_run, of_chosen_sides, draw in _DRAWN:
+        caption = of_run if comparison.run else of_chosen_sides
+        figure = draw(comparison) if caption else None
+        if caption and figure:
             yield Plot(name, title, caption, figure)
 
 
-def ratios(comparison: Sides) -> Figure | None:
-    """Times and throughput of every placement against the first, with intervals; None where there is no ratio."""
+def ratios(comparison: Comparison) -> Figure | None:
+    """Times and throughput of every side against the first, with intervals; None where there is no ratio."""
     metrics = [metric for metric in comparison.metrics if metric.better is not Better.NEITHER]
     groups = [
-        (result, [(metric, found) for metric in metrics if (found := result.ratios.get(metric.key))])
-        for result in comparison.results[1:]
+        (side, [(metric, found) for metric in metrics if (found := side.ratios.get(metric.key))])
+        for side in comparison.others
     ]
-    groups = [(result, rows) for result, rows in groups if rows]
+    groups = [(side, rows) for side, rows in groups if rows]
     if not groups:
         return None
     colors = phase_colors([*comparison.phases, STEP])
@@ -124,7 +81,7 @@ def ratios(comparison: Sides) -> Figure | None:
     ends = [end for _, rows in groups for _, found in rows for end in (found.low, found.high) if not math.isnan(end)]
     low = max(min([*values, *ends]), min(values) / REACH) / 1.05
     high = min(max([*values, *ends]), max(values) * REACH) * 1.05
-    for axes, (result, rows) in zip(panels, groups, strict=True):
+    for axes, (side, rows) in zip(panels, groups, strict=True):
         bound = 1 + comparison.min_effect
         axes.axvspan(1 / bound, bound, color="#dddddd", linewidth=0)
         axes.axvline(1, color="#555555", linewidth=0.8)
@@ -133,7 +90,7 @@ def ratios(comparison: Sides) -> Figure | None:
             _draw_ratio(axes, place, found, color, (low, high))
         axes.set_yticks(range(len(rows)), [metric.label for metric, _ in rows], fontsize="small", parse_math=False)
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        title = f"{result.name} / {comparison.results[0].name}"
+        title = f"{side.name} / {comparison.first.name}"
         axes.set_title(title, loc="left", fontsize="medium", fontweight="bold", parse_math=False)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
@@ -148,16 +105,16 @@ def ratios(comparison: Sides) -> Figure | None:
     return figure
 
 
-def phases(comparison: Sides) -> Figure | None:
-    """Every phase of every placement in its device view, with the range of its launches."""
+def phases(comparison: Comparison) -> Figure | None:
+    """Every phase of every side in its device view, with the range of its launches."""
     keys = {f"phase/{phase}": phase for phase in comparison.phases} | {"unattributed": UNATTRIBUTED, "step_time": STEP}
     rows = []
-    for result in comparison.results:
+    for side in comparison.sides:
         for key, phase in keys.items():
-            if result.estimate(key).n:
-                launches = result.launch_values[key]
-                numbers = {"mean": result.value(key), "low": launches.min(), "high": launches.max()}
-                rows.append({"placement": result.name, "phase": phase, **numbers})
+            if side.estimate(key).n:
+                launches = side.launch_values[key]
+                numbers = {"mean": side.value(key), "low": launches.min(), "high": launches.max()}
+                rows.append({"placement": side.name, "phase": phase, **numbers})
     if not rows:
         return None
     return mean_per_phase(
@@ -169,27 +126,30 @@ def phases(comparison: Sides) -> Figure | None:
 
 
 def steps(comparison: Comparison) -> Figure | None:
-    """Phases over the steps, one panel a placement."""
-    frames = [frame for result in comparison.results if (frame := _step_timings(result)) is not None]
-    return phases_over_steps(pd.concat(frames, ignore_index=True), by="placement") if frames else None
+    """Phases over the steps, one panel a side."""
+    tables = [
+        table.assign(placement=side.name)
+        for side in comparison.sides
+        if len(table := _mean_timings(side) if comparison.run else side.background.timings)
+    ]
+    if not tables:
+        return None
+    timings = pd.concat(tables, ignore_index=True)
+    return phases_over_steps(timings[timings["kind"] != Kind.DETAIL], by="placement")
 
 
-def _queue(comparison: Comparison) -> Figure | None:
-    return queue_over_steps([(comparison.run, result) for result in comparison.results])
-
-
-def _step_timings(result: PlacementResult) -> pd.DataFrame | None:
-    """Mean over the launches of every step's timings, in the columns that the figure takes."""
-    launches = [launch.steps.filter(like=TIMING) for launch in result.launches]
+def _mean_timings(side: Side) -> pd.DataFrame:
+    """Mean over a placement's launches of every step's timings, in the columns that the figure takes."""
+    launches = [launch.steps.filter(like=TIMING) for launch in side.launches] if isinstance(side, RunSide) else []
     launches = [timings for timings in launches if not timings.empty]
     if not launches:
-        return None
+        return pd.DataFrame()
     means = pd.concat(launches).groupby(level="step").mean()
     tidy = means.rename(columns=lambda name: str(name).removeprefix(TIMING)).melt(
         var_name="phase", value_name="seconds", ignore_index=False
     )
     kinds = tidy["phase"].map(lambda phase: Kind.STEP if phase == STEP else Kind.OVERLAP)
-    return tidy.reset_index().assign(placement=result.name, kind=kinds.to_numpy()).dropna(subset="seconds")
+    return tidy.reset_index().assign(kind=kinds.to_numpy()).dropna(subset="seconds")
 
 
 def _draw_ratio(axes: Axes, place: int, found: Ratio, color: str, ends: tuple[float, float]) -> None:
@@ -218,3 +178,59 @@ def _ticks(low: float, high: float) -> list[float]:
         if low <= tick <= high and all(abs(math.log(tick / other)) >= room for other in ticks):
             ticks.append(tick)
     return sorted(ticks)
+
+
+# Name, title, caption in the report of a run, caption where sides were chosen (None where it is not drawn), and how.
+_DRAWN: tuple[tuple[str, str, str, str | None, Callable[[Comparison], Figure | None]], ...] = (
+    (
+        "timeline",
+        "One typical step",
+        "The measured step of each placement whose time is nearest to the mean, all to one scale: bars are phases"
+        " on their device, grey is waiting. The black line is the critical path, the chain of phases that made the"
+        " step as long as it was.",
+        None,
+        timeline,
+    ),
+    (
+        "difference",
+        "Where the difference comes from",
+        "From the first placement's step time to the other's: what each phase on the critical path adds or takes."
+        " A phase adds less when it takes less time, or when more of it is hidden beside the path.",
+        "From the first arm's step time to the other's, both of runs: what each phase on the critical path adds or"
+        " takes.",
+        waterfall,
+    ),
+    (
+        "ratios",
+        "Ratios",
+        "Each time and throughput over the first placement's, with its 95 % interval, an arrowhead where it goes on"
+        " beyond the frame; the grey band is the smallest effect of interest.",
+        "Each time and throughput over the first arm's, with its 95 % interval where there are launches enough, an"
+        " arrowhead where it goes on beyond the frame; the grey band is the smallest effect of interest.",
+        ratios,
+    ),
+    (
+        "efficiency",
+        "Share of the devices' peak",
+        "MFU of training and forward phases and MBU of decoding, mean of the launches with their range; 100 % is"
+        " the data sheet's peak. " + FORMULAS,
+        None,
+        shares_of_peak,
+    ),
+    (
+        "phases",
+        "Mean of each phase",
+        "Seconds a step of each phase on its slowest device, with the range of the launches. Phases of different"
+        " pools overlap, so they do not add up to the step.",
+        "Seconds a step of each phase, with the range of the launches. Phases that overlap do not add up.",
+        phases,
+    ),
+    (
+        "steps",
+        "Phases over the steps",
+        "Seconds of each phase from submission to result, mean of the launches, warm-up included.",
+        "Seconds of each phase in every step, warm-up included.",
+        steps,
+    ),
+    ("queue", QUEUE_TITLE, QUEUE_CAPTION, QUEUE_CAPTION, queue_over_steps),
+)

@@ -1,6 +1,5 @@
 """The queue between engines and learners over the steps: how many sequences wait for the trainer."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from placebench.compare.comparison import PlacementResult
-from placebench.compare.explain.reasons import Side
-from placebench.compare.read.run import Run
+from placebench.compare.comparison import Comparison
+from placebench.compare.measure.placements import RunSide
 from placebench.report.style import WIDTH, frame_panels, set_title
 
 MEAN, MOST = "training/queue_mean", "training/queue_max"
@@ -45,9 +43,9 @@ class _Queue:
     ahead: int
 
 
-def queue_over_steps(sides: Sequence[Side]) -> Figure | None:
+def queue_over_steps(comparison: Comparison) -> Figure | None:
     """Sequences that wait in every step, one panel a placement; None where no placement has such a queue."""
-    queues = [queue for run, result in sides if (queue := _queue(run, result))]
+    queues = [queue for side in comparison.placements if (queue := _queue(side))]
     if not queues:
         return None
     columns = min(len(queues), PANEL_COLUMNS)
@@ -74,14 +72,14 @@ def queue_over_steps(sides: Sequence[Side]) -> Figure | None:
     return figure
 
 
-def _queue(run: Run, result: PlacementResult) -> _Queue | None:
-    launches = [launch.steps[[MEAN, MOST]] for launch in result.launches if {MEAN, MOST} <= set(launch.steps)]
+def _queue(side: RunSide) -> _Queue | None:
+    launches = [launch.steps[[MEAN, MOST]] for launch in side.launches if {MEAN, MOST} <= set(launch.steps)]
     fill = pd.concat(launches).groupby(level="step").mean().dropna() if launches else pd.DataFrame()
     if fill.empty:
         return None
-    batch = run.record.workload.get("batch", {})
-    ahead = result.placement.staleness * int(batch.get("size", 0))
-    return _Queue(result.name, fill.reindex(range(int(fill.index.min()), int(fill.index.max()) + 1)), ahead)
+    batch = side.run.record.workload.get("batch", {})
+    ahead = side.placement.staleness * int(batch.get("size", 0))
+    return _Queue(side.name, fill.reindex(range(int(fill.index.min()), int(fill.index.max()) + 1)), ahead)
 
 
 def _draw(axes: Axes, queue: _Queue) -> None:

@@ -1,7 +1,8 @@
 """`summary.json`: every number of the report with its unit, its interval and its n, under a versioned schema.
 
 The terminal, Markdown and HTML reports are rendered from the same object, so they show nothing that is not in the file.
-The models below are the schema; `Summary.model_json_schema()` gives it as JSON Schema. A missing number is null.
+The models below are the schema; `Summary.model_json_schema()` gives it as JSON Schema. A missing number is null. Each
+bears the name of what it sums up with `Summary` behind it, and is made of that by its attributes where they are alike.
 """
 
 import math
@@ -20,11 +21,11 @@ def _null_if_missing(value: Any) -> Any:
 Number = Annotated[float | None, BeforeValidator(_null_if_missing)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
-class Factor(_Part):
+class FactorSummary(_Model):
     """A number of a placement over the same number of another one."""
 
     value: float
@@ -33,7 +34,7 @@ class Factor(_Part):
     pairs: int = Field(description="rounds that both placements finished")
 
 
-class Ratio(Factor):
+class RatioSummary(FactorSummary):
     """A number over the same number of the first placement, and what that says."""
 
     p_value: Number = Field(
@@ -52,7 +53,7 @@ class Ratio(Factor):
     verdict: Verdict
 
 
-class Quantity(_Part):
+class QuantitySummary(_Model):
     """One number of a placement over its launches."""
 
     key: str
@@ -65,18 +66,18 @@ class Quantity(_Part):
     low: Number = Field(description="lower end of the interval; null with fewer than two launches")
     high: Number = Field(description="upper end of the interval")
     n: int = Field(description="launches that have the number")
-    ratio: Ratio | None = Field(description="null for the first placement and where a ratio has no meaning")
+    ratio: RatioSummary | None = Field(description="null for the first placement and where a ratio has no meaning")
 
 
-class DeviceSummary(_Part):
+class DeviceSummary(_Model):
     """One device in one placement."""
 
     id: str
     label: str
     pool: str
     estimated_memory_bytes: Number = Field(description="the plan's estimate of the highest sample, null where unknown")
-    quantities: tuple[Quantity, ...]
-    waits: tuple[Quantity, ...] = Field(
+    quantities: tuple[QuantitySummary, ...]
+    waits: tuple[QuantitySummary, ...] = Field(
         (),
         description="what it waited for, per step: of its idle time `wait_nothing_to_do` and `wait_slower_ranks`, which"
         " add up to it; in its phases, where a step was traced, `wait_slower_ranks_inside`, `wait_collectives` and"
@@ -84,7 +85,7 @@ class DeviceSummary(_Part):
     )
 
 
-class Sampled(_Part):
+class SampledSummary(_Model):
     """What the samples say of one phase; besides the phases there are `idle` and `step`."""
 
     phase: str
@@ -102,14 +103,14 @@ class Sampled(_Part):
     seconds: float = Field(description="time of the phase that samples cover, all launches and devices")
 
 
-class PhaseInPool(Sampled):
+class PhaseInPoolSummary(SampledSummary):
     """One phase on the devices of one pool."""
 
     pool: str
     devices: int
 
 
-class PhaseOnDevice(Sampled):
+class PhaseOnDeviceSummary(SampledSummary):
     """One phase on one device."""
 
     device: str
@@ -117,7 +118,7 @@ class PhaseOnDevice(Sampled):
     n: int = Field(description="launches that have samples of the phase")
 
 
-class KernelTimes(_Part):
+class KernelSummary(_Model):
     """What one phase of the traced step spent its time on, mean of its devices."""
 
     phase: str
@@ -128,7 +129,7 @@ class KernelTimes(_Part):
     no_kernel_s: float = Field(description="nothing was running: the host had queued nothing")
 
 
-class Difference(_Part):
+class DifferenceSummary(_Model):
     """Seconds that a part of the critical path adds to the step and does not add to the first placement's.
 
     It is over the launches on which the ratio of the step times rests: where placements of a run have lost different
@@ -147,7 +148,7 @@ class Difference(_Part):
     other_off_path_s: float = Field(description="time of the phase hidden beside it")
 
 
-class PathPart(_Part):
+class PathPartSummary(_Model):
     """A phase, or the gap before one, in the step; the parts' time on the critical path adds up to the step time."""
 
     phase: str = Field(description="of a gap the phase that it precedes, or the end of the step")
@@ -155,10 +156,10 @@ class PathPart(_Part):
     on_path_s: float = Field(description="time on the critical path")
     off_path_s: float = Field(description="time of the phase hidden beside the path")
     imbalance_s: float = Field(description="of the time on the path: devices waiting for the slowest one, their mean")
-    difference: Difference | None = Field(description="null for the first placement")
+    difference: DifferenceSummary | None = Field(description="null for the first placement")
 
 
-class PlacementSummary(_Part):
+class PlacementSummary(_Model):
     """One placement."""
 
     name: str
@@ -168,23 +169,25 @@ class PlacementSummary(_Part):
     launches: int = Field(description="finished launches: the ones in the numbers")
     headline: str | None = Field(description="the verdict; null for the first of several placements")
     reasons: tuple[str, ...]
-    quantities: tuple[Quantity, ...] = Field(description="phases are in their device view")
-    controller_view: tuple[Quantity, ...] = Field(description="phases from submission to result")
-    overlaps: tuple[Quantity, ...] = Field(description="time in which two phases ran side by side, per step")
-    waits: tuple[Quantity, ...] = Field(description="idle time per step by pool and cause, mean of the pool's devices")
-    critical_path: tuple[PathPart, ...] = Field(
+    quantities: tuple[QuantitySummary, ...] = Field(description="phases are in their device view")
+    controller_view: tuple[QuantitySummary, ...] = Field(description="phases from submission to result")
+    overlaps: tuple[QuantitySummary, ...] = Field(description="time in which two phases ran side by side, per step")
+    waits: tuple[QuantitySummary, ...] = Field(
+        description="idle time per step by pool and cause, mean of the pool's devices"
+    )
+    critical_path: tuple[PathPartSummary, ...] = Field(
         description="phases in the step's order, then gaps; empty where no spans tell"
     )
     devices: tuple[DeviceSummary, ...]
-    phases_in_pools: tuple[PhaseInPool, ...]
-    phases_on_devices: tuple[PhaseOnDevice, ...]
-    kernels: tuple[KernelTimes, ...] = Field(description="empty where no kernels were traced")
-    parts: tuple[Quantity, ...] = Field(
+    phases_in_pools: tuple[PhaseInPoolSummary, ...]
+    phases_on_devices: tuple[PhaseOnDeviceSummary, ...]
+    kernels: tuple[KernelSummary, ...] = Field(description="empty where no kernels were traced")
+    parts: tuple[QuantitySummary, ...] = Field(
         (), description="of logs: times that are part of a phase or lie outside the step, never added to anything"
     )
 
 
-class Fact(_Part):
+class FactSummary(_Model):
     """One thing that is known of compared runs besides their numbers."""
 
     name: str
@@ -192,7 +195,7 @@ class Fact(_Part):
     differs: bool = Field(description="whether the arms that say it disagree")
 
 
-class Source(_Part):
+class SourceSummary(_Model):
     """Where the numbers of one launch of an arm come from."""
 
     arm: str
@@ -202,7 +205,7 @@ class Source(_Part):
     measured: int = Field(description="those in the numbers")
 
 
-class ScalingSummary(_Part):
+class ScalingSummary(_Model):
     """A placement of replicas against the one with the fewest."""
 
     placement: str
@@ -210,25 +213,27 @@ class ScalingSummary(_Part):
     scaling: Literal["strong", "weak"] = Field(description="strong: the batch of a step stays; weak: that of a device")
     devices: int
     base_devices: int
-    speedup: Ratio | None = Field(description="tokens/s over the base's; null where either has no finished launch")
-    efficiency: Ratio | None = Field(description="tokens/s/device over the base's, likewise")
+    speedup: RatioSummary | None = Field(
+        description="tokens/s over the base's; null where either has no finished launch"
+    )
+    efficiency: RatioSummary | None = Field(description="tokens/s/device over the base's, likewise")
 
 
-class OverlapGain(_Part):
+class OverlapGainSummary(_Model):
     """A placement against one that differs from it in less overlap alone; step times, without a verdict."""
 
     placement: str
     base: str = Field(description="the same with less overlap; one of these a row")
-    split: Factor | None = Field(
+    split: FactorSummary | None = Field(
         description="base over the first placement; null where they differ in more than how pools share the devices,"
         " where something overlaps in either, where no round has both and the placement, and where the first is of"
         " another run or a log"
     )
-    overlap: Factor = Field(description="placement over base")
-    together: Factor | None = Field(description="placement over the first placement; null where split is")
+    overlap: FactorSummary = Field(description="placement over base")
+    together: FactorSummary | None = Field(description="placement over the first placement; null where split is")
 
 
-class Forecast(_Part):
+class ForecastSummary(_Model):
     """What a placement's step is expected to take, from the phases measured under the placements of the run."""
 
     placement: str = Field(description="its word")
@@ -236,15 +241,17 @@ class Forecast(_Part):
     measured_s: Number = Field(description="null where it was not run")
 
 
-class Suggestion(_Part):
+class SuggestionSummary(_Model):
     """The placement most worth trying next."""
 
     placement: str | None = Field(description="its word; null where none is expected to be faster, or nothing is known")
     text: str = Field(description="the advice, or why there is none")
-    forecasts: tuple[Forecast, ...] = Field(description="the placements of the run, then the most promising others")
+    forecasts: tuple[ForecastSummary, ...] = Field(
+        description="the placements of the run, then the most promising others"
+    )
 
 
-class LaunchSummary(_Part):
+class LaunchSummary(_Model):
     """One launch; times are null unless it is done."""
 
     round: int
@@ -264,7 +271,7 @@ class LaunchSummary(_Part):
     )
 
 
-class NoiseSummary(_Part):
+class NoiseSummary(_Model):
     """How much a number of two launches of one placement differs; standard deviations of log ratios."""
 
     key: str
@@ -277,7 +284,7 @@ class NoiseSummary(_Part):
     )
 
 
-class CalibrationSummary(_Part):
+class CalibrationSummary(_Model):
     """A placement against itself."""
 
     headline: str
@@ -285,7 +292,7 @@ class CalibrationSummary(_Part):
     noise: tuple[NoiseSummary, ...]
 
 
-class Method(_Part):
+class MethodSummary(_Model):
     """How the numbers came about."""
 
     confidence: float
@@ -299,14 +306,14 @@ class Method(_Part):
     interval: str = Field(description="how the intervals of ratios came about, by placement where they differ")
 
 
-class ResumptionSummary(_Part):
+class ResumptionSummary(_Model):
     """A command by which the run was gone on with."""
 
     started: str
     command: tuple[str, ...]
 
 
-class Summary(_Part):
+class Summary(_Model):
     """The content of `summary.json`."""
 
     schema_version: Literal[1] = 1
@@ -322,7 +329,7 @@ class Summary(_Part):
     )
     done: int = Field(description="launches that are done")
     planned: int = Field(description="launches that the run was to have")
-    method: Method
+    method: MethodSummary
     workload: dict[str, Any]
     host: dict[str, Any]
     versions: dict[str, Any]
@@ -331,15 +338,17 @@ class Summary(_Part):
     calibration: CalibrationSummary | None = Field(None, description="of a run that compares a placement with itself")
     placements: tuple[PlacementSummary, ...]
     scaling: tuple[ScalingSummary, ...] = Field((), description="empty without replicas of several numbers")
-    overlap_gains: tuple[OverlapGain, ...] = Field(
+    overlap_gains: tuple[OverlapGainSummary, ...] = Field(
         (),
         description="of placements of several pools that their run also has with less overlap, neither of them the"
         " first; else empty",
     )
     launches: tuple[LaunchSummary, ...]
-    suggestion: Suggestion | None = Field(default=None, description="null where no placement was measured")
-    facts: tuple[Fact, ...] = Field((), description="of a comparison: what is known of the runs, what differs first")
-    sources: tuple[Source, ...] = Field((), description="of a comparison: what its numbers come from")
+    suggestion: SuggestionSummary | None = Field(default=None, description="null where no placement was measured")
+    facts: tuple[FactSummary, ...] = Field(
+        (), description="of a comparison: what is known of the runs, what differs first"
+    )
+    sources: tuple[SourceSummary, ...] = Field((), description="of a comparison: what its numbers come from")
 
     @property
     def coverage(self) -> str:
@@ -349,7 +358,7 @@ class Summary(_Part):
         return f"{self.done} of {self.planned} launches done{f', started {self.started}' if self.started else ''}"
 
     @property
-    def differing(self) -> tuple[Fact, ...]:
+    def differing(self) -> tuple[FactSummary, ...]:
         """What differs between the runs of a comparison besides what is compared."""
         return tuple(fact for fact in self.facts if fact.differs)
 

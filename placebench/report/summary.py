@@ -1,154 +1,215 @@
 """From a comparison to the content of `summary.json`."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
 from placebench import __version__
-from placebench.compare.breakdown import PartChange, absent, path_parts, step_change
-from placebench.compare.breakdown import PathPart as MeasuredPart
-from placebench.compare.comparison import Comparison, PlacementResult
-from placebench.compare.engines import slower_side
+from placebench.compare.comparison import Comparison
+from placebench.compare.explain.breakdown import PartChange, PathPart, absent, path_parts, step_change
 from placebench.compare.explain.caveats import caveats, load_meaning
-from placebench.compare.explain.gains import OverlapGain as MeasuredGain
-from placebench.compare.explain.gains import overlap_gains, told_gains
-from placebench.compare.explain.reasons import alone, headline, reasons, waiting
+from placebench.compare.explain.gains import OverlapGain, gain_sentences, overlap_gains
+from placebench.compare.explain.reasons import alone, headline, reasons
+from placebench.compare.explain.scaling import ScalingResult, measure_scaling
 from placebench.compare.explain.suggestion import suggest
+from placebench.compare.explain.waiting import slower_side, waiting
 from placebench.compare.measure.efficiency import basis
-from placebench.compare.measure.metrics import Metric, controller_metric, device_metrics, wait_metrics
+from placebench.compare.measure.placements import RunSide
+from placebench.compare.metrics import Metric, controller_metric, device_metrics, wait_metrics
 from placebench.compare.read.launches import launch_times
-from placebench.compare.read.run import KERNEL_TIMES, Launch
-from placebench.compare.scaling import ScalingResult, measure_scaling
+from placebench.compare.read.run import KERNEL_TIMES, Launch, Run
+from placebench.compare.side import LaunchSource, Side
 from placebench.compare.statistics.estimates import CONFIDENCE
-from placebench.compare.statistics.estimates import Ratio as MeasuredRatio
-from placebench.compare.statistics.measured import Measured
 from placebench.record.folder import Status
 from placebench.report.calibration import noise_on_record, summarize_calibration
 from placebench.report.method import interval_of_ratios, values_of_steps
 from placebench.report.schema import (
     DeviceSummary,
-    Difference,
-    Factor,
-    Forecast,
-    KernelTimes,
+    DifferenceSummary,
+    FactSummary,
+    KernelSummary,
     LaunchSummary,
-    Method,
-    OverlapGain,
-    PathPart,
-    PhaseInPool,
-    PhaseOnDevice,
+    MethodSummary,
+    OverlapGainSummary,
+    PathPartSummary,
+    PhaseInPoolSummary,
+    PhaseOnDeviceSummary,
     PlacementSummary,
-    Quantity,
-    Ratio,
+    QuantitySummary,
+    RatioSummary,
     ResumptionSummary,
-    Sampled,
+    SampledSummary,
     ScalingSummary,
-    Suggestion,
+    SourceSummary,
+    SuggestionSummary,
     Summary,
 )
+from placebench.spec.text import plural
+
+Sampled = TypeVar("Sampled", bound=SampledSummary)
 
 
-def summarize(comparison: Comparison) -> Summary:
-    """Put a comparison into the form of `summary.json`."""
-    run = comparison.run
-    record = run.record
-    gains = overlap_gains(comparison)
-    told = told_gains(gains, comparison.first.name)
-    placements = tuple(_placement(comparison, result, told.get(result.name, ())) for result in comparison.results)
-    values = {one.name: _launch_values(one, result) for one, result in zip(placements, comparison.results, strict=True)}
+def summarize(comparison: Comparison, warmup_steps: int = 0, command: tuple[str, ...] = ()) -> Summary:
+    """Put a comparison into the form of `summary.json`.
+
+    Args:
+        comparison: of a run, or of chosen sides.
+        warmup_steps: of chosen sides, the first steps of each log that are left out of the numbers.
+        command: of chosen sides, the command line.
+    """
+    run, gains = comparison.run, overlap_gains(comparison)
+    sentences = gain_sentences(gains, comparison.first.name)
+    placements = tuple(_placement(comparison, side, sentences.get(side.name, ())) for side in comparison.sides)
+    about = _about_run(comparison, run, placements) if run else _about_sides(comparison, warmup_steps, command)
+    suggestion = suggest(comparison)
     return Summary(
+        **about,
         placebench=__version__,
-        name=run.name,
-        status=record.status,
-        started=record.started,
-        ended=record.ended,
-        command=record.command,
-        resumptions=tuple(ResumptionSummary(**one.model_dump()) for one in record.resumptions),
-        done=len(run.launches) - len(run.missing),
-        planned=len(run.launches),
-        method=Method(
+        warnings=caveats(comparison),
+        placements=placements,
+        scaling=tuple(map(_scaling, measure_scaling(comparison))),
+        overlap_gains=tuple(map(_overlap_gain, gains)),
+        suggestion=SuggestionSummary.model_validate(suggestion) if suggestion else None,
+        facts=tuple(map(FactSummary.model_validate, comparison.facts)),
+    )
+
+
+def _about_run(comparison: Comparison, run: Run, placements: Iterable[PlacementSummary]) -> dict[str, Any]:
+    """What the summary of a run has of it besides its placements."""
+    record, first = run.record, comparison.placements[0]
+    values = {one.name: _launch_values(one, side) for one, side in zip(placements, comparison.placements, strict=True)}
+    return {
+        "name": run.name,
+        "status": record.status,
+        "started": record.started,
+        "ended": record.ended,
+        "command": record.command,
+        "resumptions": tuple(map(ResumptionSummary.model_validate, record.resumptions)),
+        "done": len(run.launches) - len(run.missing),
+        "planned": len(run.launches),
+        "method": MethodSummary(
             confidence=CONFIDENCE,
             min_effect=comparison.min_effect,
             warmup_steps=record.warmup_steps,
             steps_before=record.steps_before,
-            load=load_meaning(comparison),
+            load=load_meaning(first),
             efficiency=basis(run),
-            noise=noise_on_record(comparison),
-            steps=f"{values_of_steps(comparison.results[1:], comparison.metrics)}; hidden, idle and waiting time: their"
-            " share of the step",
-            interval=interval_of_ratios(comparison.results[1:]),
+            noise=noise_on_record(first, comparison.min_effect),
+            steps=f"{values_of_steps(comparison)}; hidden, idle and waiting time: their share of the step",
+            interval=interval_of_ratios(comparison),
         ),
-        workload=record.workload,
-        host=record.host,
-        versions=record.versions,
-        git=record.git,
-        warnings=caveats(comparison),
-        calibration=summarize_calibration(comparison),
-        placements=placements,
-        scaling=tuple(_scaling(found) for found in measure_scaling(comparison)),
-        overlap_gains=tuple(map(overlap_gain, gains)),
-        launches=tuple(_launch(launch, values[launch.placement].get(launch.round, {})) for launch in run.launches),
-        suggestion=_suggestion(comparison),
-    )
+        "workload": record.workload,
+        "host": record.host,
+        "versions": record.versions,
+        "git": record.git,
+        "calibration": summarize_calibration(comparison),
+        "launches": tuple(_launch(launch, values[launch.placement].get(launch.round, {})) for launch in run.launches),
+    }
 
 
-def _suggestion(comparison: Comparison) -> Suggestion | None:
-    found = suggest(comparison)
-    if found is None:
-        return None
-    forecasts = tuple(Forecast(**asdict(forecast)) for forecast in found.forecasts)
-    return Suggestion(placement=found.placement, text=found.text, forecasts=forecasts)
+def _about_sides(comparison: Comparison, warmup_steps: int, command: tuple[str, ...]) -> dict[str, Any]:
+    """What the summary of chosen sides has besides them: of their runs and logs no more than where they are."""
+    first, *others = comparison.sides
+    launches = [
+        (side.name, number, launch)
+        for side in comparison.sides
+        for number, launch in enumerate(side.background.sources, start=1)
+    ]
+    return {
+        "kind": "comparison",
+        "name": f"{' and '.join(side.name for side in others)} against {first.name}" if others else first.name,
+        "status": Status.DONE,
+        "started": None,
+        "ended": None,
+        "command": command,
+        "done": len(launches),
+        "planned": len(launches),
+        "method": MethodSummary(
+            confidence=CONFIDENCE,
+            min_effect=comparison.min_effect,
+            warmup_steps=warmup_steps,
+            load="of runs: as their own reports say",
+            efficiency=(),
+            steps=f"{values_of_steps(comparison)}; {_left_out(comparison, warmup_steps)}",
+            interval=interval_of_ratios(comparison),
+        ),
+        "workload": {},
+        "host": {},
+        "versions": {},
+        "git": None,
+        "launches": tuple(_launch_of_side(name, number, launch) for name, number, launch in launches),
+        "sources": tuple(
+            SourceSummary(
+                arm=name, source=launch.path, format=launch.format, steps=launch.steps, measured=launch.measured
+            )
+            for name, _, launch in launches
+        ),
+    }
 
 
-def _placement(comparison: Comparison, result: PlacementResult, gains: tuple[str, ...]) -> PlacementSummary:
-    verdict, why = _verdict(comparison, result)
+def _left_out(comparison: Comparison, warmup_steps: int) -> str:
+    texts = []
+    if len(comparison.placements) < len(comparison.sides):
+        texts.append(f"the warm-up of each log, at least {plural(warmup_steps, 'step')},")
+    if comparison.placements:
+        texts.append("the warm-up steps of each run")
+    return f"{' and '.join(texts)} left out"
+
+
+def _placement(comparison: Comparison, side: Side, gains: tuple[str, ...]) -> PlacementSummary:
+    verdict, why = _verdict(comparison, side)
+    known = side if isinstance(side, RunSide) else None
+    # Of chosen sides, devices and what the samples say of them stand in their own reports.
+    sampled = known if comparison.run else None
+    placement = known.placement if known else None
     return PlacementSummary(
-        name=result.name,
-        pools=dict(result.placement.pools),
-        roles=dict(result.placement.roles),
-        overlap=result.placement.overlap,
-        launches=len(result.launches),
+        name=side.name,
+        pools=dict(placement.pools) if placement else {},
+        roles=dict(placement.roles) if placement else {},
+        overlap=placement.overlap if placement else "",
+        launches=side.launch_count,
         headline=verdict,
         reasons=(*why, *gains),
-        quantities=quantities(result, comparison.metrics),
-        controller_view=quantities(result, (controller_metric(phase) for phase in comparison.phases)),
-        overlaps=times(result, "overlap/"),
-        waits=times(result, "wait/"),
-        critical_path=critical_path(None if result is comparison.first else comparison.first, result),
-        devices=tuple(_device(comparison, result, device) for device in result.placement.devices),
-        phases_in_pools=_phases_in_pools(result),
-        phases_on_devices=_phases_on_devices(result),
-        kernels=_kernels(result),
+        quantities=_quantities(side, comparison.metrics),
+        controller_view=_quantities(side, map(controller_metric, comparison.phases)) if comparison.run else (),
+        overlaps=_times(side, "overlap/"),
+        waits=_times(side, "wait/"),
+        critical_path=_critical_path(comparison.first, side),
+        devices=tuple(_device(sampled, device) for device in sampled.placement.devices) if sampled else (),
+        phases_in_pools=_rows(PhaseInPoolSummary, sampled.phase_pools) if sampled else (),
+        phases_on_devices=_rows(PhaseOnDeviceSummary, sampled.phase_devices) if sampled else (),
+        kernels=_kernels(sampled) if sampled else (),
+        parts=_quantities(side, comparison.parts),
     )
 
 
-def _verdict(comparison: Comparison, result: PlacementResult) -> tuple[str | None, tuple[str, ...]]:
-    """Headline and reasons: of every placement against the first, or of the only one by itself.
+def _verdict(comparison: Comparison, side: Side) -> tuple[str | None, tuple[str, ...]]:
+    """Headline and reasons: of every side against the first, or of the only one by itself.
 
-    The first of several has no headline, and of reasons only what is said of it alone: which of its sides waits.
+    The first of several has no headline, and of reasons only what is said of it alone: that engines or learners wait.
     """
-    side = slower_side(result, result.placement.staleness)
-    sides = (side,) if side else ()
-    if result is not comparison.first:
-        return headline(comparison, result), (*reasons(comparison, result), *sides)
-    if len(comparison.results) > 1:
-        return None, sides
-    waits = waiting(comparison.run, result)
-    return alone(result), ((waits,) if waits else ()) + sides
+    known = side if isinstance(side, RunSide) else None
+    slower = slower_side(known, known.placement.staleness) if known else None
+    ends = (slower,) if slower else ()
+    if side is not comparison.first:
+        return headline(comparison, side), (*reasons(comparison, side), *ends)
+    if comparison.others:
+        return None, ends
+    waits = waiting(known) if known else None
+    return alone(comparison), ((waits,) if waits else ()) + ends
 
 
-def quantities(result: Measured, metrics: Iterable[Metric]) -> tuple[Quantity, ...]:
+def _quantities(side: Side, metrics: Iterable[Metric]) -> tuple[QuantitySummary, ...]:
     """Numbers of one side with their ratios to the first."""
-    return tuple(_quantity(result, metric) for metric in metrics)
+    return tuple(_quantity(side, metric) for metric in metrics)
 
 
-def _quantity(result: Measured, metric: Metric) -> Quantity:
-    found = result.estimate(metric.key)
+def _quantity(side: Side, metric: Metric) -> QuantitySummary:
+    found, ratio = side.estimate(metric.key), side.ratios.get(metric.key)
     # A share has no values above 1, so its interval has none either.
     high = min(found.high, 1.0) if metric.unit == "1" and found.value <= 1 else found.high
-    return Quantity(
+    return QuantitySummary(
         key=metric.key,
         label=metric.label,
         unit=metric.unit,
@@ -157,76 +218,56 @@ def _quantity(result: Measured, metric: Metric) -> Quantity:
         low=found.low,
         high=high,
         n=found.n,
-        ratio=_ratio(result.ratios.get(metric.key)),
-    )
-
-
-def _ratio(found: MeasuredRatio | None) -> Ratio | None:
-    if found is None:
-        return None
-    return Ratio(
-        value=found.value,
-        low=found.low,
-        high=found.high,
-        pairs=found.pairs,
-        p_value=found.p_value,
-        needed=found.needed,
-        corrected_for=found.corrected_for,
-        verdict=found.verdict,
+        ratio=RatioSummary.model_validate(ratio) if ratio else None,
     )
 
 
 def _scaling(found: ScalingResult) -> ScalingSummary:
     return ScalingSummary.model_validate(
         {
-            "placement": found.result.name,
+            "placement": found.side.name,
             "base": found.base.name,
             "scaling": found.kind,
-            "devices": len(found.result.placement.devices),
+            "devices": len(found.side.placement.devices),
             "base_devices": len(found.base.placement.devices),
-            "speedup": _ratio(found.speedup),
-            "efficiency": _ratio(found.efficiency),
+            "speedup": found.speedup,
+            "efficiency": found.efficiency,
         }
     )
 
 
-def overlap_gain(found: MeasuredGain) -> OverlapGain:
-    """The factors of a placement with more overlap."""
-    return OverlapGain(
-        placement=found.result.name,
-        base=found.base.name,
-        split=_factor(found.split) if found.split else None,
-        overlap=_factor(found.overlap),
-        together=_factor(found.together) if found.together else None,
+def _overlap_gain(found: OverlapGain) -> OverlapGainSummary:
+    return OverlapGainSummary.model_validate(
+        {
+            "placement": found.side.name,
+            "base": found.base.name,
+            "split": found.split,
+            "overlap": found.overlap,
+            "together": found.together,
+        }
     )
 
 
-def _factor(found: MeasuredRatio) -> Factor:
-    return Factor(value=found.value, low=found.low, high=found.high, pairs=found.pairs)
-
-
-def times(result: PlacementResult, prefix: str) -> tuple[Quantity, ...]:
+def _times(side: Side, prefix: str) -> tuple[QuantitySummary, ...]:
     """Numbers that a placement has for itself, largest first: overlaps and waits."""
-    keys = sorted(result.keys(prefix), key=lambda key: -result.value(prefix + key))
-    return quantities(result, (Metric(prefix + key, key, "s", "") for key in keys))
+    keys = sorted(side.keys(prefix), key=lambda key: -side.value(prefix + key))
+    return _quantities(side, (Metric(prefix + key, key, "s", "") for key in keys))
 
 
-def critical_path(
-    first: PlacementResult | None, result: PlacementResult, *, paired: bool = True
-) -> tuple[PathPart, ...]:
-    """The parts of the step, against the first placement's where there is one and both have any."""
-    change = step_change(first, result, paired=paired) if first else None
+def _critical_path(first: Side, side: Side) -> tuple[PathPartSummary, ...]:
+    """The parts of the step, against the first side's where it is another and both have any."""
+    change = step_change(first, side) if side is not first else None
     if change is None:
-        return tuple(_path_part(part, None) for part in path_parts(result))
-    own = {(part.phase, part.is_gap): part for part in path_parts(result)}
+        return tuple(_path_part(part, None) for part in path_parts(side))
+    own = {(part.phase, part.is_gap): part for part in path_parts(side)}
     return tuple(
         _path_part(own.get((part.phase, part.is_gap), absent(part.phase, is_gap=part.is_gap)), _difference(part))
         for part in change.parts
     )
 
 
-def _path_part(part: MeasuredPart, difference: Difference | None) -> PathPart:
-    return PathPart(
+def _path_part(part: PathPart, difference: DifferenceSummary | None) -> PathPartSummary:
+    return PathPartSummary(
         phase=part.phase,
         kind="gap" if part.is_gap else "phase",
         on_path_s=part.on_path,
@@ -236,9 +277,9 @@ def _path_part(part: MeasuredPart, difference: Difference | None) -> PathPart:
     )
 
 
-def _difference(part: PartChange) -> Difference:
+def _difference(part: PartChange) -> DifferenceSummary:
     rounds = part.rounds
-    return Difference(
+    return DifferenceSummary(
         value=part.difference,
         low=rounds.low,
         high=rounds.high,
@@ -250,45 +291,31 @@ def _difference(part: PartChange) -> Difference:
     )
 
 
-def _device(comparison: Comparison, result: PlacementResult, device: str) -> DeviceSummary:
-    pool = str(result.placement.pool_of(device))
+def _device(side: RunSide, device: str) -> DeviceSummary:
+    pool = str(side.placement.pool_of(device))
     return DeviceSummary(
         id=device,
-        label=comparison.run.labels[device],
+        label=side.run.labels[device],
         pool=pool,
-        estimated_memory_bytes=comparison.run.record.memory_estimates(result.name).get(pool),
-        quantities=tuple(quantity for quantity in quantities(result, device_metrics(device)) if quantity.n),
-        waits=tuple(quantity for quantity in quantities(result, wait_metrics(device)) if quantity.n),
+        estimated_memory_bytes=side.run.record.memory_estimates(side.placement.name).get(pool),
+        quantities=tuple(quantity for quantity in _quantities(side, device_metrics(device)) if quantity.n),
+        waits=tuple(quantity for quantity in _quantities(side, wait_metrics(device)) if quantity.n),
     )
 
 
-def _phases_in_pools(result: PlacementResult) -> tuple[PhaseInPool, ...]:
-    return tuple(
-        PhaseInPool(pool=row.pool, devices=row.devices, **_sampled(row)) for row in result.phase_pools.itertuples()
-    )
+def _rows(model: type[Sampled], table: pd.DataFrame) -> tuple[Sampled, ...]:
+    return tuple(map(model.model_validate, table.rename(columns={"launches": "n"}).itertuples()))
 
 
-def _phases_on_devices(result: PlacementResult) -> tuple[PhaseOnDevice, ...]:
-    return tuple(
-        PhaseOnDevice(device=row.device, samples=row.samples, n=row.launches, **_sampled(row))
-        for row in result.phase_devices.itertuples()
-    )
-
-
-def _sampled(row: Any) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in Sampled.model_fields}
-
-
-def _kernels(result: PlacementResult) -> tuple[KernelTimes, ...]:
-    frames = [launch.kernels for launch in result.launches if len(launch.kernels)]
+def _kernels(side: RunSide) -> tuple[KernelSummary, ...]:
+    frames = [launch.kernels for launch in side.launches if len(launch.kernels)]
     if not frames:
         return ()
     means = pd.concat(frames).groupby("phase", sort=False)[list(KERNEL_TIMES)].mean()
-    rows = ({"phase": phase, **times} for phase, times in means.iterrows())
-    return tuple(KernelTimes.model_validate(row) for row in rows)
+    return tuple(map(KernelSummary.model_validate, means.reset_index().itertuples()))
 
 
-def _launch_values(placement: PlacementSummary, result: PlacementResult) -> dict[int, dict[str, float]]:
+def _launch_values(placement: PlacementSummary, side: RunSide) -> dict[int, dict[str, float]]:
     """What each launch of a placement measured, by round: the numbers that the summary has of the placement."""
     listed = (
         placement.quantities,
@@ -300,7 +327,7 @@ def _launch_values(placement: PlacementSummary, result: PlacementResult) -> dict
     )
     values: dict[int, dict[str, float]] = {}
     for key in (found.key for quantities in listed for found in quantities):
-        for number, value in result.by_round(key).items():
+        for number, value in side.by_round(key).items():
             values.setdefault(number, {})[key] = value
     return values
 
@@ -321,3 +348,10 @@ def _launch(launch: Launch, values: dict[str, float]) -> LaunchSummary:
         stop_s=times.stop_s if times else None,
         values=values,
     )
+
+
+def _launch_of_side(name: str, number: int, launch: LaunchSource) -> LaunchSummary:
+    return LaunchSummary(
+        round=number, placement=name, status=Status.DONE, error=None, steps=launch.steps, startup_s=None, steps_s=None,
+        stop_s=None,
+    )  # fmt: skip

@@ -4,9 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placebench.compare.measure.metrics import STEP_TIME, TOKENS_PER_DEVICE
+from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
 from placebench.compare.read.host_facts import host_facts
-from placebench.report.schema import Fact, Factor, PlacementSummary, Quantity, Sampled, Summary
+from placebench.report.schema import (
+    FactorSummary,
+    FactSummary,
+    PlacementSummary,
+    QuantitySummary,
+    SampledSummary,
+    Summary,
+)
 from placebench.spec.config import flatten
 from placebench.spec.text import MISSING, interval, plural, quantity, ratio
 
@@ -58,12 +65,12 @@ def comparison_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[R
 
 
 def controller_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
-    """The same for the phases as the controller saw them."""
+    """The phases of a placement beside the first's, as the controller saw them."""
     return tuple(_row(*pair) for pair in zip(first.controller_view, other.controller_view, strict=True))
 
 
 def part_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
-    """The same for parts of phases and times outside the step."""
+    """Parts of phases and times outside the step of a placement beside the first's."""
     return tuple(_row(*pair) for pair in zip(first.parts, other.parts, strict=True))
 
 
@@ -123,7 +130,7 @@ def gain_grid(summary: Summary) -> Grid:
     return Grid("Gain of the split and of the overlap", *_without_empty_columns(header, rows))
 
 
-def _ratio_cells(found: Factor | None) -> tuple[str, str]:
+def _ratio_cells(found: FactorSummary | None) -> tuple[str, str]:
     if found is None:
         return MISSING, MISSING
     return ratio(found.value, found.low, found.high), interval(found.low, found.high)
@@ -216,7 +223,7 @@ _SAMPLED = (
 )  # fmt: skip
 
 
-def _sampled_cells(found: Sampled) -> tuple[str, ...]:
+def _sampled_cells(found: SampledSummary) -> tuple[str, ...]:
     return (
         quantity(found.load, "1"),
         quantity(found.tensor_activity, "1"),
@@ -278,7 +285,7 @@ def fact_grid(summary: Summary) -> Grid:
     return _fact_grid("Runs", summary, [fact for fact in summary.facts if not fact.differs])
 
 
-def _fact_grid(title: str, summary: Summary, facts: Sequence[Fact]) -> Grid:
+def _fact_grid(title: str, summary: Summary, facts: Sequence[FactSummary]) -> Grid:
     header = ("", *(placement.name for placement in summary.placements))
     return Grid(title, header, tuple((fact.name, *(value or MISSING for value in fact.values)) for fact in facts))
 
@@ -291,11 +298,11 @@ def source_grid(summary: Summary) -> Grid:
     return Grid("Launches", ("arm", "from", "format", "steps measured"), rows)
 
 
-def _text(found: Quantity) -> str:
+def _text(found: QuantitySummary) -> str:
     return quantity(found.value, found.unit)
 
 
-def _row(first: Quantity, other: Quantity) -> Row:
+def _row(first: QuantitySummary, other: QuantitySummary) -> Row:
     found = other.ratio
     return Row(
         first.label,

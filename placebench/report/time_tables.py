@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from placebench.compare.explain.caveats import status_words
-from placebench.compare.explain.reasons import NOTABLE
+from placebench.compare.explain.waiting import NOTABLE
 from placebench.compare.measure.critical_path import END
-from placebench.compare.measure.metrics import STEP_TIME
 from placebench.compare.measure.steps import NO_PHASE, OWN_POOL
+from placebench.compare.metrics import STEP_TIME
 from placebench.record.folder import Status
-from placebench.report.schema import Difference, PathPart, PlacementSummary, Summary
+from placebench.report.schema import DifferenceSummary, PathPartSummary, PlacementSummary, Summary
 from placebench.report.tables import Grid
 from placebench.spec.text import MISSING, listing, percent, quantity, signed, signed_interval
 
@@ -83,17 +83,17 @@ def single_path_grid(placement: PlacementSummary) -> Grid:
 
 
 def short_path_grid(grid: Grid) -> Grid:
-    """The same for a narrow page: what lies on the path."""
+    """The table of a path for a narrow page: what lies on the path."""
     return Grid(grid.title, grid.header[:SHORT], tuple(row[:SHORT] for row in grid.rows))
 
 
-def _part_name(part: PathPart) -> str:
+def _part_name(part: PathPartSummary) -> str:
     if part.kind == "phase":
         return part.phase
     return "gap at the end" if part.phase == END else f"gap before {part.phase}"
 
 
-def _path_row(name: str, parts: Sequence[Difference]) -> tuple[str, ...]:
+def _path_row(name: str, parts: Sequence[DifferenceSummary]) -> tuple[str, ...]:
     """Parts added up; only a part by itself has an interval."""
     first, other, hidden_in_first, hidden_in_other = (
         sum(getattr(part, column) for part in parts)

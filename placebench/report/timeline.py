@@ -9,10 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.comparison import Comparison
 from placebench.compare.measure.critical_path import Segment, SpanGraph
-from placebench.compare.measure.metrics import STEP_TIME
+from placebench.compare.measure.placements import RunSide
 from placebench.compare.measure.steps import Flags, Step, split_steps
+from placebench.compare.metrics import STEP_TIME
 from placebench.logs.timing import phase_order
 from placebench.report.style import WIDTH, ink, phase_colors
 from placebench.spec.text import quantity
@@ -44,36 +45,36 @@ class TypicalStep:
     path: tuple[Segment, ...]
 
 
-def typical_step(comparison: Comparison, result: PlacementResult) -> TypicalStep | None:
+def typical_step(side: RunSide) -> TypicalStep | None:
     """Choose the step to show; None where no launch has finished."""
-    if "step_time" not in result.steps:
+    if "step_time" not in side.steps:
         return None
-    distance = (result.steps["step_time"] - result.value(STEP_TIME.key)).abs()
-    row = result.steps.iloc[int(distance.argmin())]
-    launch = next(launch for launch in result.launches if launch.round == int(row["round"]))
+    distance = (side.steps["step_time"] - side.value(STEP_TIME.key)).abs()
+    row = side.steps.iloc[int(distance.argmin())]
+    launch = next(launch for launch in side.launches if launch.round == int(row["round"]))
     steps = split_steps(launch)
     step = next(step for step in steps if step.number == int(row["step"]))
-    return TypicalStep(launch.round, step, SpanGraph(launch.spans, result.placement).critical_path(step.number))
+    return TypicalStep(launch.round, step, SpanGraph(launch.spans, side.placement).critical_path(step.number))
 
 
 def timeline(comparison: Comparison) -> Figure | None:
     """Draw the typical step of every placement that has one; None where none has."""
-    chosen = [(result, typical) for result in comparison.results if (typical := typical_step(comparison, result))]
+    chosen = [(side, typical) for side in comparison.placements if (typical := typical_step(side))]
     if not chosen:
         return None
     colors = phase_colors(phase for _, typical in chosen for phase in typical.step.phases)
     longest = max(typical.step.end - typical.step.start for _, typical in chosen)
     work = max(typical.step.length(typical.step.during(_works(typical.step, CONTROLLER))) for _, typical in chosen)
     first_rows = [CONTROLLER] if work >= VISIBLE * longest else []
-    rows = [len(first_rows) + len(result.placement.devices) for result, _ in chosen]
+    rows = [len(first_rows) + len(side.placement.devices) for side, _ in chosen]
     height = sum(rows) * ROW_HEIGHT + 0.45 * len(rows) + 1.2
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     panels: list[Axes] = list(figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=rows).flat)
-    for axes, (result, typical) in zip(panels, chosen, strict=True):
-        names = [*first_rows, *result.placement.devices]
+    for axes, (side, typical) in zip(panels, chosen, strict=True):
+        names = [*first_rows, *side.placement.devices]
         _draw_step(axes, typical.step, names, colors, longest)
         _draw_path(axes, typical, names)
-        _name_rows(axes, comparison, result, typical, names)
+        _name_rows(axes, side, typical, names)
     panels[-1].set_xlim(0, longest * 1.01)
     panels[-1].set_xlabel("seconds from the start of the step")
     phases = phase_order(colors)
@@ -127,17 +128,15 @@ def _last_devices(step: Step, segment: Segment) -> list[str]:
     return [*step.device[step.works & (step.phase == segment.phase) & late], str(segment.device)]
 
 
-def _name_rows(
-    axes: Axes, comparison: Comparison, result: PlacementResult, typical: TypicalStep, devices: list[str]
-) -> None:
-    labels = comparison.run.labels
+def _name_rows(axes: Axes, side: RunSide, typical: TypicalStep, devices: list[str]) -> None:
+    labels = side.run.labels
     names = [
-        CONTROLLER if device == CONTROLLER else f"{labels[device]} · {result.placement.pool_of(device)}"
+        CONTROLLER if device == CONTROLLER else f"{labels[device]} · {side.placement.pool_of(device)}"
         for device in devices
     ]
     axes.set_yticks(range(len(names)), names, fontsize="small", parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    title = f"{result.name}: step of {quantity(typical.step.end - typical.step.start, 's')}"
+    title = f"{side.name}: step of {quantity(typical.step.end - typical.step.start, 's')}"
     axes.set_title(title, loc="left", fontsize="medium", fontweight="bold", parse_math=False)
     where = f"round {typical.round}, step {typical.step.number}"
     axes.set_title(where, loc="right", fontsize="small", color="#555555")

@@ -21,6 +21,7 @@ from placebench.compare.comparison import Comparison
 from placebench.compare.measure.attribution import GPM_RATES
 from placebench.compare.measure.critical_path import SpanGraph
 from placebench.compare.measure.energy import power_curve
+from placebench.compare.measure.placements import RunSide
 from placebench.compare.read.run import Launch, Run, is_whole_step
 from placebench.logs.timing import STEP
 from placebench.spec.bound import RunPlacement
@@ -40,24 +41,19 @@ Event = dict[str, Any]
 
 def write_trace(comparison: Comparison, path: Path) -> bool:
     """Write the trace of all finished launches; False, and no file, where none has spans."""
-    launches = [
-        (launch, result.placement)
-        for result in comparison.results
-        for launch in result.launches
-        if not launch.spans.empty
-    ]
+    launches = [(launch, side) for side in comparison.placements for launch in side.launches if not launch.spans.empty]
     launches.sort(key=lambda entry: entry[0].round)
     if not launches:
         return False
     events: list[Event] = []
-    for process, (launch, placement) in enumerate(launches, start=1):
+    for process, (launch, side) in enumerate(launches, start=1):
         zero = float(launch.spans["start"].min())
         events.append(_metadata("process_name", process, 0, name=launch.label))
         events.append(_metadata("process_sort_index", process, 0, sort_index=process))
-        events += _tracks(comparison.run, launch, placement, process, zero)
-        events += _counters(comparison, launch, placement, process, zero)
+        events += _tracks(side.run, launch, side.placement, process, zero)
+        events += _counters(side, launch, process, zero)
         events += _queue(launch, process, zero)
-    content = {"displayTimeUnit": "ms", "otherData": {"run": comparison.run.name}, "traceEvents": events}
+    content = {"displayTimeUnit": "ms", "otherData": {"run": launches[0][1].run.name}, "traceEvents": events}
     with path.open("wb") as stream, gzip.GzipFile("", "wb", 6, stream, mtime=0) as packed:
         packed.write(json.dumps(content, separators=(",", ":"), allow_nan=False).encode())
     return True
@@ -142,22 +138,20 @@ def _lanes(spans: pd.DataFrame) -> list[list[dict[Hashable, Any]]]:
     return lanes
 
 
-def _counters(
-    comparison: Comparison, launch: Launch, placement: RunPlacement, process: int, zero: float
-) -> Iterator[Event]:
+def _counters(side: RunSide, launch: Launch, process: int, zero: float) -> Iterator[Event]:
     """A counter track for each device and quantity that has readings."""
     # Means over the time since the sample before, and readings of a moment.
     rates = (
-        (comparison.load_signal, "load", "%", 100.0),
+        (side.load_signal, "load", "%", 100.0),
         ("tensor_activity", "tensor cores", "%", 100.0),
         ("dram_activity", "memory traffic", "%", 100.0),
         *((column, name, "GB/s", 1e-9) for column, name in LINKS.items()),
     )
     readings = (("memory_bytes", "memory", "GiB", 1 / GIB), ("clock_sm_mhz", "SM clock", "MHz", 1.0))
-    for device in placement.devices:
+    for device in side.placement.devices:
         samples = launch.samples[launch.samples["device"] == device]
-        label = comparison.run.labels[device]
-        lag = _gpm_lag(comparison, launch, device)
+        label = side.run.labels[device]
+        lag = _gpm_lag(side, launch, device)
         # Perfetto draws a value from its time on, so a mean stands where its stretch begins.
         series: list[tuple[str, str, float, NDArray[np.float64], NDArray[np.float64]]] = []
         for columns, first in ((readings, 0), (rates, 1)):
@@ -177,12 +171,11 @@ def _counters(
                     yield _counter(process, f"{label} {name}", unit, _micros(mono, zero), factor * value)
 
 
-def _gpm_lag(comparison: Comparison, launch: Launch, device: str) -> float:
+def _gpm_lag(side: RunSide, launch: Launch, device: str) -> float:
     """By how many seconds GPM's readings of a device are late, as far as its launch could tell."""
-    (result,) = (result for result in comparison.results if result.name == launch.placement)
-    if result.samples.empty:
+    if side.samples.empty:
         return 0.0
-    mine = result.samples[(result.samples["round"] == launch.round) & (result.samples["device"] == device)]
+    mine = side.samples[(side.samples["round"] == launch.round) & (side.samples["device"] == device)]
     return float(mine["lag_s"].max()) if len(mine) else 0.0
 
 

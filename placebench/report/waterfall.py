@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from placebench.compare.breakdown import PartChange, StepChange, step_change
 from placebench.compare.comparison import Comparison
-from placebench.compare.explain.reasons import NOTABLE
+from placebench.compare.explain.breakdown import PartChange, StepChange, step_changes
+from placebench.compare.explain.waiting import NOTABLE
 from placebench.logs.timing import STEP, UNATTRIBUTED
 from placebench.report.style import WIDTH, phase_colors
 from placebench.spec.text import quantity, signed
@@ -30,32 +30,17 @@ class _Bar:
 
 
 def waterfall(comparison: Comparison) -> Figure | None:
-    """Draw the difference of every placement's step to the first's, part by part; None where no paths are known."""
-    changes = [
-        (result.name, change)
-        for result in comparison.results[1:]
-        if (change := step_change(comparison.first, result)) is not None
-    ]
-    return draw_changes(comparison.first.name, changes, comparison.phases)
-
-
-def draw_changes(first: str, changes: Sequence[tuple[str, StepChange]], phases: Sequence[str]) -> Figure | None:
-    """The same of changes to a first placement that are known; None without any.
-
-    Args:
-        first: name of the first placement.
-        changes: of each other one, under its name.
-        phases: every phase, for the colours.
-    """
+    """Draw the difference of every side's step to the first's, part by part; None where no paths are known."""
+    changes = step_changes(comparison)
     if not changes:
         return None
-    colors = phase_colors([*phases, STEP, UNATTRIBUTED])
+    colors = phase_colors([*comparison.phases, STEP, UNATTRIBUTED])
     bars = [_bars(change, colors) for _, change in changes]
     rows = [len(group) + 2 for group in bars]
     figure = Figure(figsize=(WIDTH, 0.9 + ROW_HEIGHT * sum(rows) + 0.6 * len(rows)), layout="constrained")
     panels: list[Axes] = list(figure.subplots(len(rows), 1, squeeze=False, height_ratios=rows).flat)
     for axes, group, (name, change) in zip(panels, bars, changes, strict=True):
-        _draw(axes, first, name, change, group)
+        _draw(axes, comparison.first.name, name, change, group)
     panels[-1].set_xlabel("seconds of the step")
     return figure
 
@@ -63,8 +48,8 @@ def draw_changes(first: str, changes: Sequence[tuple[str, StepChange]], phases: 
 def _bars(change: StepChange, colors: dict[str, str]) -> list[_Bar]:
     """The phases that differ enough to be seen, in the step's order, then the gaps and the rest."""
     least = NOTABLE * min(change.first_s, change.other_s)
-    told = [part for part in change.phases if abs(part.difference) >= least]
-    bars = [_Bar(part.first.phase, colors[part.first.phase], part.difference, _note(part, least)) for part in told]
+    shown = [part for part in change.phases if abs(part.difference) >= least]
+    bars = [_Bar(part.first.phase, colors[part.first.phase], part.difference, _note(part, least)) for part in shown]
     gaps = sum(part.difference for part in change.parts if part.first.is_gap)
     rest = change.difference - sum(bar.seconds for bar in bars)
     if abs(gaps) >= least:

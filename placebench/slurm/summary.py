@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from placebench.compare.measure.metrics import HEADLINES
+from placebench.compare.metrics import HEADLINES
 from placebench.errors import TimeLimitError
 from placebench.record.folder import RunFolder, Status
 from placebench.record.run_file import RunFile

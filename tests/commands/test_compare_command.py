@@ -13,9 +13,9 @@ from log_samples import VERL_CONFIG, verl_log
 from synthetic_run import SyntheticRun, gpu_run
 
 from placebench.cli import main
-from placebench.compare.arms import Arm
-from placebench.compare.explain.comparability import doubts_of, known_facts
-from placebench.compare.sources import Source, parse_source
+from placebench.compare.comparability import doubts_of, known_facts
+from placebench.compare.read.sources import Source, parse_source
+from placebench.compare.side import Background, Side
 from placebench.errors import UsageError
 from placebench.report.schema import Summary
 
@@ -105,7 +105,12 @@ HUB = "/cache/hub/models--Qwen--Qwen2.5-0.5B-Instruct/snapshots/7ae557604adf67be
 )
 def test_a_model_is_told_by_the_part_of_its_path_that_names_one(one: str, other: str, is_same: bool) -> None:
     arms = [
-        Arm(label, (), pd.DataFrame(), pd.DataFrame(), facts={"model": text}, flags=())
+        Side(
+            name=label,
+            launch_values=pd.DataFrame(),
+            steps=pd.DataFrame(),
+            background=Background(facts={"model": text}),
+        )
         for label, text in (("a", one), ("b", other))
     ]
     assert (not doubts_of(arms, known_facts(arms))) is is_same

@@ -14,11 +14,11 @@ from rich.console import Console
 from scipy.signal import lfilter
 from synthetic_run import STANDARD, SyntheticRun
 
-from placebench.compare.calibration import find_calibration
 from placebench.compare.comparison import compare_run
+from placebench.compare.measure.variation import SelfComparison, bootstrap_variance, compare_with_itself
+from placebench.compare.read.calibration import find_calibration
 from placebench.compare.read.run_reading import load_run
 from placebench.compare.statistics.estimates import Verdict, detectable_effect
-from placebench.compare.variation import bootstrap_variance, compare_with_itself
 from placebench.plan.request import RunRequest
 from placebench.plan.resume import resume_plan
 from placebench.report.build import build_report, show
@@ -49,9 +49,14 @@ def printed(path: Path) -> str:
     return output.getvalue()
 
 
+def itself(path: Path) -> SelfComparison | None:
+    comparison = compare_run(path)
+    return compare_with_itself(comparison.placements[0], comparison.metrics, comparison.min_effect)
+
+
 def test_pairs_of_launches_give_the_noise_floor(tmp_path: Path) -> None:
     path = calibration(tmp_path / "calibration")
-    found = compare_with_itself(compare_run(path))
+    found = itself(path)
     assert found is not None
     assert found.step.value == pytest.approx(math.exp((0.02 + 0.01 + 0.03) / 3))  # the second pair has changed places
     noise = found.calibration.variations["step_time"]
@@ -75,7 +80,7 @@ def test_steps_that_vary_are_told_from_launches_that_do(tmp_path: Path) -> None:
         return float(pace[round_, step])
 
     path = calibration(tmp_path / "run", steps=40, pace=lambda *_: 1.0, step_pace=by_step)
-    found = compare_with_itself(compare_run(path))
+    found = itself(path)
     assert found is not None
     noise = found.calibration.variations["step_time"]
     assert noise.within is not None
@@ -101,7 +106,7 @@ def one_launch_each(path: Path, **changes: object) -> Path:
 def test_a_later_comparison_of_the_same_host_and_workload_uses_it(tmp_path: Path) -> None:
     calibration(tmp_path / "20260301T100000Z-calibrate-standard")
     path = one_launch_each(tmp_path / "20260302T100000Z-later", pace=lambda _, name: 1.1 if name == "copy" else 1.0)
-    step = compare_run(path).results[1].ratios["step_time"]
+    step = compare_run(path).sides[1].ratios["step_time"]
     assert step is not None
     # (t(0.975, n-1) + t(0.8, n-1)) * SD / sqrt(n) <= ln 1.1 - ln 1.02 holds from n = 3 on.
     assert (step.verdict, step.needed) == (Verdict.UNDECIDED, 3)
@@ -144,7 +149,7 @@ def test_a_calibration_of_another_host_or_workload_is_not_used(
     spoil(calibration(tmp_path / "1-calibrate"))
     path = one_launch_each(tmp_path / "2-later", **changes)
     assert (find_calibration(load_run(path)) is not None) == used
-    assert (compare_run(path).calibration is not None) == used
+    assert (compare_run(path).placements[0].calibration is not None) == used
 
 
 def test_too_few_launches_measure_no_noise(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_any_mean_load_lies_between_the_samples(loads: list[float], start: float
 
 def test_a_launch_is_joined_by_device_and_clock(tmp_path: Path) -> None:
     comparison = compare_run(SyntheticRun(pace=lambda *_: 1.0, steps=42).write(tmp_path / "run"))
-    standard, split = comparison.results
+    standard, split = comparison.placements
     launch = standard.launches[0]
     frame = attribute(launch, standard.placement, "util").set_index(["device", "phase"])
     assert frame.loc[("cpu:1", "gen"), "span_s"] == pytest.approx(40 * 0.5)
@@ -112,7 +112,7 @@ def test_work_for_the_last_step_of_the_warm_up_counts_in_the_step_in_whose_time_
             span["end_mono"] += 0.048
 
     edit_spans(path, "split", outlast)
-    split = compare_run(path).results[1]
+    split = compare_run(path).placements[1]
     frame = attribute(split.launches[0], split.placement, "util").set_index(["device", "phase"])["span_s"]
     # Each of 4 measured steps has 10 ms of its own; the step before ends 40 ms after its phase would have.
     assert frame["cpu:0", "update_weights"] == pytest.approx(4 * 0.01 + 0.008)
@@ -122,9 +122,9 @@ def test_work_for_the_last_step_of_the_warm_up_counts_in_the_step_in_whose_time_
 def test_gpm_is_the_load_where_a_gpu_has_it(tmp_path: Path) -> None:
     run = SyntheticRun(source="nvml", samples={"util": None, "sm_activity": 0.4, "power_w": 300.0})
     comparison = compare_run(run.write(tmp_path / "run"))
-    assert comparison.load_signal == "sm_activity"
+    assert comparison.placements[0].load_signal == "sm_activity"
     assert comparison.first.value("load") == pytest.approx(0.4)
-    phases = comparison.first.phase_devices
+    phases = comparison.placements[0].phase_devices
     assert phases["load"].tolist() == pytest.approx([0.4] * len(phases))
     assert phases["power_w"].dropna().tolist() == pytest.approx([300.0] * phases["power_w"].count())
 
@@ -138,7 +138,7 @@ def test_phases_share_the_energy_of_the_steps_by_their_power(tmp_path: Path, sou
         _record_power(file, period)
         if source != "the buffer":
             _move_power_to_samples(file, keep=12.0 if source == "a buffer that ends early" else 0.0)
-    standard = compare_run(path).first
+    standard = compare_run(path).placements[0]
     frame = attribute(standard.launches[0], standard.placement, "util").set_index(["device", "phase"])
     for device in standard.placement.devices:
         numbers = ("energy_j", "span_s", "power_w")

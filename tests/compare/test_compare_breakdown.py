@@ -7,13 +7,11 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_ind
 from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans
 
-from placebench.compare.across import compare_arms, warnings
-from placebench.compare.across import headline as across_headline
-from placebench.compare.arms import run_arms
-from placebench.compare.breakdown import StepChange, path_parts, step_change
-from placebench.compare.comparison import Comparison, compare_run
+from placebench.compare.comparison import Comparison, compare_run, compare_sides
+from placebench.compare.explain.breakdown import StepChange, path_parts, step_change
 from placebench.compare.explain.caveats import caveats
 from placebench.compare.explain.reasons import headline, reasons
+from placebench.compare.measure.sides import run_sides
 from placebench.record.folder import Status
 from placebench.report.summary import summarize
 from placebench.report.time_tables import path_grid
@@ -25,7 +23,7 @@ def evenly(round_: int, _: str) -> float:
 
 
 def change_of(comparison: Comparison) -> StepChange:
-    change = step_change(*comparison.results)
+    change = step_change(*comparison.sides)
     assert change is not None
     return change
 
@@ -62,13 +60,13 @@ def test_a_pause_before_one_phase_is_found_there(tmp_path: Path) -> None:
         SyntheticRun({"standard": STANDARD, "paused": paused}, pace=evenly).write(tmp_path / "run")
     )
     assert differences(change_of(comparison)) == {"gap before update_critic": 0.3}
-    assert reasons(comparison, comparison.results[1])[0] == "0.30 s more passes between phases."
+    assert reasons(comparison, comparison.sides[1])[0] == "0.30 s more passes between phases."
 
 
 def test_the_parts_of_a_step_with_a_validation_add_up(tmp_path: Path) -> None:
     # 0.02 s lie between the last phase and the validation, which is no part of the step.
     comparison = compare_run(SyntheticRun(testing_s=0.5, pace=evenly).write(tmp_path / "run"))
-    for result in comparison.results:
+    for result in comparison.sides:
         parts = {(part.is_gap, part.phase): part.on_path for part in path_parts(result)}
         assert sum(parts.values()) == pytest.approx(result.value("step_time"))
         assert parts[True, "end of the step"] == pytest.approx(0.02)
@@ -95,7 +93,7 @@ def test_a_straggler_is_said_to_be_the_cause(tmp_path: Path) -> None:
     comparison = compare_run(path)
     gen = change_of(comparison).phases[0].other
     assert [gen.on_path, gen.imbalance] == pytest.approx([1.0, 0.25])
-    assert reasons(comparison, comparison.results[1])[0] == (
+    assert reasons(comparison, comparison.sides[1])[0] == (
         "On 2 devices as before, gen takes 0.50 s longer, 0.25 s of it for the slowest device."
     )
 
@@ -133,8 +131,8 @@ def test_without_spans_the_reason_says_so(tmp_path: Path) -> None:
     for spans in path.glob("trials/*-split/spans.jsonl"):
         spans.unlink()
     comparison = compare_run(path)
-    assert path_parts(comparison.results[1]) == ()
-    assert step_change(*comparison.results) is None
+    assert path_parts(comparison.sides[1]) == ()
+    assert step_change(*comparison.sides) is None
     assert waterfall(comparison) is None
 
 
@@ -156,7 +154,7 @@ def test_parts_add_up_to_the_difference_whatever_the_times(
     run = SyntheticRun({"standard": STANDARD, "other": other}, rounds=2, steps=3, pace=pace)
     comparison = compare_run(run.write(tmp_path_factory.mktemp("sum") / "run"))
     change = change_of(comparison)
-    values = [result.value("step_time") for result in comparison.results]
+    values = [result.value("step_time") for result in comparison.sides]
     assert sum(part.difference for part in change.parts) == pytest.approx(values[1] - values[0], abs=1e-12)
     assert sum(part.longer - part.hidden for part in change.parts) == pytest.approx(change.difference, abs=1e-12)
 
@@ -164,7 +162,7 @@ def test_parts_add_up_to_the_difference_whatever_the_times(
 def test_parts_keep_their_share_of_the_step_when_launches_differ(tmp_path: Path) -> None:
     # The step's mean over launches is geometric, 1.83 s × √3.
     run = SyntheticRun(rounds=2, pace=lambda round_, _: {1: 1.0, 2: 3.0}[round_])
-    split = compare_run(run.write(tmp_path / "run")).results[1]
+    split = compare_run(run.write(tmp_path / "run")).sides[1]
     assert split.value("step_time") == pytest.approx(1.83 * 3**0.5)
     assert split.value("idle/cpu:1") / split.value("step_time") == pytest.approx(1.22 / 1.83)
     assert sum(part.on_path for part in path_parts(split)) == pytest.approx(1.83 * 3**0.5)
@@ -179,7 +177,7 @@ def test_where_rounds_are_lost_path_and_words_are_of_those_that_both_have(tmp_pa
         statuses={(3, "late"): Status.OOM},
     )
     comparison = compare_run(run.write(tmp_path / "run"))
-    standard, other = comparison.results
+    standard, other = comparison.sides
     change = change_of(comparison)
     both = 1.1**0.5
     assert [change.first_s, change.other_s] == pytest.approx([1.30 * both, 1.40 * both])
@@ -188,8 +186,8 @@ def test_where_rounds_are_lost_path_and_words_are_of_those_that_both_have(tmp_pa
     told = "1.47 s against 1.36 s (95 % interval 1.077–1.077, 2 rounds with both)."
     assert headline(comparison, other).endswith(told)
     assert reasons(comparison, other)[0] == "On 2 devices as before, update_weights takes 0.10 s longer."
-    arms = compare_arms(run_arms(tmp_path / "run"))
-    assert across_headline(arms, arms.arms[1]).endswith(told)
+    arms = compare_sides(run_sides(tmp_path / "run"))
+    assert headline(arms, arms.sides[1]).endswith(told)
     summary = summarize(comparison)
     *_, step = path_grid(*summary.placements).rows
     assert step[1:4] == ("1.36 s", "1.47 s", "+0.105 s")
@@ -201,13 +199,13 @@ def test_where_rounds_are_lost_path_and_words_are_of_those_that_both_have(tmp_pa
         " over all launches of each."
     )
     assert caveat in summary.warnings
-    assert caveat in warnings(arms)
+    assert caveat in caveats(arms)
 
 
 def test_launches_without_a_round_in_common_are_no_pairs_and_said_to_be_none(tmp_path: Path) -> None:
     lost = {(round_, name): Status.FAILED for name, of in (("standard", (3, 4)), ("split", (1, 2))) for round_ in of}
     comparison = compare_run(SyntheticRun(rounds=4, statuses=lost).write(tmp_path / "run"))
-    other = comparison.results[1]
+    other = comparison.sides[1]
     told = "1.86 s against 1.31 s (Welch's 95 % interval 1.40–1.44, 2 launches each, not paired)."
     assert headline(comparison, other).endswith(told)
     gen = change_of(comparison).phases[0]
@@ -217,16 +215,16 @@ def test_launches_without_a_round_in_common_are_no_pairs_and_said_to_be_none(tmp
         "split and standard have no round in common, so that their launches are not paired: a drift of the machine"
         " between them shows as a difference. --resume runs what is missing."
     )
-    arms = compare_arms(run_arms(tmp_path / "run"))
-    assert across_headline(arms, arms.arms[1]).endswith(told)
+    arms = compare_sides(run_sides(tmp_path / "run"))
+    assert headline(arms, arms.sides[1]).endswith(told)
     assert caveat in caveats(comparison)
-    assert caveat in warnings(arms)
+    assert caveat in caveats(arms)
 
 
 def test_a_single_round_in_common_is_no_pair_where_both_have_more(tmp_path: Path) -> None:
     lost = {(round_, name): Status.FAILED for name, round_ in (("standard", 3), ("split", 1))}
     comparison = compare_run(SyntheticRun(statuses=lost).write(tmp_path / "run"))
-    assert headline(comparison, comparison.results[1]).endswith("2 launches each, not paired).")
+    assert headline(comparison, comparison.sides[1]).endswith("2 launches each, not paired).")
     assert any(
         line.startswith("split and standard have only 1 round in common, so that") for line in caveats(comparison)
     )

@@ -23,7 +23,7 @@ def compared(path: Path, **changes: Any) -> Comparison:
 
 
 def test_mfu_and_mbu_are_what_a_hand_computes(tmp_path: Path) -> None:
-    standard, split = compared(tmp_path).results
+    standard, split = compared(tmp_path).sides
     training, forward = 12 * 28 * 1536 * 1000, 4 * 28 * 1536 * 1000
     # 1300 tokens; 2 epochs of training; seconds and devices of the layouts
     assert standard.value("mfu/update_actor") == pytest.approx(2 * 1300 * (6 * N + training) / (0.24 * 2 * 989e12))
@@ -47,7 +47,7 @@ def test_the_share_of_logits_that_training_does_not_need_is_as_the_guide_says() 
 
 
 def test_tokens_per_joule_and_the_rate_of_weights(tmp_path: Path) -> None:
-    standard, split = compared(tmp_path).results
+    standard, split = compared(tmp_path).sides
     assert standard.value("tokens_per_j") == pytest.approx(1300 / (2 * 400 * 1.30))
     assert split.value("tokens_per_j") == pytest.approx(1300 / (2 * 400 * 1.83))
     assert standard.value("weights_rate") == pytest.approx(30e6 / 0.01)
@@ -79,7 +79,7 @@ def test_what_is_not_known_is_missing_and_said(tmp_path: Path, changes: dict[str
     assert math.isnan(comparison.first.value("mfu/update_actor"))
     assert math.isnan(comparison.first.value("mbu/gen"))
     assert comparison.first.value("weights_rate") == pytest.approx(3e9)
-    assert any(word in line for line in basis(comparison.run))
+    assert any(word in line for line in basis(comparison.placements[0].run))
 
 
 def test_shapes_are_those_that_the_run_recorded_or_of_a_preset(tmp_path: Path) -> None:
@@ -104,11 +104,11 @@ def test_a_run_on_cpu_devices_has_none_and_no_word_of_it(tmp_path: Path) -> None
     path = SyntheticRun(rounds=1, metrics=GPU_METRICS, workload=workload).write(tmp_path / "run")
     comparison = compare_run(path)
     assert not comparison.first.estimate("mfu/update_actor").n
-    assert basis(comparison.run) == ()
+    assert basis(comparison.placements[0].run) == ()
 
 
 def test_the_basis_names_peaks_and_parameters(tmp_path: Path) -> None:
-    assert basis(compared(tmp_path).run) == (
+    assert basis(compared(tmp_path).placements[0].run) == (
         "Peak of NVIDIA H200: 989 TFLOP/s dense bfloat16, 4.8 TB/s.",
         "N of the actor: 1.54 billion, all its parameters.",
         "N of the critic: 1.54 billion, all its parameters, 15 % of them an embedding that is only looked up.",

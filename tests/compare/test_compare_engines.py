@@ -7,10 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from placebench.compare.engines import measure_engines, side_rates, slower_side
+from placebench.compare.explain.waiting import slower_side
+from placebench.compare.measure.engines import measure_engines, side_rates
 from placebench.compare.read.run import Launch
-from placebench.compare.statistics.estimates import Ratio
-from placebench.compare.statistics.measured import ADDITIVE, MEANS, Measured
+from placebench.compare.side import ADDITIVE, MEANS, Side
 from placebench.record.folder import Status, Trial
 
 COUNTED = {
@@ -26,16 +26,9 @@ COUNTED = {
 }
 
 
-class Side(Measured):
+def side(numbers: Mapping[str, float]) -> Side:
     """A side of a comparison with these numbers in its only launch."""
-
-    def __init__(self, numbers: Mapping[str, float]) -> None:
-        self.launch_values = pd.DataFrame([numbers])
-        self.ratios: Mapping[str, Ratio | None] = {}
-
-    @property
-    def name(self) -> str:
-        return "apart"
+    return Side(name="apart", launch_values=pd.DataFrame([numbers]), steps=pd.DataFrame())
 
 
 def launch(folder: Path, *steps: Mapping[str, float]) -> Launch:
@@ -63,7 +56,7 @@ def test_without_engines_of_their_own_there_are_no_such_numbers(tmp_path: Path) 
     plain = launch(tmp_path, {"timing_s/step": 2.0, "perf/total_num_tokens": 900})
     assert measure_engines(measured, plain).columns.empty
     assert side_rates({"step_time": 2.0}) == {}
-    assert slower_side(Side({"step_time": 2.0}), 0) is None
+    assert slower_side(side({"step_time": 2.0}), 0) is None
 
 
 @pytest.mark.parametrize(
@@ -84,7 +77,7 @@ def test_the_side_that_does_not_wait_is_the_slower_one(
         "queues/engine_wait": engines,
         "flow/lag": float(staleness),
     }
-    sentence = slower_side(Side(numbers), staleness)
+    sentence = slower_side(side(numbers), staleness)
     assert sentence is not None
     assert sentence.startswith("In apart, learners wait ")
     assert sentence.endswith(f"{said}.")

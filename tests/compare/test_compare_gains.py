@@ -9,15 +9,14 @@ import pytest
 from rich.console import Console
 from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, read_json
 
-from placebench.compare.across import ArmComparison, compare_arms, gains_of_runs, warnings
-from placebench.compare.comparison import compare_run
+from placebench.compare.comparison import Comparison, compare_run, compare_sides
 from placebench.compare.explain.caveats import caveats
-from placebench.compare.explain.gains import OverlapGain, overlap_gains, tell_gain, told_gains
-from placebench.compare.sources import ReadingOptions, Source, read_arms
+from placebench.compare.explain.gains import OverlapGain, format_gain, gain_sentences, overlap_gains
+from placebench.compare.measure.sides import read_sides
+from placebench.compare.read.sources import ReadingOptions, Source
 from placebench.errors import UsageError
 from placebench.record.folder import Status
-from placebench.report.across import summarize_arms, write_report
-from placebench.report.build import build_report, show
+from placebench.report.build import build_report, show, write_comparison
 from placebench.report.summary import summarize
 from placebench.report.tables import gain_grid
 from placebench.report.terminal import print_summary
@@ -51,7 +50,7 @@ def gains(folder: Path, *names: str, **changes: Layout) -> tuple[OverlapGain, ..
 
 def test_split_and_overlap_by_hand(tmp_path: Path) -> None:
     (gain,) = gains(tmp_path, "standard", "split", NONE)
-    assert (gain.result.name, gain.base.name) == ("split", NONE)
+    assert (gain.side.name, gain.base.name) == ("split", NONE)
     assert gain.split is not None
     assert gain.together is not None
     assert gain.split.value == pytest.approx(1.25 * 1.83 / 1.30, rel=1e-3)
@@ -61,7 +60,7 @@ def test_split_and_overlap_by_hand(tmp_path: Path) -> None:
     half_width = 4.3027 * 0.01 / 3**0.5
     for found in (gain.split, gain.overlap):
         assert found.high / found.low == pytest.approx(1 + 2 * half_width, rel=2e-3)
-    assert tell_gain(gain, "standard") == (
+    assert format_gain(gain, "standard") == (
         "Split and overlap told apart: the split by itself makes a step 1.76 (1.72–1.80) times as long"
         " (split/overlap=none against standard), the overlap 0.80 (0.78–0.82) times (split against split/overlap=none),"
         " both together 1.408 (1.408–1.408) times."
@@ -71,14 +70,14 @@ def test_split_and_overlap_by_hand(tmp_path: Path) -> None:
 def test_every_overlap_is_told_against_each_with_less(tmp_path: Path) -> None:
     found = gains(tmp_path, "standard", "split", UPDATES, NONE)
     pairs = [("split", NONE), ("split", UPDATES), (UPDATES, NONE)]
-    assert [(gain.result.name, gain.base.name) for gain in found] == pairs
+    assert [(gain.side.name, gain.base.name) for gain in found] == pairs
     assert [gain.overlap.value for gain in found] == pytest.approx([1 / 1.25, 1 / 1.1, 1.1 / 1.25], rel=1e-3)
     assert [gain.split is None for gain in found] == [False, True, False]
-    assert tell_gain(found[1], "standard") == (
+    assert format_gain(found[1], "standard") == (
         "The overlap beyond updates: a step of split takes 0.909 (0.909–0.909) times as long as one of"
         " split/overlap=updates."
     )
-    told = told_gains(found, "standard")
+    told = gain_sentences(found, "standard")
     assert {name: len(sentences) for name, sentences in told.items()} == {"split": 2, UPDATES: 1}
 
 
@@ -89,9 +88,9 @@ def test_what_is_compared_with_the_first_is_not_told_twice(tmp_path: Path, names
 
 def test_of_three_overlaps_the_two_that_are_not_first_are_told(tmp_path: Path) -> None:
     (gain,) = gains(tmp_path / "most", "split", UPDATES, NONE)
-    assert (gain.result.name, gain.base.name, gain.split) == (UPDATES, NONE, None)
+    assert (gain.side.name, gain.base.name, gain.split) == (UPDATES, NONE, None)
     (gain,) = gains(tmp_path / "least", NONE, UPDATES, "split")
-    assert (gain.result.name, gain.base.name, gain.split) == ("split", UPDATES, None)
+    assert (gain.side.name, gain.base.name, gain.split) == ("split", UPDATES, None)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +126,7 @@ def test_the_splits_factor_is_told_where_nothing_else_is_in_it(tmp_path: Path, f
     layouts = {"first": first, "split": SPLIT, NONE: LAYOUTS[NONE]}
     (gain,) = overlap_gains(compare_run(SyntheticRun(layouts, pace=pace).write(tmp_path / "run")))
     assert (gain.split, gain.together) == (None, None)
-    assert tell_gain(gain, "first") == (
+    assert format_gain(gain, "first") == (
         "The overlap by itself: a step of split takes 0.80 (0.78–0.82) times as long as one of split/overlap=none."
     )
 
@@ -139,7 +138,7 @@ def test_engines_of_another_size_leave_the_split_out(tmp_path: Path) -> None:
         placement["tensor_parallel"] = 2
     (path / "run.json").write_text(json.dumps(manifest))
     (gain,) = overlap_gains(compare_run(path))
-    assert (gain.result.name, gain.split, gain.together) == ("split", None, None)
+    assert (gain.side.name, gain.split, gain.together) == ("split", None, None)
 
 
 def test_pools_without_overlap_are_a_base_of_the_split_too(tmp_path: Path) -> None:
@@ -152,7 +151,7 @@ def test_pools_without_overlap_are_a_base_of_the_split_too(tmp_path: Path) -> No
 
 def test_part_of_the_overlap_in_the_base_leaves_the_split_out(tmp_path: Path) -> None:
     (gain,) = gains(tmp_path, "standard", UPDATES, "split")
-    assert (gain.result.name, gain.base.name, gain.split) == ("split", UPDATES, None)
+    assert (gain.side.name, gain.base.name, gain.split) == ("split", UPDATES, None)
 
 
 def test_lost_rounds_are_told(tmp_path: Path) -> None:
@@ -164,16 +163,18 @@ def test_lost_rounds_are_told(tmp_path: Path) -> None:
     assert gain.together is not None
     assert gain.split.value * gain.overlap.value == pytest.approx(gain.together.value)
     assert [found.pairs for found in (gain.split, gain.overlap, gain.together)] == [2, 2, 2]
-    assert tell_gain(gain, "standard").startswith("Split and overlap told apart, over the 2 rounds with all three: the")
+    assert format_gain(gain, "standard").startswith(
+        "Split and overlap told apart, over the 2 rounds with all three: the"
+    )
     two = {name: LAYOUTS[name] for name in (UPDATES, "split", NONE)}
     run = SyntheticRun(two, statuses={(3, NONE): Status.FAILED})
     (gain,) = overlap_gains(compare_run(run.write(tmp_path / "one")))
-    assert tell_gain(gain, UPDATES).endswith(" as one of split/overlap=none, over the 2 rounds with both.")
+    assert format_gain(gain, UPDATES).endswith(" as one of split/overlap=none, over the 2 rounds with both.")
     apart = {(3, NONE): Status.FAILED, (4, NONE): Status.FAILED, (1, "split"): Status.FAILED, (2, "split"): Status.OOM}
     run = SyntheticRun(layouts, rounds=4, statuses=apart)
     (gain,) = overlap_gains(compare_run(run.write(tmp_path / "apart")))
-    assert tell_gain(gain, "standard").startswith("The overlap by itself: ")
-    assert tell_gain(gain, "standard").endswith(" as one of split/overlap=none, launches not paired.")
+    assert format_gain(gain, "standard").startswith("The overlap by itself: ")
+    assert format_gain(gain, "standard").endswith(" as one of split/overlap=none, launches not paired.")
     failed = {(round_, NONE): Status.FAILED for round_ in (1, 2, 3)}
     assert overlap_gains(compare_run(SyntheticRun(layouts, statuses=failed).write(tmp_path / "failed"))) == ()
 
@@ -181,7 +182,7 @@ def test_lost_rounds_are_told(tmp_path: Path) -> None:
 def test_one_round_gives_factors_without_intervals(tmp_path: Path) -> None:
     layouts = {name: LAYOUTS[name] for name in ("standard", "split", NONE)}
     (gain,) = overlap_gains(compare_run(SyntheticRun(layouts, rounds=1).write(tmp_path / "run")))
-    assert "the overlap 0.80 times (split against split/overlap=none), both" in tell_gain(gain, "standard")
+    assert "the overlap 0.80 times (split against split/overlap=none), both" in format_gain(gain, "standard")
 
 
 def test_unequal_work_of_the_two_is_a_warning(tmp_path: Path) -> None:
@@ -194,14 +195,14 @@ def test_unequal_work_of_the_two_is_a_warning(tmp_path: Path) -> None:
         " (0.800–0.800) as measured, 0.788 (0.788–0.788) per token."
     )
     assert lines == [f"{told} --ignore-eos makes work equal."]
-    assert [line for line in warnings(arms_of((tmp_path / "run", None))) if "Unequal" in line] == [told]
+    assert [line for line in caveats(arms_of((tmp_path / "run", None))) if "Unequal" in line] == [told]
 
 
 def drifts(path: Path) -> list[str]:
     """The warnings of a drift, which the run's report and a comparison of its arms tell alike."""
     found, of_arms = (
         [line for line in lines if "a drift of the machine" in line]
-        for lines in (caveats(compare_run(path)), warnings(arms_of((path, None))))
+        for lines in (caveats(compare_run(path)), caveats(arms_of((path, None))))
     )
     assert found == of_arms
     return found
@@ -236,7 +237,7 @@ def test_factors_against_the_first_are_the_ratios_of_the_run(tmp_path: Path) -> 
     against_none = [gain for gain in overlap_gains(comparison) if gain.base.name == NONE]
     assert len(against_none) == 2
     for gain in against_none:
-        for side, factor in ((gain.base, gain.split), (gain.result, gain.together)):
+        for side, factor in ((gain.base, gain.split), (gain.side, gain.together)):
             ratio = side.ratios["step_time"]
             assert ratio is not None
             assert factor is not None
@@ -261,23 +262,23 @@ def test_every_report_has_the_gains(tmp_path: Path) -> None:
     assert "verdict" not in row["overlap"]
 
 
-def arms_of(*sources: tuple[Path, str | None]) -> ArmComparison:
-    return compare_arms(read_arms([Source(None, run, placement) for run, placement in sources], ReadingOptions()))
+def arms_of(*sources: tuple[Path, str | None]) -> Comparison:
+    return compare_sides(read_sides([Source(None, run, placement) for run, placement in sources], ReadingOptions()))
 
 
 def test_arms_of_one_run_have_the_gains_of_its_report(tmp_path: Path) -> None:
     path = SyntheticRun(LAYOUTS, pace=pace).write(tmp_path / "run")
     own = [(gain.split, gain.overlap, gain.together) for gain in overlap_gains(compare_run(path))]
-    found = gains_of_runs(arms_of((path, None)))
+    found = overlap_gains(arms_of((path, None)))
     assert [(gain.split, gain.overlap, gain.together) for gain in found] == own
     assert len(own) == 3
 
 
 def test_arms_of_different_runs_have_no_gain(tmp_path: Path) -> None:
     one, other = (SyntheticRun(LAYOUTS, pace=pace).write(tmp_path / name) for name in ("one", "other"))
-    assert gains_of_runs(arms_of((one, "standard"), (one, "split"), (other, NONE))) == ()
-    (gain,) = gains_of_runs(arms_of((one, "split"), (other, "split"), (other, NONE)))
-    assert (gain.result.name, gain.base.name) == ("other/split", f"other/{NONE}")
+    assert overlap_gains(arms_of((one, "standard"), (one, "split"), (other, NONE))) == ()
+    (gain,) = overlap_gains(arms_of((one, "split"), (other, "split"), (other, NONE)))
+    assert (gain.side.name, gain.base.name) == ("other/split", f"other/{NONE}")
     assert (gain.split, gain.overlap.pairs) == (None, 3)
 
 
@@ -285,8 +286,8 @@ def test_the_report_of_arms_has_their_gains(tmp_path: Path) -> None:
     layouts = {name: LAYOUTS[name] for name in ("standard", "split", NONE)}
     run = SyntheticRun(layouts, pace=pace, tokens={"split": 1310, NONE: 1290})
     comparison = arms_of((run.write(tmp_path / "run"), None))
-    summary = summarize_arms(comparison, 2)
-    paths = write_report(comparison, summary, tmp_path / "out")
+    summary = summarize(comparison, 2)
+    paths = write_comparison(comparison, summary, tmp_path / "out")
     console = Console(file=io.StringIO(), width=1000)
     print_summary(summary, console)
     assert isinstance(console.file, io.StringIO)
@@ -303,7 +304,7 @@ def test_the_report_of_arms_has_their_gains(tmp_path: Path) -> None:
 def test_every_report_has_each_gain_of_three_overlaps(tmp_path: Path) -> None:
     path = SyntheticRun(LAYOUTS, pace=pace).write(tmp_path / "run")
     comparison = arms_of((path, None))
-    for summary in (summarize(compare_run(path)), summarize_arms(comparison, 2)):
+    for summary in (summarize(compare_run(path)), summarize(comparison, 2)):
         bases = [(row.placement, row.base, row.together is None) for row in summary.overlap_gains]
         assert bases == [("split", NONE, False), ("split", UPDATES, True), (UPDATES, NONE, False)]
         assert ("split", UPDATES, "–", "–", "0.909", "0.909–0.909", "–", "–") in gain_grid(summary).rows

@@ -175,7 +175,7 @@ def test_samplers_of_several_nodes_are_read_together(tmp_path: Path) -> None:
 
 def test_phases_of_a_pool_sum_joules_and_take_the_highest_peak(tmp_path: Path) -> None:
     run = gpu_run(rounds=2, pace=lambda *_: 1.0, device_samples={"cpu:1": {"tensor_activity": 0.75}})
-    standard, split = compare_run(run.write(tmp_path / "run")).results
+    standard, split = compare_run(run.write(tmp_path / "run")).placements
     pools = standard.phase_pools.set_index("phase")
     update = pools.loc["update_actor"]
     assert (update["pool"], update["devices"]) == ("global_pool", 2)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans
 
-from placebench.compare.across import alone as alone_in_comparison
-from placebench.compare.arms import run_arms
-from placebench.compare.breakdown import path_parts
-from placebench.compare.comparison import Comparison, compare_run
-from placebench.compare.explain.reasons import alone, headline, reasons, waiting
+from placebench.compare.comparison import Comparison, compare_run, compare_sides
+from placebench.compare.explain.breakdown import path_parts
+from placebench.compare.explain.reasons import alone, headline, reasons
+from placebench.compare.explain.waiting import waiting
+from placebench.compare.measure.sides import run_sides
 from placebench.compare.statistics.estimates import Verdict, launches_needed
 from placebench.record.folder import Status
 from placebench.report.notes import notes
@@ -37,7 +37,7 @@ def build(
 
 
 def texts(comparison: Comparison) -> tuple[str, ...]:
-    other = comparison.results[1]
+    other = comparison.sides[1]
     return (headline(comparison, other), *reasons(comparison, other))
 
 
@@ -52,7 +52,7 @@ def test_a_ratio_that_is_not_that_of_the_values_beside_it_is_explained(tmp_path:
         step_pace=lambda _, name, step: ((1.0, 1.0) + paces[name])[step - 1],
     )
     comparison = compare_run(run.write(tmp_path / "run"))
-    assert headline(comparison, comparison.results[1]) == (
+    assert headline(comparison, comparison.sides[1]) == (
         "Undecided whether b or a is faster: a step takes 1.10 times as long, 2.60 s against 2.60 s"
         " (1 launch each, so no interval; the ratio is of steps paired one by one)."
     )
@@ -163,7 +163,7 @@ def test_same_says_so_and_finds_no_reason(tmp_path: Path) -> None:
 def test_the_smallest_effect_is_told_as_it_was_given(tmp_path: Path) -> None:
     path = SyntheticRun(layouts={"a": SPLIT, "b": SPLIT}, pace=evenly).write(tmp_path / "run")
     comparison = compare_run(path, 0.005)
-    assert headline(comparison, comparison.results[1]).startswith("b and a are the same within 0.5 %: ")
+    assert headline(comparison, comparison.sides[1]).startswith("b and a are the same within 0.5 %: ")
     lines = notes(summarize(comparison), None)
     assert [line for line in lines if "lies beyond 0.5 %, same when it lies within 0.5 %" in line]
 
@@ -205,7 +205,7 @@ def test_a_phase_is_named_where_the_rounds_agree_on_its_sign(tmp_path: Path) -> 
     path = SyntheticRun({"standard": STANDARD, "split": SPLIT}, pace=evenly).write(tmp_path / "run")
     vary_gen(path, (-0.275, -0.2, -0.125))
     comparison = compare_run(path, 0.1)
-    gen = comparison.results[1].ratios["phase/gen"]
+    gen = comparison.sides[1].ratios["phase/gen"]
     assert gen is not None
     assert gen.verdict is Verdict.UNDECIDED
     why = texts(comparison)[1]
@@ -282,7 +282,7 @@ def test_waiting_for_a_slower_device_of_the_own_pool(tmp_path: Path) -> None:
             )
         )
     comparison = compare_run(path)
-    assert waiting(comparison.run, comparison.first) == (
+    assert waiting(comparison.placements[0]) == (
         "In standard, the 2 devices of global_pool wait, on average, 0.29 s of the 1.30 s step (22 %):"
         " 0.25 s for other devices of the pool and 0.030 s while no phase runs."
     )
@@ -290,14 +290,14 @@ def test_waiting_for_a_slower_device_of_the_own_pool(tmp_path: Path) -> None:
 
 def test_a_placement_alone_has_a_step_time_and_no_verdict(tmp_path: Path) -> None:
     comparison = build(tmp_path, {"standard": STANDARD})
-    assert alone(comparison.first) == "standard: a step takes 1.30 s (95 % interval 1.300–1.300 s, 3 launches)."
+    assert alone(comparison) == "standard: a step takes 1.30 s (95 % interval 1.300–1.300 s, 3 launches)."
 
 
 def test_the_interval_of_a_step_time_is_in_seconds_however_long_the_step(tmp_path: Path) -> None:
     comparison = build(tmp_path, {"standard": STANDARD}, lambda round_, _: 76 * (1 + 0.02 * (round_ - 2)))
     expected = "standard: a step takes 98.8 s (95 % interval 94.0–104 s, 3 launches)."
-    assert alone(comparison.first) == expected
-    assert alone_in_comparison(run_arms(tmp_path / "run", "standard")[0]) == expected
+    assert alone(comparison) == expected
+    assert alone(compare_sides(run_sides(tmp_path / "run", "standard"))) == expected
 
 
 @pytest.mark.parametrize("kept", [None, "", '"step": 2,'])
@@ -327,7 +327,7 @@ def test_a_launch_without_measured_spans_has_no_step_time_and_does_not_count_as_
 def reasons_of(path: Path) -> tuple[tuple[str, ...], list[float]]:
     """The reasons of a run's second placement, and what the parts of its path take."""
     comparison = compare_run(path)
-    other = comparison.results[1]
+    other = comparison.sides[1]
     return reasons(comparison, other), [part.on_path for part in path_parts(other)]
 
 
@@ -350,7 +350,7 @@ def test_what_is_undecided_says_how_many_launches_would_decide(tmp_path: Path) -
         pace=lambda round_, name: math.exp(0.04 + 0.02 * (round_ - 2)) if name == "copy" else 1.0,
     )
     comparison = compare_run(run.write(tmp_path / "run"))
-    step = comparison.results[1].ratios["step_time"]
+    step = comparison.sides[1].ratios["step_time"]
     assert step is not None
     assert step.needed == launches_needed(0.04, 0.02, math.log(1.02))
-    assert f"3 launches each; about {step.needed} each would decide)." in headline(comparison, comparison.results[1])
+    assert f"3 launches each; about {step.needed} each would decide)." in headline(comparison, comparison.sides[1])

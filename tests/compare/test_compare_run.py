@@ -8,12 +8,10 @@ import pytest
 from scipy.stats import false_discovery_control, ttest_1samp
 from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans, read_json
 
-from placebench.compare.across import compare_arms
-from placebench.compare.across import headline as across_headline
-from placebench.compare.arms import run_arms
-from placebench.compare.comparison import compare_run
+from placebench.compare.comparison import compare_run, compare_sides
 from placebench.compare.explain.caveats import caveats, load_meaning
 from placebench.compare.explain.reasons import headline
+from placebench.compare.measure.sides import run_sides
 from placebench.compare.read.run_reading import load_run
 from placebench.errors import UsageError
 from placebench.record.folder import Status, append_jsonl, read_jsonl
@@ -242,14 +240,14 @@ def test_steps_that_are_missing_are_told(tmp_path: Path) -> None:
 
 def test_plain_nvml_load_comes_with_its_warning(tmp_path: Path) -> None:
     comparison = compare_run(SyntheticRun(source="nvml").write(tmp_path / "run"))
-    assert "any kernel ran" in load_meaning(comparison)
+    assert "any kernel ran" in load_meaning(comparison.placements[0])
     assert caveats(comparison) == ("Device load is NVML's: a device that spins in a waiting kernel reads 100 %.",)
 
 
 def test_the_load_of_gpus_is_never_that_of_cores(tmp_path: Path) -> None:
     unfinished = {(1, name): Status.RUNNING for name in ("standard", "split")}
     path = SyntheticRun(source="nvml", rounds=1, statuses=unfinished).write(tmp_path / "run")
-    assert "any kernel ran" in load_meaning(compare_run(path))
+    assert "any kernel ran" in load_meaning(compare_run(path).placements[0])
 
 
 def test_steps_are_numbered_on_behind_a_checkpoint(tmp_path: Path) -> None:
@@ -272,7 +270,7 @@ def test_headlines_of_several_placements_and_phases_of_one_are_families(tmp_path
         rounds=4,
         pace=lambda round_, name: math.exp(paces[name] + (noise[round_ - 1] if name != "standard" else 0.0)),
     )
-    results = compare_run(run.write(tmp_path / "run")).results
+    results = compare_run(run.write(tmp_path / "run")).sides
     alone = {}
     for result in results[1:]:
         logs = paces[result.name] + np.array(noise)
@@ -298,12 +296,12 @@ def test_a_headline_that_only_the_number_of_placements_leaves_undecided_says_so(
     )
     path = run.write(tmp_path / "run")
     comparison = compare_run(path)
-    near = comparison.results[1]
+    near = comparison.sides[1]
     told = headline(comparison, near)
     assert told.startswith("Undecided whether near or standard is faster: a step takes 1.08 times as long")
     assert told.endswith("3 launches each; undecided when corrected for 4 comparisons).")
-    pair = compare_arms([*run_arms(path, "standard"), *run_arms(path, "near")])
-    assert across_headline(pair, pair.arms[1]).startswith("near is slower than standard")
+    pair = compare_sides([*run_sides(path, "standard"), *run_sides(path, "near")])
+    assert headline(pair, pair.sides[1]).startswith("near is slower than standard")
     summary = summarize(comparison)
     ratio = summary.placements[1].quantities[0].ratio
     assert ratio is not None
@@ -331,6 +329,6 @@ def test_what_ran_side_by_side_has_one_length_whatever_steps_take(tmp_path: Path
             span["end_mono"] -= 0.1
 
     edit_spans(path, "split", lag)
-    split = compare_run(path).results[1]
+    split = compare_run(path).sides[1]
     assert split.value("overlap/ref+values") == pytest.approx(split.value("beside/values+ref"), abs=1e-6)
     assert split.value("overlap/old_log_prob+values") == pytest.approx(split.value("beside/values+old_log_prob"))

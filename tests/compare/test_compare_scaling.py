@@ -10,7 +10,7 @@ from synthetic_run import STANDARD, Layout, SyntheticRun, read_json
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
-from placebench.compare.scaling import measure_scaling
+from placebench.compare.explain.scaling import measure_scaling
 from placebench.record.folder import Status
 from placebench.report.build import build_report, show
 
@@ -42,7 +42,7 @@ RUN = SyntheticRun(
 def test_speed_up_and_efficiency_by_hand(tmp_path: Path) -> None:
     comparison = compare_run(RUN.write(tmp_path / "run"))
     strong, weak = measure_scaling(comparison)
-    assert [(found.result.name, found.base.name, found.kind) for found in (strong, weak)] == [
+    assert [(found.side.name, found.base.name, found.kind) for found in (strong, weak)] == [
         ("ddp:2", "ddp:1", "strong"),
         ("ddp:2/scaling=weak", "ddp:1", "weak"),
     ]
@@ -66,7 +66,7 @@ def test_the_speed_up_is_the_ratio_of_the_run(tmp_path: Path) -> None:
     layouts = {"ddp:1": replicas(1, 1.0), "ddp:2": replicas(2, 0.55), "ddp:2/scaling=weak": replicas(2, 1.25, "weak")}
     run = SyntheticRun(layouts, steps=11, step_pace=pace, tokens={"ddp:2/scaling=weak": 2600})
     comparison = compare_run(run.write(tmp_path / "run"))
-    for result, found in zip(comparison.results[1:], measure_scaling(comparison), strict=True):
+    for result, found in zip(comparison.sides[1:], measure_scaling(comparison), strict=True):
         for key, ratio in (("tokens_per_s", found.speedup), ("tokens_per_s_per_device", found.efficiency)):
             own = result.ratios[key]
             assert own is not None

@@ -13,6 +13,7 @@ from placebench.compare.comparison import compare_run
 from placebench.compare.measure.steps import cut_step, measure_step
 from placebench.compare.read.launches import launch_times
 from placebench.compare.read.run import KERNEL_TIMES
+from placebench.compare.read.run_reading import load_run
 from placebench.spec.bound import RunPlacement
 
 
@@ -21,7 +22,8 @@ def as_frame(spans: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def as_placement(layout: Layout) -> RunPlacement:
-    return run_placement("any", layout.pools, layout.roles, "all")
+    generates = layout.roles.get("rollout", next(iter(layout.pools)))
+    return run_placement("any", layout.pools, {"rollout": generates, "actor": generates, **layout.roles}, "all")
 
 
 def measure(layout: Layout, extra: list[dict[str, Any]] | None = None) -> dict[str, float]:
@@ -114,7 +116,7 @@ def test_a_step_has_the_work_done_in_its_time_for_other_steps_too(tmp_path: Path
 
     edit_spans(path, "split", ahead)
     comparison = compare_run(path)
-    steps = comparison.results[1].steps
+    steps = comparison.sides[1].steps
     assert steps["overlap/gen+update_actor"].tolist() == pytest.approx([0.40, 0.40])
 
 
@@ -171,7 +173,7 @@ def test_any_step_adds_up(work: list[tuple[str, str, list[int]]]) -> None:
 
 def test_launches_count_with_the_median_after_the_warm_up(tmp_path: Path) -> None:
     comparison = compare_run(SyntheticRun(steps=7, pace=lambda round_, _: float(round_)).write(tmp_path / "run"))
-    standard, split = comparison.results
+    standard, split = comparison.sides
     assert standard.launch_values["step_time"].to_dict() == pytest.approx({1: 1.30, 2: 2.60, 3: 3.90})
     assert standard.value("step_time") == pytest.approx(1.30 * 6 ** (1 / 3))
     assert standard.launch_values["tokens_per_s"][2] == pytest.approx(1300 / 2.60)
@@ -203,7 +205,7 @@ TRACED = {"phase": "gen", "device": "cpu:0", **dict.fromkeys(KERNEL_TIMES, 0.1)}
 @pytest.mark.parametrize(("kernels", "trace_s"), [((), 0.0), ((TRACED,), 4.0)])
 def test_the_time_of_a_launch_is_divided(tmp_path: Path, kernels: Sequence[Mapping[str, Any]], trace_s: float) -> None:
     synthetic = SyntheticRun(rounds=1, pace=lambda *_: 1.0, kernels=kernels)
-    run = compare_run(synthetic.write(tmp_path / "run")).run
+    run = load_run(synthetic.write(tmp_path / "run"))
     times = launch_times(run.launches[0])
     expected = (3.0, (2 * 2 + 4) * 1.30, trace_s, 0.5)
     assert (times.startup_s, times.steps_s, times.trace_s, times.stop_s) == pytest.approx(expected)

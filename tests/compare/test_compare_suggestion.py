@@ -12,8 +12,8 @@ from rich.console import Console
 from synthetic_run import GIB, Layout, SyntheticRun
 
 from placebench.compare.comparison import compare_run
+from placebench.compare.explain.phase_times import forecaster
 from placebench.compare.explain.suggestion import NOTHING_LEFT, Suggestion, suggest
-from placebench.compare.measure.phase_times import forecaster
 from placebench.predict.forecast import PhaseTimes, walk
 from placebench.record.folder import Status
 from placebench.report.build import build_report, show
@@ -182,7 +182,7 @@ def test_a_workload_of_another_version_is_said_to_be_unknown(tmp_path: Path) -> 
 def test_the_forecast_walks_the_graph_as_the_controller_does(tmp_path: Path) -> None:
     layouts = {"standard": layout("standard"), "split": layout("split")}
     known = forecaster(
-        compare_run(SyntheticRun(layouts, rounds=1, pace=lambda *_: 1.0).write(tmp_path / "run")).results
+        compare_run(SyntheticRun(layouts, rounds=1, pace=lambda *_: 1.0).write(tmp_path / "run")).placements
     )
     assert known is not None
     for word in ("split:3+1", "split:1+3", "split:3+1/overlap=none", "split:3+1/overlap=updates"):
@@ -194,7 +194,7 @@ def test_the_forecast_walks_the_graph_as_the_controller_does(tmp_path: Path) -> 
 def test_engines_that_run_ahead_are_bound_by_the_slower_side(tmp_path: Path) -> None:
     layouts = {"standard": layout("standard"), "split": layout("split")}
     known = forecaster(
-        compare_run(SyntheticRun(layouts, rounds=1, pace=lambda *_: 1.0).write(tmp_path / "run")).results
+        compare_run(SyntheticRun(layouts, rounds=1, pace=lambda *_: 1.0).write(tmp_path / "run")).placements
     )
     assert known is not None
     # Engines: 0.8 + 0.4 / 2. Learners: 0.15 + 0.15 + 0.06 + 0.01 + 0.25 + 0.9, one after the other in one pool.

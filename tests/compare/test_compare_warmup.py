@@ -72,7 +72,7 @@ def test_a_longer_warmup_is_left_out_of_its_launch_and_shown(tmp_path: Path) -> 
 def test_validation_is_no_part_of_the_step(tmp_path: Path) -> None:
     plain = compare_run(SyntheticRun(rounds=1).write(tmp_path / "plain"))
     validating = compare_run(SyntheticRun(rounds=1, testing_s=0.8).write(tmp_path / "validating"))
-    for before, now in zip(plain.results, validating.results, strict=True):
+    for before, now in zip(plain.placements, validating.placements, strict=True):
         assert now.steps.columns.tolist() == before.steps.columns.tolist()
         pd.testing.assert_frame_equal(now.steps, before.steps, rtol=1e-9)
         seconds = now.samples.set_index(["device", "phase"])["span_s"]

@@ -81,7 +81,7 @@ def test_a_verdict_on_unequal_work_needs_both_figures(tmp_path: Path) -> None:
         step_tokens=lambda round_, name, step: 1.25 if name == "copy" else 1.0,
     )
     comparison = compare_run(run.write(tmp_path / "run"))
-    copy = comparison.results[1]
+    copy = comparison.sides[1]
     step = copy.ratios["step_time"]
     assert step is not None
     assert copy.work is not None

@@ -7,7 +7,7 @@ import pytest
 from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
 
 from placebench.compare.explain.suggestion import NOTHING_LEFT
-from placebench.compare.measure.metrics import placement_metrics
+from placebench.compare.metrics import placement_metrics
 from placebench.report.build import build_report
 
 PAGE = " ".join((Path(__file__).parents[2] / "docs" / "report.md").read_text().split())

@@ -13,7 +13,7 @@ from synthetic_run import STANDARD
 
 from placebench.errors import BaselineError, LaunchError, RegressionError
 from placebench.gate.baseline import Baseline, MeasuredPlacement, load_baseline, save_baseline
-from placebench.gate.checking import Check, Outcome, check, describe, unequal_work
+from placebench.gate.checking import BaselineCheck, Outcome, check, describe, unequal_work
 from placebench.gate.output import verdict
 
 
@@ -24,7 +24,7 @@ def measured(*steps: float, name: str = "standard", **changes: Any) -> Baseline:
     return Baseline(placebench="0", run="r", measured="now", placements={name: placement}, **{**content, **changes})
 
 
-def outcome(before: Baseline, now: Baseline, **options: object) -> Check:
+def outcome(before: Baseline, now: Baseline, **options: object) -> BaselineCheck:
     return check(now, before, **{"max_regression": 0.05, **options})  # type: ignore[arg-type]
 
 
@@ -260,6 +260,6 @@ def test_a_baseline_file_is_the_run_that_it_was_saved_from(tmp_path: Path) -> No
     saved = save_baseline(run(tmp_path / "run"), tmp_path / "new" / "baseline.json")
     assert load_baseline(tmp_path / "new" / "baseline.json") == saved == load_baseline(tmp_path / "run")
     assert list(saved.placements) == ["standard", "split"]
-    assert saved.placements["split"].values("step_time") == pytest.approx(
+    assert saved.placements["split"].side("split").by_round("step_time") == pytest.approx(
         {number: 1.83 * NOISE[number % 3] for number in (1, 2, 3)}
     )

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import atheris  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-with atheris.instrument_imports(include=["placebench.logs", "placebench.compare.log_arms"]):
-    from placebench.compare.log_arms import arm_of_logs
+with atheris.instrument_imports(include=["placebench.logs", "placebench.compare.measure.log_sides"]):
+    from placebench.compare.measure.log_sides import side_of_logs
     from placebench.logs.registry import FORMATS
     from placebench.logs.run import read_run
 
@@ -40,7 +40,7 @@ def read_one(data: bytes) -> None:
         run = read_run([path], log_format=log_format, devices=2, learner_ranks=2)
         assert not run.frame.duplicated(["step", "metric"]).any()
         assert run.frame["step"].is_monotonic_increasing
-        arm = arm_of_logs([run], devices=2, warmup_steps=0)
+        arm = side_of_logs([run], devices=2, warmup_steps=0)
         assert len(arm.launch_values) == 1
 
 

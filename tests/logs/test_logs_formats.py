@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_reading import SHARED_FOLDER, flags, metrics, phases, sample, write
 
-from placebench.compare.log_arms import arm_of_logs
+from placebench.compare.measure.log_sides import side_of_logs
 from placebench.errors import UsageError
 from placebench.logs import source as log_source
 from placebench.logs.read import read_log, scan_log
@@ -251,7 +251,7 @@ def test_nemo_rl_validation_is_no_part_of_a_steps_work(tmp_path: Path, written: 
                 content += log_samples.event(step, {"timing/validation/total_validation_time": spent})
     run = read_run([write(tmp_path, content)])
     assert phases(run, 4)["testing"] == (200.0, Kind.PHASE)
-    shown = arm_of_logs([run]).launch_values.loc[1]
+    shown = side_of_logs([run]).launch_values.loc[1]
     assert shown["step_time"] < 30
     assert shown["part/testing"] == 200.0
 

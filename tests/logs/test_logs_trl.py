@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from log_reading import SHARED_FOLDER, flags, phases, sample, write
 
-from placebench.compare.log_arms import arm_of_logs
+from placebench.compare.measure.log_sides import side_of_logs
 from placebench.logs.facts import logged_facts
 from placebench.logs.read import scan_log
 from placebench.logs.run import read_run
@@ -145,7 +145,7 @@ def test_trl_that_does_not_say_how_many_steps_a_line_stands_for(tmp_path: Path) 
 def test_trl_tokens_in_four_digits_are_those_of_the_whole_span(tmp_path: Path, tokens: float, steps: int) -> None:
     rows = trl_rows(0, steps, 1, steps=steps, tokens=tokens)
     run = read_run([write(tmp_path, trl_console(rows, steps, runtime=4.2 * steps))])
-    shown = arm_of_logs([run]).launch_values.loc[1, "tokens_per_s"]
+    shown = side_of_logs([run]).launch_values.loc[1, "tokens_per_s"]
     assert shown == pytest.approx(tokens / 4, rel=2e-3)
     assert logged_facts(run)["tokens a step"] == pytest.approx(tokens, rel=2e-3)
 

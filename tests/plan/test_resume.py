@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from launching import assert_nothing_left, job, plan, run, statuses
 
-from placebench.compare.statistics.precision import headline_width
+from placebench.compare.measure.precision import headline_width
 from placebench.errors import UsageError
 from placebench.host.ownership import own_run
 from placebench.plan.request import RunRequest

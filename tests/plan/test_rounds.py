@@ -11,7 +11,7 @@ from launching import assert_nothing_left, plan, run
 from synthetic_run import STANDARD, SyntheticRun
 
 from placebench.compare.comparison import compare_run
-from placebench.compare.statistics.precision import headline_width
+from placebench.compare.measure.precision import headline_width
 from placebench.errors import UsageError
 from placebench.plan.plan import make_plan
 from placebench.plan.request import RunRequest
@@ -168,7 +168,7 @@ def test_the_width_is_the_one_that_the_report_gives(tmp_path: Path, spread: floa
         step_pace=lambda *step: tokens(*step) ** 0.8,
     )
     path = run_.write(tmp_path / "run")
-    other = compare_run(path).results[1]
+    other = compare_run(path).sides[1]
     assert (other.work is not None) == (spread > 0)
     ratios = [other.ratios[key] for key in ("step_time", "tokens_per_s")]
     widths = [ratio.high / ratio.low - 1 for ratio in ratios if ratio]

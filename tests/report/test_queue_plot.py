@@ -12,13 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 from synthetic_run import SPLIT, STANDARD, SyntheticRun
 
-from placebench.compare.across import compare_arms
-from placebench.compare.comparison import compare_run
-from placebench.compare.explain.reasons import Side
-from placebench.compare.sources import ReadingOptions, Source, read_arms
-from placebench.report.across import summarize_arms, write_report
-from placebench.report.build import build_report
+from placebench.compare.comparison import compare_run, compare_sides
+from placebench.compare.measure.sides import read_sides
+from placebench.compare.read.sources import ReadingOptions, Source
+from placebench.report.build import build_report, write_comparison
 from placebench.report.queue_plot import MEAN, MOST, TITLE, queue_over_steps
+from placebench.report.summary import summarize
 
 APART = "learners:1+engines:1"
 AHEAD = "learners:1+engines:1/staleness=2"
@@ -38,13 +37,8 @@ def write(folder: Path, rounds: int = 2, steps: int = 4) -> Path:
     return path
 
 
-def sides(path: Path) -> list[Side]:
-    comparison = compare_run(path)
-    return [(comparison.run, result) for result in comparison.results]
-
-
 def drawn(path: Path) -> Figure:
-    figure = queue_over_steps(sides(path))
+    figure = queue_over_steps(compare_run(path))
     assert figure is not None
     return figure
 
@@ -93,7 +87,7 @@ def test_a_single_step_is_drawn(tmp_path: Path) -> None:
 
 
 def test_without_engines_apart_there_is_no_figure(tmp_path: Path) -> None:
-    assert queue_over_steps(sides(SyntheticRun().write(tmp_path / "run"))) is None
+    assert queue_over_steps(compare_run(SyntheticRun().write(tmp_path / "run"))) is None
 
 
 @pytest.mark.parametrize("workload", [{"model": "tiny"}, {"model": "tiny", "batch": {}}])
@@ -115,7 +109,7 @@ def test_the_report_has_the_figure(tmp_path: Path) -> None:
 def test_the_report_of_arms_has_the_figure(tmp_path: Path) -> None:
     run = write(tmp_path, rounds=1)
     for name, has_figure in ((AHEAD, True), ("standard", False)):
-        comparison = compare_arms(read_arms([Source(None, run, name)], ReadingOptions()))
-        paths = write_report(comparison, summarize_arms(comparison, 1), tmp_path / name.replace("/", "-"))
+        comparison = compare_sides(read_sides([Source(None, run, name)], ReadingOptions()))
+        paths = write_comparison(comparison, summarize(comparison, 1), tmp_path / name.replace("/", "-"))
         assert ("queue.svg" in {file.name for file in paths.plots}) is has_figure
         assert (f"<h2>{TITLE}</h2>" in paths.html.read_text()) is has_figure

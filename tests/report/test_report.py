@@ -11,15 +11,15 @@ from rich.console import Console
 from showing import printed, read_summary
 from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
 
-from placebench.compare.across import compare_arms
-from placebench.compare.comparison import compare_run
-from placebench.compare.sources import ReadingOptions, Source, read_arms
+from placebench.compare.comparison import compare_run, compare_sides
+from placebench.compare.measure.sides import read_sides
+from placebench.compare.read.sources import ReadingOptions, Source
 from placebench.errors import UsageError
 from placebench.record.folder import Status
-from placebench.report.across import summarize_arms
 from placebench.report.build import build_report, show
 from placebench.report.plots import ratios
 from placebench.report.schema import Summary
+from placebench.report.summary import summarize
 
 ALL_FAILED = {(round_, name): Status.FAILED for round_ in (1, 2, 3) for name in ("standard", "split")}
 HALF_FINISHED = {(2, "split"): Status.OOM, (3, "standard"): Status.RUNNING, (3, "split"): Status.PLANNED}
@@ -227,7 +227,7 @@ def test_which_side_is_slower_is_told_of_the_first_placement_too(tmp_path: Path)
         assert told.count(sentence) == 1
         assert built.markdown.read_text().count(sentence) == 1
         assert built.html.read_text().count(sentence) == 1
-    compared = summarize_arms(compare_arms(read_arms([Source(None, run=path)], ReadingOptions())), 2).placements
+    compared = summarize(compare_sides(read_sides([Source(None, run=path)], ReadingOptions())), 2).placements
     assert [f"In {one.name}, learners wait 0.500 s" in one.reasons[-1] for one in compared] == [True, True]
 
 
@@ -344,7 +344,7 @@ import sys
 from pathlib import Path
 from rich.console import Console
 from placebench.report.build import build_report, show
-from placebench.report.across import summarize_arms
+from placebench.report.summary import summarize
 build_report(Path({str(path)!r}))
 show(Path({str(path)!r}), Console())
 heavy = ("torch", "ray", "transformers", "vllm", "pynvml", "matplotlib.pyplot", "scipy.stats", "scipy.optimize")

@@ -8,8 +8,8 @@ import pytest
 from showing import read_summary
 from synthetic_run import STANDARD, SyntheticRun, gpu_run
 
-from placebench.compare.arms import run_arms
 from placebench.compare.comparison import compare_run
+from placebench.compare.measure.sides import run_sides
 from placebench.record.folder import Status
 from placebench.report.build import build_report
 from placebench.report.notes import notes
@@ -111,6 +111,6 @@ def test_the_host_is_told_for_people(tmp_path: Path) -> None:
     ):
         assert row in markdown
     assert "gpu_" not in markdown.partition("## Host, software and workload")[2].partition("workload ")[0]
-    arms = run_arms(path)
-    assert arms[0].facts["host gpu:1"] == "does not answer (GPU is lost)"
-    assert "host gpu_links" not in arms[0].facts
+    arms = run_sides(path)
+    assert arms[0].background.facts["host gpu:1"] == "does not answer (GPU is lost)"
+    assert "host gpu_links" not in arms[0].background.facts

@@ -177,7 +177,7 @@ def test_a_mean_begins_where_its_stretch_does_and_a_reading_stands_at_its_moment
                 line |= {"sm_activity": activity, "clock_sm_mhz": tick, "power_w": float(tick)}
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     comparison = compare_run(path)
-    assert comparison.load_signal == "sm_activity"
+    assert comparison.placements[0].load_signal == "sm_activity"
     assert write_trace(comparison, tmp_path / "trace.json.gz")
     events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
     ticks = {
@@ -265,7 +265,7 @@ def test_counters_of_gpm_stand_where_what_they_tell_has_been(tmp_path: Path) -> 
             line["sm_activity"] = float(covered(told, union(busy))[0]) / 0.2
     trial.device_samples.write_text("".join(json.dumps(line) + "\n" for line in lines))
     comparison = compare_run(folder)
-    assert comparison.first.samples["lag_s"].to_numpy() == pytest.approx(0.1)
+    assert comparison.placements[0].samples["lag_s"].to_numpy() == pytest.approx(0.1)
     path = tmp_path / "trace.json.gz"
     write_trace(comparison, path)
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]

@@ -13,7 +13,7 @@ from clusters import RayNodes, network, no_namespaces, ray_nodes
 from launching import running, wait_for
 from test_cluster import command, in_step, lines, run
 
-from placebench.compare.statistics.precision import headline_width
+from placebench.compare.measure.precision import headline_width
 from placebench.plan.plan import make_plan
 from placebench.plan.request import RunRequest
 from placebench.record.folder import RunFolder, Status, Trial, read_jsonl

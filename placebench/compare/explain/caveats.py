@@ -3,22 +3,27 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from placebench.compare.comparison import GPM_LOAD, Comparison, PlacementResult
+from placebench.compare.comparability import fact_text, has_other_lengths, has_other_work, has_unknown_work
+from placebench.compare.comparison import Comparison
 from placebench.compare.explain.gains import OverlapGain, overlap_gains
 from placebench.compare.explain.hardware import hardware_warnings
-from placebench.compare.measure.metrics import LOAD, STEP_TIME
+from placebench.compare.measure.placements import GPM_LOAD, RunSide
+from placebench.compare.metrics import LOAD, STEP_TIME, UNATTRIBUTED, phase_metric
 from placebench.compare.read.run import Launch, Run, is_whole_step
+from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Ratio
 from placebench.compare.statistics.work import UnequalWork
+from placebench.logs.timing import STEP, phase_order
 from placebench.record.folder import Status
-from placebench.spec.placement import Scaling
-from placebench.spec.text import factor, number, plural
+from placebench.spec.text import factor, listing, number, plural
 
+ADVICE = " --ignore-eos makes work equal."
 MISSED_TICKS = 0.01
 # Metrics that are numbers as long as training works, in the order in which one spoils the next.
 LEARNING = (r"^critic/score/mean$", r"^critic/rewards/mean$", r"_loss$", r"/grad_norm$")
@@ -33,32 +38,55 @@ _NOT_DONE = {
 
 def caveats(comparison: Comparison) -> tuple[str, ...]:
     """Warnings in order of weight, one line each; none when there is nothing to say."""
-    return (
-        *(_missing(launch) for launch in comparison.run.missing),
-        *(line for result in comparison.results for launch in result.launches for line in _not_finite(launch)),
-        *_few_launches(comparison),
-        *_pairing(comparison),
-        *_unequal_work(comparison),
-        *gain_caveats(comparison.run, overlap_gains(comparison), " --ignore-eos makes work equal."),
-        *_unequal_devices(comparison),
-        *(line for result in comparison.results for launch in result.launches for line in _launch(comparison, launch)),
-        *_load(comparison),
-        *hardware_warnings(comparison),
-    )
+    if comparison.run:
+        return tuple(_of_run(comparison, comparison.run))
+    return tuple(dict.fromkeys(_of_chosen_sides(comparison)))
 
 
-def load_meaning(comparison: Comparison) -> str:
-    """What 'device load' is in this run."""
-    if comparison.load_signal == GPM_LOAD:
+def _of_run(comparison: Comparison, run: Run) -> Iterator[str]:
+    """What to mind of a run's placements, or of those of them that are there."""
+    first, *others = placements = comparison.placements
+    names = {side.placement.name for side in placements}
+    launches = [launch for side in placements for launch in side.launches]
+    yield from (_missing(launch) for launch in run.missing if launch.placement in names)
+    yield from (line for launch in launches for line in _not_finite(launch))
+    yield from _few_launches(comparison)
+    yield from (line for other in others for line in _pairing(first, other))
+    yield from (line for other in others for line in _weak_scaling(first, other) or _unequal_work(first, other, ADVICE))
+    yield from _gains(overlap_gains(comparison), ADVICE)
+    yield from (line for other in others for line in _unequal_pools(first, other))
+    yield from (line for launch in launches for line in _launch(run, launch))
+    yield from _load(placements)
+    yield from hardware_warnings(comparison)
+
+
+def _of_chosen_sides(comparison: Comparison) -> Iterator[str]:
+    """What to mind of placements of any runs and of logs."""
+    first = comparison.first
+    yield from (f"Compared by force: {doubt}." for doubt in comparison.doubts)
+    yield from list(_few_launches(comparison)) or _not_interleaved(comparison)
+    for other in comparison.others:
+        yield from _pairing(first, other)
+        yield from list(_unequal_work(first, other)) or _other_work(first, other)
+        counts = [side.background.facts.get("devices") for side in (other, first)]
+        if None not in counts and counts[0] != counts[1]:
+            yield f"{other.name} has {counts[0]} devices, {first.name} {counts[1]}: compare tokens/s/device."
+    yield from _gains(overlap_gains(comparison))
+    yield from (line for side in comparison.sides for line in _overlaps(side))
+    for side in comparison.sides:
+        yield from side.background.flags
+        if isinstance(side, RunSide):
+            as_in_run = replace(side, name=side.placement.name)
+            yield from caveats(Comparison((as_in_run,), comparison.min_effect, side.run))
+
+
+def load_meaning(side: RunSide) -> str:
+    """What 'device load' is in a placement's run."""
+    if side.load_signal == GPM_LOAD:
         return "share of the SMs with work (GPM)"
-    if any(device.kind == "gpu" for device in comparison.run.devices.values()):
+    if any(device.kind == "gpu" for device in side.run.devices.values()):
         return "share of time in which any kernel ran (NVML), kernels that only wait included"
     return "busy share of the device's cores"
-
-
-def _samples_gpus(comparison: Comparison) -> bool:
-    """Whether any launch was sampled by NVML."""
-    return any(launch.sampling.source == "nvml" for result in comparison.results for launch in result.launches)
 
 
 def _missing(launch: Launch) -> str:
@@ -88,38 +116,43 @@ def _not_finite(launch: Launch) -> Iterator[str]:
 
 
 def _few_launches(comparison: Comparison) -> Iterator[str]:
-    launches = [len(result.launches) for result in comparison.results]
-    if len(launches) > 1 and min(launches) == 1:
+    if not comparison.others or min(side.launch_count for side in comparison.sides) != 1:
+        return
+    what, advice = "an arm", "give several logs an arm."
+    if comparison.run:
         planned = Counter(launch.placement for launch in comparison.run.launches)
+        what = "a placement"
         advice = "use --rounds 3 or more." if min(planned.values()) == 1 else "--resume runs what is missing."
-        yield f"With 1 launch of a placement there is no interval and no verdict: {advice}"
+    yield f"With 1 launch of {what} there is no interval and no verdict: {advice}"
 
 
-def _pairing(comparison: Comparison) -> Iterator[str]:
-    for other in comparison.results[1:]:
-        yield from pairing_caveats(comparison.run, comparison.first, other)
+def _not_interleaved(comparison: Comparison) -> Iterator[str]:
+    first = comparison.first
+    if apart := [other.name for other in comparison.others if not first.shares_rounds(other)]:
+        whose = f"of {listing(apart)} were not interleaved with those of {first.name}"
+        yield f"The launches {whose}: a drift of the machine between them shows as a difference."
 
 
-def pairing_caveats(run: Run, first: PlacementResult, other: PlacementResult) -> Iterator[str]:
+def _pairing(first: Side, other: Side) -> Iterator[str]:
     """What rounds that one of two placements of a run has lost mean for the comparison."""
     step = other.ratios.get(STEP_TIME.key)
-    if step is None:
+    if step is None or not isinstance(first, RunSide) or not isinstance(other, RunSide):
         return
-    if 0 < step.pairs < max(step.launches):
-        yield (
-            f"{other.name} against {first.name}: ratios, critical paths and reason are over the"
-            f" {plural(step.pairs, 'round')} with both, all other values over all launches of each."
-        )
-    yield from _drift(run, first, other, step)
+    if first.shares_rounds(other):
+        if 0 < step.pairs < max(step.launches):
+            yield (
+                f"{other.name} against {first.name}: ratios, critical paths and reason are over the"
+                f" {plural(step.pairs, 'round')} with both, all other values over all launches of each."
+            )
+        yield from _drift(first, other, step)
 
 
-def _drift(run: Run, first: PlacementResult, other: PlacementResult, step: Ratio, whose: str = "both") -> Iterator[str]:
+def _drift(first: RunSide, other: RunSide, step: Ratio, whose: str = "both") -> Iterator[str]:
     """That lost rounds let a drift of the machine into the ratio of two step times.
 
     Args:
-        run: the run.
         first: one placement.
-        other: the other.
+        other: another of its run.
         step: the ratio, over the rounds that both have.
         whose: launches, in words, that each of these rounds has.
     """
@@ -133,9 +166,8 @@ def _drift(run: Run, first: PlacementResult, other: PlacementResult, step: Ratio
             " the machine between them shows as a difference. --resume runs what is missing."
         )
         return
-    order = dict(enumerate(run.record.order, start=1))
-    # An arm may bear another name than its placement has in the run.
-    names = {side.launches[0].placement: side.name for side in (first, other)}
+    order = dict(enumerate(first.run.record.order, start=1))
+    names = {side.placement.name: side.name for side in (first, other)}
     went_first = {min(names, key=order[number].index) for number in rounds if number in order}
     if len(rounds) > 1 and len(went_first) == 1:
         earlier = names.pop(went_first.pop())
@@ -146,44 +178,67 @@ def _drift(run: Run, first: PlacementResult, other: PlacementResult, step: Ratio
         )
 
 
-def _unequal_work(comparison: Comparison) -> Iterator[str]:
-    first = comparison.first
-    for other in comparison.results[1:]:
-        if Scaling.WEAK in (first.placement.scaling, other.placement.scaling):
-            yield (
-                f"Weak scaling: a step of {other.name} is {number(_tokens(other))} tokens, one of {first.name}"
-                f" {number(_tokens(first))}; compare tokens/s, not the time of a step."
-            )
-            continue
-        step = other.ratios.get(STEP_TIME.key)
-        if other.work is None or step is None:
-            continue
-        yield f"{_tokens_of_both(first, other)} {work_figures(step, other.work)} --ignore-eos makes work equal."
+def _weak_scaling(first: RunSide, other: RunSide) -> list[str]:
+    if not (first.grows or other.grows):
+        return []
+    return [
+        f"Weak scaling: a step of {other.name} is {number(other.tokens)} tokens, one of {first.name}"
+        f" {number(first.tokens)}; compare tokens/s, not the time of a step."
+    ]
 
 
-def gain_caveats(run: Run, gains: Iterable[OverlapGain], advice: str = "") -> Iterator[str]:
+def _unequal_work(first: Side, other: Side, advice: str = "") -> Iterator[str]:
+    step = other.ratios.get(STEP_TIME.key)
+    if other.work and step:
+        yield f"{_tokens_of_both(first, other)} {work_figures(step, other.work)}{advice}"
+
+
+def _other_work(first: Side, other: Side) -> Iterator[str]:
+    """What to mind where the steps of two sides do not tell whether they are the same work."""
+    if has_other_work(first, other):
+        texts = [fact_text(side.background.facts["tokens a step"]) for side in (other, first)]
+        yield f"Unequal work: {other.name} had {texts[0]} tokens a step, {first.name} {texts[1]}: compare tokens/s."
+    elif has_unknown_work(first, other) and has_other_lengths(first, other):
+        texts = [fact_text(side.background.facts["mean response length"]) for side in (other, first)]
+        yield (
+            f"Unequal work: responses of {other.name} have {texts[0]} tokens on average, of {first.name} {texts[1]}:"
+            " step times say nothing of speed."
+        )
+    elif has_unknown_work(first, other):
+        silent = listing(side.name for side in (first, other) if "tokens a step" not in side.background.facts)
+        yield f"Whether a step is the same work for both is not known: {silent} does not count tokens."
+
+
+def _overlaps(side: Side) -> Iterator[str]:
+    """That phases of a log do not add up."""
+    overlapping = side.background.overlapping
+    shown = [phase for phase in phase_order(overlapping) if phase not in (STEP, UNATTRIBUTED.key)]
+    whole = side.estimate(STEP_TIME.key)
+    total = float(np.nansum([side.value(phase_metric(phase).key) for phase in shown]))
+    if overlapping and not (whole.n and total <= whole.value):
+        yield f"{side.name}: {listing(shown)} overlap: they do not add up to the step."
+
+
+def _gains(gains: Iterable[OverlapGain], advice: str = "") -> Iterator[str]:
     """What lost rounds and unequal work mean for the factors of overlap; no pair has the first placement in it.
 
     Args:
-        run: the run.
         gains: the factors.
         advice: how to make work equal, behind every line about work that is not.
     """
     for gain in gains:
         # Every second round is reversed: where two of three placements keep their order, all three do.
         whose = "all three" if gain.split and gain.rounds else "both"
-        yield from _drift(run, gain.base, gain.result, gain.overlap, whose)
+        yield from _drift(gain.base, gain.side, gain.overlap, whose)
         if gain.work:
             yield (
-                f"{_tokens_of_both(gain.base, gain.result)} ({_more_tokens(gain.work)}): the overlap's factor is"
+                f"{_tokens_of_both(gain.base, gain.side)} ({_more_tokens(gain.work)}): the overlap's factor is"
                 f" {_both_figures(gain.overlap, gain.work)}.{advice}"
             )
 
 
-def _tokens_of_both(first: PlacementResult, other: PlacementResult) -> str:
-    return (
-        f"Unequal work: {other.name} had {number(_tokens(other))} tokens a step, {first.name} {number(_tokens(first))}"
-    )
+def _tokens_of_both(first: Side, other: Side) -> str:
+    return f"Unequal work: {other.name} had {number(other.tokens)} tokens a step, {first.name} {number(first.tokens)}"
 
 
 def work_figures(measured: Ratio, work: UnequalWork, label: str = "Step time") -> str:
@@ -209,23 +264,15 @@ def _adjustment(work: UnequalWork) -> str:
     return "per token"
 
 
-def _tokens(result: PlacementResult) -> float:
-    return float(result.steps["tokens"].mean()) if len(result.steps) else float("nan")
+def _unequal_pools(first: RunSide, other: RunSide) -> Iterator[str]:
+    before, now = (side.placement.devices for side in (first, other))
+    if len(now) != len(before):
+        yield f"{other.name} uses {plural(len(now), 'device')}, {first.name} {len(before)}: compare tokens/s/device."
 
 
-def _unequal_devices(comparison: Comparison) -> Iterator[str]:
-    first = comparison.first.placement
-    for other in (result.placement for result in comparison.results[1:]):
-        if len(other.devices) != len(first.devices):
-            yield (
-                f"{other.name} uses {plural(len(other.devices), 'device')}, {first.name} {len(first.devices)}:"
-                " compare tokens/s/device."
-            )
-
-
-def _launch(comparison: Comparison, launch: Launch) -> Iterator[str]:
-    left_out = comparison.run.record.steps_before + comparison.run.record.warmup_steps
-    planned = comparison.run.record.steps - left_out
+def _launch(run: Run, launch: Launch) -> Iterator[str]:
+    left_out = run.record.steps_before + run.record.warmup_steps
+    planned = run.record.steps - left_out
     measured = _measured_steps(launch, left_out)
     if measured < planned:
         yield f"{launch.label}: {measured} of {planned} measured steps on record"
@@ -245,24 +292,16 @@ def _measured_steps(launch: Launch, left_out: int) -> int:
     return int((steps > left_out).sum())
 
 
-def _load(comparison: Comparison) -> Iterator[str]:
-    for result in comparison.results:
-        sampled = any(launch.sampling.source for launch in result.launches)
-        if sampled and not result.estimate(LOAD.key).n:
-            yield f"{result.name}: the samples have no device load"
-    if comparison.load_signal != GPM_LOAD and _samples_gpus(comparison):
+def _load(placements: Sequence[RunSide]) -> Iterator[str]:
+    launches = [launch for side in placements for launch in side.launches]
+    for side in placements:
+        sampled = any(launch.sampling.source for launch in side.launches)
+        if sampled and not side.estimate(LOAD.key).n:
+            yield f"{side.name}: the samples have no device load"
+    if placements[0].load_signal != GPM_LOAD and any(launch.sampling.source == "nvml" for launch in launches):
         yield "Device load is NVML's: a device that spins in a waiting kernel reads 100 %."
-    yield from _without_gpm(comparison)
-
-
-def _without_gpm(comparison: Comparison) -> Iterator[str]:
-    """Devices without GPM, each once with the reason that the driver gave."""
-    absent = {
-        device: reason
-        for result in comparison.results
-        for launch in result.launches
-        for device, reason in launch.sampling.gpm_absent.items()
-    }
+    # Devices without GPM, each once with the reason that the driver gave.
+    absent = {device: reason for launch in launches for device, reason in launch.sampling.gpm_absent.items()}
     for device, reason in absent.items():
-        label = comparison.run.labels.get(device, device)
+        label = placements[0].run.labels.get(device, device)
         yield f"No GPM on {label} ({reason}): its activity of SMs, tensor cores and memory is not known."

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.measure.placements import RunSide
 from placebench.compare.read.run import APART, Launch, is_whole_step
 from placebench.spec.bound import RunPlacement
 from placebench.spec.intervals import contains, subtract, union
@@ -30,33 +30,30 @@ FOREIGN_LOAD = 0.2
 OTHER = "another process"
 
 
-def other_processes(
-    comparison: Comparison, result: PlacementResult, launch: Launch, measured: pd.DataFrame
-) -> Iterator[str]:
+def other_processes(side: RunSide, launch: Launch, measured: pd.DataFrame) -> Iterator[str]:
     """Devices that the job did not have for itself, one line each and kind of evidence.
 
     The sampler starts before the job, so what uses a device at its first reading is another process. Process ids are
-    compared with NVML's own alone, for they may be those of another namespace: one that was there before and still is,
-    or others, for the job has one process on a device. What neither shows is told by memory that the job did not take
-    (`_unexplained`). In any case load is told: over `FOREIGN_LOAD` on the mean of at least `LEAST_READINGS` readings
-    while no phase of the job was on the device.
+    compared with NVML's own alone, for they may be those of another namespace: one that was there before and still
+    is, or others, for the job has one process on a device. What neither shows, memory that the job did not take
+    does (`_unexplained`). In any case load is named: over `FOREIGN_LOAD` on the mean of at least `LEAST_READINGS`
+    readings while no phase of the job was on the device.
 
     Args:
-        comparison: gives devices their labels.
-        result: the launch's placement.
+        side: the launch's placement.
         launch: a finished launch.
         measured: its samples during the measured steps.
     """
     if launch.sampling.source != "nvml":
         return
     first = launch.samples.drop_duplicates("device").set_index("device")["memory_bytes"]
-    unexplained = _unexplained(launch, result.placement)
-    for device in result.placement.devices:
-        where = f"{launch.label}: {comparison.run.labels[device]}"
+    unexplained = _unexplained(launch, side.placement)
+    for device in side.placement.devices:
+        where = f"{launch.label}: {side.run.labels[device]}"
         mine = measured[measured["device"] == device]
-        told = list(_present(mine, first.get(device, np.nan)))
-        yield from (f"{where} {what}" for what in told)
-        if not told and device in unexplained:
+        shown = list(_present(mine, first.get(device, np.nan)))
+        yield from (f"{where} {what}" for what in shown)
+        if not shown and device in unexplained:
             yield f"{where} {unexplained[device]}"
         if (load := _idle_load(launch, device)) > FOREIGN_LOAD:
             yield f"{where} was {quantity(load, '1')} busy while no phase of the job ran on it: {OTHER}"

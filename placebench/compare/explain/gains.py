@@ -5,13 +5,14 @@ first factor is the split's doing where nothing overlaps in p0 and s, the second
 paired launches of its own (`pairing`), so the two factors may give a little more or less than the ratio of p to s.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from placebench.compare.comparison import Comparison, PlacementResult
-from placebench.compare.measure.metrics import STEP_TIME
+from placebench.compare.comparison import Comparison
+from placebench.compare.measure.placements import RunSide
+from placebench.compare.metrics import STEP_TIME
+from placebench.compare.pairing import pair
 from placebench.compare.statistics.estimates import Ratio
-from placebench.compare.statistics.pairing import pair
 from placebench.compare.statistics.work import UnequalWork
 from placebench.spec.bound import RunPlacement
 from placebench.spec.placement import Overlap
@@ -23,7 +24,7 @@ class OverlapGain:
     """A placement against one that differs from it in less overlap alone.
 
     Attributes:
-        result: the placement.
+        side: the placement.
         base: the same with less overlap.
         split: step time of the base over that of the first placement; None where it is not the split's doing alone.
         overlap: step time of the placement over that of the base.
@@ -32,8 +33,8 @@ class OverlapGain:
         rounds: over how many rounds they are where not all have the same, 0 where launches are not paired; else None.
     """
 
-    result: PlacementResult
-    base: PlacementResult
+    side: RunSide
+    base: RunSide
     split: Ratio | None
     overlap: Ratio
     together: Ratio | None
@@ -42,42 +43,37 @@ class OverlapGain:
 
 
 def overlap_gains(comparison: Comparison) -> tuple[OverlapGain, ...]:
-    """What the overlap gains by itself, of every placement of several pools that the run also has with less overlap.
+    """What the overlap gains by itself, of every placement of several pools that is there with less overlap, too.
 
-    Against each of these, the one with the least overlap first. What is compared with the first placement is not told
-    twice: no pair has the first in it.
+    Against each of these, the one with the least overlap first. What is compared with the first side is not said twice:
+    no pair has the first in it. Pairs are of one run: launches of different runs were not interleaved, and more than
+    the overlap may differ between them.
     """
-    return gains_within(comparison.results, comparison.first, comparison.min_effect)
+    return tuple(
+        gain
+        for sides in comparison.placements_by_run
+        for gain in _gains_of_run(sides, sides[0] if sides[0] is comparison.first else None, comparison.min_effect)
+    )
 
 
-def gains_within(
-    results: Sequence[PlacementResult], first: PlacementResult | None, min_effect: float
-) -> tuple[OverlapGain, ...]:
-    """The same of some of a run's placements, whose launches are pairs.
-
-    Args:
-        results: the placements.
-        first: the one of them that others are compared with; None where that is of another run.
-        min_effect: smallest effect of interest, as a fraction.
-    """
-    found = []
+def _gains_of_run(sides: Sequence[RunSide], first: RunSide | None, min_effect: float) -> Iterator[OverlapGain]:
+    """The gains within one run; `first` is its side that others are compared with, None where that is of another."""
     # The phases of one pool never overlap, whatever may.
-    several = [result for result in results if len(result.placement.pools) > 1]
-    for result in several:
-        for base in _bases(result, several):
-            if first is not base and first is not result:
-                found.append(_gain(first, base, result, min_effect))
-    return tuple(gain for gain in found if gain)
+    several = [side for side in sides if len(side.placement.pools) > 1]
+    for side in several:
+        for base in _bases(side, several):
+            if first is not base and first is not side and (gain := _gain(first, base, side, min_effect)):
+                yield gain
 
 
-def tell_gain(gain: OverlapGain, first: str) -> str:
+def format_gain(gain: OverlapGain, first: str) -> str:
     """The factors in one sentence; no verdict, see docs/statistics.md.
 
     Args:
         gain: the factors.
         first: name of the first placement.
     """
-    name, base, overlap = gain.result.name, gain.base.name, _factor(gain.overlap)
+    name, base, overlap = gain.side.name, gain.base.name, _factor(gain.overlap)
     rounds = "" if gain.rounds is None else f", over the {plural(gain.rounds, 'round')} with"
     if gain.split is None or gain.together is None:
         lost = ", launches not paired" if gain.rounds == 0 else rounds and f"{rounds} both"
@@ -91,46 +87,44 @@ def tell_gain(gain: OverlapGain, first: str) -> str:
     )
 
 
-def told_gains(gains: Sequence[OverlapGain], first: str) -> dict[str, tuple[str, ...]]:
+def gain_sentences(gains: Sequence[OverlapGain], first: str) -> dict[str, tuple[str, ...]]:
     """The sentences of each placement, by its name; `first` is the name of the first one."""
     return {
-        name: tuple(tell_gain(gain, first) for gain in gains if gain.result.name == name)
-        for name in dict.fromkeys(gain.result.name for gain in gains)
+        name: tuple(format_gain(gain, first) for gain in gains if gain.side.name == name)
+        for name in dict.fromkeys(gain.side.name for gain in gains)
     }
 
 
-def _gain(
-    first: PlacementResult | None, base: PlacementResult, result: PlacementResult, min_effect: float
-) -> OverlapGain | None:
+def _gain(first: RunSide | None, base: RunSide, side: RunSide, min_effect: float) -> OverlapGain | None:
     """The factors over the rounds that all their placements have, as others would not be those of one product."""
     split = together = None
-    is_whole = base.measured_rounds == result.measured_rounds
+    is_whole = base.measured_rounds == side.measured_rounds
     if first and _is_split_alone(first.placement, base.placement):
-        common = set(first.measured_rounds).intersection(base.measured_rounds, result.measured_rounds)
+        common = set(first.measured_rounds).intersection(base.measured_rounds, side.measured_rounds)
         if common:
             is_whole = is_whole and first.measured_rounds == base.measured_rounds
-            first, base, result = (side.of_rounds(common) for side in (first, base, result))
-            split, together = (pair(first, side, min_effect).ratio(STEP_TIME) for side in (base, result))
-    pairing = pair(base, result, min_effect)
+            first, base, side = (one.of_rounds(common) for one in (first, base, side))
+            split, together = (pair(first, one, min_effect).ratio(STEP_TIME) for one in (base, side))
+    pairing = pair(base, side, min_effect)
     overlap = pairing.ratio(STEP_TIME)
     if overlap is None:
         return None
-    return OverlapGain(result, base, split, overlap, together, pairing.work, rounds=None if is_whole else overlap.pairs)
+    return OverlapGain(side, base, split, overlap, together, pairing.work, rounds=None if is_whole else overlap.pairs)
 
 
 def _factor(found: Ratio) -> str:
     return factor(found.value, found.low, found.high)
 
 
-def _bases(result: PlacementResult, results: Sequence[PlacementResult]) -> list[PlacementResult]:
-    """The measured placements that differ from a result in less overlap alone, the one with the least first."""
+def _bases(side: RunSide, sides: Sequence[RunSide]) -> list[RunSide]:
+    """The measured placements that differ from one in less overlap alone, the one with the least first."""
     order = list(Overlap)
     less = [
         other
-        for other in results
+        for other in sides
         if other.launches
-        and order.index(Overlap(other.placement.overlap)) < order.index(Overlap(result.placement.overlap))
-        and _but_for_overlap(other.placement) == _but_for_overlap(result.placement)
+        and order.index(Overlap(other.placement.overlap)) < order.index(Overlap(side.placement.overlap))
+        and _but_for_overlap(other.placement) == _but_for_overlap(side.placement)
     ]
     return sorted(less, key=lambda other: order.index(Overlap(other.placement.overlap)))
 

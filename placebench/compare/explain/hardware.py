@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from placebench.compare.comparison import Comparison, PlacementResult
+from placebench.compare.comparison import Comparison
 from placebench.compare.explain.foreign import other_processes
 from placebench.compare.explain.peers import slow_clocks, slow_devices
 from placebench.compare.measure.attribution import IDLE
+from placebench.compare.measure.placements import RunSide
 from placebench.compare.read.run import Launch, is_whole_step
 from placebench.logs.timing import STEP
 from placebench.spec.text import number, quantity
@@ -29,16 +30,17 @@ CLOCK_DIFFERENCE = 0.02
 
 def hardware_warnings(comparison: Comparison) -> Iterator[str]:
     """What the files show of limits, unequal clocks, slow devices and other processes, one line each."""
-    for result in comparison.results:
-        samples = [_measured_samples(launch) for launch in result.launches]
+    for side in comparison.placements:
+        samples = [_measured_samples(launch) for launch in side.launches]
         joined = pd.concat(samples) if samples else pd.DataFrame()
-        yield from _limits(result, joined)
-        yield from slow_clocks(comparison, result, joined)
-        yield from slow_devices(comparison, result)
-        for launch, measured in zip(result.launches, samples, strict=True):
-            yield from other_processes(comparison, result, launch, measured)
-    for other in comparison.results[1:]:
-        yield from _unequal_clocks(comparison.first, other)
+        yield from _limits(side, joined)
+        yield from slow_clocks(side, joined)
+        yield from slow_devices(side)
+        for launch, measured in zip(side.launches, samples, strict=True):
+            yield from other_processes(side, launch, measured)
+    first, *others = comparison.placements
+    for other in others:
+        yield from _unequal_clocks(first, other)
 
 
 def _measured_samples(launch: Launch) -> pd.DataFrame:
@@ -50,24 +52,24 @@ def _measured_samples(launch: Launch) -> pd.DataFrame:
     return chosen
 
 
-def _limits(result: PlacementResult, samples: pd.DataFrame) -> Iterator[str]:
+def _limits(side: RunSide, samples: pd.DataFrame) -> Iterator[str]:
     if "event_reasons" not in samples:
         return
     reasons = samples["event_reasons"].dropna().astype(np.int64)
     for bit, words in _REASONS.items():
         share = float(((reasons & bit) != 0).mean()) if len(reasons) else 0.0
         if share >= LIMITED_SHARE:
-            yield f"{result.name}: {words} held clocks down in {quantity(share, '1')} of the samples"
+            yield f"{side.name}: {words} held clocks down in {quantity(share, '1')} of the samples"
 
 
-def _unequal_clocks(first: PlacementResult, other: PlacementResult) -> Iterator[str]:
+def _unequal_clocks(first: RunSide, other: RunSide) -> Iterator[str]:
     """SM clocks that differ in the same phases; phases weigh by their time in the first placement.
 
     Phase by phase, because a device that waits has another clock, and placements differ in how much they wait.
     """
     if not first.launches or not other.launches:
         return
-    before, now = (_phases_of_one_pool(result) for result in (first, other))
+    before, now = (_phases_of_one_pool(side) for side in (first, other))
     working = before.index.intersection(now.index).difference([IDLE, STEP])
     before, now = before.loc[working], now.loc[working]
     before = before[before["clock_sm_mhz"].notna() & (before["seconds"] > 0)]
@@ -84,7 +86,7 @@ def _unequal_clocks(first: PlacementResult, other: PlacementResult) -> Iterator[
         )
 
 
-def _phases_of_one_pool(result: PlacementResult) -> pd.DataFrame:
+def _phases_of_one_pool(side: RunSide) -> pd.DataFrame:
     """Samples by phase. Pools that take part in one phase, such as those that send and take weights, do other work."""
-    table = result.phase_pools
+    table = side.phase_pools
     return table[~table["phase"].duplicated(keep=False)].set_index("phase")

@@ -7,8 +7,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from placebench.compare.comparison import Comparison, PlacementResult
 from placebench.compare.measure.attribution import IDLE
+from placebench.compare.measure.placements import RunSide
 from placebench.compare.measure.waits import first_trace
 from placebench.compare.read.run import APART
 from placebench.logs.timing import STEP
@@ -26,24 +26,24 @@ SLOWER_SHARE = 0.9
 CHANCE = 0.01
 
 
-def slow_clocks(comparison: Comparison, result: PlacementResult, samples: pd.DataFrame) -> Iterator[str]:
+def slow_clocks(side: RunSide, samples: pd.DataFrame) -> Iterator[str]:
     """Devices whose SM clock is below that of the other devices of their pool, which do the same work."""
     if "clock_sm_mhz" not in samples:
         return
     clocks = samples.groupby("device")["clock_sm_mhz"].mean()
-    for devices in result.placement.pools.values():
+    for devices in side.placement.pools.values():
         known = clocks.reindex(list(devices)).dropna()
         for device, clock in known.items():
             peers = known.drop(device)
             if len(peers) and clock < (1 - BELOW_PEERS) * peers.median():
-                label = comparison.run.labels[str(device)]
+                label = side.run.labels[str(device)]
                 yield (
-                    f"{result.name}: {label} ran at {number(float(clock), 4)} MHz, the other devices of its pool at"
+                    f"{side.name}: {label} ran at {number(float(clock), 4)} MHz, the other devices of its pool at"
                     f" {number(float(peers.median()), 4)}"
                 )
 
 
-def slow_devices(comparison: Comparison, result: PlacementResult) -> Iterator[str]:
+def slow_devices(side: RunSide) -> Iterator[str]:
     """Devices that are slower for the same work than the others of their pool, of which the median counts.
 
     - By the time of a phase that is at least `NOTABLE_PHASE` of the step, over `BELOW_PEERS` longer. With several
@@ -58,24 +58,24 @@ def slow_devices(comparison: Comparison, result: PlacementResult) -> Iterator[st
     Responses must be equally long. Where they are not, ranks have equal tokens at best, and with other lengths other
     attention and other micro-batches; by how much devices differ for that is not known.
     """
-    if not _equal_work(comparison.run.record.workload):
+    if not _equal_work(side.run.record.workload):
         return
-    one = len(result.launches) == 1
-    labels = {device: comparison.run.labels[device] for device in result.placement.devices}
-    told = set()
-    for device, phase, more, where in _in_every_step(result) if one else _in_every_launch(result):
-        told.add((device, phase))
+    one = len(side.launches) == 1
+    labels = {device: side.run.labels[device] for device in side.placement.devices}
+    found = set()
+    for device, phase, more, where in _in_every_step(side) if one else _in_every_launch(side):
+        found.add((device, phase))
         yield (
-            f"{result.name}: {labels[device]} takes {quantity(more, '1')} longer for {phase} than the other devices of"
+            f"{side.name}: {labels[device]} takes {quantity(more, '1')} longer for {phase} than the other devices of"
             f" its pool, in {where}"
         )
     traced: dict[str, list[str]] = {}
-    for device, phase, more in _in_traced_step(result):
-        if (device, phase) not in told:
+    for device, phase, more in _in_traced_step(side):
+        if (device, phase) not in found:
             traced.setdefault(device, []).append(f"{quantity(more, '1')} longer for {phase}")
     for device, phases in traced.items():
         yield (
-            f"{result.name}: {labels[device]} computes {', '.join(phases)} than the other devices of its pool"
+            f"{side.name}: {labels[device]} computes {', '.join(phases)} than the other devices of its pool"
             " (traced step)"
         )
 
@@ -88,12 +88,12 @@ def _equal_work(workload: Mapping[str, object]) -> bool:
     return bool(rollout.get("ignore_eos")) and rollout.get("response_lengths", "longest") == "longest"
 
 
-def _in_every_launch(result: PlacementResult) -> Iterator[tuple[str, str, float, str]]:
-    if not result.launches:
+def _in_every_launch(side: RunSide) -> Iterator[tuple[str, str, float, str]]:
+    if not side.launches:
         return
-    seconds = result.samples.pivot(index=["phase", "round"], columns="device", values="span_s")
+    seconds = side.samples.pivot(index=["phase", "round"], columns="device", values="span_s")
     whole = float(seconds.loc[STEP].to_numpy(dtype=np.float64).mean())
-    for device, peers in _with_peers(result.placement):
+    for device, peers in _with_peers(side.placement):
         for phase in dict.fromkeys(seconds.index.get_level_values("phase")):
             mine = seconds.loc[phase]
             if phase in (IDLE, STEP) or not mine[device].mean() > NOTABLE_PHASE * whole:
@@ -103,20 +103,20 @@ def _in_every_launch(result: PlacementResult) -> Iterator[tuple[str, str, float,
                 yield device, phase, float(slower.mean()), "every launch"
 
 
-def _in_every_step(result: PlacementResult) -> Iterator[tuple[str, str, float, str]]:
-    (launch,) = result.launches
+def _in_every_step(side: RunSide) -> Iterator[tuple[str, str, float, str]]:
+    (launch,) = side.launches
     steps = launch.step_seconds[launch.step_seconds.index > launch.last_warmup_step]
     spans = launch.spans[launch.spans["step"].isin(steps.index) & ~launch.spans["phase"].isin(APART)]
     lengths = spans["end"] - spans["start"]
     seconds = lengths.groupby([spans["phase"], spans["step"], spans["device"]]).sum().unstack("device")
-    seconds = seconds.reindex(columns=list(result.placement.devices))
-    for device, peers in _with_peers(result.placement):
+    seconds = seconds.reindex(columns=list(side.placement.devices))
+    for device, peers in _with_peers(side.placement):
         for phase in dict.fromkeys(spans.loc[spans["device"] == device, "phase"]):
             mine = seconds.loc[phase].dropna(subset=[device, *peers], how="any")
             if not mine[device].mean() > NOTABLE_PHASE * steps.mean():
                 continue
             found = slower_in_steps(mine[device].to_numpy(np.float64), mine[peers].to_numpy(np.float64))
-            if found and not _is_of_the_host(result, phase, device, peers):
+            if found and not _is_of_the_host(side, phase, device, peers):
                 more, slower = found
                 yield device, phase, more, f"{slower} of {len(mine)} measured steps"
 
@@ -141,34 +141,34 @@ def slower_in_steps(seconds: NDArray[np.float64], peers: NDArray[np.float64]) ->
     return (float(np.expm1(logs.mean())), slower) if low > 0 else None
 
 
-def _is_of_the_host(result: PlacementResult, phase: str, device: str, peers: list[str]) -> bool:
+def _is_of_the_host(side: RunSide, phase: str, device: str, peers: list[str]) -> bool:
     """Whether it is known that a device itself does not work longer on a phase than its peers."""
-    work = _work(result, phase)
+    work = _work(side, phase)
     return bool(work.get(device, np.nan) <= (1 + BELOW_PEERS) * work.reindex(peers).median())
 
 
-def _work(result: PlacementResult, phase: str) -> "pd.Series[float]":
+def _work(side: RunSide, phase: str) -> "pd.Series[float]":
     """How long each device itself worked on a phase, without what the host took; only devices of one pool compare.
 
     Seconds of kernels that compute, where the phase was traced. Else GPM's activity times the seconds of the phase: on
     H200s that agreed within 5 % between devices whose times for `gen` differed by 20 %. Empty where neither is known.
     """
-    kernels = first_trace(result.launches)
+    kernels = first_trace(side.launches)
     if (kernels["phase"] == phase).any():
         traced: pd.Series[float] = kernels[kernels["phase"] == phase].groupby("device")["kernel_s"].sum()
         return traced
-    samples = result.samples[result.samples["phase"] == phase]
+    samples = side.samples[side.samples["phase"] == phase]
     return (samples["sm_activity"] * samples["span_s"]).groupby(samples["device"]).sum(min_count=1).dropna()
 
 
-def _in_traced_step(result: PlacementResult) -> Iterator[tuple[str, str, float]]:
-    kernels = first_trace(result.launches)
+def _in_traced_step(side: RunSide) -> Iterator[tuple[str, str, float]]:
+    kernels = first_trace(side.launches)
     if kernels.empty:
         return
     kernels = kernels.assign(own_s=kernels["span_s"] - kernels["collective_s"])
     sums = kernels.groupby(["phase", "device"], sort=False)[["span_s", "kernel_s", "own_s"]].sum()
     whole = float(sums["span_s"].groupby("device").sum().mean())
-    for device, peers in _with_peers(result.placement):
+    for device, peers in _with_peers(side.placement):
         for phase in dict.fromkeys(kernels["phase"]):
             found = sums.loc[phase].reindex([device, *peers])
             if found.isna().any(axis=None) or not found.at[device, "span_s"] > NOTABLE_PHASE * whole:

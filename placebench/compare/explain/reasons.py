@@ -2,50 +2,74 @@
 
 The reason divides the difference of the step times along the critical paths (`breakdown`): phases that take longer or
 less long, work that is hidden beside the path, time between phases. Each is named only where it is decided, that is
-where the rounds agree on its sign, and large enough to matter; what is not named is told as the rest.
+where the rounds agree on its sign, and large enough to matter; what is not named is summed up as the rest.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from placebench.compare.breakdown import PartChange, PathPart, StepChange, step_change
-from placebench.compare.comparison import Comparison, PlacementResult, launches_compared
-from placebench.compare.measure.critical_path import BESIDE
-from placebench.compare.measure.metrics import STEP_TIME
-from placebench.compare.measure.steps import NO_PHASE, OWN_POOL
-from placebench.compare.read.run import Run
+from placebench.compare.comparability import has_other_work
+from placebench.compare.comparison import Comparison
+from placebench.compare.explain.breakdown import PartChange, PathPart, StepChange, step_change
+from placebench.compare.explain.waiting import by_size, is_notable, longest_idle_share, most_named, waiting
+from placebench.compare.measure.placements import RunSide
+from placebench.compare.metrics import BESIDE, LOG_CLOCK, STEP_TIME, TOKENS_PER_DEVICE, Metric
+from placebench.compare.pairing import launches_compared
+from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Estimate, Ratio, Verdict
 from placebench.spec.text import in_seconds, interval, listing, plural, quantity, ratio, seconds_interval, threshold
 
-# Shares of the step from which a cause, and a device's waiting, are worth a word.
-NOTABLE = 0.01
-NOTABLE_WAIT = 0.05
-MOST_NAMED = 3
 # Difference of logarithms from which a ratio is noticed not to be that of the two values beside it.
 RATIO_APART = 0.02
-
-Side: TypeAlias = tuple[Run, PlacementResult]
 
 NOTHING = "no single cause of a difference is decided"
 
 
-def headline(comparison: Comparison, other: PlacementResult) -> str:
-    """The verdict on the step time in one sentence."""
+def headline(comparison: Comparison, other: Side) -> str:
+    """The verdict in one sentence: on the step time, or on tokens/s/device where the work of a step is another."""
     first = comparison.first
-    without = [result.name for result in (first, other) if not result.launches]
-    if without:
-        verb = "has" if len(without) == 1 else "have"
-        return f"{other.name} against {first.name}: nothing to compare, {listing(without)} {verb} no finished launch."
-    found = other.ratios.get(STEP_TIME.key)
+    metric = _deciding(first, other)
+    found = other.ratios.get(metric.key)
     if found is None:
-        return f"{other.name} against {first.name}: nothing to compare, the step times are missing."
+        return f"{other.name} against {first.name}: {_why_none(comparison, other)}"
     lead = verdict_words(found.verdict, other.name, first.name, comparison.min_effect)
-    before, now = (side.value(STEP_TIME.key) for side in launches_compared(first, other)[:2])
+    values = [side.value(metric.key) for side in launches_compared(first, other)[:2]]
+    before, now = (_amount(comparison, value, metric.unit) for value in values)
     factor = ratio(found.value, found.low, found.high)
-    times = f"{in_seconds(now)} against {in_seconds(before)}"
-    return f"{lead}: a step takes {factor} times as long, {times} ({basis(found, (before, now))})."
+    what = {
+        STEP_TIME: f"a step takes {factor} times as long, ",
+        LOG_CLOCK: f"a step takes {factor} times as long by the logs' clock, ",
+        TOKENS_PER_DEVICE: f"{factor} times the tokens/s/device, ",
+    }[metric]
+    forced = "Forced, and means little: " if comparison.doubts else ""
+    grounds = basis(found, (values[0], values[1]), interleaved=first.shares_rounds(other))
+    return f"{forced}{lead}: {what}{now} against {before} ({grounds})."
+
+
+def _deciding(first: Side, other: Side) -> Metric:
+    """The number that the verdict is on; see `headline`."""
+    if has_other_work(first, other) and other.ratios.get(TOKENS_PER_DEVICE.key):
+        return TOKENS_PER_DEVICE
+    by_clock = any(side.background.step_is_sum for side in (first, other))
+    return LOG_CLOCK if by_clock and other.ratios.get(LOG_CLOCK.key) else STEP_TIME
+
+
+def _why_none(comparison: Comparison, other: Side) -> str:
+    """Why there is no verdict on a side."""
+    sides = (comparison.first, other)
+    if comparison.run is None:
+        silent = [side.name for side in sides if not side.estimate(STEP_TIME.key).n] or ["one of them"]
+        return f"no verdict, as {listing(silent)} gives no step time."
+    if without := [side.name for side in sides if not side.launch_count]:
+        verb = "has" if len(without) == 1 else "have"
+        return f"nothing to compare, {listing(without)} {verb} no finished launch."
+    return "nothing to compare, the step times are missing."
+
+
+def _amount(comparison: Comparison, value: float, unit: str) -> str:
+    """A number in a sentence; in a run's own report all of them are seconds, in as many digits."""
+    return in_seconds(value) if comparison.run else quantity(value, unit)
 
 
 def verdict_words(verdict: Verdict, other: str, first: str, min_effect: float) -> str:
@@ -57,64 +81,30 @@ def verdict_words(verdict: Verdict, other: str, first: str, min_effect: float) -
     }.get(verdict, f"Undecided whether {other} or {first} is faster")
 
 
-def alone(result: PlacementResult) -> str:
-    """The step time of a placement that is compared with nothing, in one sentence."""
-    step = result.estimate(STEP_TIME.key)
-    if not result.launches:
-        return f"{result.name} has no finished launch."
+def alone(comparison: Comparison) -> str:
+    """The step time of a side that is compared with nothing, in one sentence."""
+    side = comparison.first
+    step = side.estimate(STEP_TIME.key)
+    if not side.launch_count:
+        return f"{side.name} has no finished launch."
     if not step.n:
-        return f"{result.name}: no step time is known: no finished launch has spans of its measured steps."
-    basis = f"95 % interval {seconds_interval(step.low, step.high)}, " if step.n > 1 else ""
-    return f"{result.name}: a step takes {in_seconds(step.value)} ({basis}{plural(step.n, 'launch', 'launches')})."
+        if comparison.run is None:
+            return f"{side.name} gives no step time."
+        return f"{side.name}: no step time is known: no finished launch has spans of its measured steps."
+    ends = f"95 % interval {seconds_interval(step.low, step.high)}, " if step.n > 1 else ""
+    seconds = _amount(comparison, step.value, "s")
+    return f"{side.name}: a step takes {seconds} ({ends}{plural(step.n, 'launch', 'launches')})."
 
 
-def reasons(comparison: Comparison, other: PlacementResult) -> tuple[str, ...]:
-    """Why the placement's step takes longer or less long than the first's: one or two sentences, none without data."""
-    return why((comparison.run, comparison.first), (comparison.run, other))
-
-
-def why(first: Side, other: Side, *, paired: bool = True) -> tuple[str, ...]:
-    """The same of placements that may be of different runs.
-
-    Args:
-        first: the first placement and its run.
-        other: the other and its run.
-        paired: whether launches of the same round belong together, as in one run.
-    """
-    found = other[1].ratios.get(STEP_TIME.key)
-    if found is None:
+def reasons(comparison: Comparison, other: Side) -> tuple[str, ...]:
+    """Why a side's step takes longer or less long than the first's: one or two sentences, none without spans."""
+    first = comparison.first
+    found = other.ratios.get(STEP_TIME.key)
+    if found is None or not isinstance(first, RunSide) or not isinstance(other, RunSide):
         return ()
-    before, now, _ = launches_compared(first[1], other[1], interleaved=paired)
-    sentences = [_weigh(found.verdict, before, now, paired=paired)]
-    sides = ((first[0], before), (other[0], now))
-    if waits := waiting(*max(sides, key=lambda side: _longest_idle_share(side[1]))):
-        sentences.append(waits)
-    return tuple(sentences)
-
-
-def waiting(run: Run, result: PlacementResult) -> str | None:
-    """Which pool's devices wait longest, and for what; None when none waits a notable part of the step."""
-    if _longest_idle_share(result) < NOTABLE_WAIT:
-        return None
-    step = result.value(STEP_TIME.key)
-    pool = max(result.placement.pools, key=lambda name: result.pool_idle(name))
-    idle = result.pool_idle(pool)
-    causes = {cause: result.value(f"wait/{pool}/{cause}") for cause in result.keys(f"wait/{pool}/")}
-    longest = _most([(cause, seconds) for cause, seconds in _by_size(causes) if seconds >= NOTABLE * step])
-    parts = [f"{in_seconds(seconds)} {_cause(cause)}" for cause, seconds in longest]
-    rest = idle - sum(seconds for _, seconds in longest)
-    if _is_notable(rest, result):
-        parts.append(f"{in_seconds(rest)} in other waits")
-    share = quantity(idle / step, "1")
-    waits = f"{_who(run, result, pool)} {in_seconds(idle)} of the {in_seconds(step)} step ({share})"
-    return f"In {result.name}, {waits}: {listing(parts)}."
-
-
-def _who(run: Run, result: PlacementResult, pool: str) -> str:
-    devices = result.placement.pools[pool]
-    if len(devices) == 1:
-        return f"{run.labels[devices[0]]} ({pool}) waits"
-    return f"the {len(devices)} devices of {pool} wait, on average,"
+    before, now, _ = launches_compared(first, other)
+    waits = waiting(max((before, now), key=longest_idle_share))
+    return (_weigh(found.verdict, before, now), *([waits] if waits else []))
 
 
 @dataclass(frozen=True)
@@ -125,9 +115,9 @@ class _Clause:
     seconds: float
 
 
-def _weigh(verdict: Verdict, first: PlacementResult, other: PlacementResult, *, paired: bool) -> str:
+def _weigh(verdict: Verdict, first: RunSide, other: RunSide) -> str:
     """What the placement gains and pays on its critical path, in the order that leads up to the verdict."""
-    change = step_change(first, other, paired=paired)
+    change = step_change(first, other)
     if change is None:
         return "Why is not known: there are no spans of the measured steps."
     clauses = [*_hidden_clauses(change, first, other), *_phase_clauses(change, first, other)]
@@ -141,21 +131,21 @@ def _weigh(verdict: Verdict, first: PlacementResult, other: PlacementResult, *, 
         sides, joint = (costs, gains), ", but "
     else:
         sides, joint = (gains, costs), ", but " if verdict is Verdict.SLOWER else ", which is made up for: "
-    told = joint.join("; ".join(side) for side in sides if side)
-    if not told:
+    text = joint.join("; ".join(side) for side in sides if side)
+    if not text:
         return f"{NOTHING.capitalize()}."
-    if told.startswith(("on ", "in ", "done in ")):  # others begin with a placement's name
-        told = told[0].upper() + told[1:]
-    return f"{told}{total}."
+    if text.startswith(("on ", "in ", "done in ")):  # others begin with a placement's name
+        text = text[0].upper() + text[1:]
+    return f"{text}{total}."
 
 
-def _sum(change: StepChange, clauses: Sequence[_Clause], first: PlacementResult) -> str:
+def _sum(change: StepChange, clauses: Sequence[_Clause], first: RunSide) -> str:
     """How the causes add up to the difference of the step times, where it is worth a word."""
     rest = change.difference - sum(clause.seconds for clause in clauses)
     if not clauses:
         return ""
-    more = f"; the rest {_longer(rest)}" if _is_notable(abs(rest), first) else ""
-    is_summed = _is_notable(abs(change.difference), first) and (more or len(clauses) > 1)
+    more = f"; the rest {_longer(rest)}" if is_notable(abs(rest), first) else ""
+    is_summed = is_notable(abs(change.difference), first) and (more or len(clauses) > 1)
     return f"{more}: {_longer(change.difference)} in all" if is_summed else more
 
 
@@ -163,26 +153,26 @@ def _longer(seconds: float) -> str:
     return f"{in_seconds(abs(seconds))} {'longer' if seconds > 0 else 'shorter'}"
 
 
-def _hidden_clauses(change: StepChange, first: PlacementResult, other: PlacementResult) -> Iterator[_Clause]:
+def _hidden_clauses(change: StepChange, first: RunSide, other: RunSide) -> Iterator[_Clause]:
     """What the placement that hides more work beside its critical path hides."""
     hidden = [sum(part.off_path for part in side) for side in _phases(change)]
     more = hidden[1] - hidden[0]
-    if not _is_notable(abs(more), first) or not _has_a_sign(change.hidden):
+    if not is_notable(abs(more), first) or not _has_a_sign(change.hidden):
         return
     most, least = (other, first) if more > 0 else (first, other)
-    beside = [(pair, seconds) for pair, seconds in _by_size(_beside(most)) if _is_notable(seconds, most)]
+    beside = [(pair, seconds) for pair, seconds in by_size(_beside(most)) if is_notable(seconds, most)]
     text = f"{most.name} hides {in_seconds(max(hidden))} beside its critical path"
     if beside:  # what lies beside a gap is beside no phase
         text += f" ({_name(beside)})"
-    if _is_notable(min(hidden), least):
+    if is_notable(min(hidden), least):
         text += f", {least.name} {in_seconds(min(hidden))}"
     yield _Clause(text, -more)
 
 
-def _beside(result: PlacementResult) -> dict[str, float]:
+def _beside(side: RunSide) -> dict[str, float]:
     """What is hidden beside what; of two phases that hide each other in turn, the one hidden more is named first."""
     seconds: dict[str, float] = {}
-    for pair, hidden in _by_size({pair: result.value(BESIDE + pair) for pair in result.keys(BESIDE)}):
+    for pair, hidden in by_size({pair: side.value(BESIDE + pair) for pair in side.keys(BESIDE)}):
         phase, on_path = pair.split("+")
         turned = f"{on_path} beside {phase}"
         seconds[turned if turned in seconds else f"{phase} beside {on_path}"] = seconds.get(turned, 0.0) + hidden
@@ -193,36 +183,37 @@ def _phases(change: StepChange) -> tuple[list[PathPart], list[PathPart]]:
     return [part.first for part in change.phases], [part.other for part in change.phases]
 
 
-def _phase_clauses(change: StepChange, first: PlacementResult, other: PlacementResult) -> Iterator[_Clause]:
+def _phase_clauses(change: StepChange, first: RunSide, other: RunSide) -> Iterator[_Clause]:
     """Phases that take decidedly more, and decidedly less, time; those on the same change of devices in one clause."""
     groups: dict[tuple[bool, str], list[PartChange]] = {}
     for part in change.phases:
-        if _is_notable(abs(part.longer), first) and _has_a_sign(part.whole_rounds):
+        if is_notable(abs(part.longer), first) and _has_a_sign(part.whole_rounds):
             devices = _change_of_devices(part.first.phase, first, other)
             groups.setdefault((part.longer < 0, devices), []).append(part)
     for (shorter, devices), parts in sorted(groups.items(), key=lambda group: group[0][0], reverse=True):
         yield _Clause(
-            f"{devices}, {_tell(parts, 'less' if shorter else 'longer', first)}", sum(part.longer for part in parts)
+            f"{devices}, {_format_change(parts, 'less' if shorter else 'longer', first)}",
+            sum(part.longer for part in parts),
         )
 
 
-def _tell(parts: Sequence[PartChange], word: str, first: PlacementResult) -> str:
-    phases = _by_size({part.first.phase: abs(part.longer) for part in parts})
+def _format_change(parts: Sequence[PartChange], word: str, first: RunSide) -> str:
+    phases = by_size({part.first.phase: abs(part.longer) for part in parts})
     if len(phases) == 1:
         ((phase, one),) = phases
-        told = f"{phase} takes {in_seconds(one)} {word}"
+        text = f"{phase} takes {in_seconds(one)} {word}"
     else:
-        told = f"phases take {in_seconds(sum(seconds for _, seconds in phases))} {word} ({_name(phases)})"
+        text = f"phases take {in_seconds(sum(seconds for _, seconds in phases))} {word} ({_name(phases)})"
     uneven = sum(part.other.imbalance - part.first.imbalance for part in parts)
-    if word == "longer" and _is_notable(uneven, first):
-        told += f", {in_seconds(uneven)} of it for the slowest device"
-    return told
+    if word == "longer" and is_notable(uneven, first):
+        text += f", {in_seconds(uneven)} of it for the slowest device"
+    return text
 
 
-def _gap_clauses(change: StepChange, first: PlacementResult) -> Iterator[_Clause]:
+def _gap_clauses(change: StepChange, first: RunSide) -> Iterator[_Clause]:
     """Time between the phases of the path, in which the controller works."""
     more = sum(part.difference for part in change.parts if part.first.is_gap)
-    if _is_notable(abs(more), first) and _has_a_sign(change.gaps):
+    if is_notable(abs(more), first) and _has_a_sign(change.gaps):
         yield _Clause(f"{in_seconds(abs(more))} {'more' if more > 0 else 'less'} passes between phases", more)
 
 
@@ -231,8 +222,8 @@ def _has_a_sign(difference: Estimate) -> bool:
     return not (difference.low <= 0 <= difference.high)
 
 
-def _change_of_devices(phase: str, first: PlacementResult, other: PlacementResult) -> str:
-    before, now = (_devices_of(phase, result) for result in (first, other))
+def _change_of_devices(phase: str, first: RunSide, other: RunSide) -> str:
+    before, now = (_devices_of(phase, side) for side in (first, other))
     if before is None or now is None:
         return f"done in {(other if before is None else first).name} alone"
     if before and now:
@@ -241,42 +232,17 @@ def _change_of_devices(phase: str, first: PlacementResult, other: PlacementResul
     return " instead of ".join(dict.fromkeys(places))
 
 
-def _devices_of(phase: str, result: PlacementResult) -> int | None:
+def _devices_of(phase: str, side: RunSide) -> int | None:
     """How many devices work on a phase; 0 for the controller's own, None for one that the placement has not."""
-    if not any((launch.spans["phase"] == phase).any() for launch in result.launches):
+    if not any((launch.spans["phase"] == phase).any() for launch in side.launches):
         return None
-    pool = result.role_pool(phase)
-    return len(result.placement.pools[pool]) if pool else 0
-
-
-def _longest_idle_share(result: PlacementResult) -> float:
-    """Share of the step that the devices of the longest waiting pool wait; 0 where no step was measured."""
-    if not result.estimate(STEP_TIME.key).n:
-        return 0.0
-    return max(result.pool_idle(pool) for pool in result.placement.pools) / result.value(STEP_TIME.key)
-
-
-def _cause(cause: str) -> str:
-    known = {NO_PHASE: "while no phase runs", OWN_POOL: "for other devices of the pool"}
-    return known.get(cause, f"for {cause}")
-
-
-def _is_notable(seconds: float, result: PlacementResult) -> bool:
-    return seconds >= NOTABLE * result.value(STEP_TIME.key)
-
-
-def _by_size(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(seconds.items(), key=lambda entry: -entry[1])
-
-
-def _most(found: Sequence[tuple[str, float]]) -> Sequence[tuple[str, float]]:
-    """The first of a list: all but those too many to name; one more is named, as that takes no more room."""
-    return found if len(found) <= MOST_NAMED + 1 else found[:MOST_NAMED]
+    pool = side.role_pool(phase)
+    return len(side.placement.pools[pool]) if pool else 0
 
 
 def _name(found: Sequence[tuple[str, float]]) -> str:
     """Names with their seconds, and how many more there are."""
-    named = [f"{name} {in_seconds(seconds)}" for name, seconds in _most(found)]
+    named = [f"{name} {in_seconds(seconds)}" for name, seconds in most_named(found)]
     if more := len(found) - len(named):
         named.append(f"{more} more")
     return listing(named)
@@ -288,7 +254,7 @@ def basis(found: Ratio, values: tuple[float, float], *, interleaved: bool = True
     Args:
         found: the ratio.
         values: those of the first and of the other side that stand beside it.
-        interleaved: whether pairs were to be expected, so that it is told where there are none.
+        interleaved: whether pairs were to be expected, so that it is said where there are none.
     """
     before, now = found.launches
     launches = f"{plural(now, 'launch', 'launches')} each" if now == before else f"{now} and {before} launches"

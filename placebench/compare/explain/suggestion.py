@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from placebench.compare.comparison import Comparison, PlacementResult
-from placebench.compare.measure.metrics import STEP_TIME
-from placebench.compare.measure.phase_times import forecaster
+from placebench.compare.comparison import Comparison
+from placebench.compare.explain.phase_times import forecaster
+from placebench.compare.measure.placements import RunSide
+from placebench.compare.metrics import STEP_TIME
+from placebench.compare.read.run import Run
 from placebench.errors import UsageError
 from placebench.predict.forecast import Forecaster
 from placebench.predict.possible import possible_placements
@@ -68,27 +70,30 @@ class Suggestion:
 
 
 def suggest(comparison: Comparison) -> Suggestion | None:
-    """Find what to try next; None where no placement has been measured."""
-    measured = [result for result in comparison.results if result.estimate(STEP_TIME.key).n]
+    """Find what to try next to the placements of a run; None where none has been measured."""
+    if comparison.run is None:
+        return None
+    record = comparison.run.record
+    measured = [side for side in comparison.placements if side.estimate(STEP_TIME.key).n]
     known = forecaster(measured)
     if known is None:
         return Suggestion(None, REPLICAS_ALONE) if measured else None
     if not known.has_sizes:
-        return Suggestion(None, _add_another(comparison, measured))
+        return Suggestion(None, _add_another(comparison.run, measured))
     try:
-        devices, workload = _setting(comparison)
-        tried = {result.name: result.placement.placement for result in measured}
+        workload = Workload.model_validate(record.workload)
+        tried = {side.name: side.placement.placement for side in measured}
     except (KeyError, TypeError, ValueError, UsageError, ValidationError):
         return Suggestion(
             None, "What to try next is not known: this version cannot plan the run's workload and devices."
         )
     ran = tuple(
-        Forecast(result.name, known.step_seconds(tried[result.name]), result.value(STEP_TIME.key))
-        for result in measured
-        if not result.placement.scaling
+        Forecast(side.name, known.step_seconds(tried[side.name]), side.value(STEP_TIME.key))
+        for side in measured
+        if not side.placement.scaling
     )
-    others = _candidates(known, tried, devices, workload)
-    best = min(measured, key=lambda result: result.value(STEP_TIME.key))
+    others = _candidates(known, tried, record.devices, workload)
+    best = min(measured, key=lambda side: side.value(STEP_TIME.key))
     error = max(abs(one.expected_s / one.measured_s - 1) for one in ran if one.measured_s)
     forecasts = (*ran, *(forecast for forecast, _ in others[:MOST_SHOWN]))
     if not others:
@@ -103,32 +108,23 @@ def suggest(comparison: Comparison) -> Suggestion | None:
             f"No other placement is expected to beat {best.name}: the next, {forecast.placement}, to take {expected}."
         )
         return Suggestion(None, text, forecasts)
-    text = f"Try next: {forecast.placement}. It is expected to take {expected}{_because(comparison, tried, placement)}."
+    text = f"Try next: {forecast.placement}. It is expected to take {expected}{_because(measured, tried, placement)}."
     if not known.covers(placement):
         text += " Some of its pools are of sizes beyond those measured, so this is a rough forecast."
     return Suggestion(forecast.placement, text, forecasts)
 
 
-def _add_another(comparison: Comparison, measured: Sequence[PlacementResult]) -> str:
+def _add_another(run: Run, measured: Sequence[RunSide]) -> str:
     """With one size of each pool nothing is known of how phases scale; replicas, whose phases are others, tell none."""
-    known = [result for result in measured if not result.placement.scaling]
-    sizes = {len(devices) for result in known for devices in result.placement.pools.values()}
-    words = "split" if max(sizes) == len(comparison.run.devices) else "standard"
-    more = (
-        f", such as {words},"
-        if words not in {result.name for result in measured} and len(comparison.run.devices) > 1
-        else ""
-    )
+    known = [side for side in measured if not side.placement.scaling]
+    sizes = {len(devices) for side in known for devices in side.placement.pools.values()}
+    words = "split" if max(sizes) == len(run.devices) else "standard"
+    more = f", such as {words}," if words not in {side.name for side in measured} and len(run.devices) > 1 else ""
     aside = "" if len(known) == len(measured) else "replicas, whose devices hold whole models, left aside, "
     return (
         f"What to try next cannot be computed: {aside}every phase was measured on one number of devices only. A"
         f" placement with pools of other sizes{more} shows how phases scale."
     )
-
-
-def _setting(comparison: Comparison) -> tuple[tuple[Device, ...], Workload]:
-    record = comparison.run.record
-    return record.devices, Workload.model_validate(record.workload)
 
 
 def _candidates(
@@ -177,19 +173,18 @@ def _layout(placement: Placement) -> tuple[object, ...]:
     )
 
 
-def _because(comparison: Comparison, tried: Mapping[str, Placement], placement: Placement) -> str:
+def _because(measured: Sequence[RunSide], tried: Mapping[str, Placement], placement: Placement) -> str:
     """Who waits in the placement of the run that is most like it, and what changes for them."""
     alike = [
-        result
-        for result in comparison.results
-        if result.name in tried
-        and len(placement.pools) > 1
-        and {pool.name for pool in placement.pools} == set(result.placement.pools)
-        and placement.roles == tried[result.name].roles
+        side
+        for side in measured
+        if len(placement.pools) > 1
+        and {pool.name for pool in placement.pools} == set(side.placement.pools)
+        and placement.roles == tried[side.name].roles
     ]
     if not alike:
         return ""
-    nearest = min(alike, key=lambda result: result.value(STEP_TIME.key))
+    nearest = min(alike, key=lambda side: side.value(STEP_TIME.key))
     step = nearest.value(STEP_TIME.key)
     idle = {pool: nearest.pool_idle(pool) / step for pool in nearest.placement.pools}
     pool = max(idle, key=lambda name: idle[name])

@@ -116,11 +116,11 @@ def gpm_lag(samples: pd.DataFrame, phases: Mapping[str, Intervals]) -> float:
     times = [active for phase, active in phases.items() if phase != STEP]
     if len(values) < 2 * len(times):
         return 0.0
-    told = values * (windows[:, 1] - windows[:, 0])
+    read = values * (windows[:, 1] - windows[:, 0])
     residuals = []
     for lag in _LAGS_S:
         design = np.column_stack([covered(windows - lag, active) for active in times])
-        residuals.append(np.linalg.norm(told - design @ np.linalg.lstsq(design, told)[0]))
+        residuals.append(np.linalg.norm(read - design @ np.linalg.lstsq(design, read)[0]))
     return float(_LAGS_S[np.flatnonzero(np.array(residuals) <= min(residuals) + 1e-9)[0]])
 
 

@@ -20,6 +20,7 @@ from itertools import accumulate
 import numpy as np
 import pandas as pd
 
+from placebench.compare.metrics import BESIDE, GAP, IMBALANCE, OFF_PATH, PATH
 from placebench.compare.read.run import APART, Launch, is_whole_step
 from placebench.logs.timing import STEP
 from placebench.spec.bound import RunPlacement
@@ -29,9 +30,6 @@ from placebench.spec.placement import Overlap
 from placebench.spec.stepgraph import graph_among
 from placebench.telemetry.spans import CONTROLLER
 
-# Names of numbers that `path_values` gives begin with these.
-PATH, GAP, OFF_PATH, IMBALANCE, BESIDE = "path/", "gap/", "off_path/", "imbalance/", "beside/"
-PATH_KEYS = (PATH, GAP, OFF_PATH, IMBALANCE, BESIDE)
 END = "end of the step"
 # Phases that engines do one by one: each generates its parts, and may take weights in the middle of one.
 OF_ENGINES = (GEN, UPDATE_WEIGHTS)
@@ -66,7 +64,7 @@ class Segment:
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class PhaseWork:
     """A phase of one step on all devices that work on it; of engines apart from the trainer, what one device does.
 
     Attributes:
@@ -134,7 +132,7 @@ class SpanGraph:
         segments = list(self._backwards(step, start, end))
         return tuple(segment for segment in reversed(segments) if segment.end > segment.start)
 
-    def during(self, step: int) -> Iterator[tuple[Work, float, float]]:
+    def during(self, step: int) -> Iterator[tuple[PhaseWork, float, float]]:
         """All work done in the time of a step, with its first start and last end within it."""
         start, end = self._windows[step]
         for work in self._works[bisect_right(self._latest_ends, start) : bisect_left(self._starts, end)]:
@@ -161,10 +159,10 @@ class SpanGraph:
             yield Segment(work.phase, True, work.step, released, begin)
             work, now = cause, released
 
-    def _outlasts(self, work: Work) -> bool:
+    def _outlasts(self, work: PhaseWork) -> bool:
         return work.phase in self._graph and self._graph[work.phase].outlasts
 
-    def _release(self, work: Work, others: list[Work]) -> tuple[float, Work | None]:
+    def _release(self, work: PhaseWork, others: list[PhaseWork]) -> tuple[float, PhaseWork | None]:
         """When a phase could start, and which of the others it had to wait for until then."""
         released, cause = float("-inf"), None
         for other in others:
@@ -178,7 +176,7 @@ class SpanGraph:
                 released, cause = at, other
         return released, cause
 
-    def _is_input(self, other: Work, work: Work) -> bool:
+    def _is_input(self, other: PhaseWork, work: PhaseWork) -> bool:
         """Whether a phase needs the other's results: of its own step, or of another one."""
         phase = self._graph.get(work.phase)
         if phase is None:
@@ -190,7 +188,7 @@ class SpanGraph:
             return other.phase in phase.after
         return (other.phase, work.step - other.step) in phase.across
 
-    def _holds_up(self, other: Work, work: Work) -> bool:
+    def _holds_up(self, other: PhaseWork, work: PhaseWork) -> bool:
         """Whether work that began before holds a phase up: by its devices, or as nothing may overlap.
 
         So it is with all that came before a phase that is none of the graph's, for what it waits for is not known.
@@ -198,7 +196,7 @@ class SpanGraph:
         return self._blocking or work.phase not in self._graph or not other.devices.isdisjoint(work.devices)
 
 
-def _works(spans: pd.DataFrame, alone: Collection[str]) -> tuple[Work, ...]:
+def _works(spans: pd.DataFrame, alone: Collection[str]) -> tuple[PhaseWork, ...]:
     """The phases of all steps in order of their start; the controller's view only where no device works on one.
 
     Args:
@@ -213,7 +211,9 @@ def _works(spans: pd.DataFrame, alone: Collection[str]) -> tuple[Work, ...]:
     works = []
     for (step, phase), found in times.items():
         remote = tuple(time for time in found if time[0] != CONTROLLER) or tuple(found)
-        works += [Work(step, phase, group) for group in ([(time,) for time in remote] if phase in alone else [remote])]
+        works += [
+            PhaseWork(step, phase, group) for group in ([(time,) for time in remote] if phase in alone else [remote])
+        ]
     return tuple(sorted(works, key=lambda work: (work.start, work.end)))
 
 

@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from placebench.compare.metrics import COMPUTING
 from placebench.compare.read.run import Launch, Run
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
-from placebench.spec.phases import PHASES, Phase
+from placebench.spec.phases import Phase
 from placebench.spec.placement import Role
 from placebench.spec.shapes import JobShapes, ModelShape
 
@@ -39,8 +40,6 @@ FORMULAS = (
     " output head counted for every token, nothing recomputed. MBU: bytes of weights, keys and values that decoding"
     " reads / (time · devices · peak of the memory)."
 )
-# Phases of models whose work is known; the reward may be a function, and what generates is bound by its memory.
-COMPUTING = tuple(phase for phase in PHASES if phase.has_sequences and phase.role not in (Role.ROLLOUT, Role.REWARD))
 
 
 @dataclass(frozen=True)

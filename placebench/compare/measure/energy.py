@@ -16,7 +16,7 @@ _REACH_S = 1.0
 """How far back a reading of power speaks at most; the buffer is emptied once a second."""
 
 _BEYOND_S = 30.0
-"""How far energy is told beyond the counter's last reading: as far as the next one is away."""
+"""How far energy is known beyond the counter's last reading: as far as the next one is away."""
 
 _ENOUGH = 0.9
 """Share of the time with power in samples for which the buffer must have it to be used."""
@@ -57,7 +57,7 @@ class PowerCurve:
         return joules / known if known > 0 else np.nan
 
     def between(self, times: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The same from each of the rising times to the next, shape (times - 1,)."""
+        """Mean power, W, from each of the rising times to the next, shape (times - 1,)."""
         return np.array([self.mean(stretch) for stretch in np.column_stack([times[:-1], times[1:]])[:, None]])
 
     def weigh(self, times: NDArray[np.float64]) -> NDArray[np.float64]:

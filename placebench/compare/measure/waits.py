@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from placebench.compare.measure.attribution import IDLE
-from placebench.compare.measure.metrics import STEP_TIME
+from placebench.compare.metrics import STEP_TIME
 from placebench.compare.read.run import KERNEL_TIMES, Launch
 from placebench.logs.timing import STEP
 from placebench.spec.bound import RunPlacement

@@ -1,4 +1,4 @@
-"""Arms from logs of any framework: what its launches measured, under placebench's names where they mean the same."""
+"""Sides from logs of any framework: what their launches measured, under placebench's names where they mean the same."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from placebench.compare.arms import Arm, ArmLaunch
-from placebench.compare.measure.metrics import LOG_CLOCK
+from placebench.compare.metrics import LOG_CLOCK
 from placebench.compare.read.warmup import find_warmup
+from placebench.compare.side import Background, LaunchSource, Side
 from placebench.compare.statistics.estimates import Floats, middle
 from placebench.errors import UsageError
 from placebench.logs.console import STEP_SECONDS
@@ -40,7 +40,7 @@ def is_of_use(metric: str) -> bool:
     return metric in _OF_USE or is_timing(metric)
 
 
-def log_arm(
+def log_side(
     launches: Sequence[Sequence[Path]],
     *,
     name: str | None = None,
@@ -48,8 +48,8 @@ def log_arm(
     devices: int | None = None,
     learner_ranks: int | None = None,
     warmup_steps: int = 2,
-) -> Arm:
-    """An arm from logs.
+) -> Side:
+    """A side from logs.
 
     Args:
         launches: the files of each launch.
@@ -66,55 +66,58 @@ def log_arm(
         read_run(files, log_format=log_format, devices=devices, learner_ranks=learner_ranks, keep=is_of_use)
         for files in launches
     ]
-    return arm_of_logs(runs, name=name, devices=devices, warmup_steps=warmup_steps)
+    return side_of_logs(runs, name=name, devices=devices, warmup_steps=warmup_steps)
 
 
-def arm_of_logs(
+def side_of_logs(
     runs: Sequence[LoggedRun], *, name: str | None = None, devices: int | None = None, warmup_steps: int = 2
-) -> Arm:
-    """An arm from launches that have been read; see `log_arm`."""
+) -> Side:
+    """A side from launches that have been read; see `log_side`."""
     label = runs[0].name if name is None else name
-    launches, values, timings = [], [], []
-    steps = {}
+    launches, values, timings, steps = [], [], [], []
     for number, run in enumerate(runs, start=1):
-        launch, numbers, tidy, steps[number] = _measure(run, warmup_steps)
+        launch, numbers, tidy, measured = _measure(run, warmup_steps)
         launches.append(launch)
         values.append(numbers)
-        timings.append(tidy.assign(launch=launch.source))
+        if len(measured):
+            steps.append(measured.assign(round=number))
+        timings.append(tidy.assign(launch=launch.path))
     flags = [f"{label}: {text}" for text in _flags(launches, runs)]
     facts, unequal = _joined_facts([logged_facts(run, devices) for run in runs])
     if unequal:
         flags.append(f"{label}: its launches differ in {listing(unequal)}")
     everything = pd.concat(timings, ignore_index=True)
-    return Arm(
-        label=label,
-        launches=tuple(launches),
+    return Side(
+        name=label,
         launch_values=pd.DataFrame.from_dict(dict(enumerate(values, start=1)), orient="index"),
-        timings=everything,
-        work_steps=steps,
-        facts=facts,
-        flags=tuple(flags),
-        overlapping=frozenset(everything.loc[everything["kind"] == Kind.OVERLAP, "phase"]),
-        step_is_sum=any(run.dialect.timing.step_is_sum for run in runs),
+        steps=pd.concat(steps, ignore_index=True) if steps else pd.DataFrame(),
+        background=Background(
+            sources=tuple(launches),
+            timings=everything,
+            facts=facts,
+            flags=tuple(flags),
+            overlapping=frozenset(everything.loc[everything["kind"] == Kind.OVERLAP, "phase"]),
+            step_is_sum=any(run.dialect.timing.step_is_sum for run in runs),
+        ),
     )
 
 
-def _flags(launches: Sequence[ArmLaunch], runs: Sequence[LoggedRun]) -> list[str]:
+def _flags(launches: Sequence[LaunchSource], runs: Sequence[LoggedRun]) -> list[str]:
     """What to mind, by name: once where it is the same for every launch, else as the first that has it says it."""
-    told = []
+    lines = []
     for name in dict.fromkeys(flag.name for run in runs for flag in run.flags):
         texts = [tuple(flag.text for flag in run.flags if flag.name == name) for run in runs]
         if len(set(texts)) == 1:
-            told += [f"{name}: {text}" for text in texts[0]]
+            lines += [f"{name}: {text}" for text in texts[0]]
             continue
-        source, first = next((launch.source, found) for launch, found in zip(launches, texts, strict=True) if found)
+        source, first = next((launch.path, found) for launch, found in zip(launches, texts, strict=True) if found)
         others = sum(map(bool, texts)) - 1
         more = f" (and in {plural(others, 'launch', 'launches')} more)" if others else ""
-        told += [f"{source}: {name}: {text}{more}" for text in first]
-    return told
+        lines += [f"{source}: {name}: {text}{more}" for text in first]
+    return lines
 
 
-def _measure(run: LoggedRun, warmup_steps: int) -> tuple[ArmLaunch, dict[str, float], pd.DataFrame, pd.DataFrame]:
+def _measure(run: LoggedRun, warmup_steps: int) -> tuple[LaunchSource, dict[str, float], pd.DataFrame, pd.DataFrame]:
     """The numbers of one launch, medians of the measured steps; all its timings; time and tokens of these steps."""
     source = "+".join(str(log.path) for log in run.logs)
     if run.timings is None:
@@ -140,12 +143,12 @@ def _measure(run: LoggedRun, warmup_steps: int) -> tuple[ArmLaunch, dict[str, fl
         for name in ("tokens_per_s", "tokens_per_s_per_device"):
             numbers[name] = _typical_rate(run, rows[name] * share, rows["spent"])
         if not _alternates(run):
-            steps_work = pd.DataFrame({"step_time": work, "tokens": rows["tokens"]})
+            steps_work = pd.DataFrame({"step": work.index, "step_time": work, "tokens": rows["tokens"]})
     clock = run.frame.loc[(run.frame["metric"] == STEP_SECONDS) & run.frame["step"].isin(steps[~warm]), "value"]
     if len(clock):
         numbers[LOG_CLOCK.key] = _typical(run, clock)
     formats = "+".join(dict.fromkeys(log.format.name for log in run.logs))
-    return ArmLaunch(source, formats, len(steps), int((~warm).sum())), numbers, run.timings, steps_work
+    return LaunchSource(source, formats, len(steps), int((~warm).sum())), numbers, run.timings, steps_work
 
 
 def _warmup(run: LoggedRun, timings: pd.DataFrame, steps: Steps, warmup_steps: int) -> NDArray[np.bool_]:
@@ -158,8 +161,8 @@ def _warmup(run: LoggedRun, timings: pd.DataFrame, steps: Steps, warmup_steps: i
     warm = np.zeros(len(steps), np.bool_)
     for begin, end in pairwise([*begins, len(steps)]):
         segment = seconds[begin:end]
-        told = not _alternates(run) and not np.isnan(segment).any()
-        warm[begin : begin + (find_warmup(segment, warmup_steps) if told else warmup_steps)] = True
+        is_even = not _alternates(run) and not np.isnan(segment).any()
+        warm[begin : begin + (find_warmup(segment, warmup_steps) if is_even else warmup_steps)] = True
     return warm
 
 
@@ -207,7 +210,7 @@ def _alternates(run: LoggedRun) -> bool:
 
 
 def _joined_facts(launches: Sequence[Facts]) -> tuple[Facts, list[str]]:
-    """What the launches of an arm say, means of numbers; and in which texts they differ."""
+    """What the launches of a side say, means of numbers; and in which texts they differ."""
     joined: Facts = {}
     unequal = []
     for fact in dict.fromkeys(fact for facts in launches for fact in facts):

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from log_samples import VERL_CONFIG, verl_log
 
-from placebench.compare.arms import Arm
-from placebench.compare.log_arms import log_arm
+from placebench.compare.measure.log_sides import log_side
+from placebench.compare.side import Side
 from placebench.logs.head import head_facts
 
 
-def arm(*launches: Path, **options: object) -> Arm:
-    return log_arm([[path] for path in launches], **options)  # type: ignore[arg-type]  # one option each, of its type
+def arm(*launches: Path, **options: object) -> Side:
+    return log_side([[path] for path in launches], **options)  # type: ignore[arg-type]  # one option each, of its type
 
 
 def test_numbers_of_a_log_are_medians_behind_the_warm_up(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_numbers_of_a_log_are_medians_behind_the_warm_up(tmp_path: Path) -> None
             }
         )
     ]
-    assert [(launch.steps, launch.measured, launch.format) for launch in found.launches] == [(6, 4, "verl")]
+    assert [(launch.steps, launch.measured, launch.format) for launch in found.background.sources] == [(6, 4, "verl")]
 
 
 def test_validation_and_checkpoints_inside_the_step_are_taken_off_it(tmp_path: Path) -> None:
@@ -52,14 +52,14 @@ def test_steps_behind_a_restart_are_warm_up_again(tmp_path: Path) -> None:
     restarted.write_text(first.read_text() + "".join(lines[3:]))
     found = arm(restarted)
     # Steps 1 and 2, and 4 and 5 behind the restart at 4, are warm-up.
-    assert (found.launches[0].steps, found.launches[0].measured) == (8, 4)
-    assert any("restart: line 6" in flag for flag in found.flags)
+    assert (found.background.sources[0].steps, found.background.sources[0].measured) == (8, 4)
+    assert any("restart: line 6" in flag for flag in found.background.flags)
     # The run went back further: behind the restart at 4 nothing is left.
     other = verl_log(tmp_path, "other.log", steps=8, step_s=30.0).read_text().splitlines(keepends=True)
     restarted.write_text(restarted.read_text() + "".join(other[2:]))
     found = arm(restarted)
-    assert (found.launches[0].steps, found.launches[0].measured) == (8, 4)
-    assert [flag.split("; ")[0] for flag in found.flags if "restart" in flag] == [
+    assert (found.background.sources[0].steps, found.background.sources[0].measured) == (8, 4)
+    assert [flag.split("; ")[0] for flag in found.background.flags if "restart" in flag] == [
         "restarted: restart: line 6: the run was restarted at step 4",
         "restarted: restart: line 11: the run was restarted at step 3",
     ]
@@ -70,7 +70,7 @@ def test_a_warm_up_longer_than_said_is_found(tmp_path: Path) -> None:
     log = tmp_path / "slow_start.log"
     log.write_text("".join([*slow.read_text().splitlines(True)[:6], *usual.read_text().splitlines(True)[6:]]))
     found = arm(log)
-    assert (found.launches[0].steps, found.launches[0].measured) == (20, 14)
+    assert (found.background.sources[0].steps, found.background.sources[0].measured) == (20, 14)
     assert found.launch_values["step_time"].tolist() == pytest.approx([10.0])
 
 
@@ -78,13 +78,13 @@ def test_what_holds_for_every_launch_is_told_once(tmp_path: Path) -> None:
     logs = [verl_log(tmp_path, f"{name}.log") for name in "ab"]
     with logs[1].open("a") as stream:
         stream.write(logs[1].read_text().splitlines(keepends=True)[-1])
-    flags = arm(*logs, name="x").flags
+    flags = arm(*logs, name="x").background.flags
     assert flags == (f"x: {logs[1]}: repeated: 1 step line repeats an earlier one",)
     logs[0].write_text(logs[0].read_text() + 2 * logs[0].read_text().splitlines(keepends=True)[-1])
-    assert arm(*logs, name="x").flags == (
+    assert arm(*logs, name="x").background.flags == (
         f"x: {logs[0]}: repeated: 2 step lines repeat earlier ones (and in 1 launch more)",
     )
-    assert arm(logs[1], logs[1], name="x").flags == ("x: repeated: 1 step line repeats an earlier one",)
+    assert arm(logs[1], logs[1], name="x").background.flags == ("x: repeated: 1 step line repeats an earlier one",)
 
 
 def test_what_verl_prints_before_its_steps_is_known(tmp_path: Path) -> None:
@@ -133,26 +133,26 @@ def test_the_rollouts_own_devices_count(tmp_path: Path, head: str, devices: int)
     """The log divides by the trainer's 8 devices alone: 8,000 tokens in 10 s."""
     path = verl_log(tmp_path, "a.log", head=head)
     found = arm(path, warmup_steps=2)
-    assert found.facts["devices"] == str(devices)
+    assert found.background.facts["devices"] == str(devices)
     assert found.launch_values.loc[1, "tokens_per_s_per_device"] == 8000 / 10 / devices
     told = (
         "the log divides its tokens/s by 8 devices of 16, without the rollout's own; the recomputed figure counts all"
     )
-    assert found.flags == ((f"a: rollout-devices: {told}",) if devices == 16 else ())
-    assert arm(verl_log(tmp_path, "a.log", head=head, devices=devices)).flags == ()
+    assert found.background.flags == ((f"a: rollout-devices: {told}",) if devices == 16 else ())
+    assert arm(verl_log(tmp_path, "a.log", head=head, devices=devices)).background.flags == ()
 
 
 @pytest.mark.parametrize("head", ["", VERL_CONFIG])
 def test_without_the_rollouts_devices_there_is_no_figure_a_device(tmp_path: Path, head: str) -> None:
     path = verl_log(tmp_path, "a.log", more=dict.fromkeys(range(1, 7), " - timing_s/generate_async:9.0"), head=head)
     found = arm(path)
-    assert "devices" not in found.facts
+    assert "devices" not in found.background.facts
     assert found.launch_values["tokens_per_s_per_device"].isna().all()
     assert found.launch_values.loc[1, "tokens_per_s"] == 800.0
-    assert found.flags == (
+    assert found.background.flags == (
         "a: rollout-devices: the log divides its tokens/s by 8 devices, which may leave out the rollout's own: no "
         "tokens/s/device; give --devices, all of the run",
     )
     given = arm(path, devices=16)
-    assert given.facts["devices"] == "16"
+    assert given.background.facts["devices"] == "16"
     assert given.launch_values.loc[1, "tokens_per_s_per_device"] == 50.0

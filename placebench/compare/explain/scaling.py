@@ -9,10 +9,11 @@ of the devices: 1 where every device does as much as one alone. Launches are pai
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from placebench.compare.comparison import Comparison, PlacementResult
-from placebench.compare.measure.metrics import TOKENS, TOKENS_PER_DEVICE
+from placebench.compare.comparison import Comparison
+from placebench.compare.measure.placements import RunSide
+from placebench.compare.metrics import TOKENS, TOKENS_PER_DEVICE
+from placebench.compare.pairing import pair
 from placebench.compare.statistics.estimates import Ratio
-from placebench.compare.statistics.pairing import pair
 
 
 @dataclass(frozen=True)
@@ -20,39 +21,44 @@ class ScalingResult:
     """A placement of replicas against one of fewer.
 
     Attributes:
-        result: the placement.
+        side: the placement.
         base: the one with the fewest replicas.
         kind: `strong` or `weak`.
         speedup: tokens/s over the base's; None where either has no finished launch.
         efficiency: tokens/s/device over the base's; likewise.
     """
 
-    result: PlacementResult
-    base: PlacementResult
+    side: RunSide
+    base: RunSide
     kind: str
     speedup: Ratio | None
     efficiency: Ratio | None
 
 
 def measure_scaling(comparison: Comparison) -> tuple[ScalingResult, ...]:
-    """Every placement of replicas against the one with the fewest that scales alike; none without two of them."""
-    replicas = [result for result in comparison.results if result.placement.scaling]
+    """Every placement of replicas against the one with the fewest that scales alike; none without two of them.
+
+    Of the placements of one run: what differs between runs is not the number of replicas alone.
+    """
+    if comparison.run is None:
+        return ()
+    replicas = [side for side in comparison.placements if side.placement.scaling]
     found = []
-    for result in replicas:
-        base = _base(result, replicas)
+    for side in replicas:
+        base = _base(side, replicas)
         if base is not None:
-            pairing = pair(base, result, comparison.min_effect)
+            pairing = pair(base, side, comparison.min_effect)
             ratios = (pairing.ratio(metric) for metric in (TOKENS, TOKENS_PER_DEVICE))
-            found.append(ScalingResult(result, base, str(result.placement.scaling), *ratios))
+            found.append(ScalingResult(side, base, str(side.placement.scaling), *ratios))
     return tuple(found)
 
 
-def _base(result: PlacementResult, replicas: Sequence[PlacementResult]) -> PlacementResult | None:
-    """The placement with the fewest replicas, fewer than the result's; one alone is the same under either scaling."""
+def _base(side: RunSide, replicas: Sequence[RunSide]) -> RunSide | None:
+    """The placement with the fewest replicas, fewer than the side's; one alone is the same under either scaling."""
     fewer = [
         other
         for other in replicas
-        if len(other.placement.devices) < len(result.placement.devices)
-        and (len(other.placement.devices) == 1 or other.placement.scaling == result.placement.scaling)
+        if len(other.placement.devices) < len(side.placement.devices)
+        and (len(other.placement.devices) == 1 or other.placement.scaling == side.placement.scaling)
     ]
     return min(fewer, key=lambda other: len(other.placement.devices), default=None)

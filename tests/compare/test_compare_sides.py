@@ -11,31 +11,33 @@ from log_samples import SAMPLES, verl_log
 from scipy.stats import ttest_ind
 from synthetic_run import STANDARD, SyntheticRun, edit_spans
 
-from placebench.compare.across import compare_arms, headline, reasons, step_changes, warnings
-from placebench.compare.arms import Arm
-from placebench.compare.comparison import compare_run
-from placebench.compare.explain.reasons import reasons as run_reasons
-from placebench.compare.log_arms import log_arm
-from placebench.compare.sources import ReadingOptions, Source, read_arms
+from placebench.compare.comparison import compare_run, compare_sides
+from placebench.compare.explain.breakdown import step_changes
+from placebench.compare.explain.caveats import caveats
+from placebench.compare.explain.reasons import headline, reasons
+from placebench.compare.measure.log_sides import log_side
+from placebench.compare.measure.sides import read_sides
+from placebench.compare.read.sources import ReadingOptions, Source
+from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Ratio, Verdict
-from placebench.report.across import summarize_arms
+from placebench.report.summary import summarize
 
 
-def arm(*launches: Path, **options: object) -> Arm:
-    return log_arm([[path] for path in launches], **options)  # type: ignore[arg-type]
+def arm(*launches: Path, **options: object) -> Side:
+    return log_side([[path] for path in launches], **options)  # type: ignore[arg-type]
 
 
 def test_several_launches_an_arm_give_a_verdict_and_one_gives_none(tmp_path: Path) -> None:
     slow = [verl_log(tmp_path, f"slow{n}.log", step_s=10.0 + 0.01 * n) for n in range(3)]
     fast = [verl_log(tmp_path, f"fast{n}.log", step_s=8.0 + 0.01 * n) for n in range(3)]
-    several = compare_arms([arm(*slow, name="slow"), arm(*fast, name="fast")]).arms[1].ratios["step_time"]
+    several = compare_sides([arm(*slow, name="slow"), arm(*fast, name="fast")]).sides[1].ratios["step_time"]
     assert several is not None
     assert (several.verdict, several.pairs) == (Verdict.FASTER, 0)
     assert several.value == pytest.approx(0.8, rel=1e-3)
-    single = compare_arms([arm(slow[0]), arm(fast[0])])
-    assert {ratio.verdict for ratio in single.arms[1].ratios.values() if ratio} == {Verdict.UNDECIDED}
-    assert headline(single, single.arms[1]).startswith("Undecided whether fast0 or slow0 is faster: a step takes 0.80")
-    assert any("With 1 launch of an arm" in line for line in warnings(single))
+    single = compare_sides([arm(slow[0]), arm(fast[0])])
+    assert {ratio.verdict for ratio in single.sides[1].ratios.values() if ratio} == {Verdict.UNDECIDED}
+    assert headline(single, single.sides[1]).startswith("Undecided whether fast0 or slow0 is faster: a step takes 0.80")
+    assert any("With 1 launch of an arm" in line for line in caveats(single))
 
 
 def drifting(folder: Path, name: str, growth: float, pace: float) -> Path:
@@ -55,8 +57,8 @@ def test_lengths_that_drift_apart_are_taken_out_by_regression(tmp_path: Path) ->
     # The steps of the second arm are 4 % slower as measured and, with its longer responses taken out, 10 % faster.
     flat = [drifting(tmp_path, f"flat{n}.log", 0.002, 10.0 + 0.01 * n) for n in range(3)]
     steep = [drifting(tmp_path, f"steep{n}.log", 0.02, 9.0 + 0.01 * n) for n in range(3)]
-    comparison = compare_arms([arm(*flat, name="flat"), arm(*steep, name="steep")])
-    other = comparison.arms[1]
+    comparison = compare_sides([arm(*flat, name="flat"), arm(*steep, name="steep")])
+    other = comparison.sides[1]
     assert other.work is not None
     assert other.work.fitted
     assert other.work.exponent == pytest.approx(0.5, abs=0.01)
@@ -66,15 +68,15 @@ def test_lengths_that_drift_apart_are_taken_out_by_regression(tmp_path: Path) ->
     assert step is not None
     assert step.value == pytest.approx(1.04, rel=0.02)
     assert step.verdict is Verdict.UNDECIDED
-    assert any("at equal tokens (regression: 1 % more tokens, 0.50 % longer)" in line for line in warnings(comparison))
+    assert any("at equal tokens (regression: 1 % more tokens, 0.50 % longer)" in line for line in caveats(comparison))
 
 
 def test_the_placements_of_one_run_are_compared_as_the_run_compares_them(tmp_path: Path) -> None:
     run = SyntheticRun(pace=lambda round_, _: 1.0 + 0.5 * round_).write(tmp_path / "run")
-    compared = compare_arms(read_arms([Source(None, run)], ReadingOptions()))
-    assert [arm.name for arm in compared.arms] == ["standard", "split"]
-    assert compared.arms[1].ratios == compare_run(run).results[1].ratios
-    found = compared.arms[1].ratios["step_time"]
+    compared = compare_sides(read_sides([Source(None, run)], ReadingOptions()))
+    assert [arm.name for arm in compared.sides] == ["standard", "split"]
+    assert compared.sides[1].ratios == compare_run(run).sides[1].ratios
+    found = compared.sides[1].ratios["step_time"]
     assert found is not None
     # A round is a pair: that every round is slower than the one before drops out.
     assert found.pairs == 3
@@ -99,7 +101,7 @@ def test_the_order_of_a_runs_placements_mirrors_the_verdict(tmp_path: Path) -> N
 
     def verdict(first: str, other: str) -> Ratio:
         sources = [Source(None, run, name) for name in (first, other)]
-        found = compare_arms(read_arms(sources, ReadingOptions())).arms[1].ratios["step_time"]
+        found = compare_sides(read_sides(sources, ReadingOptions())).sides[1].ratios["step_time"]
         assert found is not None
         return found
 
@@ -108,7 +110,7 @@ def test_the_order_of_a_runs_placements_mirrors_the_verdict(tmp_path: Path) -> N
         found, turned = verdict(first, other), verdict(other, first)
         assert (turned.low, turned.high) == pytest.approx((1 / found.high, 1 / found.low))
         assert turned.verdict is mirrored.get(found.verdict, found.verdict)
-    own = compare_run(run).results[1].ratios["step_time"]
+    own = compare_run(run).sides[1].ratios["step_time"]
     assert own is not None
     assert (verdict("a", "bb").low, verdict("a", "bb").high) == (own.low, own.high)
 
@@ -118,9 +120,9 @@ def test_rounds_of_different_runs_are_no_pairs(tmp_path: Path) -> None:
         SyntheticRun(pace=lambda round_, _: 1.0 + 0.1 * round_).write(tmp_path / "before"),
         SyntheticRun(pace=lambda round_, _: 1.5 * (1.0 + 0.1 * round_)).write(tmp_path / "after"),
     ]
-    compared = compare_arms(read_arms([Source(None, run, "split") for run in runs], ReadingOptions()))
-    assert [arm.name for arm in compared.arms] == ["before/split", "after/split"]
-    found = compared.arms[1].ratios["step_time"]
+    compared = compare_sides(read_sides([Source(None, run, "split") for run in runs], ReadingOptions()))
+    assert [arm.name for arm in compared.sides] == ["before/split", "after/split"]
+    found = compared.sides[1].ratios["step_time"]
     assert found is not None
     assert found.pairs == 0
     assert found.low < 1.5 < found.high
@@ -130,13 +132,13 @@ def test_arms_of_the_same_run_and_of_another_are_told_apart(tmp_path: Path) -> N
     for name in ("one", "two"):
         SyntheticRun().write(tmp_path / name)
     sources = [Source(None, run=tmp_path / "one"), Source(None, run=tmp_path / "two", placement="standard")]
-    found = compare_arms(read_arms(sources, ReadingOptions()))
-    assert [arm.name for arm in found.arms] == ["one/standard", "one/split", "two/standard"]
-    assert warnings(found) == (
+    found = compare_sides(read_sides(sources, ReadingOptions()))
+    assert [arm.name for arm in found.sides] == ["one/standard", "one/split", "two/standard"]
+    assert caveats(found) == (
         "The launches of two/standard were not interleaved with those of one/standard: a drift of the machine between"
         " them shows as a difference.",
     )
-    told = summarize_arms(found, 2).method.interval
+    told = summarize(found, 2).method.interval
     assert told.startswith("of one/split the t interval over the log ratios of launches of the same round")
     welch = "Welch's t interval over launches, as those of different runs or rounds are no pairs"
     assert told.endswith(f"; of two/standard {welch}")
@@ -145,15 +147,15 @@ def test_arms_of_the_same_run_and_of_another_are_told_apart(tmp_path: Path) -> N
 def test_the_reason_is_the_one_that_the_runs_own_report_gives(tmp_path: Path) -> None:
     run = SyntheticRun(pace=lambda round_, _: 1.0).write(tmp_path / "run")
     told = compare_run(run)
-    within = compare_arms(read_arms([Source(None, run)], ReadingOptions()))
-    assert reasons(within, within.arms[1]) == run_reasons(told, told.results[1])
+    within = compare_sides(read_sides([Source(None, run)], ReadingOptions()))
+    assert reasons(within, within.sides[1]) == reasons(told, told.sides[1])
     runs = [run, SyntheticRun(pace=lambda round_, _: 1.0).write(tmp_path / "again")]
     sources = [Source(None, path, name) for path, name in zip(runs, ("standard", "split"), strict=True)]
-    across = compare_arms(read_arms(sources, ReadingOptions()))
-    assert reasons(across, across.arms[1]) == run_reasons(told, told.results[1])
+    across = compare_sides(read_sides(sources, ReadingOptions()))
+    assert reasons(across, across.sides[1]) == reasons(told, told.sides[1])
     log = (run / "trials" / "01-split" / "steps.jsonl",)
-    beside = compare_arms(read_arms([Source(None, run, "split"), Source("log", launches=(log,))], ReadingOptions()))
-    assert reasons(beside, beside.arms[1]) == ()
+    beside = compare_sides(read_sides([Source(None, run, "split"), Source("log", launches=(log,))], ReadingOptions()))
+    assert reasons(beside, beside.sides[1]) == ()
 
 
 def test_the_parts_of_two_runs_steps_have_welchs_interval(tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ def test_the_parts_of_two_runs_steps_have_welchs_interval(tmp_path: Path) -> Non
         path = SyntheticRun(pace=lambda round_, _: paces[name][round_ - 1]).write(tmp_path / name)
         return Source(name, path, "standard")
 
-    compared = compare_arms(read_arms([run(name) for name in paces], ReadingOptions()))
+    compared = compare_sides(read_sides([run(name) for name in paces], ReadingOptions()))
     ((name, change),) = step_changes(compared)
     assert name == "after"
     assert change.difference == pytest.approx(1.30 * 0.3, rel=1e-3)
@@ -178,16 +180,16 @@ def test_the_parts_of_two_runs_steps_have_welchs_interval(tmp_path: Path) -> Non
 def test_a_run_beside_its_own_log_is_seen_by_its_controller(tmp_path: Path) -> None:
     run = SyntheticRun(pace=lambda round_, _: 1.0).write(tmp_path / "run")
     logs = tuple((run / "trials" / f"0{round_}-split" / "steps.jsonl",) for round_ in (1, 2, 3))
-    compared = compare_arms(
-        read_arms([Source(None, run, "split"), Source("log", launches=logs)], ReadingOptions(devices=(2,)))
+    compared = compare_sides(
+        read_sides([Source(None, run, "split"), Source("log", launches=logs)], ReadingOptions(devices=(2,)))
     )
     for key in ("step_time", "phase/gen", "phase/values", "tokens_per_s", "tokens_per_s_per_device"):
-        found = compared.arms[1].ratios[key]
+        found = compared.sides[1].ratios[key]
         assert found is not None
         assert found.value == pytest.approx(1.0)
     # Phases of split overlap, so the log's step has no unattributed time.
-    assert "unattributed" not in compared.arms[1].launch_values
-    assert any("log: gen, reward" in line and "overlap" in line for line in warnings(compared))
+    assert "unattributed" not in compared.sides[1].launch_values
+    assert any("log: gen, reward" in line and "overlap" in line for line in caveats(compared))
 
 
 def test_placements_of_a_run_beside_a_log_are_compared_in_their_controllers_view(tmp_path: Path) -> None:
@@ -200,8 +202,8 @@ def test_placements_of_a_run_beside_a_log_are_compared_in_their_controllers_view
 
     edit_spans(run, "split", shorten)
     log = (run / "trials" / "01-split" / "steps.jsonl",)
-    compared = compare_arms(read_arms([Source(None, run), Source("log", launches=(log,))], ReadingOptions()))
-    gen = compared.arms[1].ratios["phase/gen"]
+    compared = compare_sides(read_sides([Source(None, run), Source("log", launches=(log,))], ReadingOptions()))
+    gen = compared.sides[1].ratios["phase/gen"]
     assert gen is not None
     assert gen.value == pytest.approx(0.9 / 0.5)
 
@@ -212,7 +214,7 @@ def test_runs_of_different_launchers_are_told(tmp_path: Path) -> None:
         SyntheticRun(layouts={"standard": STANDARD}).write(path)
         manifest = json.loads((path / "run.json").read_text())
         (path / "run.json").write_text(json.dumps(manifest | {"launcher": launcher}))
-    compared = compare_arms(read_arms([Source(None, path) for path in paths], ReadingOptions()))
+    compared = compare_sides(read_sides([Source(None, path) for path in paths], ReadingOptions()))
     differing = {fact.name: fact.values for fact in compared.facts if fact.differs}
     assert differing["launcher"] == ("ray", "torchrun")
     assert compared.doubts == ()
@@ -224,9 +226,9 @@ def test_every_format_is_compared_with_itself(tmp_path: Path, sample: str) -> No
     paths = [tmp_path / f"{name}.log" for name in ("a", "b")]
     for path in paths:
         path.write_bytes(content)
-    compared = compare_arms([arm(path, warmup_steps=0, devices=4, learner_ranks=2) for path in paths])
-    assert compared.arms[0].launches[0].format == known
-    ratios = [ratio for ratio in compared.arms[1].ratios.values() if ratio]
+    compared = compare_sides([arm(path, warmup_steps=0, devices=4, learner_ranks=2) for path in paths])
+    assert compared.sides[0].background.sources[0].format == known
+    ratios = [ratio for ratio in compared.sides[1].ratios.values() if ratio]
     assert ratios
     assert all(ratio.value == pytest.approx(1.0) for ratio in ratios)
     assert not any(fact.differs for fact in compared.facts)
@@ -237,13 +239,13 @@ def test_a_step_time_that_is_a_mere_sum_gives_way_to_the_logs_clock(tmp_path: Pa
     fast.write_bytes(SAMPLES["openrlhf"][1])
     # The same sums, but 30 s instead of 15 s pass from step to step.
     slow.write_bytes(SAMPLES["openrlhf"][1].replace(b"19:25:45", b"19:26:15").replace(b"19:25:30", b"19:25:45"))
-    compared = compare_arms([arm(fast, warmup_steps=0), arm(slow, warmup_steps=0)])
-    step, clock = (compared.arms[1].ratios[key] for key in ("step_time", "log_clock"))
+    compared = compare_sides([arm(fast, warmup_steps=0), arm(slow, warmup_steps=0)])
+    step, clock = (compared.sides[1].ratios[key] for key in ("step_time", "log_clock"))
     assert step is not None
     assert clock is not None
     assert (step.value, clock.value) == pytest.approx((1.0, 2.0))
     assert "a step takes 2.00 times as long by the logs' clock, 30.0 s against 15.0 s" in headline(
-        compared, compared.arms[1]
+        compared, compared.sides[1]
     )
 
 
@@ -266,14 +268,16 @@ def test_the_logs_clock_is_a_headline_and_not_corrected_for_the_details(tmp_path
         arm(*(openrlhf_log(tmp_path / f"{name}{n}.log", gap_s + n, paces[n]) for n in range(3)), name=name)
         for name, gap_s in (("a", 98), ("b", 106))
     ]
-    compared = compare_arms(arms)
-    clock = compared.arms[1].ratios["log_clock"]
+    compared = compare_sides(arms)
+    clock = compared.sides[1].ratios["log_clock"]
     assert clock is not None
     gaps = [[math.log(gap_s + n) for n in range(3)] for gap_s in (106, 98)]
     expected = ttest_ind(gaps[0], np.array(gaps[1]) + math.log(1.02), equal_var=False).pvalue
     assert clock.p_value == pytest.approx(expected)
     assert clock.verdict is Verdict.SLOWER
-    assert headline(compared, compared.arms[1]).startswith("b is slower than a: a step takes 1.08 times as long by the")
+    assert headline(compared, compared.sides[1]).startswith(
+        "b is slower than a: a step takes 1.08 times as long by the"
+    )
 
 
 def test_frameworks_that_count_no_tokens_may_have_done_other_work(tmp_path: Path) -> None:
@@ -290,12 +294,12 @@ def test_frameworks_that_count_no_tokens_may_have_done_other_work(tmp_path: Path
         path = tmp_path / f"other{lengths.decode()}.log"
         told = b"'rollout/response_length_mean': " + lengths + b", " if lengths else b""
         path.write_bytes(content.replace(b"'rollout/num_samples'", told + b"'rollout/num_samples'"))
-        compared = compare_arms([first, arm(path, name="other", warmup_steps=0)])
-        assert any(line.startswith(expected) for line in warnings(compared)), warnings(compared)
+        compared = compare_sides([first, arm(path, name="other", warmup_steps=0)])
+        assert any(line.startswith(expected) for line in caveats(compared)), caveats(compared)
 
 
 def test_what_has_no_step_time_is_named(tmp_path: Path) -> None:
     path = tmp_path / "old.log"
     path.write_text("step:1 - timing/gen:1.0\nstep:2 - timing/gen:1.0\n")
-    compared = compare_arms([arm(path, warmup_steps=0), arm(verl_log(tmp_path, "new.log"))])
-    assert headline(compared, compared.arms[1]) == "new against old: no verdict, as old gives no step time."
+    compared = compare_sides([arm(path, warmup_steps=0), arm(verl_log(tmp_path, "new.log"))])
+    assert headline(compared, compared.sides[1]) == "new against old: no verdict, as old gives no step time."

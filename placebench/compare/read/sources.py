@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from placebench.compare.arms import Arm, run_arms
-from placebench.compare.log_arms import log_arm
-from placebench.compare.statistics.estimates import MIN_EFFECT
 from placebench.errors import UsageError
 from placebench.logs.read import launch_names
 from placebench.record.folder import RunFolder
@@ -38,14 +35,12 @@ class ReadingOptions:
         devices: all devices allocated to the run: one number for all words, or one each.
         learner_ranks: number of learner ranks, likewise.
         warmup_steps: first steps of each launch that are left out of the numbers in any case.
-        min_effect: smallest effect of interest, as a fraction.
     """
 
     log_format: str | None = None
     devices: tuple[int, ...] = ()
     learner_ranks: tuple[int, ...] = ()
     warmup_steps: int = 2
-    min_effect: float = MIN_EFFECT
 
 
 def parse_source(text: str) -> Source:
@@ -64,42 +59,6 @@ def parse_source(text: str) -> Source:
         if sign == ":" and is_run(Path(rest[:end])):
             return Source(name, run=Path(rest[:end]), placement=rest[end + 1 :])
     return Source(name, launches=tuple(_files(launch) for launch in _split(rest, ",")))
-
-
-def read_arms(sources: Sequence[Source], options: ReadingOptions) -> list[Arm]:
-    """The arms that the words stand for, in their order.
-
-    Raises:
-        UsageError: a word stands for nothing that can be read, or for the same as another; a list of devices or ranks
-            has another length than that of the words.
-    """
-    check_sources(sources, options)
-    names = log_names(sources)
-    arms: list[Arm] = []
-    for place, source in enumerate(sources):
-        if source.run is not None:
-            found = run_arms(source.run, source.placement, options.min_effect)
-            if source.name is not None:
-                if len(found) > 1:
-                    listed = ", ".join(arm.name for arm in found)
-                    raise UsageError(
-                        f"{source.name}={source.run}: the run has the placements {listed}: choose one, as"
-                        f" {source.name}={source.run}:{found[0].name}"
-                    )
-                found = (found[0].renamed(source.name),)
-            arms += found
-        else:
-            arms.append(
-                log_arm(
-                    source.launches,
-                    name=names[place],
-                    log_format=options.log_format,
-                    devices=each(options.devices, place),
-                    learner_ranks=each(options.learner_ranks, place),
-                    warmup_steps=options.warmup_steps,
-                )
-            )
-    return arms
 
 
 def each(numbers: Sequence[int], place: int) -> int | None:

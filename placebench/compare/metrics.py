@@ -3,9 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from placebench.compare.measure.efficiency import COMPUTING
 from placebench.compare.statistics.estimates import Better
 from placebench.logs.timing import phase_order
+from placebench.spec.phases import PHASES
+from placebench.spec.placement import Role
+
+# Phases of models whose work is known; the reward may be a function, and what generates is bound by its memory.
+COMPUTING = tuple(phase for phase in PHASES if phase.has_sequences and phase.role not in (Role.ROLLOUT, Role.REWARD))
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,9 @@ TOKENS = Metric(
 TOKENS_PER_DEVICE = Metric(
     "tokens_per_s_per_device", "tokens/s/device", "tokens/s", "the same / all devices allocated", Better.MORE
 )
+# Names of the parts of a step, and of what lies beside them, begin with these; see `critical_path`.
+PATH, GAP, OFF_PATH, IMBALANCE, BESIDE = "path/", "gap/", "off_path/", "imbalance/", "beside/"
+PATH_KEYS = (PATH, GAP, OFF_PATH, IMBALANCE, BESIDE)
 # One question, the step time, and the same in other units: what a comparison is made for.
 HEADLINES = (STEP_TIME.key, LOG_CLOCK.key, TOKENS.key, TOKENS_PER_DEVICE.key)
 LOAD = Metric("load", "device load", "1", "mean over measured steps and devices")

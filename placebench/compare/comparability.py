@@ -1,13 +1,13 @@
-"""What else differs between arms, and what makes a comparison of them mean nothing."""
+"""What else differs between sides, and what makes a comparison of them mean nothing."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from placebench.compare.arms import Arm
+from placebench.compare.side import Side
 from placebench.spec.text import listing, number
 
-# Facts without which nothing else can be put down to the arms: a comparison over them is refused.
+# Facts without which nothing else can be put down to the sides: a comparison over them is refused.
 DECISIVE = ("model", "algorithm", "kind of device")
 # Two algorithms of one family are one here: placebench says `ppo`, verl names the advantage estimator.
 ALGORITHMS = {"gae": "ppo"}
@@ -27,12 +27,12 @@ OTHER_WORK = 0.05
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing that is known of the arms' runs besides the numbers.
+    """One thing that is known of the sides' runs besides the numbers.
 
     Attributes:
         name: what it is.
-        values: one an arm, None where it is not known.
-        differs: whether arms that say it disagree.
+        values: one a side, None where it is not known.
+        differs: whether sides that say it disagree.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Fact:
     differs: bool
 
 
-def known_facts(arms: Sequence[Arm]) -> tuple[Fact, ...]:
-    """What is known of the runs, in the order of the arms that say it; what differs comes first."""
-    names = dict.fromkeys(name for arm in arms for name in arm.facts)
+def known_facts(sides: Sequence[Side]) -> tuple[Fact, ...]:
+    """What is known of the runs, in the order of the sides that say it; what differs comes first."""
+    names = dict.fromkeys(name for side in sides for name in side.background.facts)
     facts = []
     for name in names:
-        values = [arm.facts.get(name) for arm in arms]
+        values = [side.background.facts.get(name) for side in sides]
         texts = tuple(None if value is None else fact_text(value) for value in values)
         facts.append(Fact(name, texts, _differs(name, [value for value in values if value is not None])))
     return tuple(sorted(facts, key=lambda fact: (not fact.differs, fact.name not in DECISIVE)))
@@ -75,30 +75,30 @@ def _model(text: str) -> str:
     return model
 
 
-def doubts_of(arms: Sequence[Arm], facts: Sequence[Fact]) -> tuple[str, ...]:
+def doubts_of(sides: Sequence[Side], facts: Sequence[Fact]) -> tuple[str, ...]:
     """Why a comparison means nothing, one phrase each; empty where it may mean something."""
     return tuple(
-        f"the {fact.name} differs: {_values(arms, fact)}" for fact in facts if fact.differs and fact.name in DECISIVE
+        f"the {fact.name} differs: {_values(sides, fact)}" for fact in facts if fact.differs and fact.name in DECISIVE
     )
 
 
-def has_other_work(first: Arm, other: Arm) -> bool:
-    """Whether a step of one arm is clearly more work than of the other, so that their times say nothing of speed."""
+def has_other_work(first: Side, other: Side) -> bool:
+    """Whether a step of one side is clearly more work than of the other, so that their times say nothing of speed."""
     return _is_other("tokens a step", first, other)
 
 
-def has_unknown_work(first: Arm, other: Arm) -> bool:
+def has_unknown_work(first: Side, other: Side) -> bool:
     """Whether nothing tells that a step of both is the same work: a side does not count its tokens."""
-    return not all(isinstance(arm.facts.get("tokens a step"), float) for arm in (first, other))
+    return not all(isinstance(side.background.facts.get("tokens a step"), float) for side in (first, other))
 
 
-def has_other_lengths(first: Arm, other: Arm) -> bool:
-    """Whether the responses of one arm are clearly longer."""
+def has_other_lengths(first: Side, other: Side) -> bool:
+    """Whether the responses of one side are clearly longer."""
     return _is_other("mean response length", first, other)
 
 
-def _is_other(fact: str, first: Arm, other: Arm) -> bool:
-    values = [arm.facts.get(fact) for arm in (first, other)]
+def _is_other(fact: str, first: Side, other: Side) -> bool:
+    values = [side.background.facts.get(fact) for side in (first, other)]
     numbers = [value for value in values if isinstance(value, float) and value > 0]
     return len(numbers) == 2 and max(numbers) > (1 + OTHER_WORK) * min(numbers)
 
@@ -108,5 +108,7 @@ def fact_text(value: str | float) -> str:
     return number(value) if isinstance(value, float) else value
 
 
-def _values(arms: Sequence[Arm], fact: Fact) -> str:
-    return listing(f"{value} ({arm.name})" for arm, value in zip(arms, fact.values, strict=True) if value is not None)
+def _values(sides: Sequence[Side], fact: Fact) -> str:
+    return listing(
+        f"{value} ({side.name})" for side, value in zip(sides, fact.values, strict=True) if value is not None
+    )

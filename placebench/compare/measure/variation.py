@@ -8,15 +8,15 @@ launches. The rest is between launches.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from placebench.compare.calibration import Calibration, Variation
-from placebench.compare.comparison import Comparison, PlacementResult
-from placebench.compare.measure.metrics import STEP_TIME, Metric
+from placebench.compare.measure.placements import RunSide
+from placebench.compare.metrics import STEP_TIME, Metric
+from placebench.compare.read.calibration import Calibration, Variation
 from placebench.compare.statistics.estimates import Better, Floats, LaunchValue, Ratio, compare, log_ratio
 
 DRAWS = 500
@@ -37,26 +37,31 @@ class SelfComparison:
     metrics: tuple[Metric, ...]
 
 
-def compare_with_itself(comparison: Comparison) -> SelfComparison | None:
-    """The launches of a run's first placement against each other; None with fewer than two pairs."""
-    result = comparison.first
-    arms = _deal(result, STEP_TIME.key)
-    step = compare(*arms, Better.LESS, comparison.min_effect)
+def compare_with_itself(side: RunSide, metrics: Sequence[Metric], min_effect: float) -> SelfComparison | None:
+    """The launches of a placement against each other; None with fewer than two pairs.
+
+    Args:
+        side: the placement.
+        metrics: the numbers that stand side by side.
+        min_effect: smallest effect of interest, as a fraction.
+    """
+    arms = _deal(side, STEP_TIME.key)
+    step = compare(*arms, Better.LESS, min_effect)
     if step is None or step.pairs < 2:
         return None
     variations = {}
-    for metric in comparison.metrics:
-        found = _variation(*_deal(result, metric.key))
+    for metric in metrics:
+        found = _variation(*_deal(side, metric.key))
         if found is not None:
             variations[metric.key] = found
-    calibration = Calibration(comparison.run.folder.path.resolve().name, result.name, step.pairs, variations)
-    return SelfComparison(calibration, step, tuple(metric for metric in comparison.metrics if metric.key in variations))
+    calibration = Calibration(side.run.folder.path.resolve().name, side.name, step.pairs, variations)
+    return SelfComparison(calibration, step, tuple(metric for metric in metrics if metric.key in variations))
 
 
-def _deal(result: PlacementResult, key: str) -> tuple[dict[int, LaunchValue], dict[int, LaunchValue]]:
+def _deal(side: RunSide, key: str) -> tuple[dict[int, LaunchValue], dict[int, LaunchValue]]:
     """The launches as two arms, by pair, counted from 1; a launch whose partner has failed is in one arm alone."""
     arms: tuple[dict[int, LaunchValue], dict[int, LaunchValue]] = ({}, {})
-    for number, value in result.by_step(key).items():
+    for number, value in side.by_step(key).items():
         pair, second = divmod(number - 1, 2)
         arms[(second + pair) % 2][pair + 1] = value
     return arms

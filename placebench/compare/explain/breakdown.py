@@ -11,9 +11,11 @@ from functools import cached_property
 
 import numpy as np
 
-from placebench.compare.comparison import PlacementResult, launches_compared
-from placebench.compare.measure.critical_path import END, GAP, IMBALANCE, OFF_PATH, PATH, PATH_KEYS
-from placebench.compare.measure.metrics import STEP_TIME
+from placebench.compare.comparison import Comparison
+from placebench.compare.measure.critical_path import END
+from placebench.compare.metrics import GAP, IMBALANCE, OFF_PATH, PATH, PATH_KEYS, STEP_TIME
+from placebench.compare.pairing import launches_compared
+from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Estimate, estimate, unpaired_difference
 from placebench.logs.timing import phase_order
 
@@ -44,7 +46,7 @@ class PathPart:
 
 @dataclass(frozen=True)
 class PartChange:
-    """The same part in two placements.
+    """A part of the step in two placements.
 
     Attributes:
         first: in the first placement.
@@ -113,10 +115,10 @@ class StepChange:
         return tuple(part for part in self.parts if not part.first.is_gap)
 
 
-def path_parts(result: PlacementResult) -> tuple[PathPart, ...]:
+def path_parts(side: Side) -> tuple[PathPart, ...]:
     """What a placement's step consists of: phases in the step's order, then the gaps; none where no spans tell."""
-    seconds = {key + name: result.value(key + name) for key in PATH_KEYS for name in result.keys(key)}
-    phases = phase_order({name for key in (PATH, OFF_PATH) for name in result.keys(key)})
+    seconds = {key + name: side.value(key + name) for key in PATH_KEYS for name in side.keys(key)}
+    phases = phase_order({name for key in (PATH, OFF_PATH) for name in side.keys(key)})
     gaps = [name for name in (*phases, END) if GAP + name in seconds]
     return (
         *(
@@ -138,21 +140,15 @@ def absent(phase: str, *, is_gap: bool) -> PathPart:
     return PathPart(phase, is_gap, 0.0, 0.0, 0.0)
 
 
-def step_change(first: PlacementResult, other: PlacementResult, *, paired: bool = True) -> StepChange | None:
-    """Divide the difference of two placements' step times; None where one of them has no path.
-
-    Args:
-        first: the first placement.
-        other: the other.
-        paired: whether launches of the same round belong together, as in one run.
-    """
-    first, other, in_pairs = launches_compared(first, other, interleaved=paired)
+def step_change(first: Side, other: Side) -> StepChange | None:
+    """Divide the difference of the step times of two sides; None where one of them has no path."""
+    first, other, in_pairs = launches_compared(first, other)
 
     def change(keys: list[str]) -> Estimate:
         sides = (_sums(first, keys), _sums(other, keys))
         return _over_rounds(*sides) if in_pairs else _over_launches(*sides)
 
-    sides = [{(part.is_gap, part.phase): part for part in path_parts(result)} for result in (first, other)]
+    sides = [{(part.is_gap, part.phase): part for part in path_parts(side)} for side in (first, other)]
     if not all(sides):
         return None
     names = phase_order({phase for side in sides for _, phase in side} - {END})
@@ -177,6 +173,12 @@ def step_change(first: PlacementResult, other: PlacementResult, *, paired: bool 
     )
 
 
+def step_changes(comparison: Comparison) -> list[tuple[str, StepChange]]:
+    """The difference of each side's step to the first's, part by part, under its name; of runs whose spans tell."""
+    changes = ((other.name, step_change(comparison.first, other)) for other in comparison.others)
+    return [(name, change) for name, change in changes if change]
+
+
 def _over_rounds(first: Mapping[int, float], other: Mapping[int, float]) -> Estimate:
     """The difference over launches of the same round."""
     return estimate([other[round_] - first[round_] for round_ in first], additive=True)
@@ -189,7 +191,7 @@ def _over_launches(first: Mapping[int, float], other: Mapping[int, float]) -> Es
     return Estimate(centre, centre - half, centre + half, min(len(first), len(other)))
 
 
-def _sums(result: PlacementResult, keys: list[str]) -> Mapping[int, float]:
-    found = [result.by_round(key) for key in keys]
-    rounds = result.measured_rounds
-    return {round_: result.scale_of_parts * sum(by.get(round_, 0.0) for by in found) for round_ in rounds}
+def _sums(side: Side, keys: list[str]) -> Mapping[int, float]:
+    found = [side.by_round(key) for key in keys]
+    rounds = side.measured_rounds
+    return {round_: side.scale_of_parts * sum(by.get(round_, 0.0) for by in found) for round_ in rounds}

@@ -1,4 +1,4 @@
-"""Engines in a pool of their own and the trainer: who waits for whom, and which side a device more would help.
+"""Engines in a pool of their own and the trainer: how long each waits for the other, and how fast each works.
 
 The job measures both sides, see docs/async.md. Flows are means over the steps of a launch, so that rates are sums over
 sums: a part that an engine finishes in one step has mostly been generated in the one before.
@@ -8,22 +8,16 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from placebench.compare.measure.metrics import (
+from placebench.compare.metrics import (
     DROPPED,
     ENGINE_TOKENS,
     ENGINE_WAIT,
     LAG,
     QUEUE,
-    STEP_TIME,
     TRAINER_TOKENS,
     TRAINER_WAIT,
 )
 from placebench.compare.read.run import Launch
-from placebench.compare.statistics.measured import Measured
-from placebench.spec.text import number, quantity
-
-# Share of the step from which a side's waiting says that the other one is slower.
-NOTABLE_WAIT = 0.05
 
 _GENERATED, _GENERATING, _TRAINED, _TRAINING = (
     f"flow/{name}" for name in ("generated", "generating_s", "trained", "training_s")
@@ -64,23 +58,3 @@ def side_rates(numbers: Mapping[str, float]) -> dict[str, float]:
         return {}
     pairs = {TRAINER_TOKENS.key: (_TRAINED, _TRAINING), ENGINE_TOKENS.key: (_GENERATED, _GENERATING)}
     return {key: numbers[tokens] / numbers[time] for key, (tokens, time) in pairs.items() if numbers[time] > 0}
-
-
-def slower_side(result: Measured, staleness: int) -> str | None:
-    """Which side waits for the other, and so where a device more would help; None without engines of their own."""
-    if not result.estimate(TRAINER_WAIT.key).n:
-        return None
-    step = result.value(STEP_TIME.key)
-    waits = {"learners": result.value(TRAINER_WAIT.key), "engines": result.value(ENGINE_WAIT.key)}
-    told = (
-        f"In {result.name}, learners wait {quantity(waits['learners'], 's')} of the {quantity(step, 's')} step for"
-        f" sequences, and engines {quantity(waits['engines'], 's')} for weights and prompts"
-    )
-    if not staleness:
-        return f"{told}: at staleness 0 they take turns."
-    told += f", at a lag of {number(result.value(LAG.key))} updates"
-    spare = max(waits, key=lambda side: waits[side])
-    if waits[spare] < NOTABLE_WAIT * step:
-        return f"{told}: neither side waits for the other to speak of."
-    slower = "engines" if spare == "learners" else "learners"
-    return f"{told}: the {slower} are the slower side, where a device more would help first."

@@ -6,37 +6,22 @@ work, else by the medians of their steps. Launches of different runs are no pair
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeVar
 
-import pandas as pd
-
-from placebench.compare.measure.metrics import HEADLINES, STEP_TIME, Metric
+from placebench.compare.metrics import HEADLINES, STEP_TIME, Metric
+from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import (
     MIN_EFFECT,
-    LaunchValue,
     Noise,
     Ratio,
     compare,
     control_false_discoveries,
+    rounds_of_pairs,
 )
 from placebench.compare.statistics.work import UnequalWork, unequal_work
 
-
-class Side(Protocol):
-    """What a comparison needs of one side."""
-
-    @property
-    def work_steps(self) -> Mapping[int, pd.DataFrame]:
-        """Columns `step_time` (s) and `tokens` of the measured steps of each launch, indexed by step.
-
-        Empty where they are not known, and where the work of a step differs by design.
-        """
-
-    def by_round(self, key: str) -> Mapping[int, float]:
-        """A number of each launch by its round."""
-
-    def by_step(self, key: str) -> Mapping[int, LaunchValue]:
-        """The same, a value a step where there is one."""
+First = TypeVar("First", bound=Side)
+Other = TypeVar("Other", bound=Side)
 
 
 @dataclass(frozen=True)
@@ -46,14 +31,12 @@ class Pairing:
     Attributes:
         first: the side that the other is compared with.
         other: the other.
-        interleaved: whether launches of the same round belong together, as in one run.
         min_effect: smallest effect of interest, as a fraction.
         work: how the other's work differs; None where it does not, where it does by design, or where it is not known.
     """
 
     first: Side
     other: Side
-    interleaved: bool
     min_effect: float
     work: UnequalWork | None
 
@@ -62,18 +45,29 @@ class Pairing:
 
         The step time of unequal work has a verdict only where the ratio at equal work agrees.
         """
-        by_step = self.interleaved and self.work is None
+        paired = self.first.shares_rounds(self.other)
+        by_step = paired and self.work is None
         first, other = (
             side.by_step(metric.key) if by_step else side.by_round(metric.key) for side in (self.first, self.other)
         )
-        found = compare(first, other, metric.better, self.min_effect, paired=self.interleaved, noise=noise)
+        found = compare(first, other, metric.better, self.min_effect, paired=paired, noise=noise)
         return self.work.agreed(found) if self.work and found and metric.key == STEP_TIME.key else found
 
 
-def pair(first: Side, other: Side, min_effect: float = MIN_EFFECT, *, interleaved: bool = True) -> Pairing:
+def pair(first: Side, other: Side, min_effect: float = MIN_EFFECT) -> Pairing:
     """Choose how two sides are compared; see `Pairing` for the arguments."""
-    work = unequal_work(first.work_steps, other.work_steps, min_effect, paired=interleaved)
-    return Pairing(first, other, interleaved, min_effect, work)
+    work = unequal_work(first.work_steps, other.work_steps, min_effect, paired=first.shares_rounds(other))
+    return Pairing(first, other, min_effect, work)
+
+
+def launches_compared(first: First, other: Other) -> tuple[First, Other, bool]:
+    """Two sides with the launches alone on which the ratio of their step times rests.
+
+    Returns:
+        Both, and whether their launches are pairs: then launches of other rounds than those of both are left out.
+    """
+    rounds = rounds_of_pairs(first.measured_rounds, other.measured_rounds) if first.shares_rounds(other) else []
+    return (first.of_rounds(rounds), other.of_rounds(rounds), True) if rounds else (first, other, False)
 
 
 def hold_details(ratios: Mapping[str, Ratio | None]) -> dict[str, Ratio | None]:

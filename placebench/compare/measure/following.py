@@ -1,21 +1,21 @@
-"""Arms whose logs still grow: what they measured so far, again and again."""
+"""Sides whose logs still grow: what they measured so far, again and again."""
 
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from placebench.compare.arms import Arm
-from placebench.compare.log_arms import arm_of_logs, is_of_use
-from placebench.compare.sources import ReadingOptions, Source, check_sources, each, log_names
+from placebench.compare.measure.log_sides import is_of_use, side_of_logs
+from placebench.compare.read.sources import ReadingOptions, Source, check_sources, each, log_names
+from placebench.compare.side import Side
 from placebench.errors import UsageError
 from placebench.logs.follow import GrowingLog
 from placebench.logs.read import Log
 from placebench.logs.run import run_of_logs
 
 
-class FollowedArms:
-    """The arms of growing logs.
+class FollowedSides:
+    """The sides of growing logs.
 
     Args:
         sources: words of the command line, logs all of them.
@@ -39,23 +39,23 @@ class FollowedArms:
         """Step lines read so far; it tells whether anything is new."""
         return sum(log.steps for log in self._logs.values())
 
-    def read(self) -> tuple[list[Arm], list[str]]:
-        """The arms that have measured steps, and what is waited for of the others.
+    def read(self) -> tuple[list[Side], list[str]]:
+        """The sides that have measured steps, and what is waited for of the others.
 
         Raises:
             UsageError: a log cannot be read on, or its files do not go together.
         """
-        arms, waiting = [], []
+        sides, waiting = [], []
         for place, source in enumerate(self._sources):
             with self._lock:
-                found = self._arm(place, source)
-            if isinstance(found, Arm):
-                arms.append(found)
+                found = self._side(place, source)
+            if isinstance(found, Side):
+                sides.append(found)
             else:
                 waiting.append(found)
-        return arms, waiting
+        return sides, waiting
 
-    def _arm(self, place: int, source: Source) -> Arm | str:
+    def _side(self, place: int, source: Source) -> Side | str:
         runs = []
         for files in source.launches:
             logs: list[Log] = []
@@ -69,7 +69,7 @@ class FollowedArms:
         steps = [run.timings["step"].nunique() if run.timings is not None else 0 for run in runs]
         if min(steps) <= self._options.warmup_steps:
             return f"{self._names[place]} has {min(steps)} steps; the first {self._options.warmup_steps} are warm-up"
-        return arm_of_logs(
+        return side_of_logs(
             runs,
             name=self._names[place],
             devices=each(self._options.devices, place),
@@ -78,7 +78,7 @@ class FollowedArms:
 
 
 @contextmanager
-def follow_arms(sources: Sequence[Source], options: ReadingOptions) -> Iterator[FollowedArms]:
+def follow_sides(sources: Sequence[Source], options: ReadingOptions) -> Iterator[FollowedSides]:
     """Read growing logs for as long as it is entered.
 
     Raises:
@@ -96,4 +96,4 @@ def follow_arms(sources: Sequence[Source], options: ReadingOptions) -> Iterator[
         logs = {path: GrowingLog(path, lock, log_format=options.log_format, keep=is_of_use) for path in sorted(files)}
         for log in logs.values():
             stack.enter_context(log)
-        yield FollowedArms(sources, options, logs, lock)
+        yield FollowedSides(sources, options, logs, lock)

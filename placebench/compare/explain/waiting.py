@@ -1,0 +1,86 @@
+"""Who waits for what: the devices of a pool outside their phases, and engines and learners for each other."""
+
+from collections.abc import Mapping, Sequence
+
+from placebench.compare.measure.placements import RunSide
+from placebench.compare.measure.steps import NO_PHASE, OWN_POOL
+from placebench.compare.metrics import ENGINE_WAIT, LAG, STEP_TIME, TRAINER_WAIT
+from placebench.compare.side import Side
+from placebench.spec.text import in_seconds, listing, number, quantity
+
+# Shares of the step from which a cause, and a device's or a side's waiting, are worth a word.
+NOTABLE = 0.01
+NOTABLE_WAIT = 0.05
+MOST_NAMED = 3
+
+
+def waiting(side: RunSide) -> str | None:
+    """Which pool's devices wait longest, and for what; None when none waits a notable part of the step."""
+    if longest_idle_share(side) < NOTABLE_WAIT:
+        return None
+    step = side.value(STEP_TIME.key)
+    pool = max(side.placement.pools, key=side.pool_idle)
+    idle = side.pool_idle(pool)
+    causes = {cause: side.value(f"wait/{pool}/{cause}") for cause in side.keys(f"wait/{pool}/")}
+    longest = most_named([(cause, seconds) for cause, seconds in by_size(causes) if seconds >= NOTABLE * step])
+    parts = [f"{in_seconds(seconds)} {_cause(cause)}" for cause, seconds in longest]
+    rest = idle - sum(seconds for _, seconds in longest)
+    if is_notable(rest, side):
+        parts.append(f"{in_seconds(rest)} in other waits")
+    share = quantity(idle / step, "1")
+    waits = f"{_who(side, pool)} {in_seconds(idle)} of the {in_seconds(step)} step ({share})"
+    return f"In {side.name}, {waits}: {listing(parts)}."
+
+
+def slower_side(side: Side, staleness: int) -> str | None:
+    """Engines or learners, whichever wait, and so where a device more would help; None without engines of their own."""
+    if not side.estimate(TRAINER_WAIT.key).n:
+        return None
+    step = side.value(STEP_TIME.key)
+    waits = {"learners": side.value(TRAINER_WAIT.key), "engines": side.value(ENGINE_WAIT.key)}
+    text = (
+        f"In {side.name}, learners wait {quantity(waits['learners'], 's')} of the {quantity(step, 's')} step for"
+        f" sequences, and engines {quantity(waits['engines'], 's')} for weights and prompts"
+    )
+    if not staleness:
+        return f"{text}: at staleness 0 they take turns."
+    text += f", at a lag of {number(side.value(LAG.key))} updates"
+    spare = max(waits, key=lambda name: waits[name])
+    if waits[spare] < NOTABLE_WAIT * step:
+        return f"{text}: neither side waits for the other to speak of."
+    slower = "engines" if spare == "learners" else "learners"
+    return f"{text}: the {slower} are the slower side, where a device more would help first."
+
+
+def longest_idle_share(side: RunSide) -> float:
+    """Share of the step that the devices of the longest waiting pool wait; 0 where no step was measured."""
+    if not side.estimate(STEP_TIME.key).n:
+        return 0.0
+    return max(side.pool_idle(pool) for pool in side.placement.pools) / side.value(STEP_TIME.key)
+
+
+def is_notable(seconds: float, side: Side) -> bool:
+    """Whether seconds of a side's step are worth a word."""
+    return seconds >= NOTABLE * side.value(STEP_TIME.key)
+
+
+def by_size(seconds: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Names with their seconds, the most first."""
+    return sorted(seconds.items(), key=lambda entry: -entry[1])
+
+
+def most_named(found: Sequence[tuple[str, float]]) -> Sequence[tuple[str, float]]:
+    """The first of a list: all but those too many to name; one more is named, as that takes no more room."""
+    return found if len(found) <= MOST_NAMED + 1 else found[:MOST_NAMED]
+
+
+def _who(side: RunSide, pool: str) -> str:
+    devices = side.placement.pools[pool]
+    if len(devices) == 1:
+        return f"{side.run.labels[devices[0]]} ({pool}) waits"
+    return f"the {len(devices)} devices of {pool} wait, on average,"
+
+
+def _cause(cause: str) -> str:
+    known = {NO_PHASE: "while no phase runs", OWN_POOL: "for other devices of the pool"}
+    return known.get(cause, f"for {cause}")

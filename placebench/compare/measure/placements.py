@@ -1,0 +1,201 @@
+"""What the finished launches of a run's placements measured: sides with spans and samples as evidence."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import pandas as pd
+
+from placebench.compare.measure.attribution import RATES, attribute, peak_memory
+from placebench.compare.measure.critical_path import path_values
+from placebench.compare.measure.efficiency import measure_efficiency
+from placebench.compare.measure.engines import measure_engines, side_rates
+from placebench.compare.measure.steps import measure_steps
+from placebench.compare.measure.waits import first_trace, traced_waits
+from placebench.compare.metrics import PATH_KEYS, STEP_TIME, TOKENS_PER_J
+from placebench.compare.read.calibration import Calibration, find_calibration
+from placebench.compare.read.run import Launch, Run
+from placebench.compare.side import ADDITIVE, MEANS, Side
+from placebench.compare.statistics.estimates import middle
+from placebench.logs.timing import STEP
+from placebench.spec.bound import RunPlacement
+from placebench.spec.placement import Scaling
+
+GPM_LOAD = "sm_activity"
+PLAIN_LOAD = "util"
+RARE = ("overlap/", "wait/", *PATH_KEYS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSide(Side):
+    """A placement of a run as a side, with the evidence behind its numbers.
+
+    Attributes:
+        run: the run.
+        placement: the placement; its name is the run's word for it, whatever the side is called.
+        launches: its finished launches, by round.
+        samples: one row a round, phase and device: see `attribution.attribute`; `load` is the signal in use.
+        load_signal: which of the sampler's quantities is the device load.
+        calibration: how much launches vary on this host under this workload; None where nobody measured it.
+    """
+
+    run: Run
+    placement: RunPlacement
+    launches: tuple[Launch, ...]
+    samples: pd.DataFrame
+    load_signal: str
+    calibration: Calibration | None
+
+    def of_rounds(self, rounds: Collection[int]) -> Self:
+        """What the launches of some of its rounds measured; the ratios stay those of all."""
+        kept = super().of_rounds(rounds)
+        if kept is self:
+            return self
+        launches = tuple(launch for launch in self.launches if launch.round in rounds)
+        return replace(kept, launches=launches, samples=self.samples[self.samples["round"].isin(rounds)])
+
+    def role_pool(self, phase: str) -> str | None:
+        """The pool that works on a phase; None for the controller's own."""
+        for launch in self.launches:
+            pools = launch.spans.loc[launch.spans["phase"] == phase, "pool"].dropna()
+            if len(pools):
+                return str(pools.iloc[0])
+        return None
+
+    def pool_idle(self, pool: str) -> float:
+        """Idle seconds a step of a pool's devices, their mean."""
+        devices = self.placement.pools[pool]
+        return sum(self.value(f"idle/{device}") for device in devices) / len(devices)
+
+    @cached_property
+    def phase_devices(self) -> pd.DataFrame:
+        """What the samples of all launches of a placement say of each phase on each device.
+
+        Returns:
+            One row a phase and device, in order of appearance: the rates of `attribution.RATES` and `load` as means
+            over the seconds sampled, `seconds` and `samples` summed, `peak_memory_bytes` and `allocated_bytes` the
+            highest, `energy_j` per step, `launches` how many have samples of the phase.
+        """
+        if self.samples.empty:
+            return pd.DataFrame()
+        steps_per_round = self.steps.groupby("round").size() if len(self.steps) else pd.Series(dtype=int)
+        samples = self.samples.assign(
+            launches=self.samples["samples"] > 0,
+            energy_j=self.samples["energy_j"] / self.samples["round"].map(steps_per_round),
+        )
+        keys = ["phase", "device"]
+        groups = samples.groupby(keys, sort=False)
+        counts = groups[["samples", "launches"]].sum()
+        return _pooled(samples, keys).join(counts).assign(energy_j=groups["energy_j"].mean()).reset_index()
+
+    @cached_property
+    def phase_pools(self) -> pd.DataFrame:
+        """What the samples of all launches say of each phase on each pool.
+
+        Returns:
+            One row a phase and pool, in order of appearance: rates, seconds and peaks as in `phase_devices`,
+            `energy_j` per step of all the pool's devices together, NaN where one has none, and `devices`, how many
+            there are.
+        """
+        devices = self.phase_devices
+        if devices.empty:
+            return devices
+        devices = devices.assign(pool=devices["device"].map(self.placement.pool_of))
+        keys = ["phase", "pool"]
+        energy = devices.groupby(keys, sort=False)["energy_j"]
+        whole = energy.sum().where(energy.count() == energy.size())
+        return _pooled(devices, keys).assign(devices=energy.size(), energy_j=whole).reset_index()
+
+
+def measure_run(run: Run) -> tuple[RunSide, ...]:
+    """Every placement of a run, in its order; without launches where none has finished."""
+    calibration = find_calibration(run)
+    done = [launch for placement in run.placements for launch in run.done(placement.name)]
+    load_signal = GPM_LOAD if any(_has(launch, GPM_LOAD) for launch in done) else PLAIN_LOAD
+    return tuple(_measure(run, placement, load_signal, calibration) for placement in run.placements)
+
+
+def _has(launch: Launch, signal: str) -> bool:
+    return signal in launch.samples and bool(launch.samples[signal].notna().any())
+
+
+def _measure(run: Run, placement: RunPlacement, load_signal: str, calibration: Calibration | None) -> RunSide:
+    launches = run.done(placement.name)
+    rollout = run.record.workload.get("rollout", {})
+    shared_by = placement.tensor_parallel or rollout.get("tensor_parallel_size", 1)
+    trace = first_trace(launches)
+    steps, samples, values = [], [], {}
+    for launch in launches:
+        measured = measure_steps(launch, placement)
+        measured = measured.join(measure_efficiency(measured, launch, placement, run))
+        measured = measured.join(measure_engines(measured, launch))
+        attributed = attribute(launch, placement, load_signal)
+        steps.append(measured.reset_index().assign(round=launch.round))
+        samples.append(attributed.assign(round=launch.round))
+        numbers = _steps_values(measured) | _device_values(launch, placement, attributed, len(measured))
+        numbers |= path_values(launch, placement, measured.index, numbers.get(STEP_TIME.key, np.nan))
+        numbers |= side_rates(numbers)
+        numbers |= traced_waits(trace, attributed, numbers, placement, shared_by)
+        if numbers["energy"] > 0:
+            numbers[TOKENS_PER_J.key] = float(measured["tokens"].mean()) / numbers["energy"]
+        values[launch.round] = numbers
+    launch_values = pd.DataFrame.from_dict(values, orient="index")
+    rare = [str(key) for key in launch_values.columns if str(key).startswith(RARE)]
+    if STEP_TIME.key in launch_values:
+        measured_launches = launch_values[STEP_TIME.key].notna()
+        launch_values.loc[measured_launches, rare] = launch_values.loc[measured_launches, rare].fillna(0.0)
+    return RunSide(
+        name=placement.name,
+        launch_values=launch_values,
+        steps=pd.concat(steps, ignore_index=True) if steps else pd.DataFrame(),
+        home=run.folder.path.resolve(),
+        grows=placement.scaling == Scaling.WEAK,
+        run=run,
+        placement=placement,
+        launches=launches,
+        samples=pd.concat(samples, ignore_index=True) if samples else pd.DataFrame(),
+        load_signal=load_signal,
+        calibration=calibration,
+    )
+
+
+def _steps_values(measured: pd.DataFrame) -> dict[str, float]:
+    """Medians of the steps; of parts, whose medians would not add up, their mean share of a step of the median one."""
+    if measured.empty:
+        return {}
+    additive = measured.columns.str.startswith(ADDITIVE)
+    step = measured[STEP_TIME.key]
+    median = middle(step)
+    parts = measured.loc[:, additive].div(step, axis="index").mean() * median
+    means = measured.columns.str.startswith(MEANS)
+    return {**measured.loc[:, ~additive & ~means].apply(middle), **parts, **measured.loc[:, means].mean()}
+
+
+def _device_values(launch: Launch, placement: RunPlacement, attributed: pd.DataFrame, steps: int) -> dict[str, float]:
+    """Load, peak memory and energy of every device of a launch, and those of all devices."""
+    whole = attributed[attributed["phase"] == STEP].set_index("device")
+    memory = pd.Series({device: peak_memory(launch, device) for device in placement.devices})
+    energy = whole["energy_j"] / (steps or np.nan)
+    numbers = {f"load/{device}": float(load) for device, load in whole["load"].items()}
+    numbers |= {f"peak_memory/{device}": float(peak) for device, peak in memory.items()}
+    numbers |= {f"energy/{device}": float(joules) for device, joules in energy.items()}
+    numbers["load"] = float(whole["load"].mean(skipna=False))
+    numbers["peak_memory"] = float(memory.max())
+    numbers["energy"] = float(energy.sum(skipna=False))
+    return numbers
+
+
+def _pooled(samples: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Groups in order of appearance: rates as means over the seconds sampled, the seconds summed, the highest peaks.
+
+    Power does not come from the samples that have the load, so it counts for all time of the phase.
+    """
+    rates = samples[["load", *RATES]]
+    known = rates.notna().mul(samples["seconds"], axis=0)
+    known["power_w"] = rates["power_w"].notna() * samples["span_s"]
+    by = [samples[key] for key in keys]
+    means = (rates * known).groupby(by, sort=False).sum() / known.groupby(by, sort=False).sum()
+    groups = samples.groupby(keys, sort=False)
+    return means.join(groups[["seconds", "span_s"]].sum()).join(groups[["peak_memory_bytes", "allocated_bytes"]].max())

@@ -1,0 +1,66 @@
+"""The sides that the words of `placebench compare` stand for: placements of runs, and logs."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from placebench.compare.measure.background import with_background
+from placebench.compare.measure.log_sides import log_side
+from placebench.compare.measure.placements import RunSide, measure_run
+from placebench.compare.read.run_reading import load_run
+from placebench.compare.read.sources import ReadingOptions, Source, check_sources, each, log_names
+from placebench.compare.side import Side
+from placebench.errors import UsageError
+
+
+def read_sides(sources: Sequence[Source], options: ReadingOptions) -> list[Side]:
+    """The sides that the words stand for, in their order.
+
+    Raises:
+        UsageError: a word stands for nothing that can be read, or for the same as another; a list of devices or ranks
+            has another length than that of the words.
+    """
+    check_sources(sources, options)
+    names = log_names(sources)
+    sides: list[Side] = []
+    for place, source in enumerate(sources):
+        if source.run is not None:
+            found = run_sides(source.run, source.placement)
+            if source.name is not None:
+                if len(found) > 1:
+                    listed = ", ".join(side.name for side in found)
+                    raise UsageError(
+                        f"{source.name}={source.run}: the run has the placements {listed}: choose one, as"
+                        f" {source.name}={source.run}:{found[0].name}"
+                    )
+                found = (replace(found[0], name=source.name),)
+            sides += found
+        else:
+            sides.append(
+                log_side(
+                    source.launches,
+                    name=names[place],
+                    log_format=options.log_format,
+                    devices=each(options.devices, place),
+                    learner_ranks=each(options.learner_ranks, place),
+                    warmup_steps=options.warmup_steps,
+                )
+            )
+    return sides
+
+
+def run_sides(path: Path, placement: str | None = None) -> tuple[RunSide, ...]:
+    """The placements of a run folder, or one of them.
+
+    Raises:
+        UsageError: the folder is not a run's, it has no such placement, or no launch is done.
+    """
+    sides = measure_run(load_run(path))
+    names = [side.name for side in sides]
+    if placement is not None and placement not in names:
+        raise UsageError(f"{path} has no placement {placement!r}: it has {', '.join(names)}")
+    chosen = [side for side in sides if placement in (None, side.name)]
+    for side in chosen:
+        if not side.launches:
+            raise UsageError(f"{path}: {side.name} has no finished launch: there is nothing to compare")
+    return tuple(map(with_background, chosen))
