@@ -157,7 +157,7 @@ def test_an_interrupt_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> Non
 # Generation and training take turns in the devices' memory, as with an engine on GPUs.
 HANDING_OVER = (
     "import sys; from placebench.jobs import ppo as launch\n"
-    "launch.Launch._hands_over = lambda launch: True\n"
+    "launch.PPOJob._hands_over = lambda launch: True\n"
     "sys.exit(launch.main(sys.argv[1]))"
 )
 

@@ -78,7 +78,7 @@ PATCH = """
 from placebench.ppo import engine, worker
 from placebench.jobs import ppo as launch
 worker.Worker, engine.Engine = patches.TracedWorker, patches.TracedEngine
-launch.Launch._traces_kernels = lambda launch: True
+launch.PPOJob._traces_kernels = lambda launch: True
 """
 
 
