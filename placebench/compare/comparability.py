@@ -27,17 +27,14 @@ OTHER_WORK = 0.05
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing that is known of the sides' runs besides the numbers.
-
-    Attributes:
-        name: what it is.
-        values: one a side, None where it is not known.
-        differs: whether sides that say it disagree.
-    """
+    """One thing that is known of the sides' runs besides the numbers."""
 
     name: str
+    """What it is."""
     values: tuple[str | None, ...]
+    """One a side, None where it is not known."""
     differs: bool
+    """Whether sides that say it disagree."""
 
 
 def known_facts(sides: Sequence[Side]) -> tuple[Fact, ...]:

@@ -30,22 +30,18 @@ from placebench.spec.text import listing
 
 @dataclass(frozen=True)
 class Comparison:
-    """Sides, each against the first.
-
-    Attributes:
-        sides: the sides; all but the first have ratios.
-        min_effect: smallest effect of interest, as a fraction.
-        run: the run whose placements they are, all of them in its order; None where they were chosen from runs and
-            logs.
-        facts: what is known of the runs of chosen sides, what differs first.
-        doubts: why the comparison would have been refused without `--force`; empty for a sound one.
-    """
+    """Sides, each against the first."""
 
     sides: tuple[Side, ...]
+    """The sides; all but the first have ratios."""
     min_effect: float
+    """Smallest effect of interest, as a fraction."""
     run: Run | None = None
+    """The run whose placements they are, all of them in its order; None where they were chosen from runs and logs."""
     facts: tuple[Fact, ...] = ()
+    """What is known of the runs of chosen sides, what differs first."""
     doubts: tuple[str, ...] = ()
+    """Why the comparison would have been refused without `--force`; empty for a sound one."""
 
     @property
     def first(self) -> Side:

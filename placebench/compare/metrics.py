@@ -14,21 +14,18 @@ COMPUTING = tuple(phase for phase in PHASES if phase.has_sequences and phase.rol
 
 @dataclass(frozen=True)
 class Metric:
-    """One number of a placement.
-
-    Attributes:
-        key: its name in frames and files, such as `phase/gen`.
-        label: its name for people.
-        unit: `s`, `tokens/s`, `1` (a share), `B`, `B/s`, `J`, `tokens/J`, `sequences`, `updates`.
-        meaning: one line that defines it.
-        better: what a larger value means.
-    """
+    """One number of a placement."""
 
     key: str
+    """Its name in frames and files, such as `phase/gen`."""
     label: str
+    """Its name for people."""
     unit: str
+    """`s`, `tokens/s`, `1` (a share), `B`, `B/s`, `J`, `tokens/J`, `sequences`, `updates`."""
     meaning: str
+    """One line that defines it."""
     better: Better = Better.NEITHER
+    """What a larger value means."""
 
 
 STEP_TIME = Metric("step_time", "step", "s", "wall time of a training step", Better.LESS)

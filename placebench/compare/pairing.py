@@ -26,19 +26,16 @@ Other = TypeVar("Other", bound=Side)
 
 @dataclass(frozen=True)
 class Pairing:
-    """Two sides and how they are compared.
-
-    Attributes:
-        first: the side that the other is compared with.
-        other: the other.
-        min_effect: smallest effect of interest, as a fraction.
-        work: how the other's work differs; None where it does not, where it does by design, or where it is not known.
-    """
+    """Two sides and how they are compared."""
 
     first: Side
+    """The side that the other is compared with."""
     other: Side
+    """The other."""
     min_effect: float
+    """Smallest effect of interest, as a fraction."""
     work: UnequalWork | None
+    """How the other's work differs; None where it does not, where it does by design, or where it is not known."""
 
     def ratio(self, metric: Metric, noise: Noise | None = None) -> Ratio | None:
         """A number of the other over that of the first, as `compare` gives it; see there for the noise.

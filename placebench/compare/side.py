@@ -22,67 +22,60 @@ MEANS = ("flow/",)
 
 @dataclass(frozen=True)
 class LaunchSource:
-    """What one launch of a side was read from.
-
-    Attributes:
-        path: its trial folder, or its files.
-        format: what was read: `run`, or the names of the logs' formats.
-        steps: steps on record.
-        measured: those in the numbers.
-    """
+    """What one launch of a side was read from."""
 
     path: str
+    """Its trial folder, or its files."""
     format: str
+    """What was read: `run`, or the names of the logs' formats."""
     steps: int
+    """Steps on record."""
     measured: int
+    """Those in the numbers."""
 
 
 @dataclass(frozen=True)
 class Background:
-    """What is known of a side besides its numbers; the placements of one run have it in common and need none.
-
-    Attributes:
-        sources: what each launch was read from.
-        timings: columns launch, step, phase, seconds, kind: every step, for the figure.
-        facts: what is known of the run: text, or a number where a little more or less is no difference.
-        flags: what to mind of logs, one line each.
-        overlapping: phases that ran beside others or may have.
-        step_is_sum: the step time may be a mere sum of phases, so that the log's clock is to be preferred.
-    """
+    """What is known of a side besides its numbers; the placements of one run have it in common and need none."""
 
     sources: tuple[LaunchSource, ...] = ()
+    """What each launch was read from."""
     timings: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Columns launch, step, phase, seconds, kind: every step, for the figure."""
     facts: Facts = field(default_factory=dict)
+    """What is known of the run: text, or a number where a little more or less is no difference."""
     flags: tuple[str, ...] = ()
+    """What to mind of logs, one line each."""
     overlapping: frozenset[str] = frozenset()
+    """Phases that ran beside others or may have."""
     step_is_sum: bool = False
+    """The step time may be a mere sum of phases, so that the log's clock is to be preferred."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One side of a comparison.
-
-    Attributes:
-        name: what it is called.
-        launch_values: one row a launch, indexed by round, or by place where there are none: the median of its steps,
-            of `ADDITIVE` numbers their share of it, of `MEANS` the mean; and what a launch has one of.
-        steps: one row a measured step, columns `round`, `step` and numbers, `step_time` (s) and `tokens` among them;
-            empty where no steps are known.
-        home: folder of the run that interleaved its launches with those of its other sides; None for a log.
-        grows: whether the work of a step grows with the devices by design, as under weak scaling.
-        ratios: each number against the first side; None where a ratio has no meaning. Empty for the first.
-        work: how its work differs from the first side's; None where it does not, or where that is not known.
-        background: what else is known of it.
-    """
+    """One side of a comparison."""
 
     name: str
+    """What it is called."""
     launch_values: pd.DataFrame
+    """One row a launch, indexed by round, or by place where there are none: the median of its steps, of `ADDITIVE`
+    numbers their share of it, of `MEANS` the mean; and what a launch has one of.
+    """
     steps: pd.DataFrame
+    """One row a measured step, columns `round`, `step` and numbers, `step_time` (s) and `tokens` among them; empty
+    where no steps are known.
+    """
     home: Path | None = None
+    """Folder of the run that interleaved its launches with those of its other sides; None for a log."""
     grows: bool = False
+    """Whether the work of a step grows with the devices by design, as under weak scaling."""
     ratios: Mapping[str, Ratio | None] = field(default_factory=dict)
+    """Each number against the first side; None where a ratio has no meaning. Empty for the first."""
     work: UnequalWork | None = None
+    """How its work differs from the first side's; None where it does not, or where that is not known."""
     background: Background = field(default_factory=Background)
+    """What else is known of it."""
 
     @property
     def launch_count(self) -> int:

@@ -49,57 +49,52 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class MetricCheck:
-    """One number of one placement.
-
-    Attributes:
-        placement: the placement's name.
-        metric: which number.
-        before: the baseline's, over its launches.
-        now: the run's.
-        ratio: now / before; None where a side lacks it.
-        outcome: the word.
-        visible: the smallest measured change for the worse, as a fraction, that would have been a regression; NaN
-            without interval.
-        worst: the change at the interval's worse end, as a fraction, above 0 for worse; NaN without interval.
-        work: how the run's work differs from the baseline's; None where it does not, or is not known.
-    """
+    """One number of one placement."""
 
     placement: str
+    """The placement's name."""
     metric: Metric
+    """Which number."""
     before: Estimate
+    """The baseline's, over its launches."""
     now: Estimate
+    """The run's."""
     ratio: Ratio | None
+    """Now / before; None where a side lacks it."""
     outcome: Outcome
+    """The word."""
     visible: float
+    """The smallest measured change for the worse, as a fraction, that would have been a regression; NaN without
+    interval.
+    """
     worst: float
+    """The change at the interval's worse end, as a fraction, above 0 for worse; NaN without interval."""
     work: OtherWork | None = None
+    """How the run's work differs from the baseline's; None where it does not, or is not known."""
 
 
 @dataclass(frozen=True)
 class BaselineCheck:
-    """A run against a baseline.
-
-    Attributes:
-        run: name of the run.
-        baseline: name of what it is compared with.
-        max_regression: what is allowed, as a fraction.
-        cases: one a placement and number; empty where no comparison holds.
-        incomparable: why it does not, one line each.
-        failures: launches that are not done, or too few, or numbers that were not measured.
-        allowed: differences that the user has allowed.
-        measured: when the baseline was; None where there is none.
-        missing: why there is nothing to compare; None where there is.
-    """
+    """A run against a baseline."""
 
     run: str
+    """Name of the run."""
     baseline: str
+    """Name of what it is compared with."""
     max_regression: float
+    """What is allowed, as a fraction."""
     cases: tuple[MetricCheck, ...] = ()
+    """One a placement and number; empty where no comparison holds."""
     incomparable: tuple[str, ...] = ()
+    """Why it does not, one line each."""
     failures: tuple[str, ...] = ()
+    """Launches that are not done, or too few, or numbers that were not measured."""
     allowed: tuple[str, ...] = ()
+    """Differences that the user has allowed."""
     measured: str | None = None
+    """When the baseline was; None where there is none."""
     missing: str | None = None
+    """Why there is nothing to compare; None where there is."""
 
     @property
     def regressions(self) -> tuple[MetricCheck, ...]:

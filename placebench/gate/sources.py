@@ -13,15 +13,12 @@ from placebench.spec.words import split_words
 
 @dataclass(frozen=True)
 class CheckedWord:
-    """One entry of a list.
-
-    Attributes:
-        path: of a run's folder or a baseline file, which need not be there.
-        placement: the one that was chosen of it; None for all.
-    """
+    """One entry of a list."""
 
     path: Path
+    """Of a run's folder or a baseline file, which need not be there."""
     placement: str | None = None
+    """The one that was chosen of it; None for all."""
 
     def __str__(self) -> str:
         return str(self.path) if self.placement is None else f"{self.path}:{self.placement}"

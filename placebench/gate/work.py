@@ -19,18 +19,16 @@ TOKENS = "tokens"
 
 @dataclass(frozen=True)
 class OtherWork:
-    """The work of a placement in the run, where it is not the same as in the baseline.
-
-    Attributes:
-        before: tokens of a step in the baseline, mean of its launches.
-        now: the same in the run.
-        found: what tokens do to a step's time, and as `adjusted` the number's ratio at equal tokens; None for a number
-            that is judged as measured alone.
-    """
+    """The work of a placement in the run, where it is not the same as in the baseline."""
 
     before: float
+    """Tokens of a step in the baseline, mean of its launches."""
     now: float
+    """The same in the run."""
     found: UnequalWork | None
+    """What tokens do to a step's time, and as `adjusted` the number's ratio at equal tokens; None for a number that is
+    judged as measured alone.
+    """
 
 
 def other_work(

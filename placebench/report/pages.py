@@ -12,19 +12,16 @@ from placebench.report.schema import Summary
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as the pages need it.
-
-    Attributes:
-        title: heading.
-        caption: what it shows.
-        path: file, relative to the run folder.
-        svg: the `<svg>` element.
-    """
+    """A figure as the pages need it."""
 
     title: str
+    """Heading."""
     caption: str
+    """What it shows."""
     path: str
+    """File, relative to the run folder."""
     svg: str
+    """The `<svg>` element."""
 
 
 def markdown(summary: Summary, pictures: Sequence[Picture], trace: str | None) -> str:

@@ -12,22 +12,19 @@ TRACE = "trace.json.gz"
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """The files of a report.
-
-    Attributes:
-        summary: `summary.json`, every number of the report.
-        markdown: `report.md`.
-        html: `report.html`, one self-contained page.
-        trace: `trace.json.gz`, which Perfetto opens; None where no launch has spans.
-        plots: the figures, each as svg and png.
-        done: launches that are done, the ones in the numbers.
-        planned: launches that the run was to have.
-    """
+    """The files of a report."""
 
     summary: Path
+    """`summary.json`, every number of the report."""
     markdown: Path
+    """`report.md`."""
     html: Path
+    """`report.html`, one self-contained page."""
     trace: Path | None
+    """`trace.json.gz`, which Perfetto opens; None where no launch has spans."""
     plots: tuple[Path, ...]
+    """The figures, each as svg and png."""
     done: int
+    """Launches that are done, the ones in the numbers."""
     planned: int
+    """Launches that the run was to have."""

@@ -38,19 +38,16 @@ TICK_ROOM = 0.07
 
 @dataclass(frozen=True)
 class Plot:
-    """One figure of the report.
-
-    Attributes:
-        name: the file's name without its suffix.
-        title: its heading.
-        caption: what it shows, for those who see it and those who do not.
-        figure: the figure.
-    """
+    """One figure of the report."""
 
     name: str
+    """The file's name without its suffix."""
     title: str
+    """Its heading."""
     caption: str
+    """What it shows, for those who see it and those who do not."""
     figure: Figure
+    """The figure."""
 
 
 def draw_plots(comparison: Comparison) -> Iterator[Plot]:

@@ -30,17 +30,14 @@ AHEAD_STYLE = (0, (5, 2))
 
 @dataclass(frozen=True)
 class _Queue:
-    """The queue of one placement.
-
-    Attributes:
-        name: the placement's name.
-        fill: columns `MEAN` and `MOST` in sequences, one row a step from the first to the last; NaN where it has none.
-        ahead: sequences that engines may be ahead of the step that trains; 0 at staleness 0, and where not known.
-    """
+    """The queue of one placement."""
 
     name: str
+    """The placement's name."""
     fill: pd.DataFrame
+    """Columns `MEAN` and `MOST` in sequences, one row a step from the first to the last; NaN where it has none."""
     ahead: int
+    """Sequences that engines may be ahead of the step that trains; 0 at staleness 0, and where not known."""
 
 
 def queue_over_steps(comparison: Comparison) -> Figure | None:

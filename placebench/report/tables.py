@@ -20,42 +20,36 @@ from placebench.spec.text import MISSING, interval, plural, quantity, ratio
 
 @dataclass(frozen=True)
 class Row:
-    """One number of the placements side by side.
-
-    Attributes:
-        label: its name; phases are set off from the step that they are part of.
-        is_phase: whether it is a part of the step.
-        first: the first placement's value.
-        other: the other placement's.
-        ratio: other / first.
-        interval: the ratio's 95 % interval.
-        verdict: the word; empty where there is no ratio.
-    """
+    """One number of the placements side by side."""
 
     label: str
+    """Its name; phases are set off from the step that they are part of."""
     is_phase: bool
+    """Whether it is a part of the step."""
     first: str
+    """The first placement's value."""
     other: str
+    """The other placement's."""
     ratio: str
+    """Other / first."""
     interval: str
+    """The ratio's 95 % interval."""
     verdict: str
+    """The word; empty where there is no ratio."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of plain cells.
-
-    Attributes:
-        title: its heading.
-        header: headings of the columns.
-        rows: cells of each row, as many as columns.
-        notes: formulas and footnotes, which stand below it.
-    """
+    """A table of plain cells."""
 
     title: str
+    """Its heading."""
     header: tuple[str, ...]
+    """Headings of the columns."""
     rows: tuple[tuple[str, ...], ...]
+    """Cells of each row, as many as columns."""
     notes: tuple[str, ...] = ()
+    """Formulas and footnotes, which stand below it."""
 
 
 def comparison_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:

@@ -32,17 +32,14 @@ VISIBLE = 0.003
 
 @dataclass(frozen=True)
 class TypicalStep:
-    """The measured step whose time is nearest to the placement's.
-
-    Attributes:
-        round: round of its launch.
-        step: the step.
-        path: its critical path.
-    """
+    """The measured step whose time is nearest to the placement's."""
 
     round: int
+    """Round of its launch."""
     step: Step
+    """The step."""
     path: tuple[Segment, ...]
+    """Its critical path."""
 
 
 def typical_step(side: RunSide) -> TypicalStep | None:

@@ -22,21 +22,18 @@ from placebench.logs.timing import phase_order
 
 @dataclass(frozen=True)
 class PathPart:
-    """What a phase, or the gap before one, adds to the step of a placement, in seconds.
-
-    Attributes:
-        phase: the phase; of a gap the one that it precedes, or the step's end.
-        is_gap: whether it is the gap.
-        on_path: the part's time on the critical path.
-        off_path: the phase's time beside the path, hidden by what takes longer; 0 for a gap.
-        imbalance: of the time on the path, what the phase's devices waited for each other, their mean.
-    """
+    """What a phase, or the gap before one, adds to the step of a placement, in seconds."""
 
     phase: str
+    """The phase; of a gap the one that it precedes, or the step's end."""
     is_gap: bool
+    """Whether it is the gap."""
     on_path: float
+    """The part's time on the critical path."""
     off_path: float
+    """The phase's time beside the path, hidden by what takes longer; 0 for a gap."""
     imbalance: float
+    """Of the time on the path, what the phase's devices waited for each other, their mean."""
 
     @property
     def whole(self) -> float:
@@ -46,19 +43,16 @@ class PathPart:
 
 @dataclass(frozen=True)
 class PartChange:
-    """A part of the step in two placements.
-
-    Attributes:
-        first: in the first placement.
-        other: in the other.
-        rounds: the difference on the path over launches of the same round, or of all launches where they are no pairs.
-        whole_rounds: the difference of the phase's whole time, hidden time included, likewise.
-    """
+    """A part of the step in two placements."""
 
     first: PathPart
+    """In the first placement."""
     other: PathPart
+    """In the other."""
     rounds: Estimate
+    """The difference on the path over launches of the same round, or of all launches where they are no pairs."""
     whole_rounds: Estimate
+    """The difference of the phase's whole time, hidden time included, likewise."""
 
     @property
     def difference(self) -> float:
@@ -88,21 +82,18 @@ class PartChange:
 
 @dataclass(frozen=True)
 class StepChange:
-    """Two step times, part by part, over the launches on which their ratio rests (`launches_compared`).
-
-    Attributes:
-        parts: phases in the step's order, then gaps likewise; parts that neither step has are left out.
-        first_s: step time of the first placement, the sum of its parts on the path.
-        other_s: the same of the other.
-        hidden: seconds more that the other hides beside its path, all phases together, over the rounds.
-        gaps: seconds more that pass in gaps on its path, over the rounds.
-    """
+    """Two step times, part by part, over the launches on which their ratio rests (`launches_compared`)."""
 
     parts: tuple[PartChange, ...]
+    """Phases in the step's order, then gaps likewise; parts that neither step has are left out."""
     first_s: float
+    """Step time of the first placement, the sum of its parts on the path."""
     other_s: float
+    """The same of the other."""
     hidden: Estimate
+    """Seconds more that the other hides beside its path, all phases together, over the rounds."""
     gaps: Estimate
+    """Seconds more that pass in gaps on its path, over the rounds."""
 
     @property
     def difference(self) -> float:

@@ -21,25 +21,22 @@ from placebench.spec.text import factor, plural
 
 @dataclass(frozen=True)
 class OverlapGain:
-    """A placement against one that differs from it in less overlap alone.
-
-    Attributes:
-        side: the placement.
-        base: the same with less overlap.
-        split: step time of the base over that of the first placement; None where it is not the split's doing alone.
-        overlap: step time of the placement over that of the base.
-        together: step time of the placement over that of the first; None where `split` is.
-        work: how its work differs from the base's; None where it does not.
-        rounds: over how many rounds they are where not all have the same, 0 where launches are not paired; else None.
-    """
+    """A placement against one that differs from it in less overlap alone."""
 
     side: RunSide
+    """The placement."""
     base: RunSide
+    """The same with less overlap."""
     split: Ratio | None
+    """Step time of the base over that of the first placement; None where it is not the split's doing alone."""
     overlap: Ratio
+    """Step time of the placement over that of the base."""
     together: Ratio | None
+    """Step time of the placement over that of the first; None where `split` is."""
     work: UnequalWork | None
+    """How its work differs from the base's; None where it does not."""
     rounds: int | None
+    """Over how many rounds they are where not all have the same, 0 where launches are not paired; else None."""
 
 
 def overlap_gains(comparison: Comparison) -> tuple[OverlapGain, ...]:

@@ -18,21 +18,18 @@ from placebench.compare.statistics.estimates import Ratio
 
 @dataclass(frozen=True)
 class ScalingResult:
-    """A placement of replicas against one of fewer.
-
-    Attributes:
-        side: the placement.
-        base: the one with the fewest replicas.
-        kind: `strong` or `weak`.
-        speedup: tokens/s over the base's; None where either has no finished launch.
-        efficiency: tokens/s/device over the base's; likewise.
-    """
+    """A placement of replicas against one of fewer."""
 
     side: RunSide
+    """The placement."""
     base: RunSide
+    """The one with the fewest replicas."""
     kind: str
+    """`strong` or `weak`."""
     speedup: Ratio | None
+    """Tokens/s over the base's; None where either has no finished launch."""
     efficiency: Ratio | None
+    """Tokens/s/device over the base's; likewise."""
 
 
 def measure_scaling(comparison: Comparison) -> tuple[ScalingResult, ...]:

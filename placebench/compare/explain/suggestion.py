@@ -41,32 +41,26 @@ REPLICAS_ALONE = (
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a placement's step is expected to take.
-
-    Attributes:
-        placement: its word.
-        expected_s: seconds by the forecast.
-        measured_s: seconds as measured; None where it was not run.
-    """
+    """What a placement's step is expected to take."""
 
     placement: str
+    """Its word."""
     expected_s: float
+    """Seconds by the forecast."""
     measured_s: float | None
+    """Seconds as measured; None where it was not run."""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What to try next.
-
-    Attributes:
-        placement: the word; None where nothing is expected to be faster, or nothing can be said.
-        text: the advice, or why there is none, in one or two sentences.
-        forecasts: the placements that were run, then the most promising of the others.
-    """
+    """What to try next."""
 
     placement: str | None
+    """The word; None where nothing is expected to be faster, or nothing can be said."""
     text: str
+    """The advice, or why there is none, in one or two sentences."""
     forecasts: tuple[Forecast, ...] = ()
+    """The placements that were run, then the most promising of the others."""
 
 
 def suggest(comparison: Comparison) -> Suggestion | None:

@@ -37,25 +37,22 @@ OF_ENGINES = (GEN, UPDATE_WEIGHTS)
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of the path.
-
-    Attributes:
-        phase: the phase; of a gap the one that it precedes, or `END`.
-        is_gap: whether no phase of the path is under way in it.
-        step: the step that the phase belongs to.
-        start: seconds of the monotonic clock.
-        end: likewise; the next segment's start.
-        device: the device that ended the phase last; None for a gap.
-        imbalance: seconds that the phase's devices do not work on it, their mean: what equal ranks would save.
-    """
+    """A part of the path."""
 
     phase: str
+    """The phase; of a gap the one that it precedes, or `END`."""
     is_gap: bool
+    """Whether no phase of the path is under way in it."""
     step: int
+    """The step that the phase belongs to."""
     start: float
+    """Seconds of the monotonic clock."""
     end: float
+    """Likewise; the next segment's start."""
     device: str | None = None
+    """The device that ended the phase last; None for a gap."""
     imbalance: float = 0.0
+    """Seconds that the phase's devices do not work on it, their mean: what equal ranks would save."""
 
     @property
     def seconds(self) -> float:
@@ -65,17 +62,14 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class PhaseWork:
-    """A phase of one step on all devices that work on it; of engines apart from the trainer, what one device does.
-
-    Attributes:
-        step: the step it belongs to.
-        phase: its name.
-        times: start and end on each device, one entry a span.
-    """
+    """A phase of one step on all devices that work on it; of engines apart from the trainer, what one device does."""
 
     step: int
+    """The step it belongs to."""
     phase: str
+    """Its name."""
     times: tuple[tuple[str, float, float], ...]
+    """Start and end on each device, one entry a span."""
 
     @cached_property
     def start(self) -> float:

@@ -44,15 +44,12 @@ FORMULAS = (
 
 @dataclass(frozen=True)
 class Peak:
-    """What a device can do at best.
-
-    Attributes:
-        flops: dense bfloat16 operations/s.
-        bandwidth: bytes/s of its memory.
-    """
+    """What a device can do at best."""
 
     flops: float
+    """Dense bfloat16 operations/s."""
     bandwidth: float
+    """Bytes/s of its memory."""
 
 
 # Vendor's data sheets, by the name that the driver gives, in full: an NVL, a PCIe card or a MIG slice has other peaks.
@@ -72,21 +69,18 @@ def device_peak(name: str) -> Peak | None:
 
 @dataclass(frozen=True)
 class Work:
-    """The part of a run's workload that its arithmetic follows from.
-
-    Attributes:
-        actor: shape of actor and reference.
-        critic: shape of the critic's decoder.
-        epochs: passes of an update over the batch.
-        shared_by: devices that share one engine.
-        value_bytes: bytes of a weight, and of a key or value, in decoding.
-    """
+    """The part of a run's workload that its arithmetic follows from."""
 
     actor: ModelShape
+    """Shape of actor and reference."""
     critic: ModelShape
+    """Shape of the critic's decoder."""
     epochs: int
+    """Passes of an update over the batch."""
     shared_by: int
+    """Devices that share one engine."""
     value_bytes: int
+    """Bytes of a weight, and of a key or value, in decoding."""
 
     def flops(self, phase: Phase, length: float) -> float:
         """Operations a token of a phase over sequences of `length` tokens."""

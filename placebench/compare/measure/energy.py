@@ -24,17 +24,14 @@ _ENOUGH = 0.9
 
 @dataclass(frozen=True)
 class PowerCurve:
-    """What a device drew, by its readings of power: each holds for the time since the one before it, or 1 s of that.
-
-    Attributes:
-        mono: times on the monotonic clock, seconds, in order.
-        known_s: seconds for which power is known, from the first of them to each.
-        joules: drawn in these seconds. All three are empty where power is not known at all.
-    """
+    """What a device drew, by its readings of power: each holds for the time since the one before it, or 1 s of that."""
 
     mono: NDArray[np.float64]
+    """Times on the monotonic clock, seconds, in order."""
     known_s: NDArray[np.float64]
+    """Seconds for which power is known, from the first of them to each."""
     joules: NDArray[np.float64]
+    """Drawn in these seconds. All three are empty where power is not known at all."""
 
     @classmethod
     def of_readings(cls, mono: NDArray[np.float64], power: NDArray[np.float64]) -> "PowerCurve":

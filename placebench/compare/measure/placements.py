@@ -30,23 +30,20 @@ RARE = ("overlap/", "wait/", *PATH_KEYS)
 
 @dataclass(frozen=True, kw_only=True)
 class RunSide(Side):
-    """A placement of a run as a side, with the evidence behind its numbers.
-
-    Attributes:
-        run: the run.
-        placement: the placement; its name is the run's word for it, whatever the side is called.
-        launches: its finished launches, by round.
-        samples: one row a round, phase and device: see `attribution.attribute`; `load` is the signal in use.
-        load_signal: which of the sampler's quantities is the device load.
-        calibration: how much launches vary on this host under this workload; None where nobody measured it.
-    """
+    """A placement of a run as a side, with the evidence behind its numbers."""
 
     run: Run
+    """The run."""
     placement: RunPlacement
+    """The placement; its name is the run's word for it, whatever the side is called."""
     launches: tuple[Launch, ...]
+    """Its finished launches, by round."""
     samples: pd.DataFrame
+    """One row a round, phase and device: see `attribution.attribute`; `load` is the signal in use."""
     load_signal: str
+    """Which of the sampler's quantities is the device load."""
     calibration: Calibration | None
+    """How much launches vary on this host under this workload; None where nobody measured it."""
 
     def of_rounds(self, rounds: Collection[int]) -> Self:
         """What the launches of some of its rounds measured; the ratios stay those of all."""

@@ -34,30 +34,28 @@ class Step:
     """One step, cut into segments; what lies outside the controller's span of the whole step is left out.
 
     So is the time of validation and checkpoints within it: segments in which they run have length 0.
-
-    Attributes:
-        number: counted from 1.
-        start: of the step, seconds of the monotonic clock.
-        end: of the step.
-        phase: phase of each span, shape (spans,).
-        device: device of each span, `CONTROLLER` for the controller's view.
-        is_ahead: whether a span is work for a later step.
-        ends: end of each span.
-        seconds: length of each segment, shape (segments,).
-        apart_s: time within the step that is left out.
-        active: whether a span covers a segment, shape (spans, segments).
     """
 
     number: int
+    """Counted from 1."""
     start: float
+    """Of the step, seconds of the monotonic clock."""
     end: float
+    """Of the step."""
     phase: NDArray[np.object_]
+    """Phase of each span, shape (spans,)."""
     device: NDArray[np.object_]
+    """Device of each span, `CONTROLLER` for the controller's view."""
     is_ahead: Flags
+    """Whether a span is work for a later step."""
     ends: NDArray[np.float64]
+    """End of each span."""
     seconds: NDArray[np.float64]
+    """Length of each segment, shape (segments,)."""
     apart_s: float
+    """Time within the step that is left out."""
     active: Flags
+    """Whether a span covers a segment, shape (spans, segments)."""
 
     @cached_property
     def works(self) -> Flags:

@@ -24,17 +24,14 @@ DRAWS = 500
 
 @dataclass(frozen=True)
 class SelfComparison:
-    """A placement against itself.
-
-    Attributes:
-        calibration: how much its numbers vary.
-        step: the ratio of the step times of the two arms, which should be 1.
-        metrics: the numbers that vary, in the order of the tables.
-    """
+    """A placement against itself."""
 
     calibration: Calibration
+    """How much its numbers vary."""
     step: Ratio
+    """The ratio of the step times of the two arms, which should be 1."""
     metrics: tuple[Metric, ...]
+    """The numbers that vary, in the order of the tables."""
 
 
 def compare_with_itself(side: RunSide, metrics: Sequence[Metric], min_effect: float) -> SelfComparison | None:

@@ -17,34 +17,28 @@ from placebench.spec.reading import parse_json
 
 @dataclass(frozen=True)
 class Variation:
-    """How much a number of two launches of one placement differs; standard deviations of log ratios.
-
-    Attributes:
-        pair: of two launches started one after the other.
-        within: the part that their steps vary by; None for a number that a launch has only one of.
-        between: the part that launches vary by beyond that; None likewise.
-    """
+    """How much a number of two launches of one placement differs; standard deviations of log ratios."""
 
     pair: float
+    """Of two launches started one after the other."""
     within: float | None
+    """The part that their steps vary by; None for a number that a launch has only one of."""
     between: float | None
+    """The part that launches vary by beyond that; None likewise."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A placement against itself on one host.
-
-    Attributes:
-        run: name of the run's folder.
-        placement: its name.
-        pairs: of launches.
-        variations: by key of the number.
-    """
+    """A placement against itself on one host."""
 
     run: str
+    """Name of the run's folder."""
     placement: str
+    """Its name."""
     pairs: int
+    """Of launches."""
     variations: Mapping[str, Variation]
+    """By key of the number."""
 
     def noise(self, key: str) -> Noise | None:
         """The noise of a number; None where it was not measured. The true mean is known, so n pairs have n degrees."""

@@ -11,36 +11,30 @@ from placebench.record.folder import RunFolder
 
 @dataclass(frozen=True)
 class Source:
-    """One word of the command line.
-
-    Attributes:
-        name: what the user calls the arm; None without a name.
-        run: the run's folder; None for logs.
-        placement: the one that was chosen of it; None for all.
-        launches: the files of each launch; empty for a run.
-    """
+    """One word of the command line."""
 
     name: str | None
+    """What the user calls the arm; None without a name."""
     run: Path | None = None
+    """The run's folder; None for logs."""
     placement: str | None = None
+    """The one that was chosen of it; None for all."""
     launches: tuple[tuple[Path, ...], ...] = ()
+    """The files of each launch; empty for a run."""
 
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """How logs are read.
-
-    Attributes:
-        log_format: name of the format of all files; None tells each by its content.
-        devices: all devices allocated to the run: one number for all words, or one each.
-        learner_ranks: number of learner ranks, likewise.
-        warmup_steps: first steps of each launch that are left out of the numbers in any case.
-    """
+    """How logs are read."""
 
     log_format: str | None = None
+    """Name of the format of all files; None tells each by its content."""
     devices: tuple[int, ...] = ()
+    """All devices allocated to the run: one number for all words, or one each."""
     learner_ranks: tuple[int, ...] = ()
+    """Number of learner ranks, likewise."""
     warmup_steps: int = 2
+    """First steps of each launch that are left out of the numbers in any case."""
 
 
 def parse_source(text: str) -> Source:

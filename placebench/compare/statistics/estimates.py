@@ -63,34 +63,28 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value over launches and its 95 % interval.
-
-    Attributes:
-        value: the mean of the launches; NaN without launches.
-        low: lower end of the interval; NaN with fewer than two launches.
-        high: upper end.
-        n: launches that have the value.
-    """
+    """A value over launches and its 95 % interval."""
 
     value: float
+    """The mean of the launches; NaN without launches."""
     low: float
+    """Lower end of the interval; NaN with fewer than two launches."""
     high: float
+    """Upper end."""
     n: int
+    """Launches that have the value."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two placements in logs; every field a number, or an array with one element a comparison.
-
-    Attributes:
-        centre: mean of the log ratios.
-        error: standard error of the centre; NaN with fewer than two launches a side.
-        freedom: degrees of freedom of the error.
-    """
+    """The difference of two placements in logs; every field a number, or an array with one element a comparison."""
 
     centre: Floats
+    """Mean of the log ratios."""
     error: Floats
+    """Standard error of the centre; NaN with fewer than two launches a side."""
     freedom: Floats
+    """Degrees of freedom of the error."""
 
     @property
     def half_width(self) -> Floats:
@@ -110,44 +104,40 @@ class Difference:
 
 @dataclass(frozen=True)
 class Noise:
-    """How much the log ratio of two launches of one and the same placement varies on a host.
-
-    Attributes:
-        sd: standard deviation of the log ratio of a pair.
-        freedom: degrees of freedom of it.
-    """
+    """How much the log ratio of two launches of one and the same placement varies on a host."""
 
     sd: float
+    """Standard deviation of the log ratio of a pair."""
     freedom: float
+    """Degrees of freedom of it."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A placement's value over the first placement's.
-
-    Attributes:
-        value: ratio, geometric mean of the pairs, or of launch against launch where there are none.
-        low: lower end of the 95 % interval; NaN with fewer than two launches a side.
-        high: upper end.
-        pairs: rounds in which both placements have the value; 0 where the launches are not paired.
-        launches: launches of the first and of the other placement that have the value.
-        verdict: the word.
-        p_value: of the launch-level test whether the ratio is on this side of the smallest effect; NaN without an
-            interval. Within a family, corrected for its size: see `control_false_discoveries`.
-        needed: launches of each side with which its own interval would decide it; None where it does, and where
-            even `MOST_LAUNCHES` would not.
-        corrected_for: how many ratios are looked at together, where only that leaves it undecided; else None.
-    """
+    """A placement's value over the first placement's."""
 
     value: float
+    """Ratio, geometric mean of the pairs, or of launch against launch where there are none."""
     low: float
+    """Lower end of the 95 % interval; NaN with fewer than two launches a side."""
     high: float
+    """Upper end."""
     pairs: int
+    """Rounds in which both placements have the value; 0 where the launches are not paired."""
     launches: tuple[int, int]
+    """Launches of the first and of the other placement that have the value."""
     verdict: Verdict
+    """The word."""
     p_value: float
+    """Of the launch-level test whether the ratio is on this side of the smallest effect; NaN without an interval.
+    Within a family, corrected for its size: see `control_false_discoveries`.
+    """
     needed: int | None
+    """Launches of each side with which its own interval would decide it; None where it does, and where even
+    `MOST_LAUNCHES` would not.
+    """
     corrected_for: int | None = None
+    """How many ratios are looked at together, where only that leaves it undecided; else None."""
 
 
 def estimate(values: Sequence[float], *, additive: bool = False) -> Estimate:

@@ -30,19 +30,16 @@ FEWEST_STEPS = 10
 
 @dataclass(frozen=True)
 class UnequalWork:
-    """The step times of two placements with different work.
-
-    Attributes:
-        tokens: tokens of a step, other over first.
-        exponent: β, by how many percent a step takes longer for one percent more tokens.
-        fitted: whether the exponent is from a regression; else it is 1.
-        adjusted: the ratio of the step times with the difference in tokens taken out.
-    """
+    """The step times of two placements with different work."""
 
     tokens: Ratio
+    """Tokens of a step, other over first."""
     exponent: float
+    """Β, by how many percent a step takes longer for one percent more tokens."""
     fitted: bool
+    """Whether the exponent is from a regression; else it is 1."""
     adjusted: Ratio
+    """The ratio of the step times with the difference in tokens taken out."""
 
     def agreed(self, step: Ratio) -> Ratio:
         """The ratio of the step times as measured, with its verdict where the adjusted one has the same."""
