@@ -57,7 +57,7 @@ class Side:
     """One side of a comparison."""
 
     name: str
-    """What it is called."""
+    """The name by which reports call the side."""
     launch_values: pd.DataFrame
     """One row a launch, indexed by round, or by place where there are none: the median of its steps, of `ADDITIVE`
     numbers their share of it, of `MEANS` the mean; and what a launch has one of.

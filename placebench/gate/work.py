@@ -24,7 +24,7 @@ class OtherWork:
     before: float
     """Tokens of a step in the baseline, mean of its launches."""
     now: float
-    """The same in the run."""
+    """Tokens of a step in the run, mean of its launches."""
     found: UnequalWork | None
     """What tokens do to a step's time, and as `adjusted` the number's ratio at equal tokens; None for a number that is
     judged as measured alone.

@@ -51,7 +51,7 @@ def job_summary(folder: Path, facts: JobFacts) -> str:
         ("nodes", f"{len(facts.nodes)}: {', '.join(facts.nodes)}"),
         ("begun", facts.begun),
         ("took", format_seconds(facts.seconds)),
-        *(line for run in runs for line in _told_lines(run)),
+        *(line for run in runs for line in _lines_of_run(run)),
         ("output", str(folder / "output.log")),
         *([("Ray's output", str(folder / "ray.log"))] if (folder / "ray.log").exists() else []),
     ]
@@ -80,7 +80,7 @@ def _state(facts: JobFacts) -> str:
     return f"{why.get(facts.stopped_by, f'stopped by {facts.stopped_by.name}')} (exit code {facts.exit_code})"
 
 
-def _told_lines(run: RunFolder) -> list[tuple[str, str]]:
+def _lines_of_run(run: RunFolder) -> list[tuple[str, str]]:
     """What there is to say of a run, were it only that its files are damaged."""
     try:
         return list(_run_lines(run))

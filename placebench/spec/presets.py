@@ -71,7 +71,7 @@ def _two_pools(word: str, actor: tuple[int, ...], critic: tuple[int, ...]) -> Pl
 
 
 def without_critic(placement: Placement) -> Placement:
-    """The same split with what judges on the second side: reference and reward."""
+    """A split with what judges on the second side: reference and reward."""
     first, second = placement.pools
     second = replace(second, name="ref_pool")
     roles = dict.fromkeys((Role.ACTOR, Role.ROLLOUT), first.name)

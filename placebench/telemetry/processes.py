@@ -33,7 +33,7 @@ class ProcessQueue:
         self._added: SimpleQueue[JobProcess] = SimpleQueue()
 
     def add(self, process: JobProcess) -> None:
-        """Tell of a process."""
+        """Add a process."""
         self._added.put(process)
 
     def poll(self) -> list[JobProcess]:

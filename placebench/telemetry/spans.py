@@ -63,7 +63,7 @@ class Span:
     """Most device memory that tensors took at a time in it, those of an engine aside; None where that is not counted.
     """
     memory_reserved_bytes: int | None = None
-    """Likewise, with what their allocator kept in reserve."""
+    """Most device memory that tensors took at a time, with what their allocator kept in reserve; None as above."""
 
     def to_dict(self) -> dict[str, Any]:
         """The span as one object of `spans.jsonl`; memory only where it is counted."""

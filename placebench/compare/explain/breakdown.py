@@ -89,7 +89,7 @@ class StepChange:
     first_s: float
     """Step time of the first placement, the sum of its parts on the path."""
     other_s: float
-    """The same of the other."""
+    """Step time of the other placement, the sum of its parts on the path."""
     hidden: Estimate
     """Seconds more that the other hides beside its path, all phases together, over the rounds."""
     gaps: Estimate

@@ -26,7 +26,7 @@ class OverlapGain:
     side: RunSide
     """The placement."""
     base: RunSide
-    """The same with less overlap."""
+    """The placement that differs from it in less overlap alone."""
     split: Ratio | None
     """Step time of the base over that of the first placement; None where it is not the split's doing alone."""
     overlap: Ratio

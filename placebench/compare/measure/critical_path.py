@@ -48,7 +48,7 @@ class Segment:
     start: float
     """Seconds of the monotonic clock."""
     end: float
-    """Likewise; the next segment's start."""
+    """Seconds of the monotonic clock; the next segment's start."""
     device: str | None = None
     """The device that ended the phase last; None for a gap."""
     imbalance: float = 0.0
