@@ -1,5 +1,6 @@
 """The house stands as CONTRIBUTING.md says: its script counts no import that runs up or in a circle."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -30,3 +31,21 @@ def test_an_import_that_runs_up_is_counted_and_closes_a_circle(tmp_path: Path) -
     found = counts("--root", str(tmp_path))
     assert found["upward arrows"] == "1"
     assert found["circles of rooms"] != "0"
+
+
+def named_places(page: str) -> list[tuple[str, str]]:
+    """Files of the package that a page names with a definition in them, as `run/launch.py: Launcher.run`."""
+    return re.findall(r"`([\w/]+\.py): ([\w.]+)`", page)
+
+
+def test_what_the_ways_name_is_there() -> None:
+    found = named_places((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    assert len(found) > 30
+    modules = {path.relative_to(ROOT / "placebench").as_posix(): path for path in (ROOT / "placebench").rglob("*.py")}
+    # Within a way, a file that has been named with its folder may be named without.
+    short = {name.rsplit("/", 1)[-1]: path for name, path in modules.items()}
+    missing = []
+    for file, name in found:
+        code = (modules.get(file) or short[file]).read_text(encoding="utf-8")
+        missing += [f"{file}: {part}" for part in name.split(".") if not re.search(rf"(def|class) {part}\b", code)]
+    assert missing == []
