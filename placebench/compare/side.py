@@ -60,12 +60,10 @@ class Side:
     """The name by which reports call the side."""
     launch_values: pd.DataFrame
     """One row a launch, indexed by round, or by place where there are none: the median of its steps, of `ADDITIVE`
-    numbers their share of it, of `MEANS` the mean; and what a launch has one of.
-    """
+    numbers their share of it, of `MEANS` the mean; and what a launch has one of."""
     steps: pd.DataFrame
     """One row a measured step, columns `round`, `step` and numbers, `step_time` (s) and `tokens` among them; empty
-    where no steps are known.
-    """
+    where no steps are known."""
     home: Path | None = None
     """Folder of the run that interleaved its launches with those of its other sides; None for a log."""
     grows: bool = False

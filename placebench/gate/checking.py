@@ -65,8 +65,7 @@ class MetricCheck:
     """The word."""
     visible: float
     """The smallest measured change for the worse, as a fraction, that would have been a regression; NaN without
-    interval.
-    """
+    interval."""
     worst: float
     """The change at the interval's worse end, as a fraction, above 0 for worse; NaN without interval."""
     work: OtherWork | None = None

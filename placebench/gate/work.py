@@ -27,8 +27,7 @@ class OtherWork:
     """Tokens of a step in the run, mean of its launches."""
     found: UnequalWork | None
     """What tokens do to a step's time, and as `adjusted` the number's ratio at equal tokens; None for a number that is
-    judged as measured alone.
-    """
+    judged as measured alone."""
 
 
 def other_work(

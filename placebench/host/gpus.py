@@ -63,8 +63,7 @@ class GpuInventory:
     """Index and reason of each GPU that does not."""
     links: tuple[tuple[str | None, ...], ...] = ()
     """Per pair of `gpus`, as `nvidia-smi topo -m` names it: `NV18` for 18 NVLinks, otherwise the nearest common part of
-    the PCI tree (`PIX`, `PXB`, `PHB`, `NODE`, `SYS`); None where unknown and on the diagonal.
-    """
+    the PCI tree (`PIX`, `PXB`, `PHB`, `NODE`, `SYS`); None where unknown and on the diagonal."""
     fault: str | None = None
     """Why NVML does not answer although a driver is installed; None where it does, or where there is none."""
 

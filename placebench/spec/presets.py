@@ -32,8 +32,7 @@ class Preset:
     """Regular expression of the whole word, settings aside."""
     resolve: Callable[[str, re.Match[str], Nodes | None], Placement]
     """Its placement from the word, the pattern's match, and the devices of each node; None for as many as it needs,
-    where pools that take what is there have no counts.
-    """
+    where pools that take what is there have no counts."""
 
 
 def _standard(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement:

@@ -130,12 +130,10 @@ class Ratio:
     """The word."""
     p_value: float
     """Of the launch-level test whether the ratio is on this side of the smallest effect; NaN without an interval.
-    Within a family, corrected for its size: see `control_false_discoveries`.
-    """
+    Within a family, corrected for its size: see `control_false_discoveries`."""
     needed: int | None
     """Launches of each side with which its own interval would decide it; None where it does, and where even
-    `MOST_LAUNCHES` would not.
-    """
+    `MOST_LAUNCHES` would not."""
     corrected_for: int | None = None
     """How many ratios are looked at together, where only that leaves it undecided; else None."""
 
