@@ -1,6 +1,6 @@
 """The catalogue of placements: which can be on the devices asked for, each with its devices, and why others cannot."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placebench.errors import Reasons
@@ -88,34 +88,4 @@ def _entry(word: str, devices: Sequence[Device], workload: Workload) -> Entry:
 
 def usual_words(nodes: Nodes) -> tuple[str, ...]:
     """Every preset at the counts that people try first on such nodes, also those that cannot be there."""
-    return tuple(dict.fromkeys(word for preset in PRESETS for word in _WORDS[preset.name](nodes)))
-
-
-def _splits(nodes: Nodes) -> Iterator[str]:
-    yield "split"
-    total = max(sum(nodes), 4)
-    yield f"split:{total - total // 4}+{total // 4}"
-
-
-def _learners(nodes: Nodes) -> Iterator[str]:
-    learners = [max(1, have // 2) for have in nodes]
-    left = [have - use for have, use in zip(nodes, learners, strict=True)]
-    word = f"learners:{','.join(map(str, learners))}+engines:"
-    yield f"{word}{max(1, sum(left))}"
-    yield f"{word}{max(1, sum(left))}/staleness=1"
-    yield f"{word}{max(1, sum(have // 2 for have in left))}xtp2"
-
-
-def _replicas(nodes: Nodes) -> Iterator[str]:
-    total = max(sum(nodes), 2)
-    yield from (f"ddp:{2**power}" for power in range(total.bit_length()))
-    yield f"ddp:{total}/scaling=weak"
-
-
-_WORDS = {
-    "standard": lambda nodes: ["standard", "standard/staleness=1"],
-    "split": _splits,
-    "split@nodes": lambda nodes: ["split@nodes"],
-    "learners": _learners,
-    "ddp": _replicas,
-}
+    return tuple(dict.fromkeys(word for preset in PRESETS for word in preset.usual(nodes)))

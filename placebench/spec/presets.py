@@ -1,7 +1,7 @@
 """The words that everyone can name, and what each means on given nodes."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placebench.errors import Reasons, UsageError
@@ -33,6 +33,8 @@ class Preset:
     resolve: Callable[[str, re.Match[str], Nodes | None], Placement]
     """Its placement from the word, the pattern's match, and the devices of each node; None for as many as it needs,
     where pools that take what is there have no counts."""
+    usual: Callable[[Nodes], Iterable[str]]
+    """Its words at the counts that people try first on such nodes, also those that cannot be there."""
 
 
 def _standard(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement:
@@ -126,8 +128,35 @@ def _ddp(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement:
     return Placement(word, (pool,), dict.fromkeys(Role, pool.name), tensor_parallel=1, scaling=Scaling.STRONG)
 
 
+def _usual_splits(nodes: Nodes) -> Iterator[str]:
+    yield "split"
+    total = max(sum(nodes), 4)
+    yield f"split:{total - total // 4}+{total // 4}"
+
+
+def _usual_learners(nodes: Nodes) -> Iterator[str]:
+    learners = [max(1, have // 2) for have in nodes]
+    left = [have - use for have, use in zip(nodes, learners, strict=True)]
+    word = f"learners:{','.join(map(str, learners))}+engines:"
+    yield f"{word}{max(1, sum(left))}"
+    yield f"{word}{max(1, sum(left))}/staleness=1"
+    yield f"{word}{max(1, sum(have // 2 for have in left))}xtp2"
+
+
+def _usual_replicas(nodes: Nodes) -> Iterator[str]:
+    total = max(sum(nodes), 2)
+    yield from (f"ddp:{2**power}" for power in range(total.bit_length()))
+    yield f"ddp:{total}/scaling=weak"
+
+
 STANDARD = Preset(
-    "standard", "standard", "without counts", "every role on all devices, one after the other", "standard", _standard
+    "standard",
+    "standard",
+    "without counts",
+    "every role on all devices, one after the other",
+    "standard",
+    _standard,
+    lambda nodes: ["standard", "standard/staleness=1"],
 )
 SPLIT = Preset(
     "split",
@@ -137,6 +166,7 @@ SPLIT = Preset(
     " counts half each, the odd one to the actor",
     f"split(:(?P<actor>{_COUNT})\\+(?P<critic>{_COUNT}))?",
     _split,
+    _usual_splits,
 )
 SPLIT_NODES = Preset(
     "split@nodes",
@@ -145,6 +175,7 @@ SPLIT_NODES = Preset(
     "as split, but whole nodes: half of the nodes each with all their devices, the odd node to the actor",
     "split@nodes",
     _split_nodes,
+    lambda nodes: ["split@nodes"],
 )
 LEARNERS = Preset(
     "learners",
@@ -153,6 +184,7 @@ LEARNERS = Preset(
     "actor, ref, critic and reward on L devices of each node in turn; E engines of T devices generate on what is left",
     f"learners:(?P<learners>{_COUNT}(,\\s*{_COUNT})*)\\+engines:(?P<engines>{_COUNT})(xtp(?P<shared_by>{_COUNT}))?",
     _learners,
+    _usual_learners,
 )
 DDP = Preset(
     "ddp",
@@ -161,6 +193,7 @@ DDP = Preset(
     "N devices, each with a full replica of every model and its own rollouts; gradients are averaged",
     f"ddp:(?P<replicas>{_COUNT})",
     _ddp,
+    _usual_replicas,
 )
 PRESETS = (STANDARD, SPLIT, SPLIT_NODES, LEARNERS, DDP)
 
