@@ -41,7 +41,7 @@ def standard(shared_job: Callable[..., Job]) -> Job:
         ),
         ("learners:2+engines:2", 4, ()),
         # Engines share whole steps, so that their number need not divide a mini-batch.
-        ("learners:1+engines:3", 4, ("batch.size=24", "batch.mini_batch_size=8")),
+        pytest.param("learners:1+engines:3", 4, ("batch.size=24", "batch.mini_batch_size=8"), marks=pytest.mark.slow),
     ],
 )
 def test_a_placement_changes_where_not_what(
@@ -103,7 +103,7 @@ def test_phases_of_one_pool_never_overlap(standard: Job) -> None:
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(device))
 
 
-@pytest.mark.parametrize("sharding", ["replicate", "shard"])
+@pytest.mark.parametrize("sharding", [pytest.param("replicate", marks=pytest.mark.slow), "shard"])
 def test_bfloat16_stays_near_float32(tmp_path: Path, standard: Job, sharding: str) -> None:
     job = run_job(tmp_path / "job", "standard", 2, *SMALL, "precision=bfloat16", f"sharding={sharding}", "steps=2")
     assert job.exit_code == 0, job.output[-3000:]
@@ -152,7 +152,7 @@ threading.Thread(target=tell, daemon=True).start()
 """
 
 
-@pytest.mark.parametrize("placement", ["split", "learners:1+engines:1"])
+@pytest.mark.parametrize("placement", [pytest.param("split", marks=pytest.mark.slow), "learners:1+engines:1"])
 def test_passes_of_the_garbage_collector_are_short_in_measured_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str
 ) -> None:
