@@ -47,3 +47,16 @@ def shared_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
         return done[known]
 
     return run
+
+
+@pytest.fixture
+def own_temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Runs that another test has killed are none of the commands' business here.
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+@pytest.fixture
+def off_github(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)

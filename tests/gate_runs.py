@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from click.testing import CliRunner, Result
 from synthetic_run import SyntheticRun
+
+from placebench.cli import main
 
 NOISE = (0.99, 1.0, 1.02)
 
@@ -14,3 +17,7 @@ def pace(factor: float) -> Callable[[int, str], float]:
 
 def run(folder: Path, factor: float = 1.0, **changes: object) -> Path:
     return SyntheticRun(pace=pace(factor), **changes).write(folder)  # type: ignore[arg-type]
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, list(map(str, arguments)), prog_name="placebench")
