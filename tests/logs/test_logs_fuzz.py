@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("fuzz_logs.py")
+SCRIPT = Path(__file__).parents[1] / "fuzz_logs.py"
 
 
 @pytest.mark.slow

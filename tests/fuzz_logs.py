@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Coverage-guided fuzzing of the log readers with atheris: `python tests/logs/fuzz_logs.py -max_total_time=600`.
+"""Coverage-guided fuzzing of the log readers with atheris: `python tests/fuzz_logs.py -max_total_time=600`.
 
 Every reader must give a frame or a UsageError, and a comparison its numbers and facts or a UsageError. The options are
 libFuzzer's and override the script's own limits of memory; the samples of all formats are the first inputs. Needs
