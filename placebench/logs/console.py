@@ -1,8 +1,8 @@
 """What the readers of console logs share: clean lines, Python literals, clocks, and steps printed as one dict."""
 
-import math
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -34,12 +34,14 @@ PAIR = re.compile(
 MAX_TEXT_BYTES = 1 << 20
 
 DAY_S = 86_400.0
+EPOCH = datetime(1970, 1, 1)
+# Forms of time stamps: what is put before the text to make it a date and a time, and how that is read.
 STAMPS = (
-    (re.compile(r"\b[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"), "%Y-%m-%d %H:%M:%S"),
-    (re.compile(r"\b[0-9]{8}-[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"), "%Y%m%d-%H:%M:%S"),
+    (re.compile(r"\b[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"), "", "%Y-%m-%d %H:%M:%S"),
+    (re.compile(r"\b[0-9]{8}-[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"), "", "%Y%m%d-%H:%M:%S"),
     # A year that has a 29 February; only differences of the clock are used.
-    (re.compile(r"\b[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}"), "2024-%m-%d %H:%M:%S"),
-    (re.compile(r"\b[0-9]{2}:[0-9]{2}:[0-9]{2}"), "%H:%M:%S"),
+    (re.compile(r"\b[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}"), "2024-", "%Y-%m-%d %H:%M:%S"),
+    (re.compile(r"\b[0-9]{2}:[0-9]{2}:[0-9]{2}"), "1970-01-01 ", "%Y-%m-%d %H:%M:%S"),
 )
 STEP_SECONDS = "log/step_seconds"
 
@@ -48,16 +50,12 @@ class CleanLines:
     """The lines of a console log without colours, Ray's prefixes and carriage returns.
 
     Attributes:
-        number: of the line that was given last, counted from 1.
+        number: number of the line that was given last, counted from 1.
     """
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
         self.number = 0
-
-    def where(self) -> int:
-        """The number of the line that was given last."""
-        return self.number
 
     def __iter__(self) -> Iterator[str]:
         """Give each line, and the parts of a line that a progress bar's carriage returns cut it into."""
@@ -115,19 +113,24 @@ def numbers_of_dict(text: str, start: int) -> dict[str, float] | None:
     position = start + 1
     numbers: dict[str, float] = {}
     while pair := PAIR.match(text, position):
-        if pair["number"] is not None:
-            value = number_of(pair["number"])
-            numbers[pair["key"] if pair["key"] is not None else pair["key2"]] = math.nan if value is None else value
+        take_pair(pair, numbers)
         if pair["end"] == "}":
             return numbers
         position = pair.end()
     return None
 
 
+def take_pair(pair: re.Match[str], numbers: dict[str, float]) -> None:
+    """Put the number of a `PAIR` into numbers, where its value is one."""
+    value = number_of(pair["number"] or "")
+    if value is not None:
+        numbers[pair["key"] or pair["key2"] or ""] = value
+
+
 def found_lines(blocks: Iterator[bytes], table: StepTable, title: str) -> Iterator[re.Match[str]]:
     """The first match of a regular expression in every line that has one; the table learns where the reading is."""
     lines = CleanLines(blocks)
-    table.where = lines.where
+    table.where = lambda: lines.number
     return filter(None, map(re.compile(title).search, lines))
 
 
@@ -163,8 +166,9 @@ class StepDicts:
         clock = StepClock()
         for found, metrics in printed_dicts(blocks, table, self.title):
             step = int(found[1])
-            is_clocked = self.clock is None or self.clock in metrics
-            table.add(step, {**metrics, **(clock.since_last(step, found.string) if is_clocked else {})})
+            if self.clock is None or self.clock in metrics:
+                metrics |= clock.since_last(step, found.string)
+            table.add(step, metrics)
 
 
 class StepClock:
@@ -189,18 +193,9 @@ class StepClock:
 
 def stamp(line: str) -> float | None:
     """Seconds of the first time stamp in a line; of the day where it has no date."""
-    for pattern, form in STAMPS:
-        found = pattern.search(line)
-        if not found:
-            continue
-        text, form = found[0], form.replace("%S", "%S.%f") if "." in found[0] else form
-        try:
-            if form.startswith("2024-"):
-                text, form = f"2024-{text}", form.replace("2024", "%Y", 1)
-            moment = datetime.strptime(text, form)
-        except ValueError:
-            continue
-        if "%d" not in form:
-            return moment.hour * 3600.0 + moment.minute * 60.0 + moment.second
-        return (moment - datetime(1970, 1, 1)).total_seconds()
+    for pattern, before, form in STAMPS:
+        if found := pattern.search(line):
+            with suppress(ValueError):
+                moment = datetime.strptime(before + found[0], form + ".%f" if "." in found[0] else form)
+                return (moment - EPOCH).total_seconds()
     return None

@@ -29,7 +29,8 @@ def is_table(block: bytes) -> bool:
     if len(lines) < 2:
         return False
     try:
-        header, row = (_cells(line.decode("utf-8"), _separator(lines[0])) for line in lines[:2])
+        first, second = (line.decode("utf-8") for line in lines[:2])
+        header, row = (_cells(line, _separator(first)) for line in (first, second))
     except (UnicodeDecodeError, csv.Error):
         return False
     place = _step_place(header)
@@ -49,7 +50,7 @@ def read_table(blocks: Iterator[bytes], table: StepTable) -> None:
     """
     texts = (line.decode("utf-8", "replace") for block in blocks for line in block.splitlines(keepends=True))
     first = next((text for text in texts if text.strip(f"{BOM} \t\r\n")), "").removeprefix(BOM)
-    separator = _separator(first.encode())
+    separator = _separator(first)
     rows = csv.reader(chain([first], texts), delimiter=separator)
     table.where = lambda: rows.line_num
     try:
@@ -64,12 +65,10 @@ def read_table(blocks: Iterator[bytes], table: StepTable) -> None:
         for row in rows:
             if short:
                 raise DamagedLogError(f"line {short} has another number of cells than the header")
-            if not row:
-                continue
-            if len(row) != len(header):
+            if row and len(row) != len(header):
                 short = rows.line_num
-                continue
-            _add_row(names, row, place, table, has_decimal_comma=separator != ",")
+            elif row:
+                _add_row(names, row, place, table, has_decimal_comma=separator != ",")
     except csv.Error as error:
         raise DamagedLogError(f"line {rows.line_num}: {error}") from None
     if short:
@@ -108,8 +107,8 @@ def _metric_names(header: list[str], place: int) -> dict[int, str]:
     return {at: name for at, name in names.items() if not (name.endswith(EXTREMES) and name[:-5] in known)}
 
 
-def _separator(header: bytes) -> str:
-    return max(SEPARATORS, key=lambda mark: header.count(mark.encode()))
+def _separator(header: str) -> str:
+    return max(SEPARATORS, key=header.count)
 
 
 def _cells(line: str, separator: str) -> list[str]:

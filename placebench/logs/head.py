@@ -8,7 +8,6 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -60,41 +59,33 @@ def head_facts(path: Path) -> Facts:
         return {}
     facts: Facts = {}
     lines = _head_lines(path)
-    for line in lines:
-        if line.text.startswith(CONFIG_BEGINS):
-            facts |= _config_facts(_printed_dict(line, lines))
-        elif found := ENGINE.search(line.text):
+    for process, text in lines:
+        if text.startswith(CONFIG_BEGINS):
+            facts |= _config_facts(_printed_dict(process, text, lines))
+        elif found := ENGINE.search(text):
             said = {"vllm version": found["vllm"], "model": found["model"], "precision": found["precision"]}
             facts = {key: value for key, value in said.items() if value} | facts
     return facts
 
 
-@dataclass(frozen=True)
-class _Line:
-    """One line of a console log: who printed it, as Ray says, and what."""
-
-    process: bytes
-    text: str
-
-
-def _head_lines(path: Path) -> Iterator[_Line]:
+def _head_lines(path: Path) -> Iterator[tuple[bytes, str]]:
+    """The first lines of a console log: who printed each, as Ray says, and what."""
     with suppress(UsageError):
         for block in islice(whole_lines(path), HEAD_BLOCKS):
             for raw in block.split(b"\n"):
                 line = ANSI.sub(b"", raw)
                 prefix = RAY_PREFIX.match(line)
-                yield _Line(prefix[0].strip() if prefix else b"", clean(line))
+                yield prefix[0].strip() if prefix else b"", clean(line)
 
 
-def _printed_dict(first: _Line, more: Iterator[_Line]) -> dict[str, Any]:
+def _printed_dict(process: bytes, text: str, more: Iterator[tuple[bytes, str]]) -> dict[str, Any]:
     """A dict that one process prints over several lines; empty where it does not end."""
-    text = first.text
     while text.count("{") > text.count("}") and len(text) < MAX_CONFIG_CHARS:
-        line = next(more, None)
+        other, line = next(more, (process, None))
         if line is None:
             return {}
-        if line.process == first.process:
-            text += "\n" + GLUED.sub("", line.text)
+        if other == process:
+            text += "\n" + GLUED.sub("", line)
     try:
         content = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):

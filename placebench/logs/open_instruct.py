@@ -91,9 +91,7 @@ def panel_metrics(rows: list[str]) -> dict[str, float]:
     for category, parts in groups:
         prefix = "" if category == UNNAMED else f"{category}/"
         for cell in " ".join(part.strip() for part in parts).split("|"):
-            found = CELL.fullmatch(cell.strip())
-            value = number_of(found[2]) if found else None
-            if found and value is not None:
+            if (found := CELL.fullmatch(cell.strip())) and (value := number_of(found[2])) is not None:
                 metrics[prefix + found[1]] = value
     return metrics
 

@@ -1,7 +1,7 @@
 """placebench's own `steps.jsonl`: `{"step": 1, "wall": …, "metrics": {"timing_s/gen": 1.2, …}}` a line."""
 
-from placebench.logs.formats import Count, Dialect, LogFormat, Tokens
-from placebench.logs.jsonl import step_begins, steps_reader
+from placebench.logs.formats import Count, Dialect, Tokens
+from placebench.logs.jsonl import jsonl_log
 from placebench.logs.timing import PLACEBENCH_TIMING
 
 PLACEBENCH_DIALECT = Dialect(
@@ -10,10 +10,4 @@ PLACEBENCH_DIALECT = Dialect(
     timing=PLACEBENCH_TIMING,
     tokens=Tokens(("perf/total_num_tokens",), Count.STEP, reported="perf/throughput"),
 )
-PLACEBENCH_JSONL = LogFormat(
-    name="placebench",
-    title="placebench's steps.jsonl",
-    begins=step_begins("metrics"),
-    read=steps_reader("metrics"),
-    dialect=PLACEBENCH_DIALECT,
-)
+PLACEBENCH_JSONL = jsonl_log("placebench", "placebench's steps.jsonl", "metrics", PLACEBENCH_DIALECT)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from placebench.logs.console import BARE_NUMBER, StepClock, console_log, found_lines
 from placebench.logs.formats import Dialect, LogFormat, Trap
-from placebench.logs.jsonl import JSON_STEP, read_objects
+from placebench.logs.jsonl import read_objects
 from placebench.logs.table import StepTable
 from placebench.logs.timing import TimingRules
 
@@ -15,6 +15,7 @@ TITLE = r"\bStep ([0-9]{1,18}) \| +(?:Time: *)?((?:[0-9.]+(?:ms|[smhd])\s*)+)\|?
 DURATION = re.compile(r"([0-9]+\.?[0-9]*)(ms|[smhd])")
 FIELD = re.compile(rf"\s*([A-Z][\w .()-]*?):?\s+({BARE_NUMBER})(?=[\s%/]|$)")
 MAX_FIELD = 200
+JSON_STEP = re.compile(rb'^[ \t]*\{(?=[^\n]*"step"\s*:\s*[0-9])[^\n]*', re.MULTILINE)
 UNIT_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 NAMES = {"Throughput": "perf/throughput", "MFU": "perf/mfu", "Peak Mem": "perf/peak_memory"}
 
@@ -61,7 +62,9 @@ def read_console(blocks: Iterator[bytes], table: StepTable) -> None:
             if len(field) < MAX_FIELD and (pair := FIELD.match(field)):
                 label = pair[1].rstrip(". ")
                 metrics[NAMES.get(label, label.lower().replace(" ", "_").replace("._", "_"))] = float(pair[2])
-        table.add(step, {**metrics, **({} if orchestrator else clock.since_last(step, found.string))})
+        if not orchestrator:
+            metrics |= clock.since_last(step, found.string)
+        table.add(step, metrics)
 
 
 def _seconds(duration: str) -> float:
@@ -71,9 +74,8 @@ def _seconds(duration: str) -> float:
 def is_flat_step(block: bytes) -> bool:
     """Whether a flat object with a step is in a block: `{"step": 3, "time/step": 14.2}`."""
     for found in JSON_STEP.finditer(block):
-        end = block.find(b"\n", found.start())
         try:
-            content = json.loads(block[found.start() : end if end >= 0 else len(block)])
+            content = json.loads(found[0])
         except (ValueError, RecursionError):
             continue
         if isinstance(content, dict) and len(content) > 1 and not any(isinstance(v, dict) for v in content.values()):
@@ -83,9 +85,5 @@ def is_flat_step(block: bytes) -> bool:
 
 PRIME_RL = console_log("prime-rl", PRIME_RL_DIALECT, read_console, begins=BEGINS, closed=False)
 FLAT_JSONL = LogFormat(
-    name="jsonl",
-    title="JSONL with a step and metrics side by side (prime-rl's metrics.jsonl)",
-    begins=is_flat_step,
-    read=lambda blocks, table: read_objects(blocks, table, None),
-    dialect=None,
+    "jsonl", "JSONL with a step and metrics side by side (prime-rl's metrics.jsonl)", is_flat_step, read_objects, None
 )

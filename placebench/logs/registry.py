@@ -3,21 +3,20 @@
 from collections.abc import Iterable
 
 from placebench.errors import UsageError
-from placebench.logs.areal import AREAL, AREAL_DIALECT
+from placebench.logs.areal import AREAL
 from placebench.logs.csv_table import CSV
 from placebench.logs.formats import Dialect, LogFormat
-from placebench.logs.nemo_rl import NEMO_RL, NEMO_RL_DIALECT
-from placebench.logs.open_instruct import OPEN_INSTRUCT, OPEN_INSTRUCT_DIALECT
-from placebench.logs.openrlhf import OPENRLHF, OPENRLHF_DIALECT
-from placebench.logs.placebench_jsonl import PLACEBENCH_DIALECT, PLACEBENCH_JSONL
-from placebench.logs.prime_rl import FLAT_JSONL, PRIME_RL, PRIME_RL_DIALECT
-from placebench.logs.skyrl import SKYRL, SKYRL_DIALECT
-from placebench.logs.slime import SLIME, SLIME_DIALECT
+from placebench.logs.nemo_rl import NEMO_RL
+from placebench.logs.open_instruct import OPEN_INSTRUCT
+from placebench.logs.openrlhf import OPENRLHF
+from placebench.logs.placebench_jsonl import PLACEBENCH_JSONL
+from placebench.logs.prime_rl import FLAT_JSONL, PRIME_RL
+from placebench.logs.skyrl import SKYRL
+from placebench.logs.slime import SLIME
 from placebench.logs.tensorboard import TENSORBOARD
 from placebench.logs.timing import TimingRules
-from placebench.logs.trl import TRL, TRL_DIALECT, TRL_STATE
-from placebench.logs.verl import VERL, VERL_DIALECT
-from placebench.logs.verl_jsonl import VERL_JSONL
+from placebench.logs.trl import TRL, TRL_STATE
+from placebench.logs.verl import VERL, VERL_JSONL
 
 FORMATS: tuple[LogFormat, ...] = (
     TENSORBOARD,
@@ -36,18 +35,7 @@ FORMATS: tuple[LogFormat, ...] = (
     TRL_STATE,
     CSV,
 )
-DIALECTS: tuple[Dialect, ...] = (
-    PLACEBENCH_DIALECT,
-    VERL_DIALECT,
-    NEMO_RL_DIALECT,
-    OPENRLHF_DIALECT,
-    SKYRL_DIALECT,
-    AREAL_DIALECT,
-    SLIME_DIALECT,
-    TRL_DIALECT,
-    PRIME_RL_DIALECT,
-    OPEN_INSTRUCT_DIALECT,
-)
+DIALECTS = tuple({known.dialect.framework: known.dialect for known in FORMATS if known.dialect}.values())
 UNKNOWN_DIALECT = Dialect("an unknown framework", (), TimingRules(prefixes=("timing_s/",)))
 
 
@@ -57,9 +45,8 @@ def format_named(name: str) -> LogFormat:
     Raises:
         UsageError: there is no such format.
     """
-    for known in FORMATS:
-        if known.name == name:
-            return known
+    if found := next((known for known in FORMATS if known.name == name), None):
+        return found
     raise UsageError(f"unknown log format {name!r}: use {', '.join(known.name for known in FORMATS)}")
 
 

@@ -1,8 +1,6 @@
 """SkyRL's console log: `… - Step 3: ` and the metrics of the step below it, one a line, as `pprint` shows a dict."""
 
-import math
-
-from placebench.logs.console import PAIR, console_log, number_of, numbers_of_dict
+from placebench.logs.console import PAIR, console_log, numbers_of_dict, take_pair
 from placebench.logs.formats import Dialect, Trap
 from placebench.logs.step_blocks import BlockLine, StepBlocks
 from placebench.logs.timing import TimingRules
@@ -49,9 +47,7 @@ def take_dict_line(line: str, metrics: dict[str, float]) -> BlockLine:
     pair = PAIR.fullmatch(line.rstrip().removeprefix("{"))
     if pair is None:
         return "other"
-    if pair["number"] is not None:
-        value = number_of(pair["number"])
-        metrics[pair["key"] or pair["key2"] or ""] = math.nan if value is None else value
+    take_pair(pair, metrics)
     return "end" if pair["end"] == "}" else "row"
 
 

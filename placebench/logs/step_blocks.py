@@ -44,7 +44,7 @@ class StepBlocks(Generic[Collected]):
         lines, clock = CleanLines(blocks), StepClock()
         search, take = re.compile(self.title).search, self.take
         step, began, block, stamped = -1, 0, self.collect(), dict[str, float]()
-        table.where = lines.where if self.is_placed_at_end else lambda: began
+        table.where = lambda: lines.number if self.is_placed_at_end else began
 
         def leave() -> None:
             metrics = self.metrics(block) if self.total_metric else {}

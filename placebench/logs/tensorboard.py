@@ -16,6 +16,7 @@ FOOTER_BYTES = 4
 MAX_RECORD_BYTES = 1 << 28
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+SIZES = {FIXED64: 8, FIXED32: 4}
 EVENT_STEP, EVENT_SUMMARY = 2, 5
 SUMMARY_VALUE = 1
 VALUE_TAG, VALUE_SIMPLE, VALUE_TENSOR = 1, 2, 8
@@ -56,11 +57,10 @@ def read_events(blocks: Iterator[bytes], table: StepTable) -> None:
     Raises:
         DamagedLogError: a record's checksum is wrong, or it is no event.
     """
-    number = 0
     for number, record in enumerate(_records(blocks, table), 1):
         try:
             _add_event(record, table)
-        except (ValueError, struct.error, IndexError):
+        except (ValueError, LookupError, struct.error):
             raise DamagedLogError(f"record {number:,} is no event") from None
 
 
@@ -103,20 +103,16 @@ def _fields(message: bytes) -> Iterator[_Field]:
     position = 0
     while position < len(message):
         key, position = _varint(message, position)
-        wire = key & 7
+        wire, number, size = key & 7, 0, 0
         if wire == VARINT:
             number, position = _varint(message, position)
-            yield _Field(key >> 3, wire, number, b"")
-            continue
-        if wire == BYTES:
+        elif wire == BYTES:
             size, position = _varint(message, position)
-        elif wire in (FIXED64, FIXED32):
-            size = 8 if wire == FIXED64 else 4
         else:
-            raise ValueError(f"unknown wire type {wire}")
+            size = SIZES[wire]
         if position + size > len(message):
             raise ValueError("a field is cut off")
-        yield _Field(key >> 3, wire, 0, message[position : position + size])
+        yield _Field(key >> 3, wire, number, message[position : position + size])
         position += size
 
 
@@ -171,11 +167,4 @@ def _tensor(message: bytes) -> float | None:
     return float(struct.unpack(form, data)[0]) if form and len(data) == struct.calcsize(form) else None
 
 
-TENSORBOARD = LogFormat(
-    name="tensorboard",
-    title="TensorBoard event file",
-    begins=begins_record,
-    read=read_events,
-    dialect=None,
-    binary=True,
-)
+TENSORBOARD = LogFormat("tensorboard", "TensorBoard event file", begins_record, read_events, None, binary=True)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from placebench.logs.console import CARRIED, console_log, printed_dicts
 from placebench.logs.formats import Count, Dialect, LogFormat, Tokens, Trap
-from placebench.logs.jsonl import json_number
-from placebench.logs.table import STEP_LIMIT, DamagedLogError, StepTable
+from placebench.logs.jsonl import json_numbers, pop_step
+from placebench.logs.table import DamagedLogError, StepTable
 from placebench.logs.timing import TimingRules
 
 FIRST_KEYS = "loss|grad_norm|learning_rate|num_tokens|reward|objective/kl|eps|perf/step_s|step_time"
@@ -69,8 +69,9 @@ def read_console(blocks: Iterator[bytes], table: StepTable) -> None:
             table.summary.update(metrics)
             table.steps_per_number = steps_per_line(epochs[-len(seconds) :], seconds, metrics)
             continue
-        epoch = metrics.get("epoch", epochs[-1] if epochs else 0.0)
-        epoch = epoch if math.isfinite(epoch) else epochs[-1] if epochs else 0.0
+        epoch = metrics.get("epoch", math.nan)
+        if not math.isfinite(epoch):
+            epoch = epochs[-1] if epochs else 0.0
         if epochs and epoch < epochs[-1]:
             del epochs[bisect_left(epochs, epoch) :]
             seconds.clear()
@@ -116,29 +117,25 @@ def read_state(blocks: Iterator[bytes], table: StepTable) -> None:
     Raises:
         DamagedLogError: the file is no JSON, or too large to be one state.
     """
-    parts: list[bytes] = []
-    size = 0
+    content = bytearray()
     for block in blocks:
-        parts.append(block)
-        size += len(block)
-        if size > MAX_STATE_BYTES:
+        content += block
+        if len(content) > MAX_STATE_BYTES:
             raise DamagedLogError(f"the state is larger than {MAX_STATE_BYTES >> 20} MiB")
     try:
-        state = json.loads(b"".join(parts))
+        state = json.loads(content)
     except json.JSONDecodeError as error:
         raise DamagedLogError(f"line {error.lineno}: the file is not JSON: cut off?") from None
     except (ValueError, RecursionError):
         raise DamagedLogError("the file is not JSON") from None
     history = state.get("log_history") if isinstance(state, dict) else None
     for entry in history if isinstance(history, list) else ():
-        step = entry.get("step") if isinstance(entry, dict) else None
-        if type(step) is int and 0 <= step < STEP_LIMIT:
-            metrics = {str(name): json_number(value) for name, value in entry.items() if name != "step"}
-            kept = {name: value for name, value in metrics.items() if value is not None}
-            if LAST_LINE in kept:
-                table.summary.update(kept)
-            elif kept:
-                table.add(step, kept)
+        step = pop_step(entry)
+        metrics = {} if step is None else json_numbers(entry)
+        if LAST_LINE in metrics:
+            table.summary.update(metrics)
+        elif step is not None and metrics:
+            table.add(step, metrics)
 
 
 TRL = console_log("trl", TRL_DIALECT, read_console, begins=BEGINS)

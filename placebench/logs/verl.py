@@ -1,4 +1,4 @@
-r"""verl's console log, every version: `step:3 - timing_s/gen:1.234 - critic/kl:np.float64(0.1) - …`.
+r"""verl's console log, every version: `step:3 - timing_s/gen:1.234 - critic/kl:np.float64(0.1) - …`; its file logger.
 
 The step line may stand anywhere in a line: behind a Ray prefix with or without colours, and before whatever
 another process wrote at its end. Versions print numbers with three decimals, as Python repr or as numpy
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from placebench.logs.formats import Count, Dialect, LogFormat, Tokens, Trap
+from placebench.logs.jsonl import jsonl_log
 from placebench.logs.table import Layout, StepTable
 from placebench.logs.timing import VERL_TIMING
 
@@ -26,6 +27,7 @@ BEFORE_STEP = re.compile(rb"(?:^|[\s)\]]|\x1b\[[0-9;]*[A-Za-z])\Z")
 BEFORE_STEP_BYTES = 16
 
 NUMBER = rb"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|(?:nan|[-+]?inf|True|False)(?!\w)"
+# `numpy` is the wrapper before the number, such as `np.float64(`.
 VALUE = rb":(?P<numpy>np\.\w+\()?(?P<number>" + NUMBER + rb")(?(numpy)\))"
 # The key ends at the last colon: names of data sources may hold colons and blanks.
 METRIC = re.compile(rb"(?P<key>\S.*)" + VALUE, re.DOTALL)
@@ -44,15 +46,6 @@ LONG_NUMBER = 10
 FAST_NUMBER = rb"(?:[-+.0-9eE]+|nan|-?inf)"
 
 
-@dataclass(frozen=True)
-class _Metric:
-    """One `key:value` of a step line; `numpy` is the wrapper before the number, such as `np.float64(`."""
-
-    key: bytes
-    numpy: bytes
-    number: bytes
-
-
 def step_begins(block: bytes) -> bool:
     """Whether a step line begins in a block."""
     return _next_step(block, 0, len(block)) is not None
@@ -62,12 +55,7 @@ def read_steps(blocks: Iterator[bytes], table: StepTable) -> None:
     """Put the step lines of blocks of whole lines into a table."""
     reader = _Reader(table)
     for block in blocks:
-        reader.enter(block)
-        position = 0
-        while (found := _next_step(block, position, len(block))) is not None:
-            position = reader.take(block, found)
-        reader.flush()
-        reader.settle()
+        reader.read(block)
 
 
 def _next_step(block: bytes, position: int, end: int) -> re.Match[bytes] | None:
@@ -139,8 +127,8 @@ class _Reader:
         self._waiting: list[_Waiting] = []
         table.where = self._line
 
-    def enter(self, block: bytes) -> None:
-        """Begin a block."""
+    def read(self, block: bytes) -> None:
+        """Put the step lines of a block of whole lines into the table."""
         self._lines_before += self._block.count(b"\n")
         self._counted = self._counted_to = 0
         self._block = block
@@ -149,6 +137,11 @@ class _Reader:
             behind, is_open = _text_behind(block, 0)
             last.behind += behind
             last.is_open = is_open and len(last.behind) < REST_BYTES
+        position = 0
+        while (found := _next_step(block, position, len(block))) is not None:
+            position = self._take(found)
+        self._flush()
+        self._settle()
 
     def _line(self) -> int:
         """The number of the line of the step that is being taken."""
@@ -162,15 +155,16 @@ class _Reader:
         self._counted_to = place
         return self._lines_before + self._counted + 1
 
-    def take(self, block: bytes, found: re.Match[bytes]) -> int:
+    def _take(self, found: re.Match[bytes]) -> int:
         """Store the step line that begins at `found`; returns where to look for the next."""
+        block = self._block
         for place, (pattern, layout, together) in enumerate(self._fast):
             line = pattern.match(block, found.end())
             if line is None:
                 continue
             waiting = _Waiting(layout, int(found[1]), found, line)
             if self._waiting and (not together or waiting.step <= self._waiting[-1].step):
-                self.flush()
+                self._flush()
             if together:
                 self._waiting.append(waiting)
             else:
@@ -178,11 +172,11 @@ class _Reader:
             if place:
                 self._fast.insert(0, self._fast.pop(place))
             return line.end()
-        self.flush()
+        self._flush()
         self._position = found.end()
-        return self._take_slowly(block, found)
+        return self._take_slowly(found)
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Store the lines that wait; their steps rise, so they are turned into numbers together."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
@@ -210,11 +204,12 @@ class _Reader:
             try:
                 values = list(map(float, line.numbers.groups()))
             except ValueError:
-                self._take_slowly(self._block, line.begin)
+                self._take_slowly(line.begin)
             else:
                 self._table.add_row(line.layout, line.step, values)
 
-    def _take_slowly(self, block: bytes, found: re.Match[bytes]) -> int:
+    def _take_slowly(self, found: re.Match[bytes]) -> int:
+        block = self._block
         start, end = found.end(), block.find(b"\n", found.end())
         following = _next_step(block, start, end)
         if following is not None:
@@ -222,13 +217,13 @@ class _Reader:
         metrics, whole, rest = _metrics(block[start:end])
         if not metrics:
             return end
-        layout = self._table.layout([metric.key.decode("utf-8", "replace") for metric in metrics])
-        names = tuple(metric.key for metric in metrics)
+        layout = self._table.layout([metric["key"].decode("utf-8", "replace") for metric in metrics])
+        names = tuple(metric["key"] for metric in metrics)
         doubt = _Doubt(layout, int(found[1]), names, rest, *_text_behind(block, end), start)
         if doubt.is_torn(self._learned):
             self._table.damage(self._line())
             return end
-        values = [_number(metrics[place].number) for place in layout.kept]
+        values = [_number(metrics[place]["number"]) for place in layout.kept]
         self._table.add_row(layout, doubt.step, values)
         if len(self._doubts) < DOUBTS:
             self._doubts.append(doubt)
@@ -236,7 +231,7 @@ class _Reader:
             self._learn(metrics, layout)
         return end
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Leave out the lines of a block that have turned out to be torn; what may still be either waits."""
         waiting = []
         for doubt in self._doubts:
@@ -250,14 +245,14 @@ class _Reader:
                 waiting.append(doubt)
         self._doubts = waiting
 
-    def _learn(self, metrics: list[_Metric], layout: Layout) -> None:
+    def _learn(self, metrics: list[re.Match[bytes]], layout: Layout) -> None:
         """Compile a layout when it is met for the second time."""
-        shape = tuple((metric.key, metric.numpy) for metric in metrics)
+        shape = tuple((metric["key"], metric["numpy"] or b"") for metric in metrics)
         if shape not in self._met:
             self._met.add(shape)
         elif len(self._fast) < FAST_LAYOUTS:
             kept = set(layout.kept)
-            digits = sum(len(metrics[place].number) for place in layout.kept)
+            digits = sum(len(metrics[place]["number"]) for place in layout.kept)
             together = digits > LONG_NUMBER * len(layout.kept)
             pieces = [
                 re.escape(key + b":" + numpy)
@@ -276,20 +271,21 @@ def _text_behind(block: bytes, start: int) -> tuple[bytes, bool]:
     return block[start : found.start() if found else end], found is None and end == len(block)
 
 
-def _metrics(line: bytes) -> tuple[list[_Metric], bool, bytes]:
+def _metrics(line: bytes) -> tuple[list[re.Match[bytes]], bool, bytes]:
     """The metrics of a step line after its `step:N - `, whether the line is nothing else, and what stands behind them.
 
     A piece without a number is passed over. The line ends at the first piece that can only be, or goes over into,
     another process's text. A line that does not begin like a metric is prose: `step:1 - then add:5 apples`.
     """
-    metrics: list[_Metric] = []
+    metrics: list[re.Match[bytes]] = []
     pieces = line.rstrip().split(SEPARATOR)
     all_clean = True
     rest = b""
     for place, piece in enumerate(pieces):
-        metric, clean = _metric(piece, last=place == len(pieces) - 1)
+        metric = _metric(piece, last=place == len(pieces) - 1)
+        clean = metric is not None and metric.end() == len(piece)
         rest = _own_text(piece) if metric is None else b""
-        if not metrics and not (metric and (b"/" in metric.key or (clean and b" " not in metric.key))):
+        if not metrics and not (metric and (b"/" in metric["key"] or (clean and b" " not in metric["key"]))):
             return [], False, b""
         if metric is not None:
             metrics.append(metric)
@@ -299,16 +295,14 @@ def _metrics(line: bytes) -> tuple[list[_Metric], bool, bytes]:
     return metrics, all_clean, rest
 
 
-def _metric(piece: bytes, *, last: bool) -> tuple[_Metric | None, bool]:
-    """The metric at the start of a piece of a line, and whether the piece is nothing else."""
+def _metric(piece: bytes, *, last: bool) -> re.Match[bytes] | None:
+    """The metric at the start of a piece of a line, in the groups of `METRIC`."""
     text = _own_text(piece)
     found = METRIC.fullmatch(text)
     if found is None or (last and b" " in found["key"]):
         # `a/min:0.25INFO at 127.0.0.1:80`: the last colon is another process's.
         found = METRIC_AND_MORE.match(text) or found
-    if found is None:
-        return None, False
-    return _Metric(found["key"], found["numpy"] or b"", found["number"]), found.end() == len(piece)
+    return found
 
 
 def _own_text(piece: bytes) -> bytes:
@@ -340,3 +334,4 @@ VERL_DIALECT = Dialect(
     ),
 )
 VERL = LogFormat("verl", "console log of verl", step_begins, read_steps, VERL_DIALECT, closed=False)
+VERL_JSONL = jsonl_log("verl-jsonl", "JSONL of verl's file logger", "data", VERL_DIALECT)
