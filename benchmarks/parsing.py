@@ -26,7 +26,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from placebench.logs.read import is_timing, read_log
+from placebench.logs.read import is_timing, scan_log
 
 STEP_LINE = re.compile(rb"(?<![\w/])step:([0-9]+) - ")
 METRIC = re.compile(r" - ([^:]+):(?:np\.\w+\()?([^\s)]+)")
@@ -44,9 +44,14 @@ def read_plainly(path: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["step", "metric", "value"])
 
 
+def read_log(path: Path) -> pd.DataFrame:
+    """Every metric."""
+    return scan_log(path).table.frame(path.stem)
+
+
 def read_timings(path: Path) -> pd.DataFrame:
     """What the plot needs: the timings alone."""
-    return read_log(path, keep=is_timing)
+    return scan_log(path, keep=is_timing).table.frame(path.stem)
 
 
 READERS: dict[str, Callable[[Path], pd.DataFrame]] = {

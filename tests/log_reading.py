@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import log_samples
+import pandas as pd
 from hypothesis import HealthCheck, settings
 
+from placebench.logs.read import scan_log
 from placebench.logs.run import LoggedRun, read_run
 
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
@@ -14,6 +16,10 @@ def write(folder: Path, content: bytes | str, name: str = "train.log") -> Path:
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
+
+
+def frame_of(path: Path, log_format: str | None = None) -> pd.DataFrame:
+    return scan_log(path, log_format=log_format).table.frame("log")
 
 
 def sample(folder: Path, name: str) -> LoggedRun:

@@ -1,22 +1,24 @@
 """What a reader of a log's numbers must know: the framework's known traps, and what was odd about the file."""
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-import numpy as np
 import pandas as pd
 
 from placebench.logs.console import STEP_SECONDS
-from placebench.logs.formats import Dialect
+from placebench.logs.formats import Count, Dialect, any_matches
 from placebench.logs.table import Restart, StepTable
+from placebench.logs.throughput import reported_devices
 from placebench.logs.timing import STEP
 
 # The log's clock must differ from the step's own time by this share, and by this many seconds, to be worth a word.
 CLOCK_SHARE = 0.05
 CLOCK_SECONDS = 1.0
 LINES_SHOWN = 5
+# One file may print fewer digits of a number than another.
+SAME_RELATIVE = 0.01
+SAME_ABSOLUTE = 0.005
 
 
 @dataclass(frozen=True)
@@ -29,34 +31,29 @@ class Flag:
     """One line for people."""
 
 
-def trap_flags(dialect: Dialect, names: Iterable[str]) -> tuple[Flag, ...]:
+def trap_flags(dialect: Dialect, names: Collection[str]) -> Iterator[Flag]:
     """The framework's known traps that a log with these metrics has."""
-    names = tuple(names)
-    return tuple(
-        Flag(trap.name, trap.text) for trap in dialect.traps if any(re.search(trap.metrics, name) for name in names)
-    )
+    for trap in dialect.traps:
+        if any_matches(trap.metrics, names):
+            yield Flag(trap.name, trap.text)
 
 
-def table_flags(table: StepTable) -> tuple[Flag, ...]:
+def table_flags(table: StepTable) -> Iterator[Flag]:
     """What was odd about a file's steps."""
-    flags = [_restarts(list(at_one_step)) for _, at_one_step in groupby(table.restarts, lambda restart: restart.step)]
-    if table.replaced:
-        lines = "1 step line repeats an earlier one" if table.replaced == 1 else f"{table.replaced:,} step lines repeat"
-        flags.append(Flag("repeated", lines if table.replaced == 1 else f"{lines} earlier ones"))
+    for _, at_one_step in groupby(table.restarts, lambda restart: restart.step):
+        yield _restarts(list(at_one_step))
+    if lines := table.replaced:
+        text = "1 step line repeats an earlier one" if lines == 1 else f"{lines:,} step lines repeat earlier ones"
+        yield Flag("repeated", text)
     if table.out_of_order:
-        flags.append(Flag("out-of-order", f"{_steps(table.out_of_order)} behind a later one; sorted"))
+        yield Flag("out-of-order", f"{_steps(table.out_of_order)} behind a later one; sorted")
     if table.damages:
-        lines = ", ".join(f"{line:,}" for line in table.damaged)
-        more = ", …" if table.damages > len(table.damaged) else ""
-        flags.append(
-            Flag("cut-off", f"{_steps(table.damages)} cut off or torn apart, and left out: at line {lines}{more}")
-        )
+        yield Flag("cut-off", f"{_steps(table.damages)} cut off or torn apart, and left out: {table.damaged_at}")
     if table.open_end:
-        flags.append(Flag("open-end", "the last line has no line end: its last number may be cut off"))
-    return tuple(flags)
+        yield Flag("open-end", "the last line has no line end: its last number may be cut off")
 
 
-def clock_flags(frame: pd.DataFrame, timings: pd.DataFrame | None) -> tuple[Flag, ...]:
+def clock_flags(frame: pd.DataFrame, timings: pd.DataFrame | None) -> Iterator[Flag]:
     """Whether the log's clock shows more or less time a step than the step's own time.
 
     Args:
@@ -65,16 +62,70 @@ def clock_flags(frame: pd.DataFrame, timings: pd.DataFrame | None) -> tuple[Flag
     """
     clock = frame.loc[frame["metric"] == STEP_SECONDS, ["step", "value"]]
     if timings is None or clock.empty:
-        return ()
-    whole = timings.loc[timings["phase"] == STEP, ["step", "seconds"]]
-    both = clock.merge(whole, on="step")
-    if both.empty:
-        return ()
-    shown, timed = float(np.median(both["value"])), float(np.median(both["seconds"]))
-    if abs(shown - timed) <= max(CLOCK_SHARE * timed, CLOCK_SECONDS):
-        return ()
-    why = "the rest is in no number of it" if shown > timed else "steps overlap, or some time is counted twice"
-    return (Flag("clock", f"the log's clock shows {shown:.1f} s a step, its step time {timed:.1f} s: {why}"),)
+        return
+    both = clock.merge(timings.loc[timings["phase"] == STEP, ["step", "seconds"]], on="step")
+    shown, timed = both["value"].median(), both["seconds"].median()
+    if abs(shown - timed) > max(CLOCK_SHARE * timed, CLOCK_SECONDS):
+        why = "the rest is in no number of it" if shown > timed else "steps overlap, or some time is counted twice"
+        yield Flag("clock", f"the log's clock shows {shown:.1f} s a step, its step time {timed:.1f} s: {why}")
+
+
+def disagreement_flags(frame: pd.DataFrame) -> Iterator[Flag]:
+    """Whether several files of a run give a metric different values.
+
+    Args:
+        frame: a tidy log frame, of one file after the other.
+    """
+    cells = frame.groupby(["metric", "step"], sort=False)["value"].agg(["min", "max"])
+    slack = SAME_ABSOLUTE + SAME_RELATIVE * cells["max"].abs()
+    names = cells.index[(cells["max"] - cells["min"] > slack).to_numpy()].get_level_values("metric").unique()
+    if not names.empty:
+        listed = ", ".join(sorted(names)[:3])
+        yield Flag("files-disagree", f"the files give different values of {listed}: the first counts")
+
+
+def apart_flags(throughput: pd.DataFrame, devices: int | None) -> Iterator[Flag]:
+    """Whether the log's own throughput leaves out the devices of the rollout, and what follows from it."""
+    divided_by = reported_devices(throughput)
+    if divided_by is None or divided_by == devices:
+        return
+    own = f"the log divides its tokens/s by {divided_by} devices"
+    if devices is None:
+        text = f"{own}, which may leave out the rollout's own: no tokens/s/device; give --devices, all of the run"
+    else:
+        text = f"{own} of {devices}, without the rollout's own; the recomputed figure counts all"
+    yield Flag("rollout-devices", text)
+
+
+def throughput_flags(
+    throughput: pd.DataFrame,
+    dialect: Dialect,
+    learner_ranks: int | None,
+    names: Collection[str],
+    steps_per_number: int | None,
+) -> Iterator[Flag]:
+    """Where the log contradicts its own throughput, or why there is none."""
+    wrong = throughput.loc[throughput["contradicts"], "step"].tolist()
+    if wrong:
+        shown = ", ".join(map(str, wrong[:5])) + (", …" if len(wrong) > 5 else "")
+        yield Flag(
+            "throughput-contradicts",
+            f"{len(wrong)} of {len(throughput)} steps: the log's tokens/s x seconds x devices is not its tokens "
+            f"(steps {shown}); the recomputed figure counts",
+        )
+    if throughput["tokens"].isna().all():
+        if dialect.tokens is None:
+            why = f"{dialect.framework}'s log does not count tokens of prompts and responses"
+        elif learner_ranks is None and dialect.tokens.count_in(names) is Count.TIMES_RANKS:
+            why = "the count is multiplied by the number of learner ranks, which is not given"
+        elif steps_per_number is None and any(name in names for name in dialect.tokens.metrics):
+            why = (
+                "the log does not say how many steps lie between two of its lines; the last line of a run that ended, "
+                "trainer_state.json, TensorBoard's events and a CSV's train/global_step do"
+            )
+        else:
+            why = f"the log lacks {' and '.join(dialect.tokens.metrics)}"
+        yield Flag("no-tokens", f"no throughput: {why}")
 
 
 def _restarts(restarts: Sequence[Restart]) -> Flag:

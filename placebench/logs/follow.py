@@ -6,14 +6,14 @@ more. It holds a lock while it works on a block: whoever holds the lock sees who
 
 import contextlib
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from itertools import chain
 from pathlib import Path
 
 from placebench.errors import PlacebenchError, UsageError
-from placebench.logs.formats import LogFormat
-from placebench.logs.read import Log, fill_table
+from placebench.logs.read import Log, fill_table, recognize
 from placebench.logs.registry import format_named
-from placebench.logs.source import BLOCK_BYTES, GZIP_MAGIC, HEAD_BYTES, MAX_LINE_BYTES, ZSTD_MAGIC
+from placebench.logs.source import BLOCK_BYTES, GZIP_MAGIC, HEAD_BYTES, ZSTD_MAGIC, cut_lines
 from placebench.logs.table import StepTable
 from placebench.logs.tensorboard import TENSORBOARD
 from placebench.logs.trl import TRL_STATE
@@ -93,41 +93,38 @@ class GrowingLog:
         """Read until the stop is set; a file that has become shorter is another log and read from its start."""
         try:
             while not self._stop.is_set():
-                self._read_once(StepTable(self._keep))
+                self._read_once()
         except PlacebenchError as error:
             self._error = error
         except OSError as error:
             self._error = UsageError(f"{self.path}: cannot be read on: {error.strerror}")
 
-    def _read_once(self, table: StepTable) -> None:
-        with contextlib.closing(self._blocks()) as blocks:
-            fill_table(self.path, blocks, table, self._wanted, lambda found: self._begin(found, table))
-
-    def _begin(self, found: LogFormat, table: StepTable) -> None:
-        if found is TRL_STATE:
-            raise UsageError(f"{self.path}: {found.title} is written anew as a whole: follow the console log")
-        self._log = Log(self.path, found, table)
+    def _read_once(self) -> None:
+        with contextlib.closing(self._blocks()) as grown:
+            found, blocks = recognize(grown, self._wanted)
+            if found is TRL_STATE:
+                raise UsageError(f"{self.path}: {found.title} is written anew as a whole: follow the console log")
+            if found:
+                self._log = Log(self.path, found, StepTable(self._keep))
+                fill_table(self.path, found, blocks, self._log.table)
 
     def _blocks(self) -> Generator[bytes, None, None]:
-        """Whole lines as they come, or bytes of a binary log; ends at the stop, or when the file is shorter."""
-        waiting, position = b"", 0
+        """Whole lines as they come, or bytes of a binary log."""
+        chunks = self._chunks()
+        first = next(chunks, b"")
+        is_binary = self._wanted.binary if self._wanted else TENSORBOARD.begins(first)
+        chunks = chain([first], chunks)
+        for block in chunks if is_binary else cut_lines(chunks):
+            with self._lock:
+                yield block
+
+    def _chunks(self) -> Iterator[bytes]:
+        """What the file has, as it comes; ends at the stop, or when the file is shorter."""
+        position = 0
         with self.path.open("rb") as stream:
-            is_binary = False
-            while not self._stop.is_set():
-                if self.path.stat().st_size < position:
-                    return
-                chunk = stream.read(BLOCK_BYTES)
-                if not chunk:
+            while not self._stop.is_set() and self.path.stat().st_size >= position:
+                if chunk := stream.read(BLOCK_BYTES):
+                    position += len(chunk)
+                    yield chunk
+                else:
                     self._stop.wait(POLL_S)
-                    continue
-                if not position:
-                    is_binary = self._wanted.binary if self._wanted else TENSORBOARD.begins(chunk)
-                position += len(chunk)
-                waiting += chunk
-                whole = waiting if is_binary else waiting[: waiting.rfind(b"\n") + 1]
-                if not whole and len(waiting) > MAX_LINE_BYTES:
-                    whole = waiting + b"\n"
-                waiting = waiting[len(whole) :]
-                if whole:
-                    with self._lock:
-                        yield whole

@@ -20,6 +20,11 @@ class Count(StrEnum):
     """The tokens of the step, multiplied by the number of learner ranks."""
 
 
+def any_matches(pattern: str, names: Iterable[str]) -> bool:
+    """Whether a regular expression is found in any of the names."""
+    return any(map(re.compile(pattern).search, names))
+
+
 @dataclass(frozen=True)
 class Tokens:
     """Where a log has its real tokens, prompts and responses without padding."""
@@ -39,14 +44,12 @@ class Tokens:
 
     def rollout_is_apart(self, names: Iterable[str]) -> bool:
         """Whether a log with these metrics is of a run whose rollout has devices of its own."""
-        return self.rollout_apart is not None and any(map(re.compile(self.rollout_apart).search, names))
+        return self.rollout_apart is not None and any_matches(self.rollout_apart, names)
 
     def count_in(self, names: Iterable[str]) -> Count:
         """How a log with these metrics counts."""
-        if self.count is not Count.TIMES_RANKS or self.ranks_since is None:
-            return self.count
-        since = re.compile(self.ranks_since)
-        return self.count if any(map(since.search, names)) else Count.STEP
+        is_later = self.ranks_since is None or any_matches(self.ranks_since, names)
+        return self.count if is_later or self.count is not Count.TIMES_RANKS else Count.STEP
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from placebench.logs.source import Survey, whole_lines
 from placebench.logs.table import DamagedLogError, StepTable
 from placebench.logs.tensorboard import TENSORBOARD
 from placebench.logs.timing import found_instead, timing_frame
+from placebench.spec.text import plural
 
 # With the second in which the file was opened; what follows names the host and the process.
 EVENT_FILE = re.compile(r"events\.out\.tfevents\.([0-9]{1,18})")
@@ -43,16 +44,13 @@ class Log:
         """What a reader of its numbers must know."""
         return (*trap_flags(self.dialect, self.table.names), *table_flags(self.table))
 
-    def timings(self, launch: str | None = None) -> pd.DataFrame:
+    def timings(self, launch: str) -> pd.DataFrame:
         """The timings as `timing_frame` gives them, by the rules of the log's framework.
-
-        Args:
-            launch: what to call the log in the frame; the file's name without its suffix by default.
 
         Raises:
             UsageError: there are no timings; the message says what there is.
         """
-        frame = self.table.frame(launch_names([self.path])[0] if launch is None else launch)
+        frame = self.table.frame(launch)
         if frame.empty:
             raise UsageError(
                 f"{self.path}: no timing lines: {found_instead(self.table.count_steps(), self.table.names)}"
@@ -77,19 +75,22 @@ def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str],
             what and where.
     """
     wanted = None if log_format is None else format_named(log_format)
+    table = StepTable(keep)
     if wanted in (None, TENSORBOARD) and (events := _event_files(path)):
-        return _scan_events(path, events, StepTable(keep))
+        for file in events:
+            fill_table(file, TENSORBOARD, whole_lines(file, lambda head: True), table)
+        if not table.lines:
+            raise UsageError(f"{path}: no training steps in its {plural(len(events), 'TensorBoard event file')}")
+        return Log(path, TENSORBOARD, table)
     survey = Survey()
     is_binary = TENSORBOARD.begins if wanted is None else lambda head: wanted.binary
-    table = StepTable(keep)
-    found = fill_table(path, survey.watch(whole_lines(path, is_binary, survey.note_open_end)), table, wanted)
+    found, blocks = recognize(survey.watch(whole_lines(path, is_binary, survey.note_open_end)), wanted)
     if found:
+        fill_table(path, found, blocks, table)
         table.open_end = survey.open_end and not found.closed
         if not table.lines and table.damages:
-            one, lines = table.damages == 1, ", ".join(f"{line:,}" for line in table.damaged)
-            every = "its only step is" if one else f"all its {table.damages:,} steps are"
-            more = ", …" if table.damages > len(table.damaged) else ""
-            raise UsageError(f"{path}: {found.title}: {every} cut off or torn apart: at line {lines}{more}")
+            every = "its only step is" if table.damages == 1 else f"all its {table.damages:,} steps are"
+            raise UsageError(f"{path}: {found.title}: {every} cut off or torn apart: {table.damaged_at}")
     if found is None or not table.lines:
         looked_for = wanted.title if wanted else f"any of {', '.join(known.name for known in FORMATS)}"
         raise UsageError(f"{path}: no training steps (looked for: {looked_for}): {survey}")
@@ -106,98 +107,38 @@ def _event_files(path: Path) -> list[Path]:
     return [file for _, file in sorted((int(found[1]), file) for found, file in names if found)]
 
 
-def _scan_events(folder: Path, files: Sequence[Path], table: StepTable) -> Log:
-    for file in files:
-        fill_table(file, whole_lines(file, lambda head: True), table, TENSORBOARD)
-    if not table.lines:
-        raise UsageError(
-            f"{folder}: no training steps in its {len(files)} TensorBoard event file{'s' * (len(files) > 1)}"
-        )
-    return Log(folder, TENSORBOARD, table)
+def recognize(blocks: Iterator[bytes], wanted: LogFormat | None) -> tuple[LogFormat | None, Iterator[bytes]]:
+    """The format of a log's blocks, `wanted` or else by their content, and the blocks that are to be read as it.
+
+    Returns:
+        The format, None where no step of any format begins; and the blocks from that on in which a step begins.
+    """
+    # Editors and shells put the sign of UTF-8 first, which would hide the first step.
+    blocks = (block if place else block.removeprefix(BOM_UTF8) for place, block in enumerate(blocks))
+    if wanted:
+        return wanted, blocks
+    for block in blocks:
+        if found := format_of(block):
+            return found, chain([block], blocks)
+    return None, blocks
 
 
-def fill_table(
-    path: Path,
-    blocks: Iterator[bytes],
-    table: StepTable,
-    wanted: LogFormat | None,
-    on_format: Callable[[LogFormat], None] = lambda found: None,
-) -> LogFormat | None:
+def fill_table(path: Path, found: LogFormat, blocks: Iterator[bytes], table: StepTable) -> None:
     """Put the steps of a log's blocks into a table.
 
     Args:
         path: the log, for messages.
+        found: its format.
         blocks: its content, as `whole_lines` gives it.
-        table: what to fill.
-        wanted: the format; None finds it by the content.
-        on_format: is called with the format before the first step is read.
-
-    Returns:
-        The format; None where no step of any format begins.
+        table: what to fill; per step and metric the last value printed wins.
 
     Raises:
         UsageError: the log breaks its format's rules, or holds the steps of two runs in turn; with the line.
     """
-    blocks = _without_mark(blocks)
-    found = wanted
-    first: Iterator[bytes] = iter(())
-    if found is None:
-        for block in blocks:
-            found = format_of(block)
-            if found:
-                first = iter((block,))
-                break
-    if found is None:
-        return None
-    on_format(found)
     try:
-        found.read(chain(first, blocks), table)
+        found.read(blocks, table)
     except DamagedLogError as error:
         raise UsageError(f"{path}: {found.title}: {error}") from None
-    return found
-
-
-def _without_mark(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Blocks without the sign of UTF-8 that editors and shells put first, which would hide the first step."""
-    for first in blocks:
-        yield first.removeprefix(BOM_UTF8)
-        break
-    yield from blocks
-
-
-def read_log(
-    path: Path,
-    *,
-    launch: str | None = None,
-    log_format: str | None = None,
-    keep: Callable[[str], bool] | None = None,
-) -> pd.DataFrame:
-    """Read a log into a tidy frame; see `scan_log`. Per step and metric the last value printed wins.
-
-    Args:
-        path: a log, plain, gzip or zstd.
-        launch: what to call it in the frame; the file's name without its suffix by default.
-        log_format: name of the format; None finds it by the content.
-        keep: which metrics to keep, by name; None keeps all.
-
-    Returns:
-        Columns launch (str), step (int64), metric (str) and value (float64), by step.
-
-    Raises:
-        UsageError: the file cannot be read, or holds no steps, or those of two runs in turn; the message says
-            what and where.
-    """
-    log = scan_log(path, log_format=log_format, keep=keep)
-    return log.table.frame(launch_names([path])[0] if launch is None else launch)
-
-
-def read_timings(path: Path, *, launch: str | None = None, log_format: str | None = None) -> pd.DataFrame:
-    """Read the timings of a log and nothing else; see `Log.timings`.
-
-    Raises:
-        UsageError: the file cannot be read or has no timings; the message says what it holds.
-    """
-    return scan_log(path, log_format=log_format, keep=is_timing).timings(launch)
 
 
 def launch_names(paths: Sequence[Path]) -> tuple[str, ...]:
@@ -216,4 +157,4 @@ def launch_names(paths: Sequence[Path]) -> tuple[str, ...]:
 
 def is_timing(metric: str) -> bool:
     """Whether a metric is a timing in any format: the format is not known before the log is read."""
-    return any(known.timing.is_timing(metric) for known in DIALECTS)
+    return any(known.timing.phase(metric) is not None for known in DIALECTS)

@@ -1,23 +1,43 @@
 """One launch as its logs show it: one file or several of one run, with what its numbers mean and what to mind."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from placebench.errors import UsageError
-from placebench.logs.flags import Flag, clock_flags, table_flags, trap_flags
-from placebench.logs.formats import Count, Dialect
+from placebench.logs.flags import (
+    Flag,
+    apart_flags,
+    clock_flags,
+    disagreement_flags,
+    table_flags,
+    throughput_flags,
+    trap_flags,
+)
+from placebench.logs.formats import Dialect
 from placebench.logs.head import DEVICES, ROLLOUT_DEVICES, Facts, head_facts
 from placebench.logs.read import Log, launch_names, scan_log
 from placebench.logs.registry import UNKNOWN_DIALECT
-from placebench.logs.throughput import reported_devices, throughput_frame
+from placebench.logs.throughput import throughput_frame
 from placebench.logs.timing import timing_frame, timing_rows
 
-# One file may print fewer digits of a number than another.
-SAME_RELATIVE = 0.01
-SAME_ABSOLUTE = 0.005
+# Names under which frameworks log the mean lengths of a step's prompts and responses.
+LENGTHS: Mapping[str, tuple[str, ...]] = {
+    "mean prompt length": ("prompt_length/mean", "prompts/mean_length"),
+    "mean response length": (
+        "response_length/mean",
+        "completions/mean_length",
+        "train/completions/mean_length",
+        "response_length",
+        "rollout/response_len/mean",
+        "rollout/response_length_mean",
+        "train/rollout/response_length_mean",
+        "val/sequence_lengths",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -91,7 +111,7 @@ def run_of_logs(
         where = f"{log.path}: " if len(logs) > 1 else ""
         flags += [Flag(flag.name, where + flag.text) for flag in table_flags(log.table)]
     if len(frames) > 1:
-        flags += _disagreements(frame)
+        flags += disagreement_flags(frame)
         frame = frame.drop_duplicates(["step", "metric"]).sort_values("step", kind="stable", ignore_index=True)
     timings = timing_frame(frame, dialect.timing) if timing_rows(frame, dialect.timing).any() else None
     head: Facts = {}
@@ -111,9 +131,9 @@ def run_of_logs(
         steps_per_number=steps_per_number,
     )
     flags += clock_flags(frame, timings)
-    flags += _throughput_flags(throughput, dialect, learner_ranks, names, steps_per_number)
+    flags += throughput_flags(throughput, dialect, learner_ranks, names, steps_per_number)
     if rollout_apart:
-        flags += _apart_flags(throughput, devices)
+        flags += apart_flags(throughput, devices)
     return LoggedRun(name, logs, dialect, frame, timings, throughput, tuple(dict.fromkeys(flags)), head, rollout_apart)
 
 
@@ -125,60 +145,41 @@ def _one_dialect(logs: Sequence[Log]) -> Dialect:
     return next((log.dialect for log in known.values()), UNKNOWN_DIALECT)
 
 
-def _disagreements(frame: pd.DataFrame) -> list[Flag]:
-    """Metrics that two files of a run give different values."""
-    cells = frame.groupby(["metric", "step"], sort=False)["value"].agg(["min", "max"])
-    slack = SAME_ABSOLUTE + SAME_RELATIVE * cells["max"].abs()
-    names = cells.index[(cells["max"] - cells["min"] > slack).to_numpy()].get_level_values("metric").unique()
-    if names.empty:
-        return []
-    return [
-        Flag("files-disagree", f"the files give different values of {', '.join(sorted(names)[:3])}: the first counts")
-    ]
+def logged_facts(run: LoggedRun, devices: int | None = None) -> Facts:
+    """What the logs of one launch say of their run; text, or a number where a little more or less is no difference.
+
+    Args:
+        run: the launch.
+        devices: how many there are, where the user has said so.
+    """
+    facts: Facts = {"framework": run.dialect.framework, **run.head}
+    if devices is not None:
+        facts[DEVICES] = str(devices)
+    elif DEVICES not in facts and (inferred := _inferred_devices(run)) is not None:
+        facts[DEVICES] = str(inferred)
+    elif run.rollout_apart and ROLLOUT_DEVICES not in facts:
+        # The configuration names the trainer's alone.
+        facts.pop(DEVICES, None)
+    counted = run.throughput.dropna(subset="tokens")
+    if len(counted):
+        facts["tokens a step"] = float(counted["tokens"].sum() / counted["steps"].sum())
+    return facts | _lengths(run.frame)
 
 
-def _apart_flags(throughput: pd.DataFrame, devices: int | None) -> list[Flag]:
-    """Whether the log's own throughput leaves out the devices of the rollout, and what follows from it."""
-    divided_by = reported_devices(throughput)
-    if divided_by is None or divided_by == devices:
-        return []
-    own = f"the log divides its tokens/s by {divided_by} devices"
-    if devices is None:
-        text = f"{own}, which may leave out the rollout's own: no tokens/s/device; give --devices, all of the run"
-    else:
-        text = f"{own} of {devices}, without the rollout's own; the recomputed figure counts all"
-    return [Flag("rollout-devices", text)]
+def _inferred_devices(run: LoggedRun) -> int | None:
+    """The devices that the log's own throughput was divided by; None where that is not known."""
+    rows = run.throughput
+    ratio = (rows["tokens_per_s"] / rows["tokens_per_s_per_device"]).median()
+    return None if np.isnan(ratio) else round(float(ratio))
 
 
-def _throughput_flags(
-    throughput: pd.DataFrame,
-    dialect: Dialect,
-    learner_ranks: int | None,
-    names: Collection[str],
-    steps_per_number: int | None,
-) -> list[Flag]:
-    flags = []
-    wrong = throughput.loc[throughput["contradicts"], "step"].tolist()
-    if wrong:
-        shown = ", ".join(map(str, wrong[:5])) + (", …" if len(wrong) > 5 else "")
-        flags.append(
-            Flag(
-                "throughput-contradicts",
-                f"{len(wrong)} of {len(throughput)} steps: the log's tokens/s x seconds x devices is not its tokens "
-                f"(steps {shown}); the recomputed figure counts",
-            )
-        )
-    if throughput["tokens"].isna().all():
-        if dialect.tokens is None:
-            why = f"{dialect.framework}'s log does not count tokens of prompts and responses"
-        elif learner_ranks is None and dialect.tokens.count_in(names) is Count.TIMES_RANKS:
-            why = "the count is multiplied by the number of learner ranks, which is not given"
-        elif steps_per_number is None and any(name in names for name in dialect.tokens.metrics):
-            why = (
-                "the log does not say how many steps lie between two of its lines; the last line of a run that ended, "
-                "trainer_state.json, TensorBoard's events and a CSV's train/global_step do"
-            )
-        else:
-            why = f"the log lacks {' and '.join(dialect.tokens.metrics)}"
-        flags.append(Flag("no-tokens", f"no throughput: {why}"))
-    return flags
+def _lengths(frame: pd.DataFrame) -> Facts:
+    facts: Facts = {}
+    for fact, names in LENGTHS.items():
+        for name in names:
+            values = frame.loc[frame["metric"] == name, "value"]
+            values = values[np.isfinite(values)]
+            if len(values):
+                facts[fact] = float(values.mean())
+                break
+    return facts

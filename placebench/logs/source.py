@@ -3,10 +3,12 @@
 import gzip
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from functools import partial
 from io import BufferedReader
+from itertools import chain
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -44,64 +46,54 @@ def whole_lines(
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             raise UsageError(f"{path}: is a device, not a log file")
         with path.open("rb") as raw:
-            stream = _unpacked(raw)
-            head = stream.read(HEAD_BYTES)
-            yield from _chunks(head, stream) if is_binary(head) else _blocks(head, stream, on_open_end)
+            read = _unpacking(raw, path)
+            head = read(HEAD_BYTES)
+            if is_binary(head):
+                yield from _chunks(head, read)
+            else:
+                rest = yield from cut_lines(_chunks(head + read(BLOCK_BYTES), read))
+                if rest:
+                    on_open_end()
+                    yield rest + b"\n"
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UsageError(f"{path}: the gzip data is damaged or cut off ({error})") from None
-    except _ZstdError as error:
-        raise UsageError(f"{path}: the zstd data is damaged or cut off ({error})") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UsageError(f"{path}: cannot be read: {reason}") from None
 
 
-class _Readable(Protocol):
-    """What the blocks are read from."""
-
-    def read(self, size: int, /) -> bytes:
-        """The next bytes, at most `size`; none at the end."""
-        ...
-
-
-class _ZstdError(Exception):
-    """Zstd data is damaged."""
-
-
-class _ZstdReader:
-    """Reads zstd data through pyarrow, which has the codec."""
-
-    def __init__(self, raw: BufferedReader) -> None:
-        self._stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
-
-    def read(self, size: int) -> bytes:
-        try:
-            return bytes(self._stream.read(size))
-        except (OSError, ValueError) as error:
-            raise _ZstdError(str(error).split("\n", 1)[0]) from None
-
-
-def _unpacked(raw: BufferedReader) -> _Readable:
+def _unpacking(raw: BufferedReader, path: Path) -> Callable[[int], bytes]:
+    """Gives the file's next bytes unpacked, at most as many as asked for; none at the end."""
     # A log need not be seekable: it may come from a pipe.
-    magic = raw.peek(4)[:4]
-    if magic[:2] == GZIP_MAGIC:
-        return gzip.GzipFile(fileobj=raw)
-    return _ZstdReader(raw) if magic == ZSTD_MAGIC else raw
+    magic = raw.peek(4)
+    if magic.startswith(GZIP_MAGIC):
+        return gzip.GzipFile(fileobj=raw).read
+    if not magic.startswith(ZSTD_MAGIC):
+        return raw.read
+    # pyarrow has the codec.
+    stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+
+    def read(size: int) -> bytes:
+        try:
+            return bytes(stream.read(size))
+        except (OSError, ValueError) as error:
+            reason = str(error).split("\n", 1)[0]
+            raise UsageError(f"{path}: the zstd data is damaged or cut off ({reason})") from None
+
+    return read
 
 
-def _chunks(head: bytes, stream: _Readable) -> Iterator[bytes]:
-    chunk = head
-    while chunk:
-        yield chunk
-        chunk = stream.read(BLOCK_BYTES)
+def _chunks(first: bytes, read: Callable[[int], bytes]) -> Iterator[bytes]:
+    return chain([first], iter(partial(read, BLOCK_BYTES), b""))
 
 
-def _blocks(head: bytes, stream: _Readable, on_open_end: Callable[[], None]) -> Iterator[bytes]:
+def cut_lines(chunks: Iterator[bytes]) -> Generator[bytes, None, bytes]:
+    """Give chunks as blocks of whole lines, a line that is too long in pieces; returns what is behind the last line."""
     parts: list[bytes] = []
     waiting = 0
-    for chunk in _chunks(head + stream.read(BLOCK_BYTES), stream):
+    for chunk in chunks:
         cut = chunk.rfind(b"\n") + 1
         if cut:
             yield b"".join([*parts, chunk[:cut]])
@@ -112,26 +104,21 @@ def _blocks(head: bytes, stream: _Readable, on_open_end: Callable[[], None]) -> 
             if waiting > MAX_LINE_BYTES:
                 yield b"".join([*parts, b"\n"])
                 parts, waiting = [], 0
-    if waiting:
-        on_open_end()
-        yield b"".join([*parts, b"\n"])
+    return b"".join(parts)
 
 
+@dataclass
 class Survey:
-    """Counts what passes by, to say in one phrase what a file holds.
+    """Counts what passes by, to say in one phrase what a file holds."""
 
-    Attributes:
-        lines: lines so far.
-        binary: whether there are bytes that no text has.
-        sample: the first text.
-        open_end: whether the last line has no line end.
-    """
-
-    def __init__(self) -> None:
-        self.open_end = False
-        self.lines = 0
-        self.binary = False
-        self.sample = ""
+    lines: int = 0
+    """Lines so far."""
+    binary: bool = False
+    """Whether there are bytes that no text has."""
+    sample: str = ""
+    """The first text."""
+    open_end: bool = False
+    """Whether the last line has no line end."""
 
     def note_open_end(self) -> None:
         """Take down that the last line has no line end."""
@@ -142,8 +129,7 @@ class Survey:
         for block in blocks:
             self.lines += block.count(b"\n")
             self.binary = self.binary or b"\0" in block
-            if not self.sample:
-                self.sample = _first_text(block)
+            self.sample = self.sample or _first_text(block)
             yield block
 
     def __str__(self) -> str:

@@ -145,7 +145,7 @@ class StepTable:
         """Store the kept values of several step lines at once.
 
         Args:
-            layout: of all of them.
+            layout: layout of all of them.
             steps: step of each line; they rise, and the table `rises_to` the first.
             values: the kept values, line after line.
         """
@@ -161,6 +161,12 @@ class StepTable:
         self.damages += 1
         if len(self.damaged) < DAMAGED_KEPT:
             self.damaged.append(line)
+
+    @property
+    def damaged_at(self) -> str:
+        """Where the damaged steps are, as a phrase: `at line 3, 1,007`."""
+        more = ", …" if self.damages > len(self.damaged) else ""
+        return f"at line {', '.join(f'{line:,}' for line in self.damaged)}{more}"
 
     def _look_back(self, layout: Layout, step: int, values: list[float]) -> None:
         """Distinguish a step printed twice, one out of order and a restart."""
@@ -185,13 +191,8 @@ class StepTable:
         before = other.values[row * width : (row + 1) * width]
         if other is layout:
             return before.tobytes() != array("d", values).tobytes()
-        known = dict(zip(other.metrics.tolist(), before, strict=True))
-        pairs = [
-            (known[metric], value)
-            for metric, value in zip(layout.metrics.tolist(), values, strict=True)
-            if metric in known
-        ]
-        return any(one != two and not (one != one and two != two) for one, two in pairs)
+        _, own, known = np.intersect1d(layout.metrics, other.metrics, assume_unique=True, return_indices=True)
+        return not np.array_equal(np.array(values)[own], np.array(before)[known], equal_nan=True)
 
     def leave_out(self, layout: Layout, step: int, line: int) -> None:
         """Take back a step line that has turned out to be cut off or torn apart."""

@@ -16,17 +16,6 @@ Series: TypeAlias = "pd.Series[float]"
 
 # Old logs print three decimals.
 IDENTITY_SLACK = 0.01
-COLUMNS = (
-    "step",
-    "seconds",
-    "tokens",
-    "steps",
-    "spent",
-    "tokens_per_s",
-    "tokens_per_s_per_device",
-    "reported",
-    "contradicts",
-)
 
 
 def throughput_frame(
@@ -46,7 +35,7 @@ def throughput_frame(
         timings: its timings; the phase `step` is the wall time.
         tokens: where the log counts tokens; None where it does not.
         devices: all devices allocated to the run; inferred from the log's own throughput where not given.
-        learner_ranks: by what a count that is multiplied by ranks is divided.
+        learner_ranks: number of learner ranks, by which a count that is multiplied by it is divided.
         rollout_apart: the rollout has devices of its own, which the log's own throughput may leave out: no number of
             devices follows from it, and it contradicts nothing.
         steps_per_number: training steps between two consecutive numbers of steps; None where that is not known.
@@ -80,7 +69,7 @@ def throughput_frame(
     checked = per_second / (inferred or np.nan) if rollout_apart else rows["tokens_per_s_per_device"]
     error = (checked / rows["reported"].where(rows["reported"] > 0) - 1).abs()
     rows["contradicts"] = (error > IDENTITY_SLACK).to_numpy()
-    return rows.rename_axis("step").reset_index()[list(COLUMNS)]
+    return rows.rename_axis("step").reset_index()
 
 
 def _counted(wide: pd.DataFrame, tokens: Tokens | None, learner_ranks: int | None) -> Series:

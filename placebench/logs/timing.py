@@ -88,28 +88,24 @@ class TimingRules:
     """Whether the step's time may be the mere sum of the phases: where it is, no unattributed time is known; where it
     is not, the phases overlap."""
 
-    def is_timing(self, metric: str) -> bool:
-        """Whether a metric is a timing; the filter to read a log with when only timings are wanted."""
-        if metric in self.exact:
-            return True
-        if not metric.startswith(self.prefixes) or not metric.endswith(self.suffix):
-            return False
-        return not (self.not_seconds and self.not_seconds.search(metric))
+    def phase(self, metric: str) -> str | None:
+        """The phase that a metric times: placebench's name, or the log's own where that means something else.
 
-    def phase(self, metric: str) -> str:
-        """The phase that a timing metric times: placebench's name, or the log's own where that means something else."""
+        None where the metric is no timing.
+        """
         if metric in self.exact:
             return self.exact[metric]
-        prefix = next(filter(metric.startswith, self.prefixes))
+        prefix = next(filter(metric.startswith, self.prefixes), None)
+        is_count = self.not_seconds and self.not_seconds.search(metric)
+        if prefix is None or is_count or not metric.endswith(self.suffix):
+            return None
         name = metric.removeprefix(prefix).removesuffix(self.suffix)
         return self.phases.get(name, name)
 
     def kind(self, phase: str) -> Kind:
         """What a name alone says about a phase."""
-        if phase == STEP:
-            return Kind.STEP
-        if phase == UNATTRIBUTED:
-            return Kind.UNATTRIBUTED
+        if phase in (STEP, UNATTRIBUTED):
+            return Kind(phase)
         if phase in self.beside:
             return Kind.OVERLAP
         return Kind.DETAIL if phase in self.details or "/" in phase else Kind.PHASE
@@ -133,7 +129,7 @@ def timing_frame(frame: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> pd.Da
     overlap or the log has no step time.
 
     Args:
-        frame: columns launch, step, metric, value, as `read_log` gives them.
+        frame: columns launch, step, metric, value, as `StepTable.frame` gives them.
         rules: what the names mean in the log's format.
 
     Returns:
@@ -143,26 +139,19 @@ def timing_frame(frame: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> pd.Da
     Raises:
         UsageError: the frame has no timings.
     """
-    metrics = pd.Series(frame["metric"].unique())
-    timings = [name for name in metrics if rules.is_timing(name)]
-    # The first prefix is sorted last and so is the one that is kept.
-    timings.sort(key=lambda name: [name.startswith(prefix) for prefix in rules.prefixes])
-    phases = {name: rules.phase(name) for name in timings}
     chosen = frame[timing_rows(frame, rules)]
+    names = list(frame["metric"].unique())
     if chosen.empty:
         raise UsageError(
             f"no timing metrics ({', '.join([*(f'{prefix}…' for prefix in rules.prefixes), *rules.exact])}): "
-            f"{found_instead(frame['step'].nunique(), metrics)}"
+            f"{found_instead(frame['step'].nunique(), names)}"
         )
-    ranks = chosen["metric"].map({name: rank for rank, name in enumerate(timings)})
-    tidy = pd.DataFrame(
-        {
-            "launch": chosen["launch"],
-            "step": chosen["step"],
-            "phase": chosen["metric"].map(phases),
-            "seconds": chosen["value"],
-        }
-    ).loc[ranks.sort_values(kind="stable").index]
+    # The first prefix is sorted last and so is the one that is kept.
+    names.sort(key=lambda name: [name.startswith(prefix) for prefix in rules.prefixes])
+    ranks = {name: rank for rank, name in enumerate(names)}
+    tidy = chosen.sort_values("metric", key=lambda metric: metric.map(ranks), kind="stable")
+    tidy = tidy.assign(phase=tidy["metric"].map({name: rules.phase(name) for name in names}))
+    tidy = tidy.rename(columns={"value": "seconds"})[["launch", "step", "phase", "seconds"]]
     tidy = _derive(tidy.drop_duplicates(["launch", "step", "phase"], keep="last"), rules)
     return pd.concat(
         [_classify(tidy[tidy["launch"] == launch], rules) for launch in chosen["launch"].unique()], ignore_index=True
@@ -171,10 +160,11 @@ def timing_frame(frame: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> pd.Da
 
 def timing_rows(frame: pd.DataFrame, rules: TimingRules) -> "pd.Series[bool]":
     """Which rows of a tidy log frame are timings: of a finite time, and no 0 of what need not be in a step."""
-    names = [name for name in frame["metric"].unique() if rules.is_timing(name)]
-    movable = [name for name in names if rules.phase(name) in rules.movable]
+    phases = {name: rules.phase(name) for name in frame["metric"].unique()}
+    timings = [name for name, phase in phases.items() if phase is not None]
+    movable = [name for name, phase in phases.items() if phase in rules.movable]
     said_none = frame["metric"].isin(movable) & (frame["value"] == 0)
-    timed: pd.Series[bool] = frame["metric"].isin(names) & np.isfinite(frame["value"]) & ~said_none
+    timed: pd.Series[bool] = frame["metric"].isin(timings) & np.isfinite(frame["value"]) & ~said_none
     return timed
 
 
@@ -270,8 +260,5 @@ def _outside_step(seconds: pd.DataFrame, kinds: Mapping[str, Kind], rules: Timin
     def mismatch(inside: tuple[str, ...]) -> float:
         return float((extra - seconds.loc[steps_with, list(inside)].sum(axis=1)).abs().median())
 
-    choices: list[tuple[str, ...]] = [
-        inside for size in range(len(movable) + 1) for inside in combinations(movable, size)
-    ]
-    best = min(choices, key=mismatch)
+    best = min((inside for size in range(len(movable) + 1) for inside in combinations(movable, size)), key=mismatch)
     return frozenset(movable).difference(best)

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from log_reading import metrics, phases, sample, write
+from log_reading import frame_of, metrics, phases, sample, write
 
 from placebench.errors import UsageError
-from placebench.logs.read import read_log
 from placebench.logs.run import read_run
 from placebench.logs.timing import Kind
 
@@ -50,4 +49,4 @@ def test_columns_of_several_runs_keep_their_names(tmp_path: Path) -> None:
 def test_csv_with_separators_of_thousands_is_refused(tmp_path: Path, row: str, named: str) -> None:
     header = "step;timing_s/gen" if ";" in row else "step,timing_s/gen"
     with pytest.raises(UsageError, match=f"line 2: {named} under timing_s/gen has separators of thousands"):
-        read_log(write(tmp_path, f"{header}\n{row}\n"))
+        frame_of(write(tmp_path, f"{header}\n{row}\n"))

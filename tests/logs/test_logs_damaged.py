@@ -12,11 +12,10 @@ import log_samples
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_reading import SHARED_FOLDER, flags, sample, write
+from log_reading import SHARED_FOLDER, flags, frame_of, sample, write
 from pandas.testing import assert_frame_equal
 
 from placebench.errors import UsageError
-from placebench.logs.read import read_log
 from placebench.logs.registry import FORMATS
 from placebench.logs.run import read_run
 
@@ -63,22 +62,22 @@ MARKED = {
 @pytest.mark.parametrize("name", MARKED)
 def test_the_sign_of_utf_8_hides_no_step(tmp_path: Path, name: str) -> None:
     content = MARKED[name]
-    expected = read_log(write(tmp_path, content, "plain.log"), launch="x")
+    expected = frame_of(write(tmp_path, content, "plain.log"))
     marked = write(tmp_path, BOM_UTF8 + content.removeprefix(BOM_UTF8), "marked.log")
-    assert_frame_equal(read_log(marked, launch="x"), expected)
+    assert_frame_equal(frame_of(marked), expected)
 
 
 def test_what_is_damaged_in_the_middle_is_refused_with_its_place(tmp_path: Path) -> None:
     events = bytearray(log_samples.NEMO_EVENTS)
     events[len(log_samples.FILE_VERSION) + 20] ^= 1
     with pytest.raises(UsageError, match="TensorBoard event file: record 2 is damaged"):
-        read_log(write(tmp_path, bytes(events)))
+        frame_of(write(tmp_path, bytes(events)))
     with pytest.raises(UsageError, match="line 3 has another number of cells"):
-        read_log(write(tmp_path, log_samples.CSV_TABLE.replace("2,2.5,", "2,")))
+        frame_of(write(tmp_path, log_samples.CSV_TABLE.replace("2,2.5,", "2,")))
     with pytest.raises(UsageError, match=r"line 3: the step '2\.5' is no whole number"):
-        read_log(write(tmp_path, log_samples.CSV_TABLE.replace("2,2.5", "2.5,2.5")))
+        frame_of(write(tmp_path, log_samples.CSV_TABLE.replace("2,2.5", "2.5,2.5")))
     with pytest.raises(UsageError, match=r"trainer_state.json of TRL: line \d+: the file is not JSON"):
-        read_log(write(tmp_path, log_samples.TRAINER_STATE[:-40]))
+        frame_of(write(tmp_path, log_samples.TRAINER_STATE[:-40]))
 
 
 every_sample = b"".join(content for _, content in log_samples.SAMPLES.values())
@@ -156,6 +155,6 @@ def test_events_are_read_back(tmp_path: Path, steps: dict[int, dict[str, float]]
 
 def read_back(path: Path) -> dict[int, dict[str, float]]:
     found: dict[int, dict[str, float]] = {}
-    for step, metric, value in read_log(path)[["step", "metric", "value"]].itertuples(index=False):
+    for step, metric, value in frame_of(path)[["step", "metric", "value"]].itertuples(index=False):
         found.setdefault(step, {})[metric] = value
     return found

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_reading import SHARED_FOLDER, flags, metrics, phases, sample, write
+from log_reading import SHARED_FOLDER, flags, frame_of, metrics, phases, sample, write
 
 from placebench.compare.measure.log_sides import side_of_logs
 from placebench.errors import UsageError
 from placebench.logs import source as log_source
-from placebench.logs.read import read_log, scan_log
+from placebench.logs.read import scan_log
 from placebench.logs.registry import DIALECTS, FORMATS
 from placebench.logs.run import read_run
 from placebench.logs.timing import Kind
@@ -33,7 +33,7 @@ def test_the_format_is_told_by_the_content(tmp_path: Path, name: str) -> None:
     log = scan_log(write(tmp_path, content))
     assert log.format.name == known
     assert (sorted(set(log.table.frame("a")["step"])), log.table.damages, log.table.restarts) == ([1, 2, 3], 0, [])
-    assert read_log(log.path, log_format=known).equals(read_log(log.path))
+    assert frame_of(log.path, log_format=known).equals(frame_of(log.path))
 
 
 def test_every_format_has_a_sample() -> None:
@@ -56,7 +56,7 @@ def test_packed_logs_and_other_line_ends_read_the_same(tmp_path: Path, name: str
         with pa.CompressedOutputStream(stream, "zstd") as packed:
             packed.write(content)
         changed = stream.getvalue().to_pybytes()
-    plain, other = read_log(write(tmp_path, content)), read_log(write(tmp_path, changed, "other.log"), launch="train")
+    plain, other = frame_of(write(tmp_path, content)), frame_of(write(tmp_path, changed, "other.log"))
     assert other.equals(plain)
 
 
@@ -81,7 +81,7 @@ def test_what_srun_and_containers_put_before_every_line_changes_nothing(
         carried = "".join(f"{carrier}{line}\n" for line in text.split("\n")[:-1])
         log = scan_log(write(tmp_path, carried))
         assert (log.format.name, log.table.damages) == (known, 0)
-        assert log.table.frame("a").equals(read_log(write(tmp_path, text, "plain.log"), launch="a"))
+        assert log.table.frame("log").equals(frame_of(write(tmp_path, text, "plain.log")))
 
 
 @pytest.mark.parametrize(("steps", "said"), [(1, "its only step is"), (8, "all its 8 steps are")])
@@ -89,7 +89,7 @@ def test_a_log_of_nothing_but_cut_off_steps_says_how_many(tmp_path: Path, steps:
     path = write(tmp_path, "".join(f"===== Step {step}/8 =====\n  • Loss: 0.5\n" for step in range(1, steps + 1)))
     lines = "1, 3, 5, 7, 9, …" if steps > 5 else "1"
     with pytest.raises(UsageError, match=f"{said} cut off or torn apart: at line {lines}"):
-        read_log(path)
+        frame_of(path)
 
 
 def test_zstd_that_is_cut_off_is_refused(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_zstd_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     data = stream.getvalue().to_pybytes()
     for damaged in (data[:-9], data[:30] + b"\xff" * 90):
         with pytest.raises(UsageError, match="the zstd data is damaged or cut off"):
-            read_log(write(tmp_path, damaged))
+            frame_of(write(tmp_path, damaged))
 
 
 @pytest.mark.parametrize("name", log_samples.SAMPLES)
@@ -107,11 +107,11 @@ def test_where_the_blocks_are_cut_makes_no_difference(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path, log_samples.SAMPLES[name][1])
-    whole = read_log(path)
+    whole = frame_of(path)
     known = log_samples.SAMPLES[name][0]
     for size in (1, 7, 64):
         monkeypatch.setattr(log_source, "BLOCK_BYTES", size)
-        assert read_log(path, log_format=known).equals(whole)
+        assert frame_of(path, log_format=known).equals(whole)
 
 
 def test_openrlhf_in_turn_and_side_by_side(tmp_path: Path) -> None:

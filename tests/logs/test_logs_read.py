@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from log_reading import SHARED_FOLDER, frame_of
 
 from placebench.errors import UsageError
 from placebench.logs import source as log_source
-from placebench.logs.read import is_timing, launch_names, read_log, read_timings, scan_log
+from placebench.logs.read import is_timing, launch_names, scan_log
 from placebench.logs.registry import FORMATS
-
-SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+from placebench.logs.run import read_run
 
 CONSOLE = b"(TaskRunner pid=7) step:1 - timing_s/gen:1.5 - actor/lr:1e-06\nstep:2 - timing_s/gen:2.5 - actor/lr:1e-06\n"
 VERL_JSONL = (
@@ -44,8 +44,8 @@ def write(folder: Path, content: bytes, name: str = "log.txt") -> Path:
     return path
 
 
-def rows(path: Path, **options: Any) -> list[tuple[Any, ...]]:
-    return list(read_log(path, **options).itertuples(index=False, name=None))
+def rows(path: Path) -> list[tuple[Any, ...]]:
+    return list(frame_of(path).itertuples(index=False, name=None))
 
 
 @pytest.mark.parametrize(("name", "content"), LOGS.items())
@@ -67,8 +67,8 @@ def test_gzip_line_ends_and_a_missing_last_one(
 
 def test_the_launch_is_named_by_the_file_or_the_caller(tmp_path: Path) -> None:
     path = write(tmp_path, CONSOLE, "split.log.gz")
-    assert set(read_log(path)["launch"]) == {"split"}
-    assert set(read_log(path, launch="01-split")["launch"]) == {"01-split"}
+    assert set(read_run([path]).frame["launch"]) == {"split"}
+    assert set(read_run([path], name="01-split").frame["launch"]) == {"01-split"}
 
 
 def test_only_wanted_metrics_are_kept(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
 def test_what_is_no_log_is_named_in_one_line(tmp_path: Path, content: bytes, found: str) -> None:
     path = write(tmp_path, content)
     with pytest.raises(UsageError) as caught:
-        read_log(path)
+        frame_of(path)
     message = str(caught.value)
     assert message.startswith(f"{path}: ")
     assert found in message
@@ -130,23 +130,23 @@ def test_what_is_no_file_is_named_in_one_line(tmp_path: Path) -> None:
         (write(tmp_path, b"") / "log", "cannot be read: Not a directory"),
     ]:
         with pytest.raises(UsageError, match=found):
-            read_log(path)
+            frame_of(path)
 
 
 def test_a_forced_format_that_does_not_fit_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"looked for: JSONL of verl's file logger"):
-        read_log(write(tmp_path, OWN_JSONL), log_format="verl-jsonl")
+        frame_of(write(tmp_path, OWN_JSONL), log_format="verl-jsonl")
     with pytest.raises(UsageError, match="unknown log format 'wandb': use tensorboard, placebench, verl-jsonl, "):
-        read_log(write(tmp_path, OWN_JSONL), log_format="wandb")
+        frame_of(write(tmp_path, OWN_JSONL), log_format="wandb")
 
 
 def test_a_log_without_timings_says_what_it_has(tmp_path: Path) -> None:
     path = write(tmp_path, b"step:0 - val-core/acc:0.5 - val-aux/n:2\n")
     with pytest.raises(UsageError, match="no timing lines: found 1 step with 2 other metrics, such as val-aux/n"):
-        read_timings(path)
+        scan_log(path, keep=is_timing).timings("a")
     path = write(tmp_path, b"step:0 - timing_s/gen:nan\n")
     with pytest.raises(UsageError, match=r"log\.txt: no timing metrics"):
-        read_timings(path)
+        scan_log(path, keep=is_timing).timings("a")
 
 
 def test_numbers_of_jsonl(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_numbers_of_jsonl(tmp_path: Path) -> None:
         {"step": True, "data": {}},
         5,
     ]
-    frame = read_log(write(tmp_path, "\n".join(map(json.dumps, lines)).encode()))
+    frame = frame_of(write(tmp_path, "\n".join(map(json.dumps, lines)).encode()))
     values = dict(zip(frame["metric"], frame["value"], strict=True))
     assert math.isnan(values.pop("a"))
     assert values == {"b": 1.0, "c": math.inf, "d": -math.inf, "g": 3.0}
@@ -175,7 +175,7 @@ def test_an_unfinished_last_line_of_jsonl_is_dropped(tmp_path: Path) -> None:
 def test_a_damaged_line_of_jsonl_is_named(tmp_path: Path, damage: bytes) -> None:
     path = write(tmp_path, OWN_JSONL + b"\n" + damage + OWN_JSONL)
     with pytest.raises(UsageError, match=r"log\.txt: placebench's steps\.jsonl: line 4 is not JSON"):
-        read_log(path)
+        frame_of(path)
 
 
 def test_launch_names_are_short_and_distinct() -> None:
@@ -206,7 +206,7 @@ pieces = st.sampled_from(console_pieces + json_pieces + odd_pieces)
 def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, log_format: str | None, zipped: bool) -> None:
     path = write(tmp_path, gzip.compress(content, 1) if zipped else content)
     try:
-        frame = read_log(path, log_format=log_format)
+        frame = frame_of(path, log_format=log_format)
     except UsageError:
         return
     assert list(frame.columns) == ["launch", "step", "metric", "value"]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from log_reading import frame_of
 
-from placebench.logs.read import read_log, read_timings, scan_log
+from placebench.logs.read import is_timing, scan_log
 from placebench.logs.timing import Kind
 
 FOLDER = Path(os.environ.get("PLACEBENCH_REFERENCE_LOGS", Path(__file__).parents[3] / "shared" / "reference" / "logs"))
@@ -48,7 +49,7 @@ def test_reference_log(name: str, expected: tuple[int, int, int, str]) -> None:
     frame = log.table.frame("log")
     assert (log.table.lines, frame["metric"].nunique(), len(frame)) == (lines, metrics, values)
     assert log.format.name == ("verl-jsonl" if name.endswith(".jsonl") else "verl")
-    timing = log.timings()
+    timing = log.timings("log")
     assert set(timing.loc[timing["kind"] == Kind.PHASE, "phase"]) == set(phases.split())
 
 
@@ -63,14 +64,14 @@ def test_values_equal_those_of_a_plain_reading(name: str) -> None:
             assert found is not None
             assert number is not None
             plain[int(found[1]), key] = float(number[1])
-    frame = read_log(FOLDER / name)
+    frame = frame_of(FOLDER / name)
     read = dict(zip(zip(frame["step"], frame["metric"], strict=True), frame["value"], strict=True))
     pd.testing.assert_series_equal(pd.Series(read).sort_index(), pd.Series(plain).sort_index())
 
 
 def test_console_and_jsonl_of_one_run_are_equal() -> None:
     console, jsonl = (
-        read_log(FOLDER / f"verl091_v1_sync_ppo_2proc_cpu.{suffix}", launch="run").sort_values(["step", "metric"])
+        frame_of(FOLDER / f"verl091_v1_sync_ppo_2proc_cpu.{suffix}").sort_values(["step", "metric"])
         for suffix in ("raw.log", "jsonl")
     )
     pd.testing.assert_frame_equal(console.reset_index(drop=True), jsonl.reset_index(drop=True))
@@ -84,7 +85,7 @@ def test_console_and_jsonl_of_one_run_are_equal() -> None:
     ],
 )
 def test_validation_is_where_the_version_has_it(name: str, outside: set[str]) -> None:
-    timing = read_timings(FOLDER / name)
+    timing = scan_log(FOLDER / name, keep=is_timing).timings("log")
     assert set(timing.loc[timing["kind"] == Kind.OUTSIDE, "phase"]) == outside
     seconds = timing.pivot(index="step", columns="phase", values="seconds")
     assert (seconds["unattributed"] / seconds["step"]).median() < 0.01

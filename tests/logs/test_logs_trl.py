@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from log_reading import SHARED_FOLDER, flags, phases, sample, write
 
 from placebench.compare.measure.log_sides import side_of_logs
-from placebench.logs.facts import logged_facts
 from placebench.logs.read import scan_log
-from placebench.logs.run import read_run
+from placebench.logs.run import logged_facts, read_run
 from placebench.logs.timing import Kind
 from placebench.logs.trl import steps_per_line
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from log_reading import frame_of
 
 from placebench.errors import UsageError
 from placebench.logs import source as log_source
-from placebench.logs.read import read_log, scan_log
+from placebench.logs.read import scan_log
 
 Metrics = Mapping[str, float]
 SHARED_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
@@ -76,7 +77,7 @@ def step_line(step: int, metrics: Metrics, show: Callable[[float], str] = print_
 def read(folder: Path, text: str) -> dict[int, dict[str, float]]:
     path = folder / "log.txt"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    frame = read_log(path)
+    frame = frame_of(path)
     assert [str(frame[name].dtype) for name in ("step", "value")] == ["int64", "float64"]
     steps: dict[int, dict[str, float]] = {}
     for step, metric, value in zip(frame["step"], frame["metric"], frame["value"], strict=True):
@@ -205,7 +206,7 @@ def test_two_runs_in_one_file_are_refused_with_the_line(tmp_path: Path, lag: int
     with path.open("a") as stream:
         stream.writelines(ahead[step] + behind[step] for step in range(1, 20))
     with pytest.raises(UsageError, match=r"log\.txt: console log of verl: line \d+: step \d+ is there with different"):
-        read_log(path)
+        frame_of(path)
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
@@ -238,7 +239,7 @@ def test_three_runs_in_one_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text("".join(f"step:{step} - a/x:{run}.5\n" for step in range(1, 20) for run in range(3)))
     with pytest.raises(UsageError, match="the steps of several runs in turn"):
-        read_log(path)
+        frame_of(path)
 
 
 @SHARED_FOLDER
@@ -255,7 +256,7 @@ def test_of_every_step_the_last_run_of_it_counts(tmp_path: Path, ends: list[tupl
             done.append((step, len(lines)))
             lines.append(f"step:{step} - a/x:{len(lines)}.5\n")
     path.write_text("".join(lines))
-    frame = read_log(path)
+    frame = frame_of(path)
     assert list(zip(frame["step"], frame["value"], strict=True)) == [(step, at + 0.5) for step, at in done]
 
 

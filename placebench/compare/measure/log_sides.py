@@ -16,12 +16,11 @@ from placebench.compare.side import Background, LaunchSource, Side
 from placebench.compare.statistics.estimates import Floats, middle
 from placebench.errors import UsageError
 from placebench.logs.console import STEP_SECONDS
-from placebench.logs.facts import LENGTHS, logged_facts
 from placebench.logs.formats import Count
 from placebench.logs.head import Facts
 from placebench.logs.read import is_timing
 from placebench.logs.registry import DIALECTS
-from placebench.logs.run import LoggedRun, read_run
+from placebench.logs.run import LENGTHS, LoggedRun, logged_facts, read_run
 from placebench.logs.timing import UNATTRIBUTED, Kind, found_instead
 from placebench.spec.text import listing, plural
 
