@@ -1,4 +1,4 @@
-"""What a reader of a log's numbers must know: the framework's known traps, and what was odd about the file."""
+"""What a reader of a log's numbers must know: the framework's traps, what was odd about the file, what does not fit."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass

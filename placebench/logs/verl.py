@@ -334,4 +334,5 @@ VERL_DIALECT = Dialect(
     ),
 )
 VERL = LogFormat("verl", "console log of verl", step_begins, read_steps, VERL_DIALECT, closed=False)
+# Of `trainer.logger=[file]`: `{"step": 1, "data": {"timing_s/gen": 1.2, …}}` a line.
 VERL_JSONL = jsonl_log("verl-jsonl", "JSONL of verl's file logger", "data", VERL_DIALECT)
