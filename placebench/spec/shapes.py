@@ -7,7 +7,7 @@ the `config.json` of Qwen/Qwen2.5-0.5B, -1.5B and -7B and of meta-llama/Llama-3.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from placebench.errors import UsageError
 from placebench.spec.hub import hub_config
@@ -94,25 +94,13 @@ class ModelShape:
         return content
 
 
-class JobShapes(NamedTuple):
+@dataclass(frozen=True)
+class JobShapes:
     """Shapes of a job's models; `reward` is None where the reward is a function."""
 
     actor: ModelShape
     critic: ModelShape
     reward: ModelShape | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """For `run.json`, so that a report needs neither folder nor hub."""
-        return {role: shape and asdict(shape) for role, shape in self._asdict().items()}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> "JobShapes":
-        """What `to_dict` gave.
-
-        Raises:
-            TypeError: it is something else.
-        """
-        return cls(**{role: shape and ModelShape(**shape) for role, shape in content.items()})
 
 
 PRESETS: Mapping[str, ModelShape] = {
