@@ -64,11 +64,6 @@ def model_file(role: str) -> str:
     return f"{role}.pt"
 
 
-def model_files(workload: Workload) -> tuple[str, ...]:
-    """Names of the models' files that a checkpoint of the job has."""
-    return tuple(model_file(role) for role in workload.algorithm.trained_roles)
-
-
 def checkpoint_bytes(workload: Workload, shapes: JobShapes) -> int:
     """Bytes of a checkpoint: weights and two optimizer states of what is trained, in float32."""
     critic = shapes.critic.critic_parameters if workload.algorithm.has_critic else 0
@@ -107,7 +102,7 @@ def new_checkpoint(folder: Path, step: int, kl_coef: float, workload: Workload) 
 
 def _complete(scratch: Path, step: int, kl_coef: float, workload: Workload) -> None:
     """Write beside the models' files what they are, and wait until all of it is on the disk."""
-    sizes = {name: (scratch / name).stat().st_size for name in model_files(workload)}
+    sizes = {name: (scratch / name).stat().st_size for name in map(model_file, workload.algorithm.trained_roles)}
     content = {"schema_version": SCHEMA_VERSION, "step": step, "kl_coef": kl_coef, "files": sizes}
     write_json(scratch / STATE, content | {"workload": workload.model_dump(mode="json")})
     for path in (*scratch.iterdir(), scratch):

@@ -21,6 +21,7 @@ from typing import Any
 from placebench.errors import Reasons
 from placebench.spec.config import load_yaml
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
+from placebench.spec.text import plural
 
 KEYS = ("name", "pools", "roles", "overlap", "staleness", "inflight_updates", "tensor_parallel", "scaling")
 
@@ -58,11 +59,11 @@ class _File:
             self._wrong(f"unknown key {key!r}; a placement has {', '.join(KEYS)}")
         pools = self._pools(nodes)
         name, roles = self._name(), self._roles()
-        overlap = self._value("overlap", "one of none, updates, all", lambda value: Overlap(value), Overlap.ALL)
+        overlap = self._value("overlap", "one of none, updates, all", Overlap, Overlap.ALL)
         staleness = self._value("staleness", "a number of updates, 0 or more", lambda value: _whole(value, 0), 0)
         inflight = self._value("inflight_updates", "true or false", _truth, False)
         shared_by = self._value("tensor_parallel", "a number of devices above 0", lambda value: _whole(value, 1), None)
-        scaling = self._value("scaling", "strong or weak", lambda value: Scaling(value), None)
+        scaling = self._value("scaling", "strong or weak", Scaling, None)
         if scaling and len(pools) > 1:
             self._wrong("scaling: belongs to one pool of replicas, and there are several; leave it out")
         self.reasons.raise_any()
@@ -104,7 +105,7 @@ class _File:
         counts = [value] if isinstance(value, int) else value
         is_list = isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts)
         if not is_list or not sum(counts) or (nodes is not None and len(counts) != len(nodes)):
-            here = "" if nodes is None else f", and here is {_plural_nodes(len(nodes))}"
+            here = "" if nodes is None else f", and here is {plural(len(nodes), 'node')}"
             self._wrong(f"pools.{name}: {value!r} must be a list with one device count per node{here}")
             return ()
         return tuple(counts)
@@ -151,10 +152,6 @@ _NO_NAME = (
     " ending with a space"
 )
 _EXAMPLES = {"pools": "pools: {actor_pool: [2], critic_pool: [2]}", "roles": "roles: {actor: actor_pool, …}"}
-
-
-def _plural_nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _is_name(value: Any) -> bool:

@@ -86,10 +86,7 @@ class ModelShape:
 
     def config(self) -> dict[str, Any]:
         """The keyword arguments of the transformers config with this shape."""
-        content = asdict(self)
-        content.pop("model_type")
-        if self.head_dim is None:
-            content.pop("head_dim")
+        content = {key: value for key, value in asdict(self).items() if key != "model_type" and value is not None}
         content["rope_parameters"] = {"rope_type": "default", "rope_theta": content.pop("rope_theta")}
         return content
 
@@ -139,8 +136,7 @@ def model_shape(model: str) -> ModelShape:
     """
     if model in PRESETS:
         return PRESETS[model]
-    path = _config_path(model)
-    return _read_shape(path, _read_config(path))
+    return _read_shape(_config_path(model))
 
 
 def score_count(model: str) -> int | None:
@@ -181,8 +177,10 @@ def _read_config(path: Path) -> dict[str, Any]:
     return content
 
 
-def _read_shape(path: Path, content: Mapping[str, Any]) -> ModelShape:
-    if experts := [f"{name} {count}" for name, count in content.items() if _counts_experts(name, count)]:
+def _read_shape(path: Path) -> ModelShape:
+    content = _read_config(path)
+    counts = {name: count for name, count in content.items() if "experts" in name and isinstance(count, int)}
+    if experts := [f"{name} {count}" for name, count in counts.items() if count > 1]:
         raise UsageError(
             f"{path}: a mixture of experts ({', '.join(experts)}), whose memory and work are not known; choose a dense"
             " model"
@@ -227,10 +225,6 @@ def other_blocks(layer_types: object) -> list[str]:
     """Kinds of blocks named in a config's `layer_types` that packed sequences cannot go through, each once."""
     names = dict.fromkeys(map(str, layer_types)) if isinstance(layer_types, list | tuple) else {}
     return [name for name in names if name not in _BLOCK_KINDS]
-
-
-def _counts_experts(name: str, count: object) -> bool:
-    return "experts" in name and isinstance(count, int) and count > 1
 
 
 def job_shapes(workload: Workload) -> JobShapes:

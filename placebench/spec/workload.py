@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
+from placebench.spec.config import flatten
 from placebench.spec.placement import Role
 
 # The preset that learns within a minute on two cores; the defaults below are for it.
@@ -233,10 +234,7 @@ SECTIONS = tuple(name for name, info in Workload.model_fields.items() if isinsta
 
 def workload_keys() -> tuple[str, ...]:
     """Every dotted key that `--set` and the YAML file know, in order."""
-    keys: list[str] = []
-    for name, info in Workload.model_fields.items():
-        keys += [f"{name}.{key}" for key in type(info.default).model_fields] if name in SECTIONS else [name]
-    return tuple(keys)
+    return tuple(flatten(Workload().model_dump()))
 
 
 def keys_below(key: str) -> set[str]:
