@@ -27,11 +27,10 @@ from placebench.errors import Reasons, UsageError
 from placebench.record.folder import write_json
 from placebench.spec.check import Check
 from placebench.spec.config import flatten
-from placebench.spec.placed import placed_workload
 from placebench.spec.placement import Placement
 from placebench.spec.reading import parse_json, refuse_pipe
 from placebench.spec.shapes import JobShapes
-from placebench.spec.workload import Workload
+from placebench.spec.workload import Workload, placed_workload
 
 SCHEMA_VERSION = 1
 FOLDER = "checkpoints"

@@ -24,8 +24,8 @@ from placebench.run.walltime import launch_wall
 from placebench.run.watch import LaunchState, TrialWatch
 from placebench.sessions.ray_cluster.clocks import clock_notes
 from placebench.sessions.ray_cluster.discovery import Cluster
-from placebench.spec.placed import placed_workload
 from placebench.spec.text import format_seconds
+from placebench.spec.workload import placed_workload
 
 JOB = (sys.executable, "-m", "placebench.jobs.ppo")
 SAMPLER = (sys.executable, "-m", "placebench.telemetry.sampler")

@@ -1,7 +1,7 @@
 """Roles, pools and placements: the data alone.
 
 A placement says which role lives in which pool, how many devices of each node a pool has, and what may overlap.
-Nothing here looks at the machine: `placement_words` reads what the user writes, `plan` binds pools to devices.
+Nothing here looks at the machine: `words` reads what the user writes, `bound` gives pools their devices.
 """
 
 from collections.abc import Mapping

@@ -9,16 +9,14 @@ from typing import get_args
 
 from placebench.errors import Reasons
 from placebench.spec.check import Check, Facts, collect
-from placebench.spec.placed import placed_workload
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.presets import LEARNERS
 from placebench.spec.shapes import ModelShape, model_shape
 from placebench.spec.text import plural, slug
-from placebench.spec.workload import MOST, Batch, EngineSize, Workload
+from placebench.spec.workload import MOST, Batch, EngineSize, Workload, placed_workload
 
 _ENGINE_SIZE = "rollout.tensor_parallel_size"
 _ENGINE_KEYS = frozenset(("rollout.backend", _ENGINE_SIZE))
-_BATCH_KEYS = frozenset(("batch.size", "batch.mini_batch_size", "batch.group_size"))
 
 
 def impossible_placements(placements: Sequence[Placement], workload: Workload) -> tuple[str, ...]:
@@ -245,6 +243,6 @@ _LAYOUT_CHECKS = (
 PLACEMENT_CHECKS = (
     Check(_shared_folders),
     Check(_unusable_layouts),
-    Check(_undivided_batches, _ENGINE_KEYS | _BATCH_KEYS),
+    Check(_undivided_batches, _ENGINE_KEYS | {"batch.size", "batch.mini_batch_size", "batch.group_size"}),
 )
 """Of the `placements` of a run, and of `others` of it, which cannot be for another reason already."""

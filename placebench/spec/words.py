@@ -135,7 +135,13 @@ def _parts(word: str) -> tuple[str, list[str]]:
 def _without_settings(word: str, head: str, nodes: Nodes | None, has_critic: bool) -> Placement:
     if names_file(head):
         return load_placement(Path(head), nodes, has_critic=has_critic)
-    preset, match = _find_preset(word, head)
+    preset = _preset(word)
+    match = re.fullmatch(preset.pattern, head)
+    if match is None:
+        raise UsageError(
+            f"placement {word!r}: {head!r} is not of the form {preset.form}, {preset.example}; counts are whole numbers"
+            " above 0"
+        )
     placement = replace(preset.resolve(word, match, nodes), name=head)
     return placement if has_critic or preset not in (SPLIT, SPLIT_NODES) else without_critic(placement)
 
@@ -159,16 +165,6 @@ def _preset(word: str) -> Preset:
         return preset
     forms = ", ".join(one.form for one in PRESETS)
     raise UsageError(f"unknown placement {word!r}: use {forms}, or a file whose name ends in .yaml")
-
-
-def _find_preset(word: str, head: str) -> tuple[Preset, re.Match[str]]:
-    preset = _preset(word)
-    if match := re.fullmatch(preset.pattern, head):
-        return preset, match
-    raise UsageError(
-        f"placement {word!r}: {head!r} is not of the form {preset.form}, {preset.example}; counts are whole numbers"
-        " above 0"
-    )
 
 
 def _settings(word: str, settings: Sequence[str], reasons: Reasons) -> dict[str, Any]:
