@@ -196,18 +196,14 @@ def changes(checkpoint: Checkpoint, workload: Workload, placements: Iterable[Pla
 
     A checkpoint has the workload as its placement ran it, so what placements decide gives a line for each.
     """
-    if changed := [key for key in _changed(checkpoint, workload) if key not in _PLACED_KEYS]:
-        yield f"goes on from {checkpoint.path} with another {', '.join(changed)} than it was written with"
-
+    yield from _changes(checkpoint, workload, "", are_placed=False)
     for placement in placements:
-        placed = placed_workload(workload, placement)
-        if changed := [key for key in _changed(checkpoint, placed) if key in _PLACED_KEYS]:
-            yield (
-                f"{placement.name} goes on from {checkpoint.path} with another {', '.join(changed)} than it was"
-                " written with"
-            )
+        yield from _changes(checkpoint, placed_workload(workload, placement), f"{placement.name} ", are_placed=True)
 
 
-def _changed(checkpoint: Checkpoint, workload: Workload) -> list[str]:
+def _changes(checkpoint: Checkpoint, workload: Workload, who: str, *, are_placed: bool) -> Iterator[str]:
+    """The keys with another value than the checkpoint's: those that placements decide, or all others."""
     now, then = flatten(workload.model_dump(mode="json")), flatten(checkpoint.workload)
-    return [key for key in now if key not in _FREE_KEYS and now[key] != then.get(key)]
+    keys = [key for key in now if key not in _FREE_KEYS and (key in _PLACED_KEYS) is are_placed]
+    if changed := [key for key in keys if now[key] != then.get(key)]:
+        yield f"{who}goes on from {checkpoint.path} with another {', '.join(changed)} than it was written with"

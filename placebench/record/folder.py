@@ -88,10 +88,9 @@ class Trial:
     def read_progress(self) -> dict[str, Any]:
         """What the job was doing last; empty before it has said so."""
         try:
-            content: dict[str, Any] = parse_json(self.progress.read_text(encoding="utf-8"))
+            return dict(parse_json(self.progress.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return {}
-        return content
 
     @property
     def status(self) -> Status:

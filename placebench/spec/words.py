@@ -29,8 +29,6 @@ from placebench.spec.presets import PRESETS, SPLIT, SPLIT_NODES, Nodes, Preset, 
 _SEPARATOR = re.compile(r",(?!\s*[0-9]+\s*(?:[,+/]|$))")
 _FILE = re.compile(r"(?P<path>.*?\.ya?ml)(?P<settings>(?:/\w+=[^/]*)*)")
 
-_NO_SCALING = "placement {!r}: scaling is a setting of ddp:N; leave it out"
-
 
 def split_words(text: str) -> tuple[str, ...]:
     """The words of a comma-separated list, white space around them dropped; empty ones are kept."""
@@ -119,7 +117,7 @@ def read_placement(word: str, nodes: Nodes | None, reasons: Reasons, *, has_crit
     if placement is None:
         return None
     if placement.scaling is None and changes.pop("scaling", None):
-        reasons.add([_NO_SCALING.format(word)])
+        reasons.add([f"placement {word!r}: scaling is a setting of ddp:N; leave it out"])
     return replace(placement, name="/".join((placement.name, *settings)), **changes)
 
 
