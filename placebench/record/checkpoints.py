@@ -49,7 +49,7 @@ class Checkpoint:
     """A whole checkpoint."""
 
     path: Path
-    """Its folder."""
+    """The folder of the checkpoint."""
     step: int
     """The last step that is in it."""
     kl_coef: float
@@ -188,7 +188,7 @@ START_CHECKS = (
     *(Check(partial(_another_value, key), {key}) for key in _SAME_KEYS),
     Check(_too_few_steps, {"steps", "warmup_steps"}),
 )
-"""Of the checkpoint from which the launches `start`: why the job cannot go on from it."""
+"""Checks of the checkpoint from which the launches `start`: why the job cannot go on from it."""
 
 
 def changes(checkpoint: Checkpoint, workload: Workload, placements: Iterable[Placement]) -> Iterator[str]:

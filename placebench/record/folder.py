@@ -60,7 +60,7 @@ class Trial:
     log = _File("train.log")
     """What the job printed."""
     steps = _File("steps.jsonl")
-    """One object a step."""
+    """Metrics of the training steps, one object a step."""
     spans = _File("spans.jsonl")
     """Phase spans per device."""
     device_samples = _File("devices.jsonl")

@@ -11,12 +11,12 @@ class LaunchFile(RecordFile):
     """The content of `launch.json`."""
 
     round: int
-    """Counted from 1."""
+    """The round of the launch, counted from 1."""
     placement: PlacementRecord
     devices: tuple[DeviceRecord, ...]
-    """Those of the placement, pool by pool."""
+    """Devices of the placement, pool by pool."""
     workload: dict[str, Any]
-    """As the placement runs it."""
+    """The workload as the placement runs it."""
     ray_temp_dir: str
     """The folder of the launch's own Ray, or of its sockets."""
     cluster: ClusterRecord | None = None

@@ -20,7 +20,7 @@ class Resumption(Record):
     """One start of a run after its first."""
 
     started: str
-    """When, ISO 8601."""
+    """When it was started, ISO 8601."""
     command: tuple[str, ...]
 
 
@@ -28,22 +28,22 @@ class PlannedPlacement(PlacementRecord):
     """A placement, and what it was expected to need."""
 
     memory_estimate_bytes: dict[str, int] = Field(default_factory=dict)
-    """The most memory that a device of each pool was expected to use; of those known."""
+    """The most memory that a device of each pool was expected to use, for pools where that is known."""
 
 
 class LaunchWall(Record):
     """Where the wall time of a launch went, in seconds; None where it did not come that far."""
 
     total_s: float
-    """From the first process to the last one gone."""
+    """Time from the first process to the last one gone."""
     before_steps_s: float | None = None
-    """To the start of the first step: imports, Ray, models."""
+    """Time up to the start of the first step: imports, Ray, models."""
     steps_s: float | None = None
-    """From the start of the first step to the end of the last finished one."""
+    """Time from the start of the first step to the end of the last finished one."""
     after_steps_s: float | None = None
-    """To the end of the job."""
+    """Time from there to the end of the job."""
     cleanup_s: float
-    """To the end of its sampler and of whatever the job has left."""
+    """Time from there to the end of its sampler and of whatever the job has left."""
 
 
 class LaunchRecord(Record):
@@ -52,7 +52,7 @@ class LaunchRecord(Record):
     round: int
     placement: str
     trial: str
-    """Its folder, from the run's."""
+    """Its folder, relative to the run's."""
     status: Status
     wall: LaunchWall
 
@@ -69,7 +69,7 @@ class StartCheckpoint(Record):
     """The checkpoint that every launch of the run went on from."""
 
     checkpoint: str
-    """Its folder."""
+    """The folder of the checkpoint."""
     step: int
     """The last step that is in it."""
 
@@ -89,7 +89,7 @@ class RunFile(RecordFile):
     """The command line that started it."""
     resumptions: Annotated[tuple[Resumption, ...], BeforeValidator(_a_list)] = ()
     started: str
-    """When, ISO 8601."""
+    """When the run was started, ISO 8601."""
     ended: str | None
     rounds: int
     calibrates: bool = False
@@ -104,24 +104,24 @@ class RunFile(RecordFile):
     """Steps from one checkpoint of a launch to the next; None for none."""
     resumed_from: StartCheckpoint | None = None
     workload: dict[str, Any]
-    """As the version that wrote it understood it: see `workload_reading`."""
+    """The workload as the version that wrote it understood it: see `workload_reading`."""
     models: JobShapes | None = None
     """Shapes of the job's models, so that a report needs neither folder nor hub; None where they are not known."""
     placements: tuple[PlannedPlacement, ...]
-    """In the order in which they were given."""
+    """The placements in the order in which they were given."""
     devices: tuple[DeviceRecord, ...]
     host: dict[str, Any]
-    """See `devices.host_record`."""
+    """What the host is: see `devices.host_record`."""
     cluster: ClusterRecord | None = None
     """The Ray cluster, or the nodes of a SLURM job, that the devices belong to; None for one host."""
     versions: dict[str, str | None]
-    """Of what decides over timings; None for a package that was not installed."""
+    """Versions of what decides over timings; None for a package that was not installed."""
     git: dict[str, Any] | None
     """Commit of the source tree that placebench ran from and whether files differed; None when it was none."""
     order: tuple[tuple[str, ...], ...]
     """Names of the placements by round."""
     launches: tuple[LaunchRecord, ...]
-    """Those that have come to an end."""
+    """Launches that have come to an end."""
     wall: RunWall
     auto: AutoRounds | None = None
     """When rounds are added and when that ends; None for a fixed number."""

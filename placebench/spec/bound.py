@@ -14,7 +14,7 @@ class RunPlacement:
     """A placement whose pools have their devices."""
 
     placement: Placement
-    """The placement."""
+    """The placement as it was asked for, its pools counted by node."""
     members: Mapping[str, tuple[Device, ...]]
     """The devices of each pool, in order of rank."""
 

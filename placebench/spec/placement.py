@@ -66,7 +66,7 @@ class Placement:
     tensor_parallel: int | None = None
     """Devices that share one engine, in place of the workload's; None for the workload's."""
     scaling: Scaling | None = None
-    """Of a placement whose devices each hold a full replica; None where models are kept as the workload says."""
+    """What stays the same as full replicas are added, one a device; None where models are as the workload says."""
 
     @property
     def size(self) -> int:

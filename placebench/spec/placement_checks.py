@@ -245,4 +245,4 @@ PLACEMENT_CHECKS = (
     Check(_unusable_layouts),
     Check(_undivided_batches, _ENGINE_KEYS | {"batch.size", "batch.mini_batch_size", "batch.group_size"}),
 )
-"""Of the `placements` of a run, and of `others` of it, which cannot be for another reason already."""
+"""Checks of the `placements` of a run, and of `others` of it, which cannot be for another reason already."""

@@ -21,9 +21,9 @@ class Preset:
     name: str
     """What the word begins with."""
     form: str
-    """How it is written."""
+    """How the word is written."""
     example: str
-    """One, introduced."""
+    """An example of it with the words that introduce it in a message."""
     reading: str
     """What it means, in one line."""
     pattern: str

@@ -33,9 +33,9 @@ class Conflict(NamedTuple):
     """Values that do not go together."""
 
     keys: tuple[str, ...]
-    """Of these values, dotted."""
+    """Dotted keys of these values."""
     reason: str
-    """In words."""
+    """Why they do not go together."""
 
 
 class _Section(BaseModel):
