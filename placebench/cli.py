@@ -23,6 +23,17 @@ Shell completion (bash; zsh and fish likewise):
 
 @click.group(
     cls=PlacebenchGroup,
+    commands=[
+        run.run,
+        calibrate.calibrate,
+        compare.compare,
+        gate.check,
+        gate.baseline,
+        show.show,
+        show.report,
+        placements.placements,
+        slurm.slurm,
+    ],
     epilog=_EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -33,17 +44,3 @@ def main() -> None:
 
     for killed in sweep():
         click.echo(f"placebench: cleaned up after {killed}, which had been killed", err=True)
-
-
-for _command in (
-    run.run,
-    calibrate.calibrate,
-    compare.compare,
-    gate.check,
-    gate.baseline,
-    show.show,
-    show.report,
-    placements.placements,
-    slurm.slurm,
-):
-    main.add_command(_command)

@@ -30,8 +30,6 @@ class MissingExtraError(UsageError):
 class LaunchError(PlacebenchError):
     """Launches failed, or too few of them are done to compare."""
 
-    exit_code = 3
-
 
 class RegressionError(PlacebenchError):
     """A run is worse than its baseline, by more than is allowed and by more than noise explains."""
@@ -48,13 +46,9 @@ class BaselineError(PlacebenchError):
 class NodeLostError(PlacebenchError):
     """A node of a Ray cluster is gone."""
 
-    exit_code = 3
-
 
 class PlacementTimeoutError(PlacebenchError):
     """The devices of a Ray cluster are not free."""
-
-    exit_code = 3
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from placebench.spec.bound import bind
 from placebench.spec.config import parse_settings
 from placebench.spec.devices import Device, device_to_dict
 from placebench.spec.launchers import RAY
-from placebench.spec.placed import placed_workload
 from placebench.spec.words import parse_placement
+from placebench.spec.workload import placed_workload
 from placebench.spec.workload_reading import build_workload
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +192,7 @@ class SyntheticRun:
     def _models(self) -> dict[str, Any]:
         """Shapes of a preset's models; nothing for another model, as in a run that did not record them."""
         shape = PRESETS.get(self.workload["model"])
-        return {"models": JobShapes(shape, shape).to_dict()} if shape else {}
+        return {"models": asdict(JobShapes(shape, shape))} if shape else {}
 
     def _placement(self, name: str) -> dict[str, Any]:
         layout = self.layouts[name]

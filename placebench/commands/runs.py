@@ -11,7 +11,7 @@ def find_run(text: str) -> Path:
     Raises:
         UsageError: there is no run yet.
     """
-    from placebench.record.run_file import recorded_start
+    from placebench.record.run_file import recorded_text
 
     path = Path(text)
     if text != "latest" or path.exists():
@@ -19,7 +19,7 @@ def find_run(text: str) -> Path:
     runs = list(Path("runs").glob("*/run.json"))
     if not runs:
         raise UsageError("latest: there is no run under runs/ yet; start one with placebench run")
-    return max(runs, key=lambda run: (recorded_start(run), run)).parent
+    return max(runs, key=lambda run: (recorded_text(run, "started"), run)).parent
 
 
 def with_latest(text: str) -> str:

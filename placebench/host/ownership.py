@@ -94,9 +94,9 @@ def own_run(run: Path) -> Iterator[RunRecord]:
 
 def _says_running(run: Path) -> bool:
     """Whether a run's file says that it goes on."""
-    from placebench.record.run_file import recorded_status
+    from placebench.record.run_file import recorded_text
 
-    return recorded_status(RunFolder(run).run_file) == Status.RUNNING
+    return recorded_text(RunFolder(run).run_file, "status") == Status.RUNNING
 
 
 def live_runs() -> list[Path]:

@@ -43,7 +43,7 @@ class PPOJob:
     """
 
     def __init__(self, trial: Trial) -> None:
-        asked = LaunchFile.read(trial)
+        asked = LaunchFile.read(trial.launch_file)
         bound = asked.run_placement
         self._trial = trial
         self._workload = Workload.model_validate(asked.workload)

@@ -16,13 +16,12 @@ from placebench.plan.memory_settings import (
 )
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
-from placebench.spec.placed import placed_workload
 from placebench.spec.placement_checks import impossible_placements
 from placebench.spec.presets import LEARNERS, SPLIT
 from placebench.spec.shapes import job_shapes
 from placebench.spec.text import format_bytes
 from placebench.spec.words import parse_placement, preset_of
-from placebench.spec.workload import Workload
+from placebench.spec.workload import Workload, placed_workload
 
 _MOST_DEVICES = 64
 

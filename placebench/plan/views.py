@@ -14,12 +14,11 @@ from placebench.predict.memory.fitting import describe_memory
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, index_ranges
 from placebench.spec.launchers import RAY
-from placebench.spec.placed import placed_workload
 from placebench.spec.placement import Placement, Role
 from placebench.spec.presets import PRESETS
 from placebench.spec.text import format_bytes, format_seconds
 from placebench.spec.words import SETTINGS, names_file
-from placebench.spec.workload import Workload
+from placebench.spec.workload import Workload, placed_workload
 
 
 def show_plan(plan: Plan, console: Console) -> None:

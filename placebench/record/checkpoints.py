@@ -27,11 +27,10 @@ from placebench.errors import Reasons, UsageError
 from placebench.record.folder import write_json
 from placebench.spec.check import Check
 from placebench.spec.config import flatten
-from placebench.spec.placed import placed_workload
 from placebench.spec.placement import Placement
 from placebench.spec.reading import parse_json, refuse_pipe
 from placebench.spec.shapes import JobShapes
-from placebench.spec.workload import Workload
+from placebench.spec.workload import Workload, placed_workload
 
 SCHEMA_VERSION = 1
 FOLDER = "checkpoints"
@@ -50,7 +49,7 @@ class Checkpoint:
     """A whole checkpoint."""
 
     path: Path
-    """Its folder."""
+    """The folder of the checkpoint."""
     step: int
     """The last step that is in it."""
     kl_coef: float
@@ -62,11 +61,6 @@ class Checkpoint:
 def model_file(role: str) -> str:
     """Name of a model's file."""
     return f"{role}.pt"
-
-
-def model_files(workload: Workload) -> tuple[str, ...]:
-    """Names of the models' files that a checkpoint of the job has."""
-    return tuple(model_file(role) for role in workload.algorithm.trained_roles)
 
 
 def checkpoint_bytes(workload: Workload, shapes: JobShapes) -> int:
@@ -107,7 +101,7 @@ def new_checkpoint(folder: Path, step: int, kl_coef: float, workload: Workload) 
 
 def _complete(scratch: Path, step: int, kl_coef: float, workload: Workload) -> None:
     """Write beside the models' files what they are, and wait until all of it is on the disk."""
-    sizes = {name: (scratch / name).stat().st_size for name in model_files(workload)}
+    sizes = {name: (scratch / name).stat().st_size for name in map(model_file, workload.algorithm.trained_roles)}
     content = {"schema_version": SCHEMA_VERSION, "step": step, "kl_coef": kl_coef, "files": sizes}
     write_json(scratch / STATE, content | {"workload": workload.model_dump(mode="json")})
     for path in (*scratch.iterdir(), scratch):
@@ -194,7 +188,7 @@ START_CHECKS = (
     *(Check(partial(_another_value, key), {key}) for key in _SAME_KEYS),
     Check(_too_few_steps, {"steps", "warmup_steps"}),
 )
-"""Of the checkpoint from which the launches `start`: why the job cannot go on from it."""
+"""Checks of the checkpoint from which the launches `start`: why the job cannot go on from it."""
 
 
 def changes(checkpoint: Checkpoint, workload: Workload, placements: Iterable[Placement]) -> Iterator[str]:
@@ -202,18 +196,14 @@ def changes(checkpoint: Checkpoint, workload: Workload, placements: Iterable[Pla
 
     A checkpoint has the workload as its placement ran it, so what placements decide gives a line for each.
     """
-    if changed := [key for key in _changed(checkpoint, workload) if key not in _PLACED_KEYS]:
-        yield f"goes on from {checkpoint.path} with another {', '.join(changed)} than it was written with"
-
+    yield from _changes(checkpoint, workload, "", are_placed=False)
     for placement in placements:
-        placed = placed_workload(workload, placement)
-        if changed := [key for key in _changed(checkpoint, placed) if key in _PLACED_KEYS]:
-            yield (
-                f"{placement.name} goes on from {checkpoint.path} with another {', '.join(changed)} than it was"
-                " written with"
-            )
+        yield from _changes(checkpoint, placed_workload(workload, placement), f"{placement.name} ", are_placed=True)
 
 
-def _changed(checkpoint: Checkpoint, workload: Workload) -> list[str]:
+def _changes(checkpoint: Checkpoint, workload: Workload, who: str, *, are_placed: bool) -> Iterator[str]:
+    """The keys with another value than the checkpoint's: those that placements decide, or all others."""
     now, then = flatten(workload.model_dump(mode="json")), flatten(checkpoint.workload)
-    return [key for key in now if key not in _FREE_KEYS and now[key] != then.get(key)]
+    keys = [key for key in now if key not in _FREE_KEYS and (key in _PLACED_KEYS) is are_placed]
+    if changed := [key for key in keys if now[key] != then.get(key)]:
+        yield f"{who}goes on from {checkpoint.path} with another {', '.join(changed)} than it was written with"

@@ -18,7 +18,7 @@ class AllocatorState(Record):
 
     allocated: str
     reserved: str
-    """Reserved, and not allocated."""
+    """Memory that is reserved and not allocated."""
     process: str | None = None
     """All that the process held, also outside of torch; None where torch does not say it."""
 

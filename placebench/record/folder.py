@@ -40,70 +40,45 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
+class _File:
+    """What lies in a folder under one name; an attribute that is its path."""
+
+    name: str
+
+    def __get__(self, folder: "Trial | RunFolder", owner: type) -> Path:
+        return folder.path / self.name
+
+
+@dataclass(frozen=True)
 class Trial:
     """The folder of one launch."""
 
     path: Path
 
-    @property
-    def launch_file(self) -> Path:
-        """What the launch has to run: workload, placement, devices."""
-        return self.path / "launch.json"
-
-    @property
-    def log(self) -> Path:
-        """What the job printed."""
-        return self.path / "train.log"
-
-    @property
-    def steps(self) -> Path:
-        """One object a step."""
-        return self.path / "steps.jsonl"
-
-    @property
-    def spans(self) -> Path:
-        """Phase spans per device."""
-        return self.path / "spans.jsonl"
-
-    @property
-    def device_samples(self) -> Path:
-        """Samples of every device."""
-        return self.path / "devices.jsonl"
-
-    @property
-    def clocks(self) -> Path:
-        """Measured offsets of the nodes' clocks; only where a launch ran on a Ray cluster."""
-        return self.path / "clocks.jsonl"
-
-    @property
-    def processes(self) -> Path:
-        """Which process of the job works on which device."""
-        return self.path / "processes.jsonl"
-
-    @property
-    def kernels(self) -> Path:
-        """How each phase of the traced step spent its time on each GPU."""
-        return self.path / "kernels.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The newest checkpoint of the job."""
-        return self.path / "checkpoints"
-
-    @property
-    def progress(self) -> Path:
-        """What the job is doing now, replaced at every change of phase."""
-        return self.path / "progress.json"
-
-    @property
-    def end(self) -> Path:
-        """How the job ended, unless it was killed."""
-        return self.path / "end.json"
-
-    @property
-    def error(self) -> Path:
-        """Traceback and advice of a launch that failed."""
-        return self.path / "error.txt"
+    launch_file = _File("launch.json")
+    """What the launch has to run: workload, placement, devices."""
+    log = _File("train.log")
+    """What the job printed."""
+    steps = _File("steps.jsonl")
+    """Metrics of the training steps, one object a step."""
+    spans = _File("spans.jsonl")
+    """Phase spans per device."""
+    device_samples = _File("devices.jsonl")
+    """Samples of every device."""
+    clocks = _File("clocks.jsonl")
+    """Measured offsets of the nodes' clocks; only where a launch ran on a Ray cluster."""
+    processes = _File("processes.jsonl")
+    """Which process of the job works on which device."""
+    kernels = _File("kernels.jsonl")
+    """How each phase of the traced step spent its time on each GPU."""
+    checkpoints = _File("checkpoints")
+    """The newest checkpoint of the job."""
+    progress = _File("progress.json")
+    """What the job is doing now, replaced at every change of phase."""
+    end = _File("end.json")
+    """How the job ended, unless it was killed."""
+    error = _File("error.txt")
+    """Traceback and advice of a launch that failed."""
 
     @property
     def round(self) -> int:
@@ -113,10 +88,9 @@ class Trial:
     def read_progress(self) -> dict[str, Any]:
         """What the job was doing last; empty before it has said so."""
         try:
-            content: dict[str, Any] = parse_json(self.progress.read_text(encoding="utf-8"))
+            return dict(parse_json(self.progress.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return {}
-        return content
 
     @property
     def status(self) -> Status:
@@ -144,20 +118,12 @@ class RunFolder:
 
     path: Path
 
-    @property
-    def run_file(self) -> Path:
-        """Command line, workload, placements, host, versions, status."""
-        return self.path / "run.json"
-
-    @property
-    def summary_file(self) -> Path:
-        """Every number of the report."""
-        return self.path / "summary.json"
-
-    @property
-    def calibration_file(self) -> Path:
-        """How much launches of one placement vary; only in the folder of a calibration."""
-        return self.path / "calibration.json"
+    run_file = _File("run.json")
+    """Command line, workload, placements, host, versions, status."""
+    summary_file = _File("summary.json")
+    """Every number of the report."""
+    calibration_file = _File("calibration.json")
+    """How much launches of one placement vary; only in the folder of a calibration."""
 
     def trial(self, round_number: int, placement: str) -> Trial:
         """The folder of a placement's launch in a round (counted from 1)."""

@@ -2,28 +2,21 @@
 
 from typing import Any
 
-from pydantic import ConfigDict, ValidationError
-
-from placebench.record.folder import Trial, write_json
-from placebench.record.parts import ClusterRecord, DeviceRecord, LauncherName, PlacementRecord, Record, plain_error
+from placebench.record.parts import ClusterRecord, DeviceRecord, LauncherName, PlacementRecord, RecordFile
 from placebench.spec.bound import RunPlacement
 from placebench.spec.launchers import RAY
-from placebench.spec.reading import parse_json
 
 
-class LaunchFile(Record):
+class LaunchFile(RecordFile):
     """The content of `launch.json`."""
 
-    model_config = ConfigDict(extra="allow")
-
-    schema_version: int
     round: int
-    """Counted from 1."""
+    """The round of the launch, counted from 1."""
     placement: PlacementRecord
     devices: tuple[DeviceRecord, ...]
-    """Those of the placement, pool by pool."""
+    """Devices of the placement, pool by pool."""
     workload: dict[str, Any]
-    """As the placement runs it."""
+    """The workload as the placement runs it."""
     ray_temp_dir: str
     """The folder of the launch's own Ray, or of its sockets."""
     cluster: ClusterRecord | None = None
@@ -37,22 +30,6 @@ class LaunchFile(Record):
     """Steps from one checkpoint to the next; None for none."""
     resume_from: str | None = None
     """The checkpoint that it goes on from; None to begin."""
-
-    @classmethod
-    def read(cls, trial: Trial) -> "LaunchFile":
-        """Read what a launch has to run.
-
-        Raises:
-            OSError, KeyError, TypeError, ValueError, UsageError: it cannot be read, or is not as placebench writes it.
-        """
-        try:
-            return cls.model_validate(parse_json(trial.launch_file.read_text(encoding="utf-8")))
-        except ValidationError as error:
-            raise plain_error(error) from None
-
-    def write(self, trial: Trial) -> None:
-        """Write the file."""
-        write_json(trial.launch_file, self.model_dump(mode="json"))
 
     @property
     def run_placement(self) -> RunPlacement:

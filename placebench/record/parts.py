@@ -1,14 +1,19 @@
-"""What `run.json` and `launch.json` both hold: devices, placements, the cluster."""
+"""What `run.json` and `launch.json` have in common: how they are read and written, devices, placements, the cluster."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Protocol, Self
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
+from placebench.errors import UsageError
+from placebench.record.folder import write_json
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, device_from_dict, device_to_dict
 from placebench.spec.launchers import LAUNCHERS
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
+from placebench.spec.reading import parse_json
 
 
 def _device(content: Any) -> Device:
@@ -48,18 +53,7 @@ class PlacementRecord(Record):
     @classmethod
     def of(cls, placement: RunPlacement, **more: Any) -> Self:
         """The record of a placement, with what a subclass has besides."""
-        asked = placement.placement
-        return cls(
-            name=asked.name,
-            roles=dict(asked.roles),
-            overlap=asked.overlap,
-            staleness=asked.staleness,
-            inflight_updates=asked.inflight_updates,
-            tensor_parallel=asked.tensor_parallel,
-            scaling=asked.scaling,
-            pools=dict(placement.pools),
-            **more,
-        )
+        return cls(**asdict(placement.placement) | {"pools": placement.pools} | more)
 
     def bound_to(self, devices: Sequence[Device]) -> RunPlacement:
         """The placement, its pools counted by node.
@@ -77,24 +71,8 @@ class PlacementRecord(Record):
             Pool(pool, tuple(sum(device.node == node for device in taken) for node in nodes))
             for pool, taken in members.items()
         )
-        placement = Placement(
-            self.name,
-            pools,
-            self.roles,
-            self.overlap,
-            self.staleness,
-            self.inflight_updates,
-            self.tensor_parallel,
-            self.scaling,
-        )
-        return RunPlacement(placement, members)
-
-
-class SupportsToDict(Protocol):
-    """A description of a cluster by `sessions`."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As an object of JSON."""
+        asked = {name: getattr(self, name) for name in PlacementRecord.model_fields} | {"pools": pools}
+        return RunPlacement(Placement(**asked), members)
 
 
 class ClusterRecord(Record):
@@ -104,13 +82,43 @@ class ClusterRecord(Record):
 
     address: str
 
+
+class RecordFile(Record):
+    """A record that is a file of its own; what it does not know is kept as it is."""
+
+    model_config = ConfigDict(extra="allow")
+
+    schema_version: int
+
     @classmethod
-    def of(cls, cluster: SupportsToDict | None) -> Self | None:
-        """The record of a cluster; None for none."""
-        return None if cluster is None else cls(**cluster.to_dict())
+    def parse(cls, content: object) -> Self:
+        """The record of an object of JSON, of this version or an older one.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: it is not such an object; one line says why.
+        """
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise _plain_error(error) from None
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The record of a file; see `parse`.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return cls.parse(parse_json(path.read_text(encoding="utf-8")))
+
+    def write(self, path: Path) -> None:
+        """Replace the file."""
+        write_json(path, self.model_dump(mode="json"))
 
 
-def plain_error(error: ValidationError) -> KeyError | ValueError:
+def _plain_error(error: ValidationError) -> KeyError | ValueError:
     """What is wrong with a record, as an error of one line: the key that is missing, or the first wrong value."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "missing":

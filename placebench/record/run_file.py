@@ -2,21 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
 from placebench.errors import UsageError
 from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, write_json
-from placebench.record.parts import ClusterRecord, DeviceRecord, LauncherName, PlacementRecord, Record, plain_error
+from placebench.record.parts import ClusterRecord, DeviceRecord, LauncherName, PlacementRecord, Record, RecordFile
 from placebench.spec.auto_rounds import AutoRounds
 from placebench.spec.bound import RunPlacement
 from placebench.spec.launchers import RAY
@@ -28,7 +20,7 @@ class Resumption(Record):
     """One start of a run after its first."""
 
     started: str
-    """When, ISO 8601."""
+    """When it was started, ISO 8601."""
     command: tuple[str, ...]
 
 
@@ -36,22 +28,22 @@ class PlannedPlacement(PlacementRecord):
     """A placement, and what it was expected to need."""
 
     memory_estimate_bytes: dict[str, int] = Field(default_factory=dict)
-    """The most memory that a device of each pool was expected to use; of those known."""
+    """The most memory that a device of each pool was expected to use, for pools where that is known."""
 
 
 class LaunchWall(Record):
     """Where the wall time of a launch went, in seconds; None where it did not come that far."""
 
     total_s: float
-    """From the first process to the last one gone."""
+    """Time from the first process to the last one gone."""
     before_steps_s: float | None = None
-    """To the start of the first step: imports, Ray, models."""
+    """Time up to the start of the first step: imports, Ray, models."""
     steps_s: float | None = None
-    """From the start of the first step to the end of the last finished one."""
+    """Time from the start of the first step to the end of the last finished one."""
     after_steps_s: float | None = None
-    """To the end of the job."""
+    """Time from there to the end of the job."""
     cleanup_s: float
-    """To the end of its sampler and of whatever the job has left."""
+    """Time from there to the end of its sampler and of whatever the job has left."""
 
 
 class LaunchRecord(Record):
@@ -60,7 +52,7 @@ class LaunchRecord(Record):
     round: int
     placement: str
     trial: str
-    """Its folder, from the run's."""
+    """Its folder, relative to the run's."""
     status: Status
     wall: LaunchWall
 
@@ -77,13 +69,9 @@ class StartCheckpoint(Record):
     """The checkpoint that every launch of the run went on from."""
 
     checkpoint: str
-    """Its folder."""
+    """The folder of the checkpoint."""
     step: int
     """The last step that is in it."""
-
-
-def _shapes(content: Any) -> JobShapes | None:
-    return content if content is None or isinstance(content, JobShapes) else JobShapes.from_dict(content)
 
 
 def _a_list(entries: object) -> object:
@@ -92,19 +80,16 @@ def _a_list(entries: object) -> object:
     return entries
 
 
-class RunFile(Record):
-    """The content of `run.json`; what it does not know is kept as it is."""
+class RunFile(RecordFile):
+    """The content of `run.json`."""
 
-    model_config = ConfigDict(extra="allow")
-
-    schema_version: int
     name: str
     status: Status
     command: tuple[str, ...]
     """The command line that started it."""
     resumptions: Annotated[tuple[Resumption, ...], BeforeValidator(_a_list)] = ()
     started: str
-    """When, ISO 8601."""
+    """When the run was started, ISO 8601."""
     ended: str | None
     rounds: int
     calibrates: bool = False
@@ -119,33 +104,40 @@ class RunFile(Record):
     """Steps from one checkpoint of a launch to the next; None for none."""
     resumed_from: StartCheckpoint | None = None
     workload: dict[str, Any]
-    """As the version that wrote it understood it: see `workload_reading`."""
-    models: Annotated[
-        JobShapes | None,
-        PlainValidator(_shapes),
-        PlainSerializer(lambda shapes: shapes and shapes.to_dict()),
-    ] = None
-    """Shapes of the job's models; None where they are not known."""
+    """The workload as the version that wrote it understood it: see `workload_reading`."""
+    models: JobShapes | None = None
+    """Shapes of the job's models, so that a report needs neither folder nor hub; None where they are not known."""
     placements: tuple[PlannedPlacement, ...]
-    """In the order in which they were given."""
+    """The placements in the order in which they were given."""
     devices: tuple[DeviceRecord, ...]
     host: dict[str, Any]
-    """See `devices.host_record`."""
+    """What the host is: see `devices.host_record`."""
     cluster: ClusterRecord | None = None
     """The Ray cluster, or the nodes of a SLURM job, that the devices belong to; None for one host."""
     versions: dict[str, str | None]
-    """Of what decides over timings; None for a package that was not installed."""
+    """Versions of what decides over timings; None for a package that was not installed."""
     git: dict[str, Any] | None
     """Commit of the source tree that placebench ran from and whether files differed; None when it was none."""
     order: tuple[tuple[str, ...], ...]
     """Names of the placements by round."""
     launches: tuple[LaunchRecord, ...]
-    """Those that have come to an end."""
+    """Launches that have come to an end."""
     wall: RunWall
     auto: AutoRounds | None = None
     """When rounds are added and when that ends; None for a fixed number."""
     min_effect: float | None = None
     """Smallest effect of interest, as a fraction; None for the comparison's default."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_shapes(cls, content: object) -> object:
+        """What an older version wrote, with the shapes of presets, which it did not record."""
+        if not isinstance(content, dict) or "models" in content or not isinstance(content.get("workload"), dict):
+            return content
+        workload = content["workload"]
+        actor = PRESETS.get(workload.get("model"))
+        critic = PRESETS.get(workload.get("critic_model") or workload.get("model"))
+        return content | {"models": JobShapes(actor, critic) if actor and critic else None}
 
     @model_validator(mode="after")
     def _places_known_devices(self) -> Self:
@@ -154,33 +146,6 @@ class RunFile(Record):
             if name not in known:
                 raise ValueError(f"device {name!r} of a placement is none of the run's")
         return self
-
-    @classmethod
-    def parse(cls, content: object) -> "RunFile":
-        """The record of an object of JSON, of this version or an older one.
-
-        Raises:
-            KeyError, TypeError, ValueError, AttributeError: it is not such an object; one line says why.
-        """
-        try:
-            return cls.model_validate(_migrated(content))
-        except ValidationError as error:
-            raise plain_error(error) from None
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-
-    @classmethod
-    def read(cls, path: Path) -> "RunFile":
-        """The record of a `run.json`; see `parse`.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        return cls.parse(parse_json(path.read_text(encoding="utf-8")))
-
-    def write(self, path: Path) -> None:
-        """Replace the file."""
-        write_json(path, self.model_dump(mode="json"))
 
     @property
     def run_placements(self) -> tuple[RunPlacement, ...]:
@@ -204,16 +169,6 @@ class RunFile(Record):
     def memory_estimates(self, placement: str) -> Mapping[str, int]:
         """The most memory that a device of each pool of a placement was expected to use, bytes; of those known."""
         return next((one.memory_estimate_bytes for one in self.placements if one.name == placement), {})
-
-
-def _migrated(content: object) -> object:
-    """What an older version wrote, as this one would have: the shapes of presets, which it did not record."""
-    if not isinstance(content, dict) or "models" in content or not isinstance(content.get("workload"), dict):
-        return content
-    workload = content["workload"]
-    actor = PRESETS.get(workload.get("model"))
-    critic = PRESETS.get(workload.get("critic_model") or workload.get("model"))
-    return content | {"models": JobShapes(actor, critic).to_dict() if actor and critic else None}
 
 
 def recorded_version(content: object) -> int | None:
@@ -255,17 +210,8 @@ def read_run_file(folder: RunFolder) -> RunFile:
         raise UsageError(f"{folder.run_file}: not as placebench writes it: {what}") from None
 
 
-def recorded_status(path: Path) -> str:
-    """The status that a `run.json` says; empty for a damaged one."""
-    return _recorded_text(path, "status")
-
-
-def recorded_start(path: Path) -> str:
-    """When a run was started, by its `run.json`, for a folder may have been renamed; empty for a damaged one."""
-    return _recorded_text(path, "started")
-
-
-def _recorded_text(path: Path, key: str) -> str:
+def recorded_text(path: Path, key: Literal["status", "started"]) -> str:
+    """The status of a run, or when it was started (its folder may be renamed); empty for a damaged `run.json`."""
     try:
         return str(parse_json(path.read_text(encoding="utf-8"))[key])
     except (OSError, ValueError, KeyError, TypeError):

@@ -24,8 +24,8 @@ from placebench.run.walltime import launch_wall
 from placebench.run.watch import LaunchState, TrialWatch
 from placebench.sessions.ray_cluster.clocks import clock_notes
 from placebench.sessions.ray_cluster.discovery import Cluster
-from placebench.spec.placed import placed_workload
 from placebench.spec.text import format_seconds
+from placebench.spec.workload import placed_workload
 
 JOB = (sys.executable, "-m", "placebench.jobs.ppo")
 SAMPLER = (sys.executable, "-m", "placebench.telemetry.sampler")
@@ -77,7 +77,7 @@ class Launcher:
         with contextlib.ExitStack() as behind:
             behind.callback(remove_empty_cache)  # a job that is killed cannot
             processes = behind.enter_context(LaunchProcesses(self._record))
-            self._launch_file(launch, processes.mark).write(trial)
+            self._launch_file(launch, processes.mark).write(trial.launch_file)
             trial.set_status(Status.RUNNING)
             sampler = self._start_sampler(trial, processes)
             job = processes.start([*self._job, str(trial.path)], trial.log)
@@ -148,7 +148,7 @@ class Launcher:
             devices=tuple(device for devices in placement.members.values() for device in devices),
             workload=placed_workload(plan.workload, placement.placement).model_dump(mode="json"),
             ray_temp_dir=str(mark.ray_temp_dir),
-            cluster=ClusterRecord.of(plan.cluster),
+            cluster=ClusterRecord(**plan.cluster.to_dict()) if plan.cluster else None,
             launcher=plan.launcher,
             sample_hz=plan.sample_hz,
             step_timeout_s=plan.step_timeout_s,

@@ -25,7 +25,7 @@ from placebench.errors import PlacebenchError, UsageError
 from placebench.host.network import free_port
 from placebench.host.processes import ray_temp_dir
 from placebench.record.folder import RunFolder, Status, utc_now, write_atomically
-from placebench.record.run_file import recorded_status
+from placebench.record.run_file import recorded_text
 from placebench.report.paths import HTML
 from placebench.sessions.ray_cluster.discovery import PROBE
 from placebench.sessions.slurm_steps import host_names, step_command
@@ -204,7 +204,7 @@ def _without(option: str, words: Sequence[str]) -> Iterator[str]:
 def unfinished_run(folder: Path) -> Path | None:
     """The run of an earlier start of the job that has not come to its end; None without one."""
     for file in sorted((folder / "runs").glob("*/run.json"), reverse=True):
-        if recorded_status(file) != Status.DONE:
+        if recorded_text(file, "status") != Status.DONE:
             return file.parent
     return None
 
@@ -212,7 +212,7 @@ def unfinished_run(folder: Path) -> Path | None:
 def unreported_run(folder: Path) -> Path | None:
     """The newest run of an earlier start of the job, where it is done and its report is not; else None."""
     runs = sorted((folder / "runs").glob("*/run.json"))
-    if not runs or recorded_status(runs[-1]) != Status.DONE:
+    if not runs or recorded_text(runs[-1], "status") != Status.DONE:
         return None
     run = RunFolder(runs[-1].parent)
     # The page is written last; a summary of another status is that of an earlier stop of the run.

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 
 DEFAULT_ROUNDS = 3
 FIRST_LOOK = 6
-DEFAULT_PRECISION = 0.05
 # Finer than any host is quiet; the rounds that a width is expected to take grow without bound towards 0.
 LEAST_PRECISION = 1e-4
-DEFAULT_MAX_ROUNDS = 20
 # More than anybody waits for; a plan holds every one of its launches.
 MOST_ROUNDS = 10_000
 
@@ -23,9 +21,9 @@ MOST_ROUNDS = 10_000
 class AutoRounds:
     """When a run with `--rounds auto` ends."""
 
-    precision: float = DEFAULT_PRECISION
+    precision: float = 0.05
     """How far the ends of a headline interval may lie apart, as a fraction: high / low - 1."""
-    max_rounds: int = DEFAULT_MAX_ROUNDS
+    max_rounds: int = 20
     """The most rounds, whatever the intervals."""
     max_time_s: float | None = None
     """No round begins that would end later than so many seconds of the run; None for no limit."""

@@ -1,8 +1,9 @@
 """A placement on the devices of a run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 from placebench.spec.devices import Device, by_node
 from placebench.spec.placement import Overlap, Placement, Role, Scaling
@@ -13,7 +14,7 @@ class RunPlacement:
     """A placement whose pools have their devices."""
 
     placement: Placement
-    """The placement."""
+    """The placement as it was asked for, its pools counted by node."""
     members: Mapping[str, tuple[Device, ...]]
     """The devices of each pool, in order of rank."""
 
@@ -66,19 +67,12 @@ class RunPlacement:
         """The pool of a device, by its id; None for the controller."""
         return next((pool for pool, devices in self.pools.items() if device in devices), None)
 
-    def renamed(self, name: str) -> "RunPlacement":
-        """The placement under another name."""
-        return replace(self, placement=replace(self.placement, name=name))
-
 
 def bind(placement: Placement, devices: Sequence[Device]) -> RunPlacement:
     """Give the pools their devices: on each node in order, pool after pool."""
-    free = [list(group) for group in by_node(devices)]
-    members: dict[str, tuple[Device, ...]] = {}
-    for pool in placement.pools:
-        taken: list[Device] = []
-        for node, count in enumerate(pool.counts):
-            taken += free[node][:count]
-            free[node] = free[node][count:]
-        members[pool.name] = tuple(taken)
+    free = [iter(group) for group in by_node(devices)]
+    members = {
+        pool.name: tuple(device for node, count in enumerate(pool.counts) for device in islice(free[node], count))
+        for pool in placement.pools
+    }
     return RunPlacement(placement, members)

@@ -42,7 +42,7 @@ class Check:
     needs: Set[str] = frozenset()
     """Options and dotted keys of the workload that it hangs on."""
     settled: Set[str] = frozenset()
-    """Those on which it hangs and which must go together with others, too."""
+    """Options and keys on which it hangs, and which must also go together with others."""
 
     @cached_property
     def _takes(self) -> dict[str, bool]:

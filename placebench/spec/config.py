@@ -98,10 +98,8 @@ def read_settings(settings: Iterable[str], reasons: Reasons) -> tuple[dict[str, 
         except (yaml.YAMLError, *_UNREADABLE_VALUE):
             reasons.add([f"--set {setting!r}: cannot read the value {text!r}"])
             wrong.add(key.strip())
-            continue
-        if isinstance(value, str):
-            value = _number(value)
-        values[key.strip()] = value
+        else:
+            values[key.strip()] = _number(value) if isinstance(value, str) else value
     for key, value in values.items():
         below = next((other for other in values if other.startswith(f"{key}.")), None)
         if below and not isinstance(value, Mapping):

@@ -24,7 +24,7 @@ class Device:
     id: str
     """UUID of a GPU, `cpu:N` of a CPU device, on a Ray cluster with its node's name in front; unique in a run."""
     kind: Kind
-    """`gpu` or `cpu`."""
+    """Kind of the device."""
     index: int
     """NVML's index of a GPU, N of a CPU device."""
     node: str
@@ -44,7 +44,7 @@ class DeviceSpec:
     kind: Kind
     """Kind of the devices."""
     count: int | None = None
-    """How many on each node; None takes what is there."""
+    """Number of devices on each node; None takes what is there."""
     nodes: int | None = None
     """How many nodes a cluster has that is only described, for a plan; None for this host."""
     memory_bytes: int | None = None

@@ -1,7 +1,7 @@
 """Roles, pools and placements: the data alone.
 
 A placement says which role lives in which pool, how many devices of each node a pool has, and what may overlap.
-Nothing here looks at the machine: `placement_words` reads what the user writes, `plan` binds pools to devices.
+Nothing here looks at the machine: `words` reads what the user writes, `bound` gives pools their devices.
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ class Placement:
     tensor_parallel: int | None = None
     """Devices that share one engine, in place of the workload's; None for the workload's."""
     scaling: Scaling | None = None
-    """Of a placement whose devices each hold a full replica; None where models are kept as the workload says."""
+    """What stays the same as full replicas are added, one a device; None where models are as the workload says."""
 
     @property
     def size(self) -> int:

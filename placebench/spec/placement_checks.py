@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from math import ceil, inf, lcm
 from typing import get_args
 
-from placebench.errors import UsageError
+from placebench.errors import Reasons
 from placebench.spec.check import Check, Facts, collect
-from placebench.spec.placed import placed_workload
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.presets import LEARNERS
 from placebench.spec.shapes import ModelShape, model_shape
-from placebench.spec.text import slug
-from placebench.spec.workload import MOST, Batch, EngineSize, Workload
+from placebench.spec.text import plural, slug
+from placebench.spec.workload import MOST, Batch, EngineSize, Workload, placed_workload
 
 _ENGINE_SIZE = "rollout.tensor_parallel_size"
 _ENGINE_KEYS = frozenset(("rollout.backend", _ENGINE_SIZE))
-_BATCH_KEYS = frozenset(("batch.size", "batch.mini_batch_size", "batch.group_size"))
 
 
 def impossible_placements(placements: Sequence[Placement], workload: Workload) -> tuple[str, ...]:
@@ -74,7 +72,7 @@ def _unreached_staleness(placement: Placement, steps: int) -> Iterator[str]:
     """Weights that would be older than the launch is long; a launch without steps is refused for that."""
     if 0 < steps <= placement.staleness:
         yield (
-            f"staleness {placement.staleness} is never reached in a launch of {steps} step{'s' * (steps > 1)}, and"
+            f"staleness {placement.staleness} is never reached in a launch of {plural(steps, 'step')}, and"
             f" would have it generate for more steps than it has; use at most {steps - 1}, or raise --steps"
         )
 
@@ -112,8 +110,8 @@ def _unusable_engines(placement: Placement, workload: Workload) -> Iterator[str]
             f"{_on_nodes(pool)} generate, which engines of {shared_by} do not divide: an engine lies whole on one node;"
             f" {where}"
         )
-    shape = _shape(workload.model)
-    if shape is not None:
+    # A model whose shape is not known is refused by the check of the workload.
+    if shape := Reasons().attempt(lambda: model_shape(workload.model)):
         yield from (f"{reason}; {where}" for reason in undivided_heads(shape, workload.model, shared_by))
 
 
@@ -142,13 +140,6 @@ def undivided_heads(shape: ModelShape, model: str, shared_by: int) -> Iterator[s
         yield f"an engine of {shared_by} devices does not divide the {kv_heads} key and value heads of {model}"
 
 
-def _shape(model: str) -> ModelShape | None:
-    try:
-        return model_shape(model)
-    except UsageError:
-        return None  # which the check of the workload says
-
-
 @dataclass(frozen=True)
 class _Share:
     """A pool's devices, which share the sequences of a step equally."""
@@ -167,28 +158,21 @@ class _Share:
             yield f"{groups} groups of batch.group_size {batch.group_size} cannot be shared by {self.engines} engines"
 
 
-def _shares(placement: Placement, workload: Workload) -> Iterator[_Share]:
-    rollout = placed_workload(workload, placement).rollout
-    shared_by = rollout.tensor_parallel_size if rollout.backend == "vllm" else 1
-    for pool in placement.pools:
-        is_apart = placement.roles_in(pool.name) == (Role.ROLLOUT,)
-        yield _Share(pool, max(1, pool.size // shared_by) if is_apart else 0)
-
-
-def _all_shares(placements: Sequence[Placement], workload: Workload) -> list[tuple[Placement, _Share]]:
-    return [
-        (placement, share)
-        for placement in placements
-        # With weak scaling the batch is a device's own.
-        if placement.scaling is not Scaling.WEAK
-        for share in _shares(placement, workload)
-        if share.pool.size
-    ]
+def _shares(placements: Sequence[Placement], workload: Workload) -> Iterator[tuple[Placement, _Share]]:
+    for placement in placements:
+        if placement.scaling is Scaling.WEAK:
+            continue  # the batch is a device's own
+        rollout = placed_workload(workload, placement).rollout
+        shared_by = rollout.tensor_parallel_size if rollout.backend == "vllm" else 1
+        for pool in placement.pools:
+            is_apart = placement.roles_in(pool.name) == (Role.ROLLOUT,)
+            if pool.size:
+                yield placement, _Share(pool, max(1, pool.size // shared_by) if is_apart else 0)
 
 
 def batch_factors(placements: Sequence[Placement], workload: Workload) -> tuple[int, int]:
     """What has to divide the batch, and what has to divide the mini-batch, which itself divides the batch."""
-    shares = [share for _, share in _all_shares(placements, workload)]
+    shares = [share for _, share in _shares(placements, workload)]
     group = workload.batch.group_size
     engines = [one for share in shares if share.engines for one in (share.pool.size, share.engines * group)]
     return lcm(group, *engines), lcm(*(share.pool.size for share in shares if not share.engines))
@@ -207,7 +191,7 @@ def _refused_batches(
 ) -> Iterator[str]:
     """Batches that pools of some placements cannot share equally, with sizes near them that those of all can."""
     batch = workload.batch
-    shares = _all_shares(placements, workload)
+    shares = _shares(placements, workload)
     refused = [(placement, wrong) for placement, share in shares for wrong in share.undivided(batch)]
     if not refused:
         return
@@ -259,6 +243,6 @@ _LAYOUT_CHECKS = (
 PLACEMENT_CHECKS = (
     Check(_shared_folders),
     Check(_unusable_layouts),
-    Check(_undivided_batches, _ENGINE_KEYS | _BATCH_KEYS),
+    Check(_undivided_batches, _ENGINE_KEYS | {"batch.size", "batch.mini_batch_size", "batch.group_size"}),
 )
-"""Of the `placements` of a run, and of `others` of it, which cannot be for another reason already."""
+"""Checks of the `placements` of a run, and of `others` of it, which cannot be for another reason already."""

@@ -21,6 +21,7 @@ from typing import Any
 from placebench.errors import Reasons
 from placebench.spec.config import load_yaml
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
+from placebench.spec.text import plural
 
 KEYS = ("name", "pools", "roles", "overlap", "staleness", "inflight_updates", "tensor_parallel", "scaling")
 
@@ -58,27 +59,26 @@ class _File:
             self._wrong(f"unknown key {key!r}; a placement has {', '.join(KEYS)}")
         pools = self._pools(nodes)
         name, roles = self._name(), self._roles()
-        overlap = self._value("overlap", "one of none, updates, all", lambda value: Overlap(value), Overlap.ALL)
-        staleness = self._value("staleness", "a number of updates, 0 or more", lambda value: _whole(value, 0), 0)
-        inflight = self._value("inflight_updates", "true or false", _truth, False)
-        shared_by = self._value("tensor_parallel", "a number of devices above 0", lambda value: _whole(value, 1), None)
-        scaling = self._value("scaling", "strong or weak", lambda value: Scaling(value), None)
+        overlap = self._value("overlap", "one of none, updates, all", lambda word: word in tuple(Overlap), Overlap.ALL)
+        staleness = self._value("staleness", "a number of updates, 0 or more", lambda value: _is_whole(value, 0), 0)
+        inflight = self._value("inflight_updates", "true or false", lambda value: type(value) is bool, False)
+        shared_by = self._value("tensor_parallel", "a number of devices above 0", lambda value: _is_whole(value, 1))
+        scaling = self._value("scaling", "strong or weak", lambda word: word in tuple(Scaling))
         if scaling and len(pools) > 1:
             self._wrong("scaling: belongs to one pool of replicas, and there are several; leave it out")
         self.reasons.raise_any()
-        return Placement(name, pools, roles, overlap, staleness, inflight, shared_by, scaling)
+        replicas = Scaling(scaling) if scaling else None
+        return Placement(name, pools, roles, Overlap(overlap), staleness, inflight, shared_by, replicas)
 
     def _wrong(self, what: str) -> None:
         self.reasons.add([f"{self.path}: {what}"])
 
-    def _value(self, key: str, what: str, read: Callable[[Any], Any], default: Any) -> Any:
-        if key not in self.content:
-            return default
-        try:
-            return read(self.content[key])
-        except ValueError:
-            self._wrong(f"{key}: {self.content[key]!r} is not {what}")
-            return default
+    def _value(self, key: str, what: str, is_right: Callable[[Any], bool], default: Any = None) -> Any:
+        value = self.content.get(key, default)
+        if key not in self.content or is_right(value):
+            return value
+        self._wrong(f"{key}: {value!r} is not {what}")
+        return default
 
     def _name(self) -> str:
         name = self.content.get("name", self.path.stem)
@@ -102,9 +102,9 @@ class _File:
 
     def _counts(self, name: str, value: Any, nodes: Sequence[int] | None) -> tuple[int, ...]:
         counts = [value] if isinstance(value, int) else value
-        is_list = isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts)
+        is_list = isinstance(counts, list) and all(_is_whole(count, 0) for count in counts)
         if not is_list or not sum(counts) or (nodes is not None and len(counts) != len(nodes)):
-            here = "" if nodes is None else f", and here is {_plural_nodes(len(nodes))}"
+            here = "" if nodes is None else f", and here is {plural(len(nodes), 'node')}"
             self._wrong(f"pools.{name}: {value!r} must be a list with one device count per node{here}")
             return ()
         return tuple(counts)
@@ -153,21 +153,9 @@ _NO_NAME = (
 _EXAMPLES = {"pools": "pools: {actor_pool: [2], critic_pool: [2]}", "roles": "roles: {actor: actor_pool, …}"}
 
 
-def _plural_nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
-
-
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
-def _whole(value: Any, least: int) -> int:
-    if type(value) is not int or value < least:
-        raise ValueError(value)
-    return value
-
-
-def _truth(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError(value)
-    return value
+def _is_whole(value: Any, least: int) -> bool:
+    return type(value) is int and value >= least

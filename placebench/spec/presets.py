@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 
 from placebench.errors import Reasons, UsageError
 from placebench.spec.placement import Placement, Pool, Role, Scaling
-
-ACTOR_SIDE = (Role.ACTOR, Role.ROLLOUT, Role.REF)
-CRITIC_SIDE = (Role.CRITIC, Role.REWARD)
+from placebench.spec.text import plural
 
 Nodes = Sequence[int]
 """Devices of each node."""
@@ -23,9 +21,9 @@ class Preset:
     name: str
     """What the word begins with."""
     form: str
-    """How it is written."""
+    """How the word is written."""
     example: str
-    """One, introduced."""
+    """An example of it with the words that introduce it in a message."""
     reading: str
     """What it means, in one line."""
     pattern: str
@@ -67,7 +65,7 @@ def _split_nodes(word: str, match: re.Match[str], nodes: Nodes | None) -> Placem
 
 
 def _two_pools(word: str, actor: tuple[int, ...], critic: tuple[int, ...]) -> Placement:
-    roles = dict.fromkeys(ACTOR_SIDE, "actor_pool") | dict.fromkeys(CRITIC_SIDE, "critic_pool")
+    roles = dict.fromkeys(Role, "actor_pool") | dict.fromkeys((Role.CRITIC, Role.REWARD), "critic_pool")
     return Placement(word, (Pool("actor_pool", actor), Pool("critic_pool", critic)), roles)
 
 
@@ -87,11 +85,11 @@ def _learners(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement
     reasons = Reasons()
     learners = wanted + (0,) * (len(nodes) - len(wanted))
     if len(wanted) > len(nodes):
-        there = f"there {_are(len(nodes))} {_some(len(nodes), 'node')}"
+        there = f"there {_are(len(nodes))} {plural(len(nodes), 'node')}"
         reasons.add([f"placement {word!r} has learners on {len(wanted)} nodes, {there}: {_PER_NODE}"])
     else:
         reasons.add(
-            f"placement {word!r} needs {want} learners on node {node}, which has {_some(have, 'device')}: {_PER_NODE}"
+            f"placement {word!r} needs {want} learners on node {node}, which has {plural(have, 'device')}: {_PER_NODE}"
             for node, (want, have) in enumerate(zip(learners, nodes, strict=True))
             if want > have
         )
@@ -99,15 +97,15 @@ def _learners(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement
         reasons.add(
             [
                 f"placement {word!r}: an engine of {shared_by} devices must lie on one node, and the largest has"
-                f" {_some(max(nodes), 'device')}; lower xtp{shared_by}"
+                f" {plural(max(nodes), 'device')}; lower xtp{shared_by}"
             ]
         )
-    _check_total(reasons, word, {"learners": sum(wanted), "engines": engines * shared_by}, nodes)
+    reasons.attempt(lambda: _require(word, {"learners": sum(wanted), "engines": engines * shared_by}, nodes))
     reasons.raise_any()
     left = _left(nodes, learners)
     fitting = [have // shared_by for have in left]
     if sum(fitting) < engines:
-        wanted_engines = f"{_some(engines, 'engine')} of {_some(shared_by, 'device')}"
+        wanted_engines = f"{plural(engines, 'engine')} of {plural(shared_by, 'device')}"
         raise UsageError(
             f"placement {word!r}: there is no room for {wanted_engines} on what the learners leave, {_by_node(left)}:"
             f" {sum(fitting)} would fit; an engine lies whole on one node"
@@ -213,27 +211,19 @@ def _left(nodes: Nodes, used: Sequence[int]) -> tuple[int, ...]:
 
 
 def _require(word: str, wanted: Mapping[str, int], nodes: Nodes) -> None:
-    reasons = Reasons()
-    _check_total(reasons, word, wanted, nodes)
-    reasons.raise_any()
+    """See that there are devices enough.
 
-
-def _check_total(reasons: Reasons, word: str, wanted: Mapping[str, int], nodes: Nodes) -> None:
-    """Too few devices: how many are needed, by which pools, and where those are that there are."""
+    Raises:
+        UsageError: how many are needed, by which pools, and where those are that there are.
+    """
     need, have = sum(wanted.values()), sum(nodes)
     if need > have:
         by = ", ".join(f"{pool} {count}" for pool, count in wanted.items())
         where = f" ({_by_node(nodes)})" if len(nodes) > 1 else ""
-        reasons.add(
-            [
-                f"placement {word!r} needs {_some(need, 'device')} ({by}), there {_are(have)} {have}{where}: lower the"
-                " counts or raise --devices"
-            ]
+        raise UsageError(
+            f"placement {word!r} needs {plural(need, 'device')} ({by}), there {_are(have)} {have}{where}: lower the"
+            " counts or raise --devices"
         )
-
-
-def _some(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _are(count: int) -> str:

@@ -7,7 +7,7 @@ the `config.json` of Qwen/Qwen2.5-0.5B, -1.5B and -7B and of meta-llama/Llama-3.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from placebench.errors import UsageError
 from placebench.spec.hub import hub_config
@@ -86,33 +86,18 @@ class ModelShape:
 
     def config(self) -> dict[str, Any]:
         """The keyword arguments of the transformers config with this shape."""
-        content = asdict(self)
-        content.pop("model_type")
-        if self.head_dim is None:
-            content.pop("head_dim")
+        content = {key: value for key, value in asdict(self).items() if key != "model_type" and value is not None}
         content["rope_parameters"] = {"rope_type": "default", "rope_theta": content.pop("rope_theta")}
         return content
 
 
-class JobShapes(NamedTuple):
+@dataclass(frozen=True)
+class JobShapes:
     """Shapes of a job's models; `reward` is None where the reward is a function."""
 
     actor: ModelShape
     critic: ModelShape
     reward: ModelShape | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """For `run.json`, so that a report needs neither folder nor hub."""
-        return {role: shape and asdict(shape) for role, shape in self._asdict().items()}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> "JobShapes":
-        """What `to_dict` gave.
-
-        Raises:
-            TypeError: it is something else.
-        """
-        return cls(**{role: shape and ModelShape(**shape) for role, shape in content.items()})
 
 
 PRESETS: Mapping[str, ModelShape] = {
@@ -151,8 +136,7 @@ def model_shape(model: str) -> ModelShape:
     """
     if model in PRESETS:
         return PRESETS[model]
-    path = _config_path(model)
-    return _read_shape(path, _read_config(path))
+    return _read_shape(_config_path(model))
 
 
 def score_count(model: str) -> int | None:
@@ -193,8 +177,10 @@ def _read_config(path: Path) -> dict[str, Any]:
     return content
 
 
-def _read_shape(path: Path, content: Mapping[str, Any]) -> ModelShape:
-    if experts := [f"{name} {count}" for name, count in content.items() if _counts_experts(name, count)]:
+def _read_shape(path: Path) -> ModelShape:
+    content = _read_config(path)
+    counts = {name: count for name, count in content.items() if "experts" in name and isinstance(count, int)}
+    if experts := [f"{name} {count}" for name, count in counts.items() if count > 1]:
         raise UsageError(
             f"{path}: a mixture of experts ({', '.join(experts)}), whose memory and work are not known; choose a dense"
             " model"
@@ -239,10 +225,6 @@ def other_blocks(layer_types: object) -> list[str]:
     """Kinds of blocks named in a config's `layer_types` that packed sequences cannot go through, each once."""
     names = dict.fromkeys(map(str, layer_types)) if isinstance(layer_types, list | tuple) else {}
     return [name for name in names if name not in _BLOCK_KINDS]
-
-
-def _counts_experts(name: str, count: object) -> bool:
-    return "experts" in name and isinstance(count, int) and count > 1
 
 
 def job_shapes(workload: Workload) -> JobShapes:

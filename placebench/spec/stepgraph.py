@@ -27,11 +27,11 @@ def step_graph(
         staleness: how many updates the weights that generate may lag behind those that the step begins with.
         has_engines: whether responses are generated in a pool apart from the actor's.
     """
-    graph = PHASES
+    left_out = set[str]()
     if not has_critic:
-        graph = _without(graph, {phase.name for phase in graph if phase.role is Role.CRITIC})
+        left_out |= {phase.name for phase in PHASES if phase.role is Role.CRITIC}
     if not hands_over or has_engines:
-        graph = _without(graph, HAND_OVER)
+        left_out |= {*HAND_OVER}
     across = {GEN: ((UPDATE_WEIGHTS, staleness + 1),)}
     outlasts = set[str]()
     if staleness and has_engines:
@@ -39,15 +39,15 @@ def step_graph(
         across[UPDATE_ACTOR] = ((UPDATE_WEIGHTS, 1),)
     elif staleness:
         across |= dict.fromkeys((SLEEP, UPDATE_ACTOR), ((GEN, -staleness),))
-    return tuple(replace(phase, across=across.get(phase.name, ()), outlasts=phase.name in outlasts) for phase in graph)
-
-
-def _without(graph: Iterable[Phase], names: Collection[str]) -> tuple[Phase, ...]:
-    """The other phases, which no longer wait for those left out."""
     return tuple(
-        replace(phase, after=tuple(name for name in phase.after if name not in names))
-        for phase in graph
-        if phase.name not in names
+        replace(
+            phase,
+            after=tuple(name for name in phase.after if name not in left_out),
+            across=across.get(phase.name, ()),
+            outlasts=phase.name in outlasts,
+        )
+        for phase in PHASES
+        if phase.name not in left_out
     )
 
 
@@ -63,18 +63,18 @@ def ready_phases(
         overlap: what may run side by side; phases of one pool queue up in their workers anyway.
     """
     phases = tuple(graph)
-    by_name = {phase.name: phase for phase in phases}
+    busy = [phase for phase in phases if phase.name in running]
     chosen: list[Phase] = []
     for phase in phases:
         if phase.name in done or phase.name in running or not done.issuperset(phase.after):
             continue
-        busy = [by_name[name] for name in running] + chosen
         if (
             overlap is Overlap.ALL
             or not busy
             or (overlap is Overlap.UPDATES and phase.trains and all(other.trains for other in busy))
         ):
             chosen.append(phase)
+            busy.append(phase)
     return tuple(chosen)
 
 

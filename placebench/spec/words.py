@@ -29,8 +29,6 @@ from placebench.spec.presets import PRESETS, SPLIT, SPLIT_NODES, Nodes, Preset, 
 _SEPARATOR = re.compile(r",(?!\s*[0-9]+\s*(?:[,+/]|$))")
 _FILE = re.compile(r"(?P<path>.*?\.ya?ml)(?P<settings>(?:/\w+=[^/]*)*)")
 
-_NO_SCALING = "placement {!r}: scaling is a setting of ddp:N; leave it out"
-
 
 def split_words(text: str) -> tuple[str, ...]:
     """The words of a comma-separated list, white space around them dropped; empty ones are kept."""
@@ -119,7 +117,7 @@ def read_placement(word: str, nodes: Nodes | None, reasons: Reasons, *, has_crit
     if placement is None:
         return None
     if placement.scaling is None and changes.pop("scaling", None):
-        reasons.add([_NO_SCALING.format(word)])
+        reasons.add([f"placement {word!r}: scaling is a setting of ddp:N; leave it out"])
     return replace(placement, name="/".join((placement.name, *settings)), **changes)
 
 
@@ -135,7 +133,13 @@ def _parts(word: str) -> tuple[str, list[str]]:
 def _without_settings(word: str, head: str, nodes: Nodes | None, has_critic: bool) -> Placement:
     if names_file(head):
         return load_placement(Path(head), nodes, has_critic=has_critic)
-    preset, match = _find_preset(word, head)
+    preset = _preset(word)
+    match = re.fullmatch(preset.pattern, head)
+    if match is None:
+        raise UsageError(
+            f"placement {word!r}: {head!r} is not of the form {preset.form}, {preset.example}; counts are whole numbers"
+            " above 0"
+        )
     placement = replace(preset.resolve(word, match, nodes), name=head)
     return placement if has_critic or preset not in (SPLIT, SPLIT_NODES) else without_critic(placement)
 
@@ -159,16 +163,6 @@ def _preset(word: str) -> Preset:
         return preset
     forms = ", ".join(one.form for one in PRESETS)
     raise UsageError(f"unknown placement {word!r}: use {forms}, or a file whose name ends in .yaml")
-
-
-def _find_preset(word: str, head: str) -> tuple[Preset, re.Match[str]]:
-    preset = _preset(word)
-    if match := re.fullmatch(preset.pattern, head):
-        return preset, match
-    raise UsageError(
-        f"placement {word!r}: {head!r} is not of the form {preset.form}, {preset.example}; counts are whole numbers"
-        " above 0"
-    )
 
 
 def _settings(word: str, settings: Sequence[str], reasons: Reasons) -> dict[str, Any]:

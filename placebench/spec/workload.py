@@ -10,7 +10,8 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
-from placebench.spec.placement import Role
+from placebench.spec.config import flatten
+from placebench.spec.placement import Placement, Role, Scaling
 
 # The preset that learns within a minute on two cores; the defaults below are for it.
 SMALL_MODEL = "tiny"
@@ -32,9 +33,9 @@ class Conflict(NamedTuple):
     """Values that do not go together."""
 
     keys: tuple[str, ...]
-    """Of these values, dotted."""
+    """Dotted keys of these values."""
     reason: str
-    """In words."""
+    """Why they do not go together."""
 
 
 class _Section(BaseModel):
@@ -233,12 +234,28 @@ SECTIONS = tuple(name for name, info in Workload.model_fields.items() if isinsta
 
 def workload_keys() -> tuple[str, ...]:
     """Every dotted key that `--set` and the YAML file know, in order."""
-    keys: list[str] = []
-    for name, info in Workload.model_fields.items():
-        keys += [f"{name}.{key}" for key in type(info.default).model_fields] if name in SECTIONS else [name]
-    return tuple(keys)
+    return tuple(flatten(Workload().model_dump()))
 
 
 def keys_below(key: str) -> set[str]:
     """A dotted key, or all of a section; none for what is neither."""
     return {known for known in workload_keys() if known == key or known.startswith(f"{key}.")}
+
+
+def placed_workload(workload: Workload, placement: Placement) -> Workload:
+    """The workload that a launch of the placement trains.
+
+    Devices that are replicas each hold whole models. Under weak scaling the workload's batch is what one device works
+    on, so that batch and mini-batch grow with the devices; otherwise the workload stays what it is.
+    """
+    changes: dict[str, object] = {}
+    if placement.tensor_parallel is not None:
+        shared = {"tensor_parallel_size": placement.tensor_parallel}
+        changes["rollout"] = workload.rollout.model_copy(update=shared)
+    if placement.scaling is not None:
+        changes["sharding"] = "replicate"
+    if placement.scaling is Scaling.WEAK:
+        batch, devices = workload.batch, placement.size
+        larger = {"size": batch.size * devices, "mini_batch_size": batch.mini_batch_size * devices}
+        changes["batch"] = batch.model_copy(update=larger)
+    return workload.model_copy(update=changes)

@@ -1,6 +1,6 @@
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ def test_shapes_are_those_that_the_run_recorded_or_of_a_preset(tmp_path: Path) -
     del manifest["models"]
     (path / "run.json").write_text(json.dumps(manifest))
     assert compare_run(path).first.value("mfu/ref") == recorded
-    shapes = JobShapes(PRESETS["tiny"], PRESETS["tiny"]).to_dict()
+    shapes = asdict(JobShapes(PRESETS["tiny"], PRESETS["tiny"]))
     (path / "run.json").write_text(json.dumps(manifest | {"models": shapes}))
     assert compare_run(path).first.value("mfu/ref") < recorded / 100
 

@@ -19,9 +19,8 @@ from placebench.ppo.generation import Generation
 from placebench.ppo.step_data import StepData, StepState
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
-from placebench.spec.placed import placed_workload
 from placebench.spec.stepgraph import step_graph
-from placebench.spec.workload import Workload
+from placebench.spec.workload import Workload, placed_workload
 from placebench.spec.workload_reading import build_workload
 from placebench.tasks.data import open_prompts
 from placebench.tasks.tokenizer import CharacterTokenizer

@@ -11,10 +11,10 @@ from placed import devices_of
 from synthetic_run import SyntheticRun, read_json
 
 from placebench.errors import UsageError
-from placebench.record.folder import RunFolder, Status, Trial
+from placebench.record.folder import RunFolder, Status
 from placebench.record.launch_file import LaunchFile
 from placebench.record.parts import PlacementRecord
-from placebench.record.run_file import RunFile, read_run_file, recorded_status, replace_status
+from placebench.record.run_file import RunFile, read_run_file, recorded_text, replace_status
 from placebench.spec.bound import bind
 from placebench.spec.words import parse_placement
 
@@ -68,11 +68,11 @@ def test_the_status_is_read_and_replaced_whatever_else_the_file_says(tmp_path: P
     path = tmp_path / "run.json"
     path.write_text('{"colour": "blue", "status": "running"}')
     replace_status(path, Status.DONE, Status.FAILED)
-    assert recorded_status(path) == "running"
+    assert recorded_text(path, "status") == "running"
     replace_status(path, Status.RUNNING, Status.INTERRUPTED)
     assert read_json(path) == {"colour": "blue", "status": "interrupted"}
     path.write_text("[]")
-    assert recorded_status(path) == recorded_status(tmp_path / "none.json") == ""
+    assert recorded_text(path, "status") == recorded_text(tmp_path / "none.json", "status") == ""
 
 
 def test_a_launch_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -86,14 +86,15 @@ def test_a_launch_is_read_as_it_was_written(tmp_path: Path) -> None:
         workload={"model": "tiny"},
         ray_temp_dir="/tmp/pb-1",
     )
-    launch.write(Trial(tmp_path))
-    found = LaunchFile.read(Trial(tmp_path))
+    path = tmp_path / "launch.json"
+    launch.write(path)
+    found = LaunchFile.read(path)
     assert found == launch
     assert found.run_placement == placement
-    content = read_json(tmp_path / "launch.json")
+    content = read_json(path)
     del content["launcher"], content["placement"]["staleness"]
-    (tmp_path / "launch.json").write_text(json.dumps(content))
-    assert LaunchFile.read(Trial(tmp_path)) == launch
+    path.write_text(json.dumps(content))
+    assert LaunchFile.read(path) == launch
 
 
 def test_records_are_read_without_torch_ray_and_pandas() -> None:

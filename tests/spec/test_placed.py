@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placebench.spec.placed import placed_workload
 from placebench.spec.words import parse_placement
+from placebench.spec.workload import placed_workload
 from placebench.spec.workload_reading import build_workload
 
 

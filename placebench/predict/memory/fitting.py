@@ -7,11 +7,10 @@ from placebench.predict.memory.engine import EngineMemory
 from placebench.predict.memory.estimate import MemoryEstimate, estimate_memory
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
-from placebench.spec.placed import placed_workload
 from placebench.spec.placement import Placement, Role
 from placebench.spec.shapes import JobShapes
 from placebench.spec.text import format_bytes
-from placebench.spec.workload import Workload, keys_below
+from placebench.spec.workload import Workload, keys_below, placed_workload
 
 MEMORY_KEYS = frozenset(
     (
