@@ -26,13 +26,14 @@ def build_report(run_dir: Path, min_effect: float | None = None) -> ReportPaths:
         UsageError: the folder is missing, is not a run, has a newer schema, or one of its files is damaged.
     """
     comparison = compare_run(run_dir, min_effect)
+    summary = summarize(comparison)
     try:
         if found := calibration_of(comparison):
             found.calibration.write(RunFolder(run_dir))
         trace = run_dir / TRACE
         trace.unlink(missing_ok=True)
         has_trace = write_trace(comparison, trace)
-        return _write(comparison, summarize(comparison), run_dir, trace if has_trace else None)
+        return _write(comparison, summary, run_dir, trace if has_trace else None)
     except OSError as error:
         raise UsageError(f"{error.filename or run_dir}: cannot write the report: {error.strerror}") from None
 

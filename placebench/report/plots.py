@@ -21,7 +21,7 @@ from placebench.report.figures import mean_per_phase, phases_over_steps
 from placebench.report.queue_plot import CAPTION as QUEUE_CAPTION
 from placebench.report.queue_plot import TITLE as QUEUE_TITLE
 from placebench.report.queue_plot import queue_over_steps
-from placebench.report.style import WIDTH, frame_panels, hatch, hatch_legend, phase_colors, svg_text
+from placebench.report.style import WIDTH, frame_panels, hatch, hatch_legend, phase_colors, svg_text, write_beside
 from placebench.report.timeline import timeline
 from placebench.report.waterfall import waterfall
 from placebench.spec.text import interval, ratio
@@ -216,8 +216,7 @@ def _draw_share(axes: Axes, side: RunSide, key: str, place: float, height: float
     launches = 100 * side.launch_values[key].dropna()
     if len(launches) > 1:
         axes.plot([launches.min(), launches.max()], [place, place], color="black", linewidth=1)
-    end = (max(share, launches.max()), place)
-    axes.annotate(f"{share:.1f}", end, (4, 0), textcoords="offset points", va="center", fontsize="x-small")
+    write_beside(axes, max(share, launches.max()), place, f"{share:.1f}", "x-small")
 
 
 def _ticks(low: float, high: float) -> list[float]:

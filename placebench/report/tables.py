@@ -60,7 +60,7 @@ def comparison_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[R
 
 def rows_of(first: Sequence[QuantitySummary], other: Sequence[QuantitySummary]) -> tuple[Row, ...]:
     """All of the same numbers of two placements beside each other."""
-    return tuple(map(_row, first, other))
+    return tuple(_row(*pair) for pair in zip(first, other, strict=True))
 
 
 def overview_grid(summary: Summary) -> Grid:
