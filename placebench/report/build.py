@@ -6,11 +6,11 @@ from placebench.compare.comparison import Comparison, compare_run
 from placebench.errors import UsageError
 from placebench.record.folder import RunFolder, write_atomically
 from placebench.report.calibration import calibration_of
-from placebench.report.pages import html, markdown
+from placebench.report.pages import Picture, html, markdown
 from placebench.report.paths import HTML, MARKDOWN, PLOTS, SUMMARY, TRACE, ReportPaths
 from placebench.report.plots import draw_plots
 from placebench.report.schema import Summary
-from placebench.report.style import save_figure
+from placebench.report.style import save_figure, svg_text
 from placebench.report.summary import summarize
 from placebench.report.trace import write_trace
 
@@ -61,15 +61,17 @@ def _write(comparison: Comparison, summary: Summary, folder: Path, trace: Path |
     plots.mkdir(exist_ok=True)
     for stale in (*plots.glob("*.svg"), *plots.glob("*.png")):
         stale.unlink(missing_ok=True)
-    drawn, files = list(draw_plots(comparison)), []
-    for plot in drawn:
+    pictures, files = [], []
+    for plot in draw_plots(comparison):
         svg, png = (plots / f"{plot.name}.{suffix}" for suffix in ("svg", "png"))
-        svg.write_text(plot.svg, encoding="utf-8")
+        picture = Picture(plot.title, plot.caption, f"{PLOTS}/{svg.name}", svg_text(plot.figure))
+        svg.write_text(picture.svg, encoding="utf-8")
         plot.figure.set_layout_engine(None)  # the layout that it has now serves the second file too
         save_figure(plot.figure, png)
+        pictures.append(picture)
         files += [svg, png]
     name = trace.name if trace else None
     write_atomically(folder / SUMMARY, summary.model_dump_json(indent=1) + "\n")
-    write_atomically(folder / MARKDOWN, markdown(summary, drawn, name))
-    write_atomically(folder / HTML, html(summary, drawn, name))
+    write_atomically(folder / MARKDOWN, markdown(summary, pictures, name))
+    write_atomically(folder / HTML, html(summary, pictures, name))
     return ReportPaths(folder / SUMMARY, folder / MARKDOWN, folder / HTML, trace, tuple(files))

@@ -1,25 +1,39 @@
 """The report as Markdown and as one self-contained HTML page."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import jinja2
 
 from placebench.report import tables, time_tables
 from placebench.report.notes import notes
-from placebench.report.plots import Plot
 from placebench.report.schema import Summary
 
 
-def markdown(summary: Summary, plots: Sequence[Plot], trace: str | None) -> str:
+@dataclass(frozen=True)
+class Picture:
+    """A figure as the pages need it."""
+
+    title: str
+    """Heading."""
+    caption: str
+    """What it shows."""
+    path: str
+    """File, relative to the run folder."""
+    svg: str
+    """The `<svg>` element."""
+
+
+def markdown(summary: Summary, pictures: Sequence[Picture], trace: str | None) -> str:
     """`report.md`: headline, tables and links to the figures; text is escaped."""
     environment = _environment(autoescape=False)
     environment.filters["plain"] = _markdown_text
-    return _render(environment, "report.md.j2", summary, plots, trace)
+    return _render(environment, "report.md.j2", summary, pictures, trace)
 
 
-def html(summary: Summary, plots: Sequence[Plot], trace: str | None) -> str:
+def html(summary: Summary, pictures: Sequence[Picture], trace: str | None) -> str:
     """`report.html`: one page with its figures inside that loads nothing."""
-    return _render(_environment(autoescape=True), "report.html.j2", summary, plots, trace)
+    return _render(_environment(autoescape=True), "report.html.j2", summary, pictures, trace)
 
 
 def _environment(*, autoescape: bool) -> jinja2.Environment:
@@ -34,7 +48,7 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
 
 
 def _render(
-    environment: jinja2.Environment, template: str, summary: Summary, plots: Sequence[Plot], trace: str | None
+    environment: jinja2.Environment, template: str, summary: Summary, pictures: Sequence[Picture], trace: str | None
 ) -> str:
     return environment.get_template(template).render(
         summary=summary,
@@ -42,7 +56,7 @@ def _render(
         tables=tables,
         times=time_tables,
         notes=notes,
-        plots=plots,
+        pictures=pictures,
         trace=trace,
     )
 

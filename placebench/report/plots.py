@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -21,7 +20,7 @@ from placebench.report.figures import mean_per_phase, phases_over_steps
 from placebench.report.queue_plot import CAPTION as QUEUE_CAPTION
 from placebench.report.queue_plot import TITLE as QUEUE_TITLE
 from placebench.report.queue_plot import queue_over_steps
-from placebench.report.style import WIDTH, frame_panels, hatch, hatch_legend, phase_colors, svg_text, write_beside
+from placebench.report.style import WIDTH, frame_panels, hatch, hatch_legend, phase_colors, write_beside
 from placebench.report.timeline import timeline
 from placebench.report.waterfall import waterfall
 from placebench.spec.text import interval, ratio
@@ -51,11 +50,6 @@ class Plot:
     """What it shows, for those who see it and those who do not."""
     figure: Figure
     """The figure."""
-
-    @cached_property
-    def svg(self) -> str:
-        """The figure as an `<svg>` element, with the layout that it had when first asked."""
-        return svg_text(self.figure)
 
 
 def draw_plots(comparison: Comparison) -> Iterator[Plot]:
