@@ -49,7 +49,7 @@ def typical_step(side: RunSide) -> TypicalStep | None:
     distance = (side.steps["step_time"] - side.value(STEP_TIME.key)).abs()
     row = side.steps.iloc[int(distance.argmin())]
     launch = next(launch for launch in side.launches if launch.round == int(row["round"]))
-    steps = split_steps(launch)
+    steps = split_steps(launch.spans, launch.last_warmup_step)
     step = next(step for step in steps if step.number == int(row["step"]))
     return TypicalStep(launch.round, step, SpanGraph(launch.spans, side.placement).critical_path(step.number))
 

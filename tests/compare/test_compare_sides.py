@@ -99,9 +99,10 @@ def test_the_order_of_a_runs_placements_mirrors_the_verdict(tmp_path: Path) -> N
         step_pace=common_work,
     ).write(tmp_path / "run")
 
+    sides = {name: read_sides([Source(None, run, name)], ReadingOptions())[0] for name in names}
+
     def verdict(first: str, other: str) -> Ratio:
-        sources = [Source(None, run, name) for name in (first, other)]
-        found = compare_sides(read_sides(sources, ReadingOptions())).sides[1].ratios["step_time"]
+        found = compare_sides([sides[first], sides[other]]).sides[1].ratios["step_time"]
         assert found is not None
         return found
 

@@ -10,7 +10,7 @@ from placed import run_placement
 from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans, step_spans
 
 from placebench.compare.comparison import compare_run
-from placebench.compare.measure.steps import cut_step, measure_step
+from placebench.compare.measure.steps import measure_step, split_steps
 from placebench.compare.read.launches import launch_times
 from placebench.compare.read.run import KERNEL_TIMES
 from placebench.compare.read.run_reading import load_run
@@ -27,8 +27,7 @@ def as_placement(layout: Layout) -> RunPlacement:
 
 
 def measure(layout: Layout, extra: list[dict[str, Any]] | None = None) -> dict[str, float]:
-    step = cut_step(1, as_frame([*step_spans(layout, 1, 100.0), *(extra or [])]))
-    assert step is not None
+    (step,) = split_steps(as_frame([*step_spans(layout, 1, 100.0), *(extra or [])]))
     return measure_step(step, as_placement(layout))
 
 

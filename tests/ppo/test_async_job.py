@@ -130,6 +130,7 @@ def processes_left(job_folder: Path) -> list[psutil.Process]:
     return [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_while_it_is_sent_weights_ends_the_launch(tmp_path: Path) -> None:
     started, dying = time.monotonic(), engine_program(tmp_path, "DyingEngine")
     job = run_job(tmp_path / "job", "learners:1+engines:2/staleness=1", 3, *SIZES, "steps=50", program=dying)

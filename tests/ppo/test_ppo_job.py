@@ -159,7 +159,8 @@ threading.Thread(target=tell, daemon=True).start()
 """
 
 
-@pytest.mark.parametrize("placement", [pytest.param("split", marks=pytest.mark.slow), "learners:1+engines:1"])
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["split", "learners:1+engines:1"])
 def test_passes_of_the_garbage_collector_are_short_in_measured_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str
 ) -> None:

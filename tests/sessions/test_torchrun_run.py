@@ -93,6 +93,7 @@ def test_memory_that_runs_out_in_a_rank_is_told_with_its_figures(tmp_path: Path,
     assert [line for line in lines if re.match("held by cpu:[01] in reward: actor: weights [1-9]", line)]
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_and_a_runner_that_is_killed(tmp_path: Path, env: dict[str, str], temp: Path) -> None:
     out = tmp_path / "runs"
     words = [*RUN, *SMALL, "--steps", "5000", "--placements", "ddp:2,ddp:1", "--out", str(out)]

@@ -109,6 +109,7 @@ def test_the_traced_step_comes_after_those_that_count(
     assert {(row["phase"], row["device"]) for row in rows} == on_devices
 
 
+@pytest.mark.slow
 def test_a_trace_that_fails_leaves_the_stage_by_which_the_launch_is_kept(tmp_path: Path) -> None:
     failing = TRACED.replace("        yield\n", "        raise RuntimeError('no trace')\n        yield\n")
     program = patched_program(tmp_path, failing, PATCH)

@@ -106,12 +106,13 @@ class RunSide(Side):
         return _pooled(devices, keys).assign(devices=energy.size(), energy_j=whole).reset_index()
 
 
-def measure_run(run: Run) -> tuple[RunSide, ...]:
-    """Every placement of a run, in its order; without launches where none has finished."""
+def measure_run(run: Run, chosen: str | None = None) -> tuple[RunSide, ...]:
+    """Every placement of a run, in its order, or the chosen one; without launches where none has finished."""
     calibration = find_calibration(run)
     done = [launch for placement in run.placements for launch in run.done(placement.name)]
     load_signal = GPM_LOAD if any(_has(launch, GPM_LOAD) for launch in done) else PLAIN_LOAD
-    return tuple(_measure(run, placement, load_signal, calibration) for placement in run.placements)
+    placements = (placement for placement in run.placements if chosen in (None, placement.name))
+    return tuple(_measure(run, placement, load_signal, calibration) for placement in placements)
 
 
 def _has(launch: Launch, signal: str) -> bool:

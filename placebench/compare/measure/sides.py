@@ -55,12 +55,12 @@ def run_sides(path: Path, placement: str | None = None) -> tuple[RunSide, ...]:
     Raises:
         UsageError: the folder is not a run's, it has no such placement, or no launch is done.
     """
-    sides = measure_run(load_run(path))
-    names = [side.name for side in sides]
+    run = load_run(path)
+    names = [known.name for known in run.placements]
     if placement is not None and placement not in names:
         raise UsageError(f"{path} has no placement {placement!r}: it has {', '.join(names)}")
-    chosen = [side for side in sides if placement in (None, side.name)]
-    for side in chosen:
+    sides = measure_run(run, placement)
+    for side in sides:
         if not side.launches:
             raise UsageError(f"{path}: {side.name} has no finished launch: there is nothing to compare")
-    return tuple(map(with_background, chosen))
+    return tuple(map(with_background, sides))

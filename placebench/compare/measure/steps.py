@@ -18,7 +18,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from placebench.compare.read.run import APART, Launch, is_whole_step
-from placebench.logs.timing import STEP
 from placebench.spec.bound import RunPlacement
 from placebench.spec.placement import Role
 from placebench.telemetry.spans import CONTROLLER
@@ -77,52 +76,40 @@ class Step:
         return float(self.seconds[segments].sum())
 
 
-def cut_step(number: int, spans: pd.DataFrame) -> Step | None:
-    """Cut one step's spans (columns as in `Launch.spans`) into segments; None without a span of the whole step."""
-    phase = spans["phase"].to_numpy(dtype=object)
-    device = spans["device"].to_numpy(dtype=object)
-    times = spans[["start", "end"]].to_numpy(dtype=np.float64)
-    whole = phase == STEP
-    if not whole.any():
-        return None
-    start, end = times[whole][0]
-    starts, ends = np.clip(times[~whole], start, end).T
-    edges = np.unique(np.concatenate([[start, end], starts, ends]))
-    active = (starts[:, None] <= edges[:-1]) & (edges[1:] <= ends[:, None])
-    phase, device, seconds = phase[~whole], device[~whole], np.diff(edges)
-    is_apart = np.isin(phase, APART)
-    left_out = active[is_apart].any(axis=0)
-    kept = ~is_apart
-    return Step(
-        number,
-        float(start),
-        float(end),
-        phase[kept],
-        device[kept],
-        spans["step"].to_numpy()[~whole][kept] > number,
-        ends[kept],
-        np.where(left_out, 0.0, seconds),
-        float(seconds[left_out].sum()),
-        active[kept],
-    )
-
-
-def split_steps(launch: Launch) -> Iterator[Step]:
-    """The measured steps of a launch in order: those after its warm-up.
+def split_steps(spans: pd.DataFrame, last_warmup_step: int = 0) -> Iterator[Step]:
+    """The measured steps of a launch in order, cut into segments.
 
     A step has the work that is done in its time, which with stale weights may be for steps before or after it.
+
+    Args:
+        spans: of the launch, columns as in `Launch.spans`.
+        last_warmup_step: number of the last step that is not measured.
     """
-    spans = launch.spans
-    starts, ends = spans["start"].to_numpy(), spans["end"].to_numpy()
     is_whole = is_whole_step(spans).to_numpy()
-    numbers = spans["step"].to_numpy()
-    measured = np.flatnonzero(is_whole & (numbers > launch.last_warmup_step))
-    for whole in measured[np.argsort(numbers[measured], kind="stable")]:
-        chosen = (starts < ends[whole]) & (ends > starts[whole]) & ~is_whole
-        chosen[whole] = True
-        step = cut_step(int(numbers[whole]), spans[chosen])
-        if step is not None:
-            yield step
+    whole = spans[is_whole & (spans["step"] > last_warmup_step)].sort_values("step", kind="stable")
+    work = spans[~is_whole]
+    phases, devices = (work[name].to_numpy(dtype=object) for name in ("phase", "device"))
+    steps, is_apart = work["step"].to_numpy(), np.isin(phases, APART)
+    times = work[["start", "end"]].to_numpy(dtype=np.float64)
+    for number, start, end in zip(whole["step"].tolist(), whole["start"].tolist(), whole["end"].tolist(), strict=True):
+        inside = (times[:, 0] < end) & (times[:, 1] > start)
+        starts, ends = np.clip(times[inside], start, end).T
+        edges = np.unique(np.concatenate([[start, end], starts, ends]))
+        active = (starts[:, None] <= edges[:-1]) & (edges[1:] <= ends[:, None])
+        seconds, kept = np.diff(edges), ~is_apart[inside]
+        left_out = active[~kept].any(axis=0)
+        yield Step(
+            number,
+            start,
+            end,
+            phases[inside][kept],
+            devices[inside][kept],
+            steps[inside][kept] > number,
+            ends[kept],
+            np.where(left_out, 0.0, seconds),
+            float(seconds[left_out].sum()),
+            active[kept],
+        )
 
 
 def measure_step(step: Step, placement: RunPlacement) -> dict[str, float]:
@@ -172,7 +159,7 @@ def measure_steps(launch: Launch, placement: RunPlacement) -> pd.DataFrame:
     `tokens_per_s_per_device`, which divide by the wall time of the step and by all devices allocated.
     Phases that did not overlap and waits that did not come are 0; any other number that is missing is NaN.
     """
-    rows = {step.number: measure_step(step, placement) for step in split_steps(launch)}
+    rows = {step.number: measure_step(step, placement) for step in split_steps(launch.spans, launch.last_warmup_step)}
     frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("step")
     if frame.empty:
         return frame
