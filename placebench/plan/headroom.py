@@ -121,9 +121,10 @@ def relief(case: MemoryCase) -> tuple[str, ...]:
 
 def _halved_cache(case: MemoryCase) -> list[Settings]:
     """The share of the memory that leaves about half the keys and values, where they are in what needs most."""
-    if case.engine is None or "kv cache" not in case.fullest.parts:
+    engine = case.engine
+    if engine is None or "kv cache" not in case.fullest.parts:
         return []
-    half = case.engine.hundredths(case.engine.with_half_the_cache)
+    half = engine.hundredths(engine.whole - engine.cache // 2)
     return [shares.settings(half) for shares in lower_shares(case) if half in shares.sizes]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from placebench.predict.memory.engine import EngineMemory
-from placebench.predict.memory.estimate import MemoryEstimate, estimate_memory
+from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.placement import Placement, Role
@@ -57,7 +57,7 @@ def pool_estimates(workload: Workload, shapes: JobShapes, bound: RunPlacement) -
     """Estimated memory of each device by pool."""
     workload = placed_workload(workload, bound.placement)
     return {
-        pool: estimate_memory(
+        pool: MemoryEstimate(
             workload,
             shapes.actor,
             shapes.critic,
@@ -65,7 +65,7 @@ def pool_estimates(workload: Workload, shapes: JobShapes, bound: RunPlacement) -
             len(devices),
             devices[0].kind,
             shapes.reward,
-            least_bytes(devices),
+            min(device.memory_bytes for device in devices),
         )
         for pool, devices in bound.members.items()
     }
@@ -86,12 +86,8 @@ def engine_memory(
         return None
     ranks = placement.pool_of(Role.ROLLOUT).size
     placed = placed_workload(workload, placement)
-    return EngineMemory(placed, shapes.actor, ranks, devices[0].kind, least_bytes(devices))
-
-
-def least_bytes(devices: Sequence[Device]) -> int:
-    """Memory of the smallest device."""
-    return min(device.memory_bytes for device in devices)
+    least_bytes = min(device.memory_bytes for device in devices)
+    return EngineMemory(placed, shapes.actor, ranks, devices[0].kind, least_bytes)
 
 
 def shortfalls(
