@@ -68,16 +68,12 @@ def read_catalogue(request: RunRequest, words: Sequence[str]) -> Catalogue:
         reasons.add(no_words.lines)
         reasons.raise_any()
     devices, workload = facts["devices"], facts["workload"]
-    entries = look_up(words or usual_words(facts["nodes"]), devices, workload)
+    entries = tuple(look_up(word, devices, workload) for word in words or usual_words(facts["nodes"]))
     return Catalogue(devices, workload, entries, not words, no_words)
 
 
-def look_up(words: Sequence[str], devices: Sequence[Device], workload: Workload) -> tuple[Entry, ...]:
-    """Every word, checked by itself as a plan would check it."""
-    return tuple(_entry(word, devices, workload) for word in words)
-
-
-def _entry(word: str, devices: Sequence[Device], workload: Workload) -> Entry:
+def look_up(word: str, devices: Sequence[Device], workload: Workload) -> Entry:
+    """A word, checked by itself as a plan would check it."""
     bound, layout = lay_out(word, devices, workload)
     reasons = Reasons()
     reasons.add(layout)

@@ -1,5 +1,6 @@
 """Plan and catalogue for people: what would run where and how long it takes; which placements there are."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from textwrap import indent
@@ -34,7 +35,7 @@ def show_plan(plan: Plan, console: Console) -> None:
         for pool, devices in bound.members.items():
             roles = ", ".join(_working_roles(bound.placement, pool, plan.workload))
             line("", f"{pool}: {roles} on {', '.join(device.id for device in devices)}")
-            line("", f"  memory a device: {_describe_memory(plan, bound, pool)}")
+            line("", f"  memory a device: about {describe_memory(plan.memory[bound.name, pool])} at most")
     for note in plan.notes:
         line("note", note)
     line("workload", "")
@@ -101,16 +102,11 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _describe_devices(devices: Sequence[Device]) -> str:
     """Devices that are alike together, with their number, memory and node."""
-    kinds = dict.fromkeys((device.kind, device.name, device.memory_bytes, device.node) for device in devices)
-    counts = [sum((d.kind, d.name, d.memory_bytes, d.node) == kind for d in devices) for kind in kinds]
+    kinds = Counter((device.kind, device.name, device.memory_bytes, device.node) for device in devices)
     return "; ".join(
         f"{count} × {name if name.lower() == kind else f'{kind} {name}'}, {format_bytes(memory)} each, on {node}"
-        for count, (kind, name, memory, node) in zip(counts, kinds, strict=True)
+        for (kind, name, memory, node), count in kinds.items()
     )
-
-
-def _describe_memory(plan: Plan, bound: RunPlacement, pool: str) -> str:
-    return f"about {describe_memory(plan.memory[bound.name, pool])} at most"
 
 
 def show_catalogue(catalogue: Catalogue, console: Console) -> None:
