@@ -12,8 +12,8 @@ from placebench.predict.possible import lay_out
 from placebench.spec.bound import RunPlacement
 from placebench.spec.check import collect
 from placebench.spec.devices import Device
-from placebench.spec.presets import PRESETS, Nodes, Preset
-from placebench.spec.words import preset_of, read_placement, split_words
+from placebench.spec.presets import PRESETS, Nodes
+from placebench.spec.words import read_placement, split_words
 from placebench.spec.workload import Workload
 from placebench.spec.workload_reading import asks_for_critic
 
@@ -24,8 +24,6 @@ class Entry:
 
     word: str
     """As the user would write it."""
-    preset: Preset | None
-    """What it is a form of; None for a YAML file, and for what is no word at all."""
     bound: RunPlacement | None
     """The placement with its devices; None where there are too few or the word is wrong."""
     reasons: tuple[str, ...]
@@ -79,7 +77,7 @@ def look_up(word: str, devices: Sequence[Device], workload: Workload) -> Entry:
     reasons.add(layout)
     if bound:
         reasons.attempt(lambda: reasons.add(too_large(workload, [bound], devices)))
-    return Entry(word, preset_of(word), bound, reasons.lines)
+    return Entry(word, bound, reasons.lines)
 
 
 def usual_words(nodes: Nodes) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from placebench.host.devices import sharing_note
 from placebench.plan import checks
-from placebench.plan.devices import CLUSTER_OPTIONS, DEVICES, DEVICES_HERE, are_described
+from placebench.plan.devices import DEVICES, are_described, cluster_options, devices_elsewhere
 from placebench.plan.headroom import relief, tight, too_large
 from placebench.plan.memory_settings import MemoryCase
 from placebench.plan.request import OPTIONS, PLACEMENTS, ROUNDS, START, WORKLOAD, RunRequest, request_facts
@@ -215,8 +215,8 @@ _CHECKS = (
     *WORKLOAD_CHECKS,
     *WORKLOAD_CHECKS_HERE,
     DEVICES,
-    CLUSTER_OPTIONS,
-    DEVICES_HERE,
+    Check(cluster_options),
+    Check(devices_elsewhere),
     PLACEMENTS,
     Check(unusable_launcher),
     START,

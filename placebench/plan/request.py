@@ -127,9 +127,7 @@ def _origin(key: str, flags: Mapping[str, str], config: Path | None) -> str:
     given = [flag for name, flag in flags.items() if name == key or name.startswith(f"{key}.") or key == "workload"]
     if given:
         return ", ".join(dict.fromkeys(given))
-    if config is None:
-        return "workload"
-    return _place(config, key)
+    return _place(config, key) if config else "workload"
 
 
 def _place(config: Path, key: str) -> str:

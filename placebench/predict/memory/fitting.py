@@ -74,14 +74,7 @@ def pool_estimates(workload: Workload, shapes: JobShapes, bound: RunPlacement) -
 def engine_memory(
     workload: Workload, shapes: JobShapes, placement: Placement, devices: Sequence[Device]
 ) -> EngineMemory | None:
-    """What an engine of a placement takes of each of its devices; None where torch generates.
-
-    Args:
-        workload: the job.
-        shapes: of its models.
-        placement: where the rollout lives.
-        devices: those that may be the engine's.
-    """
+    """What an engine of a placement takes of each of the devices that may be its own; None where torch generates."""
     if workload.rollout.backend == "torch":
         return None
     ranks = placement.pool_of(Role.ROLLOUT).size
@@ -95,12 +88,7 @@ def shortfalls(
 ) -> Iterator[Shortfall]:
     """Where a placement needs more than a share of the memory: of a GPU its own, of CPU devices their node's.
 
-    Args:
-        workload: the job.
-        shapes: of its models.
-        bound: the placement on its devices.
-        devices: all devices of the run, which share a node's memory.
-        share: of the memory that may be needed.
+    A node's memory is that of all `devices` of the run on it.
     """
     estimates = pool_estimates(workload, shapes, bound)
     for pool, estimate in estimates.items():
