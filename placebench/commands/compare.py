@@ -64,6 +64,7 @@ def compare(
     options = ReadingOptions(log_format, counts, ranks, warmup)
     words = [parse_source(named_latest(text)) for text in sources]
     if not any(word.launches for word in words):
+        # Runs say themselves how they are read.
         of_logs = {"--format": log_format, "--devices": devices, "--learner-ranks": learner_ranks}
         for option, value in {**of_logs, "--warmup-steps": warmup_steps}.items():
             if value is not None:

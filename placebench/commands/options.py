@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -74,10 +74,12 @@ def read_hz(_: click.Context, param: click.Parameter, hz: float | None) -> float
     raise UsageError(f"{param.opts[0]} {hz:g}: neither 0, for no samples, nor from {_LEAST_HZ:g} to {MAX_HZ:g}")
 
 
-def read_rounds(_: click.Context, param: click.Parameter, text: str | None) -> int | str | None:
+def read_rounds(_: click.Context, param: click.Parameter, text: str | None) -> int | Literal["auto"] | None:
     """An option that is a number of rounds or `auto`, for `callback`."""
-    if text is None or text == "auto":
-        return text
+    if text is None:
+        return None
+    if text == "auto":
+        return "auto"
     if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= MOST_ROUNDS:
         raise UsageError(f"{param.opts[0]} {text!r}: neither a number from 1 to {MOST_ROUNDS} nor auto")
     return int(text)

@@ -163,10 +163,9 @@ def make_plan(request: RunRequest) -> Plan:
     facts = request_facts(request)
     if are_described(request):
         facts.unknown.add("host")
-    words: str = facts["words"]
     name = request.name
     if name is None or any(checks.wrong_name(name)):
-        name = default_name(words)
+        name = default_name(facts["words"])
     started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     folder = RunFolder((request.out or Path("runs")) / f"{started}-{name}")
     facts.add(folder=folder.path)

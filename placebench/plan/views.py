@@ -83,7 +83,7 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
     )
     yield "steps", f"{plan.workload.steps} a launch, the first {plan.workload.warmup_steps} left out of the numbers"
     for number, names in enumerate(plan.order, start=1):
-        yield f"round {number}", ", ".join(name + " (done)" * ((number, name) in plan.done) for name in names)
+        yield f"round {number}", ", ".join(f"{name} (done)" if (number, name) in plan.done else name for name in names)
     if plan.auto:
         limit = "" if plan.auto.max_time_s is None else f" and {format_seconds(plan.auto.max_time_s)}"
         yield (
@@ -127,13 +127,12 @@ def _by_preset(entries: Sequence[Entry]) -> Iterator[tuple[str, str, list[Entry]
     for preset in PRESETS:
         if members := [entry for entry in entries if preset_of(entry.word) is preset]:
             yield preset.form, preset.reading, members
+    no_form = [entry for entry in entries if preset_of(entry.word) is None]
     for is_file, form, reading in (
         (True, "FILE.yaml", "any pools, given by node, and the pool of each role"),
         (False, "unknown", "no placement"),
     ):
-        if others := [
-            entry for entry in entries if preset_of(entry.word) is None and names_file(entry.word) is is_file
-        ]:
+        if others := [entry for entry in no_form if names_file(entry.word) is is_file]:
             yield form, reading, others
 
 

@@ -101,7 +101,7 @@ class ModelMemory:
         yield {"copies": copies, "activations": tokens * self._working_bytes()}
 
     def _micro_batches(self, at_once: int) -> tuple[int, int, int]:
-        """Of so many sequences dealt to the ranks, one's micro-batches, tokens of the largest, and of its responses."""
+        """A rank's micro-batches of `at_once` sequences in all: number, tokens of the largest, of these responses."""
         batch, rollout = self.workload.batch, self.workload.rollout
         length = batch.max_prompt_length + batch.max_response_length
         sequences = ceil(at_once / self.ranks)
