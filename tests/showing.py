@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from placebench.report.build import show
 from placebench.report.schema import Summary
+from placebench.report.terminal import show
 
 
 def printed(path: Path, width: int = 80) -> str:

@@ -54,7 +54,6 @@ def compare(
     from placebench.compare.measure.sides import read_sides
     from placebench.compare.read.sources import ReadingOptions, is_run, parse_source
     from placebench.compare.statistics.estimates import MIN_EFFECT
-    from placebench.report.build import write_comparison
     from placebench.report.summary import summarize
     from placebench.report.terminal import print_summary
 
@@ -82,7 +81,12 @@ def compare(
         return
     comparison = compare_sides(sides, effect, force=force)
     summary = summarize(comparison, warmup, ("placebench", *sys.argv[1:]))
-    paths = write_comparison(comparison, summary, out) if out else None
+    paths = None
+    if out:
+        # Loaded only here: most comparisons draw nothing.
+        from placebench.report.build import write_comparison
+
+        paths = write_comparison(comparison, summary, out)
     print_summary(summary, console)
     if paths:
         for path in (paths.html, paths.markdown):

@@ -19,7 +19,7 @@ def show(run: str, min_effect: float | None) -> None:
 
     RUN is the run's folder, or `latest` for the newest one under runs/.
     """
-    from placebench.report.build import show as show_run
+    from placebench.report.terminal import show as show_run
 
     show_run(find_run(run), open_console(), min_effect)
 

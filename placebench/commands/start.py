@@ -49,7 +49,7 @@ def _headline_width(folder: Path, rounds: int) -> float:
 def _report(folder: Path) -> None:
     """Build and print the report of a run; a reader of it that goes away does not change the run's exit code."""
     from placebench.report.build import build_report
-    from placebench.report.build import show as show_run
+    from placebench.report.terminal import show as show_run
 
     build_report(folder)
     try:

@@ -1,20 +1,18 @@
-"""Building a report from a run folder or of a comparison, and printing it."""
-
-from __future__ import annotations
+"""Building the report of a run folder or of a comparison: figures, trace, `summary.json`, Markdown and the page."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.errors import UsageError
-from placebench.record.folder import RunFolder
+from placebench.record.folder import RunFolder, write_atomically
 from placebench.report.calibration import calibration_of
-from placebench.report.paths import HTML, MARKDOWN, TRACE, ReportPaths
+from placebench.report.pages import Picture, html, markdown
+from placebench.report.paths import HTML, MARKDOWN, PLOTS, SUMMARY, TRACE, ReportPaths
+from placebench.report.plots import draw_plots
 from placebench.report.schema import Summary
+from placebench.report.style import save_figure, svg_text
 from placebench.report.summary import summarize
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from placebench.report.trace import write_trace
 
 
 def build_report(run_dir: Path, min_effect: float | None = None) -> ReportPaths:
@@ -30,29 +28,14 @@ def build_report(run_dir: Path, min_effect: float | None = None) -> ReportPaths:
     comparison = compare_run(run_dir, min_effect)
     summary = summarize(comparison)
     try:
-        return _write(comparison, summary, RunFolder(run_dir))
+        if found := calibration_of(comparison):
+            found.calibration.write(RunFolder(run_dir))
+        trace = run_dir / TRACE
+        trace.unlink(missing_ok=True)
+        has_trace = write_trace(comparison, trace)
+        return _write(comparison, summary, run_dir, trace if has_trace else None)
     except OSError as error:
         raise UsageError(f"{error.filename or run_dir}: cannot write the report: {error.strerror}") from None
-
-
-def show(run_dir: Path, console: Console, min_effect: float | None = None) -> None:
-    """Print a run's tables, the reason and the paths of the report's files that are there.
-
-    Args:
-        run_dir: the run's folder.
-        console: where to.
-        min_effect: as in `build_report`.
-
-    Raises:
-        UsageError: the folder is missing, is not a run, has a newer schema, or one of its files is damaged.
-    """
-    from placebench.report.terminal import print_summary
-
-    summary = summarize(compare_run(run_dir, min_effect))
-    print_summary(summary, console)
-    paths = [run_dir / name for name in (HTML, MARKDOWN, TRACE) if (run_dir / name).is_file()]
-    for path in paths:
-        console.print(f"{path}", style="cyan", highlight=False, soft_wrap=True)
 
 
 def write_comparison(comparison: Comparison, summary: Summary, folder: Path) -> ReportPaths:
@@ -61,25 +44,34 @@ def write_comparison(comparison: Comparison, summary: Summary, folder: Path) -> 
     Raises:
         UsageError: the folder cannot be written to.
     """
-    from placebench.report.files import write_pages
-    from placebench.report.plots import draw_plots
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return write_pages(summary, draw_plots(comparison), folder, trace=None)
+        return _write(comparison, summary, folder, None)
     except OSError as error:
         raise UsageError(f"--out {folder}: cannot write the report: {error.strerror}") from None
 
 
-def _write(comparison: Comparison, summary: Summary, folder: RunFolder) -> ReportPaths:
-    """Draw and write; the page comes last, when all that it names is there."""
-    from placebench.report.files import write_pages
-    from placebench.report.plots import draw_plots
-    from placebench.report.trace import write_trace
+def _write(comparison: Comparison, summary: Summary, folder: Path, trace: Path | None) -> ReportPaths:
+    """Draw and write into a folder that is there; the page comes last, when all that it names is there.
 
-    if found := calibration_of(comparison):
-        found.calibration.write(folder)
-    trace = folder.path / TRACE
-    trace.unlink(missing_ok=True)
-    has_trace = write_trace(comparison, trace)
-    return write_pages(summary, draw_plots(comparison), folder.path, trace=trace if has_trace else None)
+    Raises:
+        OSError: something cannot be written.
+    """
+    plots = folder / PLOTS
+    plots.mkdir(exist_ok=True)
+    for stale in (*plots.glob("*.svg"), *plots.glob("*.png")):
+        stale.unlink(missing_ok=True)
+    pictures, files = [], []
+    for plot in draw_plots(comparison):
+        svg, png = (plots / f"{plot.name}.{suffix}" for suffix in ("svg", "png"))
+        picture = Picture(plot.title, plot.caption, f"{PLOTS}/{svg.name}", svg_text(plot.figure))
+        svg.write_text(picture.svg, encoding="utf-8")
+        plot.figure.set_layout_engine(None)  # the layout that it has now serves the second file too
+        save_figure(plot.figure, png)
+        pictures.append(picture)
+        files += [svg, png]
+    name = trace.name if trace else None
+    write_atomically(folder / SUMMARY, summary.model_dump_json(indent=1) + "\n")
+    write_atomically(folder / MARKDOWN, markdown(summary, pictures, name))
+    write_atomically(folder / HTML, html(summary, pictures, name))
+    return ReportPaths(folder / SUMMARY, folder / MARKDOWN, folder / HTML, trace, tuple(files))

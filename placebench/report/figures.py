@@ -28,6 +28,7 @@ from placebench.report.style import (
     phase_colors,
     set_title,
     wrap,
+    write_beside,
 )
 from placebench.spec.text import quantity
 
@@ -176,14 +177,7 @@ def mean_per_phase(
             ends = ends.combine(rows["high"].fillna(0), max)
         for place, mean, end in zip(positions, rows["mean"], ends, strict=True):
             if not math.isnan(mean):
-                axes.annotate(
-                    quantity(mean, "s"),
-                    (end, place),
-                    (4, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize="x-small",
-                )
+                write_beside(axes, end, place, quantity(mean, "s"), "x-small")
     axes.set_yticks(range(len(phases)), [wrap(phase) for phase in phases], parse_math=False)
     axes.set_ylim(len(phases) - 0.45, -0.55)
     axes.margins(x=0.1)

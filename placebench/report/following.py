@@ -3,13 +3,14 @@
 import io
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from placebench.compare.comparison import Comparison, compare_sides
-from placebench.compare.measure.following import FollowedSides, follow_sides
+from placebench.compare.measure.following import follow_sides
 from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
 from placebench.compare.read.sources import ReadingOptions, Source
 from placebench.compare.side import Side
@@ -46,76 +47,45 @@ def follow_until_stopped(
     Raises:
         UsageError: a log cannot be read on, or the comparison cannot mean anything.
     """
-    with StopSignals() as signals, follow_sides(sources, options) as followed:
-        view = _LiveView(console, options) if console.is_terminal else _PlainView(console)
-        with view:
-            seen = -1
-            while signals.received is None:
-                time.sleep(LOOK_S)
-                if followed.steps == seen:
-                    continue
-                begun = time.monotonic()
-                seen = followed.steps
-                _show(view, followed, min_effect, force=force)
-                time.sleep((time.monotonic() - begun) * (1 / DRAWING_SHARE - 1))
+    live: AbstractContextManager[Live | None] = nullcontext()
+    if console.is_terminal:
+        live = Live(console=console, auto_refresh=False, transient=True)
+    with StopSignals() as signals, follow_sides(sources, options) as followed, live as view:
+        seen, last = -1, ""
+        while signals.received is None:
+            time.sleep(LOOK_S)
+            if followed.steps == seen:
+                continue
+            begun = time.monotonic()
+            seen = followed.steps
+            sides, waiting = followed.read()
+            comparison = compare_sides(sides, min_effect, force=force) if sides else None
+            if view is not None:
+                page = _page(comparison, waiting, options.warmup_steps, console.width)
+                view.update(Text.from_ansi(page), refresh=True)
+            elif (line := _line(comparison, waiting)) != last:
+                console.print(Text(line), soft_wrap=True)
+                last = line
+            time.sleep((time.monotonic() - begun) * (1 / DRAWING_SHARE - 1))
         return followed.read()[0]
 
 
-def _show(view: "_View", followed: FollowedSides, min_effect: float, *, force: bool) -> None:
-    sides, waiting = followed.read()
-    comparison = compare_sides(sides, min_effect, force=force) if sides else None
-    view.show(comparison, waiting)
+def _page(comparison: Comparison | None, waiting: Sequence[str], warmup_steps: int, width: int) -> str:
+    """The tables, to be redrawn in place on a terminal."""
+    page = Console(file=io.StringIO(), width=width, force_terminal=True, highlight=False)
+    with page.capture() as captured:
+        if comparison:
+            print_summary(summarize(comparison, warmup_steps), page)
+        for text in waiting:
+            page.print(f"waiting: {text}", style="yellow")
+        page.print("Ctrl-C ends it.", style="dim")
+    return captured.get()
 
 
-class _LiveView:
-    """The tables, redrawn in place."""
-
-    def __init__(self, console: Console, options: ReadingOptions) -> None:
-        self._console, self._warmup = console, options.warmup_steps
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-
-    def __enter__(self) -> "_LiveView":
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def show(self, comparison: Comparison | None, waiting: Sequence[str]) -> None:
-        """Redraw."""
-        page = Console(file=io.StringIO(), width=self._console.width, force_terminal=True, highlight=False)
-        with page.capture() as captured:
-            if comparison:
-                print_summary(summarize(comparison, self._warmup), page)
-            for text in waiting:
-                page.print(f"waiting: {text}", style="yellow")
-            page.print("Ctrl-C ends it.", style="dim")
-        self._live.update(Text.from_ansi(captured.get()), refresh=True)
-
-
-class _PlainView:
-    """One line where there is news."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._last = ""
-
-    def __enter__(self) -> "_PlainView":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def show(self, comparison: Comparison | None, waiting: Sequence[str]) -> None:
-        """Print a line, unless it would say what the last one has said."""
-        parts = [_side(side) for side in comparison.sides] if comparison else []
-        line = "; ".join([*parts, *(f"waiting: {text}" for text in waiting)])
-        if line != self._last:
-            self._console.print(Text(line), soft_wrap=True)
-            self._last = line
-
-
-_View = _LiveView | _PlainView
+def _line(comparison: Comparison | None, waiting: Sequence[str]) -> str:
+    """What there is, in one line."""
+    parts = [_side(side) for side in comparison.sides] if comparison else []
+    return "; ".join([*parts, *(f"waiting: {text}" for text in waiting)])
 
 
 def _side(side: Side) -> str:

@@ -24,7 +24,3 @@ class ReportPaths:
     """`trace.json.gz`, which Perfetto opens; None where no launch has spans."""
     plots: tuple[Path, ...]
     """The figures, each as svg and png."""
-    done: int
-    """Launches that are done, the ones in the numbers."""
-    planned: int
-    """Launches that the run was to have."""

@@ -12,15 +12,15 @@ from matplotlib.ticker import NullLocator
 from placebench.compare.comparison import Comparison
 from placebench.compare.measure.efficiency import FORMULAS
 from placebench.compare.measure.placements import RunSide
+from placebench.compare.metrics import EFFICIENCY
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Better, Ratio
-from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
+from placebench.logs.timing import STEP, UNATTRIBUTED, Kind, phase_order
 from placebench.report.figures import mean_per_phase, phases_over_steps
-from placebench.report.peaks import shares_of_peak
 from placebench.report.queue_plot import CAPTION as QUEUE_CAPTION
 from placebench.report.queue_plot import TITLE as QUEUE_TITLE
 from placebench.report.queue_plot import queue_over_steps
-from placebench.report.style import WIDTH, phase_colors
+from placebench.report.style import WIDTH, frame_panels, hatch, hatch_legend, phase_colors, write_beside
 from placebench.report.timeline import timeline
 from placebench.report.waterfall import waterfall
 from placebench.spec.text import interval, ratio
@@ -34,6 +34,8 @@ FAR = 8.0
 # Ticks of a ratio axis by preference; one is drawn where it has room.
 TICKS = (1, 2, 0.5, 5, 0.2, 10, 0.1, 1.5, 0.67, 3, 0.33, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98)
 TICK_ROOM = 0.07
+# Height of the bars of a phase, those of all placements together.
+GROUP = 0.84
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,37 @@ def ratios(comparison: Comparison) -> Figure | None:
     return figure
 
 
+def shares_of_peak(comparison: Comparison) -> Figure | None:
+    """MFU and MBU of every phase, placements beside each other; None where no placement has any."""
+    found = {
+        metric.key.partition("/")[2]: metric
+        for metric in EFFICIENCY
+        if metric.unit == "1" and any(side.estimate(metric.key).n for side in comparison.placements)
+    }
+    if not found:
+        return None
+    phases = phase_order(found)
+    colors = phase_colors(phases)
+    figure = Figure(
+        figsize=(WIDTH, 1.4 + len(phases) * max(0.4, 0.2 * len(comparison.placements))), layout="constrained"
+    )
+    axes = figure.subplots()
+    height = GROUP / len(comparison.placements)
+    for index, side in enumerate(comparison.placements):
+        for row, phase in enumerate(phases):
+            place = row + (index + 0.5) * height - GROUP / 2
+            _draw_share(axes, side, found[phase].key, place, height, colors[phase], hatch(index))
+    axes.axvline(100, color="black", linewidth=1)
+    axes.set_xlim(0, 104)
+    axes.set_yticks(range(len(phases)), [found[phase].label for phase in phases], parse_math=False)
+    axes.set_ylim(len(phases) - 0.45, -0.55)
+    axes.set_xlabel("share of the devices' peak, %: FLOP/s (MFU), bytes/s of memory (MBU)")
+    frame_panels([axes], grid="x")
+    if len(comparison.placements) > 1:
+        hatch_legend(figure, (side.name for side in comparison.placements))
+    return figure
+
+
 def phases(comparison: Comparison) -> Figure | None:
     """Every phase of every side in its device view, with the range of its launches."""
     keys = {f"phase/{phase}": phase for phase in comparison.phases} | {"unattributed": UNATTRIBUTED, "step_time": STEP}
@@ -166,6 +199,18 @@ def _draw_ratio(axes: Axes, place: int, found: Ratio, color: str, ends: tuple[fl
     axes.annotate(
         text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=7.5, annotation_clip=False
     )
+
+
+def _draw_share(axes: Axes, side: RunSide, key: str, place: float, height: float, color: str, pattern: str) -> None:
+    """A bar with its number, and the range of the launches where there are several."""
+    if not side.estimate(key).n:
+        return
+    share = 100 * side.value(key)
+    axes.barh(place, share, height=height * 0.92, color=color, hatch=pattern, edgecolor="white", linewidth=0)
+    launches = 100 * side.launch_values[key].dropna()
+    if len(launches) > 1:
+        axes.plot([launches.min(), launches.max()], [place, place], color="black", linewidth=1)
+    write_beside(axes, max(share, launches.max()), place, f"{share:.1f}", "x-small")
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -358,11 +358,6 @@ class Summary(_Model):
         return f"{self.done} of {self.planned} launches done{f', started {self.started}' if self.started else ''}"
 
     @property
-    def differing(self) -> tuple[FactSummary, ...]:
-        """What differs between the runs of a comparison besides what is compared."""
-        return tuple(fact for fact in self.facts if fact.differs)
-
-    @property
     def verdicts(self) -> tuple[PlacementSummary, ...]:
         """The placements that have a headline: all but the first, or the only one."""
         return tuple(placement for placement in self.placements if placement.headline)

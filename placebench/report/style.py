@@ -99,6 +99,11 @@ def set_title(axes: Axes, text: str) -> None:
     axes.set_title(wrap(text), fontsize="medium", loc="left", parse_math=False)
 
 
+def write_beside(axes: Axes, x: float, y: float, text: str, fontsize: float | str) -> None:
+    """Write a number behind the end of a bar."""
+    axes.annotate(text, (x, y), (4, 0), textcoords="offset points", va="center", fontsize=fontsize)
+
+
 def frame_panels(panels: Iterable[Axes], grid: Literal["x", "y"] = "y") -> None:
     """Take away the frame of panels and give them a quiet grid across the bars or lines."""
     for axes in panels:

@@ -58,14 +58,9 @@ def comparison_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[R
     return tuple(_row(*pair) for pair in pairs if any(found.value is not None for found in pair))
 
 
-def controller_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
-    """The phases of a placement beside the first's, as the controller saw them."""
-    return tuple(_row(*pair) for pair in zip(first.controller_view, other.controller_view, strict=True))
-
-
-def part_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
-    """Parts of phases and times outside the step of a placement beside the first's."""
-    return tuple(_row(*pair) for pair in zip(first.parts, other.parts, strict=True))
+def rows_of(first: Sequence[QuantitySummary], other: Sequence[QuantitySummary]) -> tuple[Row, ...]:
+    """All of the same numbers of two placements beside each other."""
+    return tuple(_row(*pair) for pair in zip(first, other, strict=True))
 
 
 def overview_grid(summary: Summary) -> Grid:
@@ -190,7 +185,7 @@ def phase_pool_grid(summary: Summary) -> Grid:
         for placement in summary.placements
         for found in placement.phases_in_pools
     ]
-    header = ("placement", "pool", "phase", *_SAMPLED)
+    header = ("placement", "pool", "phase", *_SAMPLED_HEADER)
     return Grid("Phases on the devices of a pool", *_without_empty_columns(header, rows))
 
 
@@ -208,26 +203,26 @@ def phase_device_grid(summary: Summary) -> Grid:
         for labels in [{device.id: device.label for device in placement.devices}]
         for found in placement.phases_on_devices
     ]
-    header = ("placement", "device", "phase", *_SAMPLED, "sampled")
+    header = ("placement", "device", "phase", *_SAMPLED_HEADER, "sampled")
     return Grid("Phases on devices", *_without_empty_columns(header, rows))
 
 
+# Columns of what the samples say of a phase: heading, the attribute of `SampledSummary`, its unit.
 _SAMPLED = (
-    "load", "tensor cores", "memory traffic", "peak memory", "in tensors", "power", "SM clock", "energy per step",
-)  # fmt: skip
+    ("load", "load", "1"),
+    ("tensor cores", "tensor_activity", "1"),
+    ("memory traffic", "dram_activity", "1"),
+    ("peak memory", "peak_memory_bytes", "B"),
+    ("in tensors", "allocated_bytes", "B"),
+    ("power", "power_w", "W"),
+    ("SM clock", "clock_sm_mhz", "MHz"),
+    ("energy per step", "energy_j", "J"),
+)
+_SAMPLED_HEADER = tuple(heading for heading, _, _ in _SAMPLED)
 
 
 def _sampled_cells(found: SampledSummary) -> tuple[str, ...]:
-    return (
-        quantity(found.load, "1"),
-        quantity(found.tensor_activity, "1"),
-        quantity(found.dram_activity, "1"),
-        quantity(found.peak_memory_bytes, "B"),
-        quantity(found.allocated_bytes, "B"),
-        quantity(found.power_w, "W"),
-        quantity(found.clock_sm_mhz, "MHz"),
-        quantity(found.energy_j, "J"),
-    )
+    return tuple(quantity(getattr(found, attribute), unit) for _, attribute, unit in _SAMPLED)
 
 
 def kernel_grid(summary: Summary) -> Grid:
@@ -271,7 +266,7 @@ def launch_grid(summary: Summary) -> Grid:
 
 def difference_grid(summary: Summary) -> Grid:
     """What else differs between the runs of a comparison."""
-    return _fact_grid("What else differs", summary, summary.differing)
+    return _fact_grid("What else differs", summary, [fact for fact in summary.facts if fact.differs])
 
 
 def fact_grid(summary: Summary) -> Grid:

@@ -1,16 +1,20 @@
 """The report on the terminal: verdict, reason, tables. Readable in 80 columns and without colours."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from placebench.compare.comparison import compare_run
 from placebench.compare.statistics.estimates import Verdict
 from placebench.report.columns import Holds, add_columns, broken
 from placebench.report.notes import efficiency_formula
+from placebench.report.paths import HTML, MARKDOWN, TRACE
 from placebench.report.schema import PlacementSummary, Summary
+from placebench.report.summary import summarize
 from placebench.report.tables import (
     Grid,
     Row,
@@ -27,6 +31,23 @@ from placebench.spec.text import plural
 
 PHASE_INDENT = 2
 STYLES = {Verdict.FASTER: "bold green", Verdict.SLOWER: "bold red", Verdict.UNDECIDED: "yellow"}
+
+
+def show(run_dir: Path, console: Console, min_effect: float | None = None) -> None:
+    """Print a run's tables, the reason and the paths of the report's files that are there.
+
+    Args:
+        run_dir: the run's folder.
+        console: where to.
+        min_effect: smallest effect of interest, as a fraction; None for the run's own.
+
+    Raises:
+        UsageError: the folder is missing, is not a run, has a newer schema, or one of its files is damaged.
+    """
+    print_summary(summarize(compare_run(run_dir, min_effect)), console)
+    for path in (run_dir / name for name in (HTML, MARKDOWN, TRACE)):
+        if path.is_file():
+            console.print(str(path), style="cyan", highlight=False, soft_wrap=True)
 
 
 def print_summary(summary: Summary, console: Console) -> None:

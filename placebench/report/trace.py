@@ -22,9 +22,8 @@ from placebench.compare.measure.attribution import GPM_RATES
 from placebench.compare.measure.critical_path import SpanGraph
 from placebench.compare.measure.energy import power_curve
 from placebench.compare.measure.placements import RunSide
-from placebench.compare.read.run import Launch, Run, is_whole_step
+from placebench.compare.read.run import Launch, is_whole_step
 from placebench.logs.timing import STEP
-from placebench.spec.bound import RunPlacement
 from placebench.telemetry.spans import CONTROLLER
 
 GIB = 2**30
@@ -50,7 +49,7 @@ def write_trace(comparison: Comparison, path: Path) -> bool:
         zero = float(launch.spans["start"].min())
         events.append(_metadata("process_name", process, 0, name=launch.label))
         events.append(_metadata("process_sort_index", process, 0, sort_index=process))
-        events += _tracks(side.run, launch, side.placement, process, zero)
+        events += _tracks(side, launch, process, zero)
         events += _counters(side, launch, process, zero)
         events += _queue(launch, process, zero)
     content = {"displayTimeUnit": "ms", "otherData": {"run": launches[0][1].run.name}, "traceEvents": events}
@@ -59,12 +58,12 @@ def write_trace(comparison: Comparison, path: Path) -> bool:
     return True
 
 
-def _tracks(run: Run, launch: Launch, placement: RunPlacement, process: int, zero: float) -> Iterator[Event]:
+def _tracks(side: RunSide, launch: Launch, process: int, zero: float) -> Iterator[Event]:
     """A named track for each row of spans, and a slice for each span."""
     track = TRACKS * process
     yield from _name_track(process, track, "critical path")
-    yield from _path(run, launch, placement, process, track, zero)
-    for name, spans in _rows(run, launch, placement):
+    yield from _path(side, launch, process, track, zero)
+    for name, spans in _rows(side, launch):
         for lane, chosen in enumerate(_lanes(spans)):
             track += 1
             yield from _name_track(process, track, name if lane == 0 else f"{name} ({lane + 1})")
@@ -80,10 +79,10 @@ def _tracks(run: Run, launch: Launch, placement: RunPlacement, process: int, zer
                 )
 
 
-def _path(run: Run, launch: Launch, placement: RunPlacement, process: int, track: int, zero: float) -> Iterator[Event]:
+def _path(side: RunSide, launch: Launch, process: int, track: int, zero: float) -> Iterator[Event]:
     """The critical path of every step: its phases with the device that ended each last, and the gaps between them."""
-    graph = SpanGraph(launch.spans, placement)
-    labels = {**run.labels, CONTROLLER: CONTROLLER}
+    graph = SpanGraph(launch.spans, side.placement)
+    labels = {**side.run.labels, CONTROLLER: CONTROLLER}
     for segment in (segment for step in graph.steps for segment in graph.critical_path(step)):
         yield _slice(
             f"gap before {segment.phase}" if segment.is_gap else segment.phase,
@@ -117,13 +116,13 @@ def _name_track(process: int, track: int, name: str) -> Iterator[Event]:
     yield _metadata("thread_sort_index", process, track, sort_index=track)
 
 
-def _rows(run: Run, launch: Launch, placement: RunPlacement) -> Iterator[tuple[str, pd.DataFrame]]:
+def _rows(side: RunSide, launch: Launch) -> Iterator[tuple[str, pd.DataFrame]]:
     spans = launch.spans
     whole = is_whole_step(spans)
     yield "steps", spans[whole]
     yield "controller, submission to result", spans[(spans["device"] == CONTROLLER) & ~whole]
-    for device in placement.devices:
-        yield f"{run.labels[device]} ({placement.pool_of(device)})", spans[spans["device"] == device]
+    for device in side.placement.devices:
+        yield f"{side.run.labels[device]} ({side.placement.pool_of(device)})", spans[spans["device"] == device]
 
 
 def _lanes(spans: pd.DataFrame) -> list[list[dict[Hashable, Any]]]:

@@ -10,7 +10,7 @@ from placebench.compare.comparison import Comparison
 from placebench.compare.explain.breakdown import PartChange, StepChange, step_changes
 from placebench.compare.explain.waiting import NOTABLE
 from placebench.logs.timing import STEP, UNATTRIBUTED
-from placebench.report.style import WIDTH, phase_colors
+from placebench.report.style import WIDTH, phase_colors, write_beside
 from placebench.spec.text import quantity, signed
 
 ROW_HEIGHT = 0.3
@@ -77,12 +77,12 @@ def _draw(axes: Axes, first: str, other: str, change: StepChange, bars: Sequence
         axes.barh(row, bar.seconds, left=at, height=BAR, color=bar.color, edgecolor="black", linewidth=0.4)
         axes.plot([at, at], [row - 1, row], color="#555555", linewidth=0.7, zorder=0)
         text = f"{signed(bar.seconds, 's')}{f'  ({bar.note})' if bar.note else ''}"
-        _write(axes, max(at, at + bar.seconds), row, text)
+        write_beside(axes, max(at, at + bar.seconds), row, text, 7.5)
         at += bar.seconds
         highest = max(highest, at)
     axes.plot([at, at], [len(bars), len(bars) + 1], color="#555555", linewidth=0.7, zorder=0)
     for row, seconds in ((0, change.first_s), (len(bars) + 1, change.other_s)):
-        _write(axes, seconds, row, quantity(seconds, "s"))
+        write_beside(axes, seconds, row, quantity(seconds, "s"), 7.5)
     axes.set_yticks(range(len(bars) + 2), [first, *(bar.name for bar in bars), other], parse_math=False)
     axes.tick_params(axis="y", length=0, labelsize="small")
     axes.set_ylim(len(bars) + 1.5, -0.5)
@@ -92,7 +92,3 @@ def _draw(axes: Axes, first: str, other: str, change: StepChange, bars: Sequence
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-
-
-def _write(axes: Axes, x: float, row: int, text: str) -> None:
-    axes.annotate(text, (x, row), (4, 0), textcoords="offset points", va="center", fontsize=7.5)

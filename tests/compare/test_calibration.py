@@ -21,7 +21,8 @@ from placebench.compare.read.run_reading import load_run
 from placebench.compare.statistics.estimates import Verdict, detectable_effect
 from placebench.plan.request import RunRequest
 from placebench.plan.resume import resume_plan
-from placebench.report.build import build_report, show
+from placebench.report.build import build_report
+from placebench.report.terminal import show
 
 # Log ratios of the pairs, larger round over smaller: 0.02, -0.01, 0.03.
 PAIRS = (0.02, -0.01, 0.03)

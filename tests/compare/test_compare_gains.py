@@ -16,10 +16,10 @@ from placebench.compare.measure.sides import read_sides
 from placebench.compare.read.sources import ReadingOptions, Source
 from placebench.errors import UsageError
 from placebench.record.folder import Status
-from placebench.report.build import build_report, show, write_comparison
+from placebench.report.build import build_report, write_comparison
 from placebench.report.summary import summarize
 from placebench.report.tables import gain_grid
-from placebench.report.terminal import print_summary
+from placebench.report.terminal import print_summary, show
 
 
 def with_overlap(overlap: str, pace: float, layout: Layout = SPLIT) -> Layout:

@@ -12,7 +12,8 @@ from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
 from placebench.compare.explain.scaling import measure_scaling
 from placebench.record.folder import Status
-from placebench.report.build import build_report, show
+from placebench.report.build import build_report
+from placebench.report.terminal import show
 
 
 def replicas(devices: int, pace: float, scaling: str = "strong") -> Layout:

@@ -16,8 +16,9 @@ from placebench.compare.explain.phase_times import forecaster
 from placebench.compare.explain.suggestion import NOTHING_LEFT, Suggestion, suggest
 from placebench.predict.forecast import seconds_on, walk
 from placebench.record.folder import Status
-from placebench.report.build import build_report, show
+from placebench.report.build import build_report
 from placebench.report.schema import Summary
+from placebench.report.terminal import show
 from placebench.spec.placement import Overlap
 from placebench.spec.stepgraph import graph_among
 from placebench.spec.words import parse_placement

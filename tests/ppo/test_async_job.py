@@ -163,7 +163,11 @@ HANDING_OVER = (
 
 
 @pytest.mark.parametrize(
-    ("word", "staleness", "program"), [("standard/staleness=1", 1, HANDING_OVER), ("split/staleness=2", 2, None)]
+    ("word", "staleness", "program"),
+    [
+        ("standard/staleness=1", 1, HANDING_OVER),
+        pytest.param("split/staleness=2", 2, None, marks=pytest.mark.slow),
+    ],
 )
 def test_a_pool_that_generates_and_trains_can_train_on_older_weights(
     tmp_path: Path, word: str, staleness: int, program: str | None

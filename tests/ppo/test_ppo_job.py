@@ -29,7 +29,7 @@ def standard(shared_job: Callable[..., Job]) -> Job:
     [
         ("split", 2, ()),
         ("split/overlap=none", 2, ()),
-        ("standard", 1, ()),
+        pytest.param("standard", 1, (), marks=pytest.mark.slow),
         pytest.param("standard", 4, (), marks=pytest.mark.slow),
         pytest.param("split:3+1", 4, ("batch.size=24", "batch.mini_batch_size=12"), marks=pytest.mark.slow),
         ("standard", 2, ("sharding=shard", "activation_checkpointing=true")),
@@ -70,13 +70,19 @@ def overlap_seconds(job: Job, phase: str, other: str) -> float:
 
 
 def test_phases_of_different_pools_overlap(shared_job: Callable[..., Job]) -> None:
-    split, blocking, updates = (
-        shared_job(word, 2, *SMALL) for word in ("split", "split/overlap=none", "split/overlap=updates")
-    )
+    split, blocking = (shared_job(word, 2, *SMALL) for word in ("split", "split/overlap=none"))
     shorter = min(sum(step[f"timing_s/{phase}"] for step in split.steps) for phase in ("update_actor", "update_critic"))
     assert overlap_seconds(split, "update_actor", "update_critic") > 0.5 * shorter
     assert overlap_seconds(split, "values", "old_log_prob") > 0
     assert overlap_seconds(blocking, "update_actor", "update_critic") == 0
+
+
+@pytest.mark.slow
+def test_updates_alone_overlap(shared_job: Callable[..., Job]) -> None:
+    updates = shared_job("split/overlap=updates", 2, *SMALL)
+    shorter = min(
+        sum(step[f"timing_s/{phase}"] for step in updates.steps) for phase in ("update_actor", "update_critic")
+    )
     assert overlap_seconds(updates, "update_actor", "update_critic") > 0.5 * shorter
     assert overlap_seconds(updates, "values", "old_log_prob") == 0
 
@@ -103,7 +109,8 @@ def test_phases_of_one_pool_never_overlap(standard: Job) -> None:
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(device))
 
 
-@pytest.mark.parametrize("sharding", [pytest.param("replicate", marks=pytest.mark.slow), "shard"])
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["replicate", "shard"])
 def test_bfloat16_stays_near_float32(tmp_path: Path, standard: Job, sharding: str) -> None:
     job = run_job(tmp_path / "job", "standard", 2, *SMALL, "precision=bfloat16", f"sharding={sharding}", "steps=2")
     assert job.exit_code == 0, job.output[-3000:]
@@ -235,8 +242,8 @@ def fail(prompt, response, answer):
     ("function", "exit_code", "words"),
     [
         ("fail", 10, "this reward is broken"),
-        ("die", 10, "ActorDiedError"),
-        ("exhaust", 11, "no more memory\nheld by cpu:1 in reward"),
+        pytest.param("die", 10, "ActorDiedError", marks=pytest.mark.slow),
+        pytest.param("exhaust", 11, "no more memory\nheld by cpu:1 in reward", marks=pytest.mark.slow),
         ("starve", 11, "out of memory at cumem_allocator.cpp:126\nheld by cpu:1 in reward"),
     ],
 )

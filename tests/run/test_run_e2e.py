@@ -132,6 +132,7 @@ def test_a_run_stopped_after_its_first_launch_goes_on_to_its_end(tmp_path: Path,
     assert_nothing_left(temp)
 
 
+@pytest.mark.slow
 def test_a_real_launch_out_of_memory_ends_as_oom_with_its_figures(tmp_path: Path, temp: Path) -> None:
     (tmp_path / "greedy.py").write_text("import torch\n\ndef score(*case):\n    return torch.empty(1 << 50).sum()\n")
     done = subprocess.run(

@@ -196,6 +196,7 @@ def test_a_job_of_a_hub_model_is_checked_before_it_is_queued(tmp_path: Path, hub
     assert "has no such model that you may read" in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_hub_model_trains_and_its_shape_stays_with_the_run(tmp_path: Path, hub: Hub) -> None:
     save_model(tmp_path / "hub" / "owner" / "small")

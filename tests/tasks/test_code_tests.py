@@ -82,6 +82,7 @@ def test_the_plan_takes_the_problems(tmp_path: Path) -> None:
     assert plan.workload.batch.max_response_length == 64
 
 
+@pytest.mark.slow
 def test_the_main_process_judges_for_all_ranks(tmp_path: Path) -> None:
     code = ("algorithm.name=grpo", "data.source=code", "batch.size=8", "batch.mini_batch_size=8", "batch.group_size=4")
     job = run_job(tmp_path / "job", "ddp:2", 2, *code, "steps=2", "warmup_steps=1", "batch.max_response_length=16")

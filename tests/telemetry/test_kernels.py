@@ -85,9 +85,9 @@ launch.PPOJob._traces_kernels = lambda launch: True
 @pytest.mark.parametrize(
     ("placement", "devices", "settings", "untraced"),
     [
-        ("split", 2, (), set()),
+        pytest.param("split", 2, (), set(), marks=pytest.mark.slow),
         ("learners:1+engines:1/staleness=1", 2, (), set()),
-        ("standard", 1, ("batch.max_response_length=2049",), {"gen"}),
+        pytest.param("standard", 1, ("batch.max_response_length=2049",), {"gen"}, marks=pytest.mark.slow),
     ],
 )
 def test_the_traced_step_comes_after_those_that_count(

@@ -64,8 +64,14 @@ def saved_bytes(module: torch.nn.Module, *inputs: Any) -> int:
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("sharding", ["replicate", "shard"])
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "compiled"),
+    [
+        *((shape, False) for shape in SHAPES),
+        (SHAPES[0], True),
+        *(pytest.param(shape, True, marks=pytest.mark.slow) for shape in SHAPES[1:]),
+    ],
+)
 def test_activations_are_what_autograd_keeps(
     shape: ModelShape, compiled: bool, sharding: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +95,7 @@ def test_activations_are_what_autograd_keeps(
 
 
 # As above.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 def test_compiled_blocks_of_a_replica_keep_what_they_keep_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     # torch would cut blocks as large as these where the buckets of their gradients end.
