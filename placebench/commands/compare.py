@@ -1,7 +1,6 @@
 """Comparing runs and logs of any framework."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -64,8 +63,11 @@ def compare(
     options = ReadingOptions(log_format, counts, ranks, warmup)
     words = [parse_source(named_latest(text)) for text in sources]
     if not any(word.launches for word in words):
+        # Runs say themselves how they are read.
         of_logs = {"--format": log_format, "--devices": devices, "--learner-ranks": learner_ranks}
-        _refuse_options_of_logs({**of_logs, "--warmup-steps": warmup_steps})
+        for option, value in {**of_logs, "--warmup-steps": warmup_steps}.items():
+            if value is not None:
+                raise UsageError(f"{option} {value}: is for logs, and only runs are compared: leave it out")
     if out is not None and is_run(out):
         raise UsageError(f"--out {out}: is the folder of a run, whose own report it would replace: name another folder")
     console = open_console(redraws=follow)
@@ -89,13 +91,6 @@ def compare(
     if paths:
         for path in (paths.html, paths.markdown):
             console.print(str(path), style="cyan", highlight=False, soft_wrap=True)
-
-
-def _refuse_options_of_logs(given: Mapping[str, object]) -> None:
-    """Refuse options that say how logs are read, where there are only runs, which say it themselves."""
-    for option, value in given.items():
-        if value is not None:
-            raise UsageError(f"{option} {value}: is for logs, and only runs are compared: leave it out")
 
 
 def _numbers(option: str, text: str | None) -> tuple[int, ...]:

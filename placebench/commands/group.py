@@ -36,7 +36,8 @@ class PlacebenchGroup(click.Group):
             error.show()
             code = USAGE
         except click.UsageError as error:
-            code = fail(f"{error.format_message()} (see {_command_path(error)} --help)", USAGE)
+            command = error.ctx.command_path if error.ctx else "placebench"
+            code = fail(f"{error.format_message()} (see {command} --help)", USAGE)
         except click.ClickException as error:
             code = fail(error.format_message(), error.exit_code)
         except PlacebenchError as error:
@@ -51,10 +52,6 @@ class PlacebenchGroup(click.Group):
         except Exception as error:  # noqa: BLE001 - the last resort: one line, and the traceback in a file
             code = _fail_unexpectedly(error)
         sys.exit(code if isinstance(code, int) else 0)
-
-
-def _command_path(error: click.UsageError) -> str:
-    return error.ctx.command_path if error.ctx else "placebench"
 
 
 def fail(message: str, code: int) -> int:

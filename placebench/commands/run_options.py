@@ -106,15 +106,15 @@ def shared_options(function: _Function) -> _Function:
 
 def read_request(given: Mapping[str, Any]) -> "RunRequest":
     """The options of `run` that were given, over `--config`, and what of them cannot be read."""
-    from placebench.plan.request import WorkloadOption, build_request
+    from placebench.plan.request import build_request
 
     present = {name: value for name, value in given.items() if value is not None}
     settings, config = present.pop("settings"), present.pop("config", None)
     wrong: Mapping[str, str] = present.pop(WRONG_OPTIONS, {})
-    workload = [
-        WorkloadOption(f"--{name.replace('_', '-')}", WORKLOAD_KEYS[name], present.pop(name))
+    short = {
+        WORKLOAD_KEYS[name]: (f"--{name.replace('_', '-')}", present.pop(name))
         for name in tuple(present)
         if name in WORKLOAD_KEYS
-    ]
+    }
     reasons = {WORKLOAD_KEYS.get(name, name): reason for name, reason in wrong.items()}
-    return build_request(present, workload, settings, config, reasons)
+    return build_request(present, short, settings, config, reasons)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from placebench.commands.outputs import OutputPath
+from placebench.commands.run import run
+from placebench.commands.run_options import read_request
 from placebench.errors import PlacebenchError, Reasons, UsageError
 from placebench.slurm.script import DEFAULT_GRACE_S
 
@@ -91,9 +93,6 @@ def submit(ctx: click.Context, /, only_print: bool, **given: Any) -> None:
 
 def _read_run(words: tuple[str, ...]) -> "RunRequest":
     """The run: it is to be wrong now, and not when the job has waited for its nodes."""
-    from placebench.commands.run import run
-    from placebench.commands.run_options import read_request
-
     given = dict(run.make_context("placebench run", list(words)).params)
     del given["resume"]  # how a run starts, not what it is
     return read_request(given)

@@ -12,8 +12,8 @@ from placebench.predict.possible import lay_out
 from placebench.spec.bound import RunPlacement
 from placebench.spec.check import collect
 from placebench.spec.devices import Device
-from placebench.spec.presets import PRESETS, Nodes, Preset
-from placebench.spec.words import preset_of, read_placement, split_words
+from placebench.spec.presets import PRESETS, Nodes
+from placebench.spec.words import read_placement, split_words
 from placebench.spec.workload import Workload
 from placebench.spec.workload_reading import asks_for_critic
 
@@ -24,8 +24,6 @@ class Entry:
 
     word: str
     """As the user would write it."""
-    preset: Preset | None
-    """What it is a form of; None for a YAML file, and for what is no word at all."""
     bound: RunPlacement | None
     """The placement with its devices; None where there are too few or the word is wrong."""
     reasons: tuple[str, ...]
@@ -68,22 +66,18 @@ def read_catalogue(request: RunRequest, words: Sequence[str]) -> Catalogue:
         reasons.add(no_words.lines)
         reasons.raise_any()
     devices, workload = facts["devices"], facts["workload"]
-    entries = look_up(words or usual_words(facts["nodes"]), devices, workload)
+    entries = tuple(look_up(word, devices, workload) for word in words or usual_words(facts["nodes"]))
     return Catalogue(devices, workload, entries, not words, no_words)
 
 
-def look_up(words: Sequence[str], devices: Sequence[Device], workload: Workload) -> tuple[Entry, ...]:
-    """Every word, checked by itself as a plan would check it."""
-    return tuple(_entry(word, devices, workload) for word in words)
-
-
-def _entry(word: str, devices: Sequence[Device], workload: Workload) -> Entry:
+def look_up(word: str, devices: Sequence[Device], workload: Workload) -> Entry:
+    """A word, checked by itself as a plan would check it."""
     bound, layout = lay_out(word, devices, workload)
     reasons = Reasons()
     reasons.add(layout)
     if bound:
         reasons.attempt(lambda: reasons.add(too_large(workload, [bound], devices)))
-    return Entry(word, preset_of(word), bound, reasons.lines)
+    return Entry(word, bound, reasons.lines)
 
 
 def usual_words(nodes: Nodes) -> tuple[str, ...]:

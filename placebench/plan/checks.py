@@ -73,14 +73,9 @@ def no_checkpoints(checkpoint_every: int, workload: Workload) -> Iterator[str]:
 def no_room_for_checkpoints(
     workload: Workload, folder: Path, checkpoint_every: int, launches: int, steps_before: int = 0
 ) -> Iterator[str]:
-    """A disk that cannot hold the checkpoints of a run.
+    """A disk that cannot hold the checkpoints of so many launches to come; the run's folder need not be there yet.
 
-    Args:
-        workload: the job.
-        folder: of the run, which need not be there yet.
-        checkpoint_every: steps from one checkpoint to the next.
-        launches: how many are to come.
-        steps_before: those that every launch has done in an earlier job.
+    The steps before are those that every launch has done in an earlier job.
 
     Raises:
         UsageError: a model is not known.

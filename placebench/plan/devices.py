@@ -51,7 +51,7 @@ def cluster_options(request: RunRequest) -> Iterator[str]:
         yield "--placement-timeout is for a Ray cluster: give --ray-address too, or leave it out"
 
 
-def _not_here(request: RunRequest, devices: Sequence[Device]) -> Iterator[str]:
+def devices_elsewhere(request: RunRequest, devices: Sequence[Device]) -> Iterator[str]:
     """Devices that are only described, where something is to start."""
     if request.devices is not None and not request.dry_run and are_described(request):
         yield (
@@ -61,5 +61,3 @@ def _not_here(request: RunRequest, devices: Sequence[Device]) -> Iterator[str]:
 
 
 DEVICES = Check(_search, {"devices"})
-CLUSTER_OPTIONS = Check(cluster_options)
-DEVICES_HERE = Check(_not_here)

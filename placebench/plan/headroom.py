@@ -63,9 +63,8 @@ def tight(case: MemoryCase) -> Iterator[str]:
     if worst := case.short(ROOMY):
         settings = roomy_settings(case)
         more = "" if settings is None else f"; {_flags(settings)} needs about {_peak(case.changed(settings))} a device"
-        who = f"each device of {worst.pool} needs"
-        if worst.need != worst.estimate.peak:
-            who = "its devices together need"
+        each_alone = worst.need == worst.estimate.peak
+        who = f"each device of {worst.pool} needs" if each_alone else "its devices together need"
         yield (
             f"placement {case.bound.name!r} may run out of memory: {who} about {format_bytes(worst.need)},"
             f" {worst.place} has {format_bytes(worst.have)}, and estimates are known to within 10 %{more}"
@@ -121,9 +120,10 @@ def relief(case: MemoryCase) -> tuple[str, ...]:
 
 def _halved_cache(case: MemoryCase) -> list[Settings]:
     """The share of the memory that leaves about half the keys and values, where they are in what needs most."""
-    if case.engine is None or "kv cache" not in case.fullest.parts:
+    engine = case.engine
+    if engine is None or "kv cache" not in case.fullest.parts:
         return []
-    half = case.engine.hundredths(case.engine.with_half_the_cache)
+    half = engine.hundredths(engine.whole - engine.cache // 2)
     return [shares.settings(half) for shares in lower_shares(case) if half in shares.sizes]
 
 

@@ -109,9 +109,7 @@ def alternatives(case: MemoryCase) -> Iterator[Settings]:
     can_shard = workload.sharding == "replicate" and case.bound.placement.scaling is None
     sharded: Settings = {"sharding": "shard"} if can_shard else {}
     checkpointed: Settings = {} if workload.activation_checkpointing else {"activation_checkpointing": True}
-    asleep: Settings = {}
-    if rollout.backend == "vllm" and not rollout.sleep:
-        asleep = {"rollout.sleep": True}
+    asleep: Settings = {"rollout.sleep": True} if rollout.backend == "vllm" and not rollout.sleep else {}
     engines = [
         {"rollout.tensor_parallel_size": size}
         for size in _usable_engine_sizes(case.bound, case.shapes.actor)

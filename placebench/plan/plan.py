@@ -8,13 +8,12 @@ from pathlib import Path
 
 from placebench.host.devices import sharing_note
 from placebench.plan import checks
-from placebench.plan.devices import CLUSTER_OPTIONS, DEVICES, DEVICES_HERE, are_described
+from placebench.plan.devices import DEVICES, are_described, cluster_options, devices_elsewhere
 from placebench.plan.headroom import relief, tight, too_large
 from placebench.plan.memory_settings import MemoryCase
-from placebench.plan.request import OPTIONS, PLACEMENTS, START, WORKLOAD, RunRequest, request_facts
-from placebench.plan.rounds import ROUNDS, planned_rounds
+from placebench.plan.request import OPTIONS, PLACEMENTS, ROUNDS, START, WORKLOAD, RunRequest, request_facts
 from placebench.plan.workload_checks import WORKLOAD_CHECKS, WORKLOAD_CHECKS_HERE
-from placebench.predict.expectation import Expectation, expect_from_arithmetic, expect_from_runs, reachable_flops
+from placebench.predict.expectation import Expectation, expect_from_arithmetic, expect_from_runs
 from placebench.predict.memory import fitting
 from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.record.checkpoints import START_CHECKS, Checkpoint, changes
@@ -91,15 +90,15 @@ class Plan:
     @property
     def order(self) -> tuple[tuple[str, ...], ...]:
         """Names of the placements by round; every second round is reversed, so that drift hits all alike."""
-        return tuple(tuple(placement.name for placement in self._round(number)) for number in self._rounds)
+        return tuple(tuple(placement.name for placement in placements) for placements in self._rounds)
 
     @property
     def launches(self) -> tuple[PlannedLaunch, ...]:
         """The launches still to come, in order."""
         return tuple(
             PlannedLaunch(number, placement)
-            for number in self._rounds
-            for placement in self._round(number)
+            for number, placements in enumerate(self._rounds, start=1)
+            for placement in placements
             if (number, placement.name) not in self.done
         )
 
@@ -135,9 +134,7 @@ class Plan:
             self.devices,
             [launch.placement.name for launch in self.launches],
         )
-        cores = {core for device in self.devices for core in device.cores}
-        flops = reachable_flops(cores, [device.name for device in self.devices if device.kind == "gpu"])
-        return known or expect_from_arithmetic(self.workload, self.shapes, flops, len(self.launches))
+        return known or expect_from_arithmetic(self.workload, self.shapes, self.devices, len(self.launches))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -153,11 +150,8 @@ class Plan:
         return MemoryCase(self.workload, self.shapes, bound, self.devices, placements)
 
     @property
-    def _rounds(self) -> range:
-        return range(1, self.rounds + 1)
-
-    def _round(self, number: int) -> tuple[RunPlacement, ...]:
-        return self.placements if number % 2 else self.placements[::-1]
+    def _rounds(self) -> list[tuple[RunPlacement, ...]]:
+        return [self.placements[:: -1 if index % 2 else 1] for index in range(self.rounds)]
 
 
 def make_plan(request: RunRequest) -> Plan:
@@ -169,23 +163,21 @@ def make_plan(request: RunRequest) -> Plan:
     facts = request_facts(request)
     if are_described(request):
         facts.unknown.add("host")
-    words: str = facts["words"]
     name = request.name
     if name is None or any(checks.wrong_name(name)):
-        name = default_name(words)
+        name = default_name(facts["words"])
     started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     folder = RunFolder((request.out or Path("runs")) / f"{started}-{name}")
     facts.add(folder=folder.path)
     collect(_CHECKS, facts).raise_any()
-    auto: AutoRounds | None = facts.get("auto")
     return Plan(
         name=name,
         folder=folder,
         placements=facts["bound"],
         workload=facts["workload"],
         devices=facts["devices"],
-        rounds=planned_rounds(request, auto),
-        auto=auto,
+        rounds=facts["rounds"],
+        auto=facts.get("auto"),
         min_effect=request.min_effect,
         calibrates=request.calibrates,
         step_timeout_s=request.step_timeout_s,
@@ -208,11 +200,9 @@ def _bind(placements: Sequence[Placement], devices: Sequence[Device], facts: Fac
     facts.add(bound=tuple(bind(placement, devices) for placement in placements))
 
 
-def _count_launches(
-    request: RunRequest, bound: Sequence[RunPlacement], facts: Facts, auto: AutoRounds | None = None
-) -> None:
+def _count_launches(rounds: int, bound: Sequence[RunPlacement], facts: Facts) -> None:
     """How many `launches` there are in any case."""
-    facts.add(launches=planned_rounds(request, auto) * len(bound))
+    facts.add(launches=rounds * len(bound))
 
 
 _CHECKS = (
@@ -224,8 +214,8 @@ _CHECKS = (
     *WORKLOAD_CHECKS,
     *WORKLOAD_CHECKS_HERE,
     DEVICES,
-    CLUSTER_OPTIONS,
-    DEVICES_HERE,
+    Check(cluster_options),
+    Check(devices_elsewhere),
     PLACEMENTS,
     Check(unusable_launcher),
     START,
@@ -235,6 +225,6 @@ _CHECKS = (
     *START_CHECKS,
     Check(checks.no_checkpoints, {"steps"}),
     ROUNDS,
-    Check(_count_launches, {"rounds"}),
+    Check(_count_launches),
     Check(checks.no_room_for_checkpoints, {"host"}, settled={"steps", *fitting.MEMORY_KEYS}),
 )

@@ -3,8 +3,8 @@
 The checks that every command begins with find what of it can be read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from placebench.errors import Reasons, UsageError
 from placebench.record.checkpoints import read_checkpoint
-from placebench.spec.auto_rounds import MOST_ROUNDS
+from placebench.spec.auto_rounds import DEFAULT_ROUNDS, LEAST_PRECISION, MOST_ROUNDS, AutoRounds
 from placebench.spec.check import Check, Facts
 from placebench.spec.config import find_line, load_yaml, merge, nest, read_settings
 from placebench.spec.launchers import LAUNCHERS, RAY
@@ -77,20 +77,9 @@ class RunRequest:
     """Dotted workload keys, and fields of this class, whose values nobody knows for that."""
 
 
-@dataclass(frozen=True)
-class WorkloadOption:
-    """An option that is short for a workload key, as given."""
-
-    flag: str
-    """As the user writes it, such as `--batch-size`."""
-    key: str
-    """The dotted workload key."""
-    value: Any
-
-
 def build_request(
     options: Mapping[str, Any],
-    workload_options: Sequence[WorkloadOption],
+    short: Mapping[str, tuple[str, Any]],
     settings: Sequence[str],
     config: Path | None,
     wrong: Mapping[str, str] = MappingProxyType({}),
@@ -99,7 +88,7 @@ def build_request(
 
     Args:
         options: fields of `RunRequest` by name that were given as options.
-        workload_options: options given that are short for a workload key.
+        short: by dotted workload key, the option given that is short for it, such as `--batch-size`, and its value.
         settings: `key=value` of every `--set`.
         config: the YAML file; None without one.
         wrong: by field of `RunRequest` or dotted workload key, why an option that was given cannot be read.
@@ -112,18 +101,18 @@ def build_request(
         if config and content and key in content:
             run_keys[key] = reasons.attempt(partial(_run_value, config, key, content[key]))
     setting_keys = {setting.partition("=")[0].strip() for setting in settings}
-    clashes = [option for option in workload_options if option.key in setting_keys]
-    reasons.add(f"{option.flag} and --set {option.key} are the same setting: give it once" for option in clashes)
+    clashes = {key: flag for key, (flag, _) in short.items() if key in setting_keys}
+    reasons.add(f"{flag} and --set {key} are the same setting: give it once" for key, flag in clashes.items())
     over, malformed = read_settings(settings, reasons)
-    for option in workload_options:
-        over = merge(over, nest(option.key.split("."), option.value))
-    unknown = {*wrong, *(option.key for option in clashes)}
+    for key, (_, value) in short.items():
+        over = merge(over, nest(key.split("."), value))
+    unknown = {*wrong, *clashes}
     unknown |= {key for key, value in run_keys.items() if value is None and key not in options}
     unknown |= {below for key in malformed for below in keys_below(key)}
     if content is None:
         unknown |= {key for key in RUN_KEYS if key not in options}
         unknown |= {key for key in workload_keys() if not gives(over, key)}
-    flags = {option.key: option.flag for option in workload_options} | dict.fromkeys(setting_keys, "--set")
+    flags = {key: flag for key, (flag, _) in short.items()} | dict.fromkeys(setting_keys, "--set")
     return RunRequest(
         workload=merge({key: value for key, value in (content or {}).items() if key not in RUN_KEYS}, over),
         origin=lambda key: _origin(key, flags, config),
@@ -138,9 +127,7 @@ def _origin(key: str, flags: Mapping[str, str], config: Path | None) -> str:
     given = [flag for name, flag in flags.items() if name == key or name.startswith(f"{key}.") or key == "workload"]
     if given:
         return ", ".join(dict.fromkeys(given))
-    if config is None:
-        return "workload"
-    return _place(config, key)
+    return _place(config, key) if config else "workload"
 
 
 def _place(config: Path, key: str) -> str:
@@ -180,16 +167,6 @@ def request_facts(request: RunRequest) -> Facts:
     )
 
 
-def _unreadable_options(request: RunRequest) -> Sequence[str]:
-    """Options, settings and keys of the file that cannot be read."""
-    return request.wrong
-
-
-def _find_workload(request: RunRequest, facts: Facts) -> Sequence[str]:
-    """The `workload`, as far as it can be read."""
-    return read_workload(request.workload, request.origin, facts)
-
-
 def _find_start(resume_from: Path, facts: Facts) -> None:
     """The checkpoint from which launches `start`, and the `steps_before`, which are in it."""
     start = read_checkpoint(resume_from)
@@ -205,7 +182,33 @@ def _find_placements(words: str, workload: Workload, facts: Facts, nodes: Sequen
     return reasons.lines
 
 
-OPTIONS = Check(_unreadable_options)
-WORKLOAD = Check(_find_workload)
+def _find_rounds(
+    request: RunRequest, facts: Facts, stored: AutoRounds | None = None, rounds_before: int = 0
+) -> Iterator[str]:
+    """How many `rounds` are run in any case, and with `--rounds auto`, when they end: `auto`.
+
+    What a run that is resumed has `stored` of it, and how many rounds it has, hold where nothing else is given.
+    """
+    limits = {"precision": request.precision, "max_rounds": request.max_rounds, "max_time_s": request.max_time_s}
+    given: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
+    fixed = request.rounds if isinstance(request.rounds, int) else None
+    facts.add(rounds=fixed or rounds_before or DEFAULT_ROUNDS)
+    if request.rounds == "auto" or (request.rounds is None and stored is not None):
+        auto = replace(stored or AutoRounds(), **given)
+        # What is stored may be from a version that took any, and nan is in no range.
+        if LEAST_PRECISION <= auto.precision < 1:
+            facts.add(auto=auto, rounds=max(rounds_before, auto.least_rounds))
+        else:
+            yield f"--precision {auto.precision:g}: give at least {LEAST_PRECISION:.2%}, and less than 100%"
+    elif given:
+        options = ", ".join(f"--{name.removesuffix('_s').replace('_', '-')}" for name in given)
+        yield f"{options}: only for a number of rounds that is not fixed: add --rounds auto"
+
+
+OPTIONS = Check(lambda request: request.wrong)
+"""Options, settings and keys of the file that cannot be read."""
+WORKLOAD = Check(lambda request, facts: read_workload(request.workload, request.origin, facts))
+"""The `workload`, as far as it can be read."""
 START = Check(_find_start)
 PLACEMENTS = Check(_find_placements, {"placements"})
+ROUNDS = Check(_find_rounds, {"rounds"})

@@ -9,12 +9,10 @@ from placebench.host.ownership import live_runs, mark_interrupted
 from placebench.plan import checks
 from placebench.plan.devices import cluster_options, find_devices
 from placebench.plan.plan import Plan
-from placebench.plan.request import OPTIONS, START, RunRequest
-from placebench.plan.rounds import ROUNDS, planned_rounds
+from placebench.plan.request import OPTIONS, ROUNDS, START, RunRequest
 from placebench.plan.workload_checks import unusable_workload
 from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status
 from placebench.record.run_file import RunFile, recorded_version
-from placebench.spec.auto_rounds import AutoRounds
 from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.check import Check, Facts, collect
 from placebench.spec.config import flatten, merge
@@ -61,12 +59,13 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         checkpoint_every=record.checkpoint_every,
         resume_from=Path(begun.checkpoint) if begun else None,
         stored=record.auto,
+        rounds_before=record.rounds,
     )
     collect(_CHECKS, facts).raise_any()
-    auto: AutoRounds | None = facts.get("auto")
-    planned = planned_rounds(request, auto, record.rounds)
-    done = _done_launches(folder, placements, planned)
-    facts.add(launches=planned * len(placements) - len(done))
+    rounds: int = facts["rounds"]
+    every = ((number, placement.name) for number in range(1, rounds + 1) for placement in placements)
+    done = frozenset(launch for launch in every if folder.trial(*launch).stands_at(Status.DONE))
+    facts.add(launches=rounds * len(placements) - len(done))
     collect([Check(checks.no_room_for_checkpoints)], facts).raise_any()
     return Plan(
         name=record.name,
@@ -74,8 +73,8 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         placements=placements,
         workload=workload,
         devices=record.devices,
-        rounds=planned,
-        auto=auto,
+        rounds=rounds,
+        auto=facts.get("auto"),
         calibrates=record.calibrates,
         min_effect=record.min_effect if request.min_effect is None else request.min_effect,
         step_timeout_s=request.step_timeout_s,
@@ -116,15 +115,15 @@ def _missing_devices(request: RunRequest, record: RunFile, facts: Facts) -> Iter
     per_node = max(devices_per_node(stored)) if record.cluster else len(stored)
     spec = DeviceSpec(kind, per_node if kind == "cpu" else None)
     cluster, found = find_devices(replace(_here(record, request), devices=str(spec)))
-    here = {device.id: device for device in found}
-    for device in stored:
-        if (now := here.get(device.id)) is None or (now.node, now.cores) != (device.node, device.cores):
-            yield (
-                f"--resume: {device.id} ({device.name}) of {device.node} is not here as it was; go on where it is, or"
-                " start a new run"
-            )
-            return
-    facts.add(cluster=cluster)
+    here = _which(found)
+    gone = next((device for device, known in zip(stored, _which(stored), strict=True) if known not in here), None)
+    if gone:
+        yield (
+            f"--resume: {gone.id} ({gone.name}) of {gone.node} is not here as it was; go on where it is, or start a"
+            " new run"
+        )
+    else:
+        facts.add(cluster=cluster)
 
 
 def _here(record: RunFile, request: RunRequest) -> RunRequest:
@@ -195,15 +194,6 @@ def _other_placements(
     named = parse_placements(words, nodes, has_critic=workload.algorithm.has_critic)
     if [bind(placement, record.devices) for placement in named] != list(placements):
         yield _difference("--placements", words, ",".join(placement.name for placement in placements))
-
-
-def _done_launches(folder: RunFolder, placements: Sequence[RunPlacement], rounds: int) -> frozenset[tuple[int, str]]:
-    return frozenset(
-        (number, placement.name)
-        for number in range(1, rounds + 1)
-        for placement in placements
-        if folder.trial(number, placement.name).stands_at(Status.DONE)
-    )
 
 
 _CHECKS = (

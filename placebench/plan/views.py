@@ -1,5 +1,6 @@
 """Plan and catalogue for people: what would run where and how long it takes; which placements there are."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from textwrap import indent
@@ -17,7 +18,7 @@ from placebench.spec.launchers import RAY
 from placebench.spec.placement import Placement, Role
 from placebench.spec.presets import PRESETS
 from placebench.spec.text import format_bytes, format_seconds
-from placebench.spec.words import SETTINGS, names_file
+from placebench.spec.words import SETTINGS, names_file, preset_of
 from placebench.spec.workload import Workload, placed_workload
 
 
@@ -34,7 +35,7 @@ def show_plan(plan: Plan, console: Console) -> None:
         for pool, devices in bound.members.items():
             roles = ", ".join(_working_roles(bound.placement, pool, plan.workload))
             line("", f"{pool}: {roles} on {', '.join(device.id for device in devices)}")
-            line("", f"  memory a device: {_describe_memory(plan, bound, pool)}")
+            line("", f"  memory a device: about {describe_memory(plan.memory[bound.name, pool])} at most")
     for note in plan.notes:
         line("note", note)
     line("workload", "")
@@ -82,8 +83,7 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
     )
     yield "steps", f"{plan.workload.steps} a launch, the first {plan.workload.warmup_steps} left out of the numbers"
     for number, names in enumerate(plan.order, start=1):
-        done = [name for name in names if (number, name) in plan.done]
-        yield f"round {number}", ", ".join(f"{name} (done)" if name in done else name for name in names)
+        yield f"round {number}", ", ".join(f"{name} (done)" if (number, name) in plan.done else name for name in names)
     if plan.auto:
         limit = "" if plan.auto.max_time_s is None else f" and {format_seconds(plan.auto.max_time_s)}"
         yield (
@@ -101,16 +101,11 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _describe_devices(devices: Sequence[Device]) -> str:
     """Devices that are alike together, with their number, memory and node."""
-    kinds = dict.fromkeys((device.kind, device.name, device.memory_bytes, device.node) for device in devices)
-    counts = [sum((d.kind, d.name, d.memory_bytes, d.node) == kind for d in devices) for kind in kinds]
+    kinds = Counter((device.kind, device.name, device.memory_bytes, device.node) for device in devices)
     return "; ".join(
         f"{count} × {name if name.lower() == kind else f'{kind} {name}'}, {format_bytes(memory)} each, on {node}"
-        for count, (kind, name, memory, node) in zip(counts, kinds, strict=True)
+        for (kind, name, memory, node), count in kinds.items()
     )
-
-
-def _describe_memory(plan: Plan, bound: RunPlacement, pool: str) -> str:
-    return f"about {describe_memory(plan.memory[bound.name, pool])} at most"
 
 
 def show_catalogue(catalogue: Catalogue, console: Console) -> None:
@@ -130,13 +125,14 @@ def show_catalogue(catalogue: Catalogue, console: Console) -> None:
 
 def _by_preset(entries: Sequence[Entry]) -> Iterator[tuple[str, str, list[Entry]]]:
     for preset in PRESETS:
-        if members := [entry for entry in entries if entry.preset is preset]:
+        if members := [entry for entry in entries if preset_of(entry.word) is preset]:
             yield preset.form, preset.reading, members
+    no_form = [entry for entry in entries if preset_of(entry.word) is None]
     for is_file, form, reading in (
         (True, "FILE.yaml", "any pools, given by node, and the pool of each role"),
         (False, "unknown", "no placement"),
     ):
-        if others := [entry for entry in entries if entry.preset is None and names_file(entry.word) is is_file]:
+        if others := [entry for entry in no_form if names_file(entry.word) is is_file]:
             yield form, reading, others
 
 

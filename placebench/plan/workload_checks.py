@@ -67,8 +67,9 @@ def _unusable_folder(key: str, workload: Workload, facts: Facts) -> Iterator[str
     first = next(one for one in _MODELS if one not in facts.unknown and getattr(workload, one) == model)
     if model is not None and key == first and is_folder(model):
         yield from _unusable_weights(model, "--model" if key == "model" else key, model_shape(model))
-        if key == "model":
-            yield from _no_tokenizer(model)
+        # From a folder without the words of a tokenizer, transformers makes one that knows none.
+        if key == "model" and not any(next(Path(model).glob(words), None) for words in _WORDS):
+            yield f"--model {model}: no tokenizer there, such as tokenizer.json; save the model's tokenizer there"
 
 
 def _unusable_prompts(workload: Workload) -> Iterator[str]:
@@ -153,12 +154,6 @@ def _shards(folder: Path) -> set[str]:
         return set(map(str, content["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return set()
-
-
-def _no_tokenizer(model: str) -> Iterator[str]:
-    """A folder without the words of a tokenizer, from which transformers makes one that knows none."""
-    if not any(next(Path(model).glob(words), None) for words in _WORDS):
-        yield f"--model {model}: no tokenizer there, such as tokenizer.json; save the model's tokenizer there"
 
 
 def _unusable_critic(workload: Workload) -> Iterator[str]:

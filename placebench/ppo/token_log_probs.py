@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from placebench.predict.memory.sizes import TABLE_VALUES
+from placebench.predict.memory.model import TABLE_VALUES
 
 _compiled: dict[str, Callable[..., Any]] = {}
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store
 
-from placebench.predict.memory.sizes import BUCKET_BYTES
+from placebench.predict.memory.estimate import BUCKET_BYTES
 
 SENDER = 0
 # Gloo's own default, which its binding wants to be named.

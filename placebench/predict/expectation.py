@@ -1,6 +1,6 @@
 """How long a run will take: from an earlier run of the same work where there is one, else by arithmetic."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -111,29 +111,16 @@ def step_flops(workload: Workload, shapes: JobShapes) -> float:
 
 
 def expect_from_arithmetic(
-    workload: Workload,
-    shapes: JobShapes,
-    device_flops: float,
-    launches: int,
+    workload: Workload, shapes: JobShapes, devices: Sequence[Device], launches: int
 ) -> Expectation:
-    """The duration by counting operations: right within a factor of a few.
-
-    Args:
-        workload: the job.
-        shapes: of its models.
-        device_flops: FLOP/s that all devices together are taken to reach.
-        launches: to come.
-    """
-    seconds = workload.steps * step_flops(workload, shapes) / device_flops
+    """The duration of so many launches by counting operations: right within a factor of a few."""
+    seconds = workload.steps * step_flops(workload, shapes) / reachable_flops(devices)
     return Expectation(launches * (_START_S + seconds), "rough, from the number of operations")
 
 
-def reachable_flops(cores: Collection[int], gpus: Iterable[str]) -> float:
-    """FLOP/s that the devices together are taken to reach; see the constants above.
-
-    Args:
-        cores: cores of the CPU devices, each once.
-        gpus: product names of the GPUs.
-    """
+def reachable_flops(devices: Sequence[Device]) -> float:
+    """FLOP/s that the devices together are taken to reach; see the constants above."""
+    cores = {core for device in devices for core in device.cores}
+    gpus = [device.name for device in devices if device.kind == "gpu"]
     peaks = [next((peak for word, peak in GPU_PEAKS.items() if word in name), _UNKNOWN_GPU_PEAK) for name in gpus]
     return _CORE_FLOPS * len(cores) + _GPU_SHARE * sum(peaks)

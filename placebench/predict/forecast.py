@@ -21,24 +21,22 @@ from placebench.spec.stepgraph import graph_among, ready_phases
 SETTLING = 4
 
 
-@dataclass(frozen=True)
-class PhaseTimes:
-    """Seconds of a phase by the number of its devices, as measured; 0 devices for the controller's own."""
+PhaseTimes = Mapping[int, float]
+"""Number of a phase's devices → its seconds, as measured; 0 devices for the controller's own phases."""
 
-    seconds: Mapping[int, float]
 
-    def on(self, devices: int) -> float:
-        """Seconds on so many devices."""
-        if devices in self.seconds or 0 in self.seconds:
-            return self.seconds.get(devices, self.seconds.get(0, 0.0))
-        if len(self.seconds) == 1:
-            ((count, seconds),) = self.seconds.items()
-            return seconds * count / devices
-        from scipy.optimize import nnls
+def seconds_on(devices: int, times: PhaseTimes) -> float:
+    """Seconds of a phase on so many devices."""
+    if devices in times or 0 in times:
+        return times.get(devices, times.get(0, 0.0))
+    if len(times) == 1:
+        ((count, seconds),) = times.items()
+        return seconds * count / devices
+    from scipy.optimize import nnls
 
-        counts = np.array(list(self.seconds), dtype=np.float64)
-        (fixed, divided), _ = nnls(np.column_stack([np.ones_like(counts), 1 / counts]), list(self.seconds.values()))
-        return float(fixed + divided / devices)
+    counts = np.array(list(times), dtype=np.float64)
+    (fixed, divided), _ = nnls(np.column_stack([np.ones_like(counts), 1 / counts]), list(times.values()))
+    return float(fixed + divided / devices)
 
 
 @dataclass(frozen=True)
@@ -53,21 +51,21 @@ class Forecaster:
     @property
     def has_sizes(self) -> bool:
         """Whether any phase was measured on more than one number of devices, without which all scaling is assumed."""
-        return any(len(times.seconds) > 1 for times in self.phases.values())
+        return any(len(times) > 1 for times in self.phases.values())
 
     def covers(self, placement: Placement) -> bool:
         """Whether no pool of a placement is smaller or larger than those on which its phases were measured."""
-        sizes = {
-            phase.name: placement.pool_of(phase.role).size for phase in graph_among(list(self.phases)) if phase.role
-        }
-        measured = {name: self.phases[name].seconds for name in sizes}
-        return all(min(measured[name]) <= size <= max(measured[name]) for name, size in sizes.items())
+        return all(
+            min(self.phases[phase.name]) <= placement.pool_of(phase.role).size <= max(self.phases[phase.name])
+            for phase in graph_among(list(self.phases))
+            if phase.role
+        )
 
     def step_seconds(self, placement: Placement) -> float:
         """Seconds of a step."""
         graph = graph_among(list(self.phases), placement.staleness, has_engines=placement.has_engines)
         pools = {phase.name: placement.pool_of(phase.role) if phase.role else None for phase in graph}
-        seconds = {name: self.phases[name].on(pool.size if pool else 0) for name, pool in pools.items()}
+        seconds = {name: seconds_on(pool.size if pool else 0, self.phases[name]) for name, pool in pools.items()}
         busy = {name: pool.name if pool else "" for name, pool in pools.items()}
         gaps = self.gaps.get(len(placement.pools), fmean(self.gaps.values()))
         if placement.staleness and placement.has_engines:
@@ -82,11 +80,7 @@ def walk(
 ) -> dict[str, tuple[float, float]]:
     """Start and end of every phase of a step, each submitted as soon as its inputs are there and its pool is free.
 
-    Args:
-        graph: the step's phases.
-        seconds: of each phase.
-        pools: of each phase.
-        overlap: what may run side by side.
+    The seconds and pools are those of each phase by its name.
     """
     now, times = 0.0, dict[str, tuple[float, float]]()
     running: dict[str, float] = {}

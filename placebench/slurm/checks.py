@@ -2,8 +2,7 @@
 
 from placebench.errors import UsageError
 from placebench.plan.checks import no_checkpoints, wrong_name
-from placebench.plan.request import OPTIONS, PLACEMENTS, START, WORKLOAD, RunRequest, request_facts
-from placebench.plan.rounds import ROUNDS
+from placebench.plan.request import OPTIONS, PLACEMENTS, ROUNDS, START, WORKLOAD, RunRequest, request_facts
 from placebench.plan.workload_checks import WORKLOAD_CHECKS
 from placebench.record.checkpoints import START_CHECKS
 from placebench.spec.check import Check, Facts, collect

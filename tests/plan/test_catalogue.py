@@ -105,7 +105,7 @@ def test_the_usual_words_show_every_preset_on_any_nodes(each: int, nodes: int) -
     devices = discover(parse_devices(f"gpu:{each}x{nodes}"))
     words = usual_words(devices_per_node(devices))
     assert {preset_of(word) for word in words} == set(PRESETS)
-    for found in look_up(words, devices, Workload()):
+    for found in (look_up(word, devices, Workload()) for word in words):
         assert not [reason for reason in found.reasons if "is not of the form" in reason]
         assert found.bound or found.reasons
 

@@ -14,11 +14,11 @@ from placebench.compare.comparison import compare_run
 from placebench.compare.measure.precision import headline_width
 from placebench.errors import UsageError
 from placebench.plan.plan import make_plan
-from placebench.plan.request import RunRequest
+from placebench.plan.request import ROUNDS, RunRequest
 from placebench.plan.resume import resume_plan
-from placebench.plan.rounds import auto_rounds
 from placebench.record.folder import RunFolder, Status
 from placebench.spec.auto_rounds import FIRST_LOOK, LEAST_PRECISION, AutoRounds
+from placebench.spec.check import Facts, collect
 from placebench.spec.config import load_yaml
 
 # A job with spans, whose steps take `pace` times 0.1 s as far as its files tell, in no time at all.
@@ -100,6 +100,12 @@ def test_a_run_that_is_stopped_while_rounds_are_added_says_so(tmp_path: Path) ->
     result, _ = run(plan(tmp_path, rounds="auto"), body + "timed(1.0 + 0.3 * (launch['round'] % 3) * first)")
     assert (result.done, result.total, result.stopped_by) == (14, 16, "stopped by SIGINT")
     assert json.loads((result.folder / "run.json").read_text())["rounds"] == 8
+
+
+def auto_rounds(request: RunRequest, stored: AutoRounds | None = None) -> object:
+    facts = Facts(request=request, stored=stored)
+    collect([ROUNDS], facts).raise_any()
+    return facts.get("auto")
 
 
 def test_limits_need_rounds_auto(tmp_path: Path) -> None:

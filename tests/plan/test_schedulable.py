@@ -46,7 +46,7 @@ def hosts(nodes: Counts) -> tuple[Device, ...]:
 
 def accepted(word: str, nodes: Counts, workload: Workload = WORKLOAD) -> RunPlacement | None:
     """The placement on its devices if a plan takes it."""
-    (entry,) = look_up([word], hosts(nodes), workload)
+    entry = look_up(word, hosts(nodes), workload)
     return None if entry.reasons else entry.bound
 
 

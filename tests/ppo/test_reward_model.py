@@ -13,7 +13,7 @@ from placebench.plan.workload_checks import unusable_workload
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.models import load_reward_model, model_config
 from placebench.ppo.training import SequenceModel
-from placebench.predict.memory.estimate import estimate_memory
+from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.spec.placement import Role
 from placebench.spec.shapes import PRESETS
 from placebench.spec.workload_reading import build_workload
@@ -69,10 +69,10 @@ def test_another_vocabulary_is_refused() -> None:
 
 def test_a_reward_model_takes_memory_where_it_lives() -> None:
     job, shape = build_workload({"model": "qwen2.5-1.5b"}), PRESETS["qwen2.5-1.5b"]
-    with_it = estimate_memory(job, shape, shape, (Role.REWARD,), 2, "gpu", shape).moments["reward"]
+    with_it = MemoryEstimate(job, shape, shape, (Role.REWARD,), 2, "gpu", shape).moments["reward"]
     assert with_it["weights"] == 2 * shape.critic_parameters // 2
     assert with_it["optimizer"] == 0
-    assert "reward" not in estimate_memory(job, shape, shape, (Role.REWARD,), 2, "gpu").moments
+    assert "reward" not in MemoryEstimate(job, shape, shape, (Role.REWARD,), 2, "gpu").moments
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from placebench.ppo.models import model_config
 from placebench.ppo.rollout.vllm_build import draws_by_seed, graph_sizes, kv_cache_bytes
 from placebench.predict.memory.engine import EngineMemory
-from placebench.predict.memory.estimate import estimate_memory
+from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.spec.placement import Role
 from placebench.spec.shapes import PRESETS
 from placebench.spec.workload_reading import build_workload
@@ -36,7 +36,7 @@ def test_the_cache_of_an_engine_is_the_one_that_was_planned_for(
     rollout = {"backend": "vllm", "tensor_parallel_size": shared_by, "memory_share": share}
     job = build_workload({"model": model, "batch": batch, "rollout": rollout})
     shape, device = PRESETS[model], 24 << 30
-    planned = estimate_memory(job, shape, shape, (Role.ROLLOUT,), 1, "gpu", device_bytes=device)
+    planned = MemoryEstimate(job, shape, shape, (Role.ROLLOUT,), 1, "gpu", device_bytes=device)
     most = EngineMemory(job, shape, 1, "gpu", device).most_cache
     cache = kv_cache_bytes(model_config(model), job, sequences * shared_by, most)
     assert planned.moments["gen"]["kv cache"] == cache

@@ -10,7 +10,7 @@ from synthetic_run import SyntheticRun
 from placebench.plan.plan import Plan, make_plan
 from placebench.plan.request import RunRequest
 from placebench.predict.expectation import reachable_flops, step_flops
-from placebench.spec.devices import device_to_dict
+from placebench.spec.devices import Device, device_to_dict
 from placebench.spec.shapes import PRESETS, JobShapes
 from placebench.spec.workload_reading import build_workload
 
@@ -57,5 +57,7 @@ def test_operations_of_a_step_by_hand() -> None:
     assert step_flops(job, JobShapes(shape, shape)) == 4 * 5 * (2 * (3 * n + c) + 6 * 2 * (n + c))
     grpo = build_workload({"batch": {**batch, "group_size": 2}, "algorithm": {"name": "grpo", "epochs": 2}})
     assert step_flops(grpo, JobShapes(shape, shape)) == 4 * 5 * (2 * 3 * n + 6 * 2 * n)
-    assert reachable_flops((), ["NVIDIA H200", "NVIDIA H200"]) == 2 * reachable_flops((), ["NVIDIA H100 80GB HBM3"])
-    assert reachable_flops((0, 1), []) == 2 * reachable_flops((7,), [])
+    h200, h100 = (Device(name, "gpu", 0, "node0", name, 1) for name in ("NVIDIA H200", "NVIDIA H100 80GB HBM3"))
+    assert reachable_flops([h200, h200]) == 2 * reachable_flops([h100])
+    two, one = (Device("cpu:0", "cpu", 0, "node0", "cpu", 1, cores) for cores in ((0, 1), (7,)))
+    assert reachable_flops([two]) == 2 * reachable_flops([one])

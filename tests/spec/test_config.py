@@ -1,4 +1,5 @@
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placebench.errors import UsageError
-from placebench.plan.request import WorkloadOption, build_request
+from placebench.plan.request import build_request
 from placebench.spec.check import Facts
 from placebench.spec.config import find_line, load_yaml, merge, parse_settings
 from placebench.spec.workload import Workload, workload_keys
@@ -75,7 +76,7 @@ def test_a_setting_needs_key_and_value(setting: str) -> None:
         parse_settings([setting])
 
 
-def request_for(tmp_path: Path, yaml: str, options: list[WorkloadOption], settings: list[str]) -> Workload:
+def request_for(tmp_path: Path, yaml: str, options: Mapping[str, tuple[str, Any]], settings: list[str]) -> Workload:
     path = tmp_path / "bench.yaml"
     path.write_text(yaml)
     request = build_request({}, options, settings, path)
@@ -84,7 +85,7 @@ def request_for(tmp_path: Path, yaml: str, options: list[WorkloadOption], settin
 
 def test_options_go_over_the_file_and_the_file_over_the_preset(tmp_path: Path) -> None:
     yaml = "steps: 20\nbatch: {size: 64, max_prompt_length: 12}\n"
-    workload = request_for(tmp_path, yaml, [WorkloadOption("--batch-size", "batch.size", 96)], ["algorithm.epochs=3"])
+    workload = request_for(tmp_path, yaml, {"batch.size": ("--batch-size", 96)}, ["algorithm.epochs=3"])
     assert workload.batch.size == 96
     assert workload.batch.max_prompt_length == 12
     assert workload.steps == 20
@@ -114,13 +115,13 @@ def test_run_keys_of_the_file_give_way_to_options(tmp_path: Path) -> None:
     path.write_text(
         "placements: [standard, split/overlap=none]\nrounds: 5\ndevices: cpu:4\nname: mine\nout: elsewhere\n"
     )
-    request = build_request({"rounds": 2}, [], [], path)
+    request = build_request({"rounds": 2}, {}, [], path)
     assert request.placements == "standard,split/overlap=none"
     assert (request.rounds, request.devices, request.name, request.out) == (2, "cpu:4", "mine", Path("elsewhere"))
 
 
 def test_the_same_setting_twice_is_refused() -> None:
-    request = build_request({}, [WorkloadOption("--batch-size", "batch.size", 8)], ["batch.size=16"], None)
+    request = build_request({}, {"batch.size": ("--batch-size", 8)}, ["batch.size=16"], None)
     assert request.wrong == ("--batch-size and --set batch.size are the same setting: give it once",)
     assert request.unknown == {"batch.size"}
 
@@ -128,7 +129,7 @@ def test_the_same_setting_twice_is_refused() -> None:
 def test_all_that_is_wrong_with_settings_file_and_options_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "bench.yaml"
     path.write_text("rounds: 0\ndevices: 4\nname: mine\nsteps: 7\n")
-    options = [WorkloadOption("--seed", "seed", 1), WorkloadOption("--batch-size", "batch.size", 8)]
+    options = {"seed": ("--seed", 1), "batch.size": ("--batch-size", 8)}
     settings = ["=3", "seed=2", "batch.size=4", "batch.group_size=[", "data"]
     request = build_request({"rounds": 2}, options, settings, path, {"steps": "--steps: no number"})
     assert [line.removeprefix(f"{path}, ") for line in request.wrong] == [
@@ -147,7 +148,7 @@ def test_all_that_is_wrong_with_settings_file_and_options_is_kept(tmp_path: Path
 
 
 def test_of_a_file_that_cannot_be_read_only_what_options_say_is_known(tmp_path: Path) -> None:
-    request = build_request({"rounds": 2}, [], ["seed=4"], tmp_path / "nowhere.yaml")
+    request = build_request({"rounds": 2}, {}, ["seed=4"], tmp_path / "nowhere.yaml")
     assert {"placements", "devices", "out", "name", "model", "batch.size"} <= request.unknown
     assert request.unknown.isdisjoint({"rounds", "seed"})
 
@@ -198,38 +199,38 @@ def test_values_are_not_held_against_one_that_is_not_known(content: dict[str, An
     [
         (
             "steps: 5\nbatch:\n  size: 0\n",
-            [],
+            {},
             [],
             "bench.yaml, line 3: batch.size: input should be greater than 0 (got 0)",
         ),
-        ("batch:\n  sise: 4\n", [], [], "bench.yaml, line 2: unknown key 'batch.sise'; did you mean 'batch.size'?"),
+        ("batch:\n  sise: 4\n", {}, [], "bench.yaml, line 2: unknown key 'batch.sise'; did you mean 'batch.size'?"),
         (
             "steps: 5\nbatch.size: 16\n",
-            [],
+            {},
             [],
             "line 2: unknown key 'batch.size'; write it as a section, batch: {size: ...}",
         ),
         (
             "batch:\n  batch.sise: 4\n",
-            [],
+            {},
             [],
             "line 2: unknown key 'batch.batch.sise'; write it as a section, batch: {size",
         ),
-        ("\nmodle: tiny\n", [], [], "bench.yaml, line 2: unknown key 'modle'; did you mean 'model'?"),
-        ("batch: 5\n", [], [], "bench.yaml, line 1: batch: "),
-        ("steps: 5\n", [WorkloadOption("--steps", "steps", -1)], [], "--steps: steps: input should be greater than 0"),
-        ("steps: 5\n", [], ["steps=none"], "--set: steps: input should be a valid integer"),
-        ("batch: {size: 40}\n", [], [], "bench.yaml, line 1: batch: size 40 is not a multiple of mini_batch_size 32"),
+        ("\nmodle: tiny\n", {}, [], "bench.yaml, line 2: unknown key 'modle'; did you mean 'model'?"),
+        ("batch: 5\n", {}, [], "bench.yaml, line 1: batch: "),
+        ("steps: 5\n", {"steps": ("--steps", -1)}, [], "--steps: steps: input should be greater than 0"),
+        ("steps: 5\n", {}, ["steps=none"], "--set: steps: input should be a valid integer"),
+        ("batch: {size: 40}\n", {}, [], "bench.yaml, line 1: batch: size 40 is not a multiple of mini_batch_size 32"),
         (
             "",
-            [WorkloadOption("--mini-batch-size", "batch.mini_batch_size", 48)],
+            {"batch.mini_batch_size": ("--mini-batch-size", 48)},
             [],
             "--mini-batch-size: batch: size 128",
         ),
     ],
 )
 def test_a_wrong_value_is_traced_to_where_it_was_set(
-    tmp_path: Path, yaml: str, options: list[WorkloadOption], settings: list[str], reason: str
+    tmp_path: Path, yaml: str, options: Mapping[str, tuple[str, Any]], settings: list[str], reason: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         request_for(tmp_path, yaml, options, settings)
@@ -255,7 +256,7 @@ def test_a_wrong_value_is_traced_to_where_it_was_set(
 def test_a_wrong_file_is_one_line_with_its_place(tmp_path: Path, yaml: str, reason: str) -> None:
     path = tmp_path / "bench.yaml"
     path.write_text(yaml)
-    (found,) = build_request({}, [], [], path).wrong
+    (found,) = build_request({}, {}, [], path).wrong
     assert reason in found
 
 
@@ -279,7 +280,7 @@ def test_what_the_shell_has_opened_is_read_once() -> None:
     read, write = os.pipe()
     with os.fdopen(write, "w") as stream:
         stream.write("steps: 3\nrounds: 0\n")
-    (found,) = build_request({}, [], [], Path(f"/dev/fd/{read}")).wrong
+    (found,) = build_request({}, {}, [], Path(f"/dev/fd/{read}")).wrong
     assert found.startswith(f"/dev/fd/{read}: rounds: 0 is neither a number")
     os.close(read)
 

@@ -5,7 +5,7 @@ from statistics import fmean
 
 from placebench.compare.explain.breakdown import path_parts
 from placebench.compare.measure.placements import RunSide
-from placebench.predict.forecast import Forecaster, PhaseTimes
+from placebench.predict.forecast import Forecaster
 
 
 def forecaster(sides: Sequence[RunSide]) -> Forecaster | None:
@@ -26,6 +26,6 @@ def forecaster(sides: Sequence[RunSide]) -> Forecaster | None:
                 times.setdefault(part.phase, {}).setdefault(devices, []).append(part.whole)
         gaps.setdefault(len(side.placement.pools), []).append(sum(part.on_path for part in parts if part.is_gap))
     return Forecaster(
-        {phase: PhaseTimes({count: fmean(found) for count, found in by.items()}) for phase, by in times.items()},
+        {phase: {count: fmean(found) for count, found in by.items()} for phase, by in times.items()},
         {count: fmean(found) for count, found in gaps.items()},
     )

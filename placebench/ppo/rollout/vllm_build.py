@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 
 from placebench.errors import LaunchError
 from placebench.host.processes import TOKEN_VARIABLE, ray_temp_dir
-from placebench.predict.memory.sizes import CACHE_BLOCK_TOKENS
+from placebench.predict.memory.engine import CACHE_BLOCK_TOKENS
 from placebench.spec.workload import Workload
 
 _ENVIRONMENT = {

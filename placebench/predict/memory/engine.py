@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from placebench.predict.memory.sizes import CACHE_BLOCK_TOKENS
 from placebench.spec.devices import Kind
 from placebench.spec.shapes import ModelShape
 from placebench.spec.workload import Workload
@@ -16,6 +15,8 @@ COMPUTED_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
 # CUDA graphs and workspaces of a vLLM engine, which stay while it sleeps; measured.
 ENGINE_BYTES: Mapping[str, int] = {"cpu": 0, "gpu": 360 << 20}
 
+CACHE_BLOCK_TOKENS = 128
+"""Tokens of a block of the key-value cache: vLLM's on CPU, and a multiple of its on GPUs."""
 # vLLM's own tokens of a pass.
 _PREFILL_TOKENS = 16_384
 _SAMPLING_BYTES = 16
@@ -76,11 +77,6 @@ class EngineMemory:
     def whole(self) -> int:
         """All of the engine."""
         return self._beside_cache + self.cache
-
-    @property
-    def with_half_the_cache(self) -> int:
-        """All of the engine with half the keys and values."""
-        return self._beside_cache + self.cache // 2
 
     @property
     def least(self) -> int:

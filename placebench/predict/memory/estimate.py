@@ -55,7 +55,6 @@ from typing import Literal
 
 from placebench.predict.memory.engine import COMPUTED_BYTES, EngineMemory
 from placebench.predict.memory.model import ModelMemory, Parts, generation_bytes
-from placebench.predict.memory.sizes import BUCKET_BYTES
 from placebench.spec.devices import Kind
 from placebench.spec.phases import PHASES, Activity
 from placebench.spec.placement import Role
@@ -76,6 +75,8 @@ ALLOCATOR_SHARES: Mapping[tuple[bool, Literal["one", "shard", "replicate"]], tup
     (True, "shard"): (0.44, 0.04),
     (True, "replicate"): (0.09, 0.09),
 }
+BUCKET_BYTES = 256 << 20
+"""Most bytes of weights that are sent to another pool at a time, but for a single weight that has more."""
 _STATE = ("weights", "optimizer", "gradients", "copies")
 
 
@@ -83,8 +84,35 @@ _STATE = ("weights", "optimizer", "gradients", "copies")
 class MemoryEstimate:
     """Bytes on each device of a pool."""
 
-    moments: Mapping[str, Parts]
-    """Name of each moment of the job → bytes of each part that is held then."""
+    workload: Workload
+    """The job, as its placement runs it."""
+    actor: ModelShape
+    """Shape of actor and reference."""
+    critic: ModelShape
+    """Shape of the critic's decoder."""
+    roles: Collection[Role]
+    """The roles that live in the pool."""
+    ranks: int
+    """Devices of the pool."""
+    kind: Kind
+    """Kind of these devices."""
+    reward: ModelShape | None = None
+    """Shape of the reward model's decoder; None where the reward is a function."""
+    device_bytes: int = sys.maxsize
+    """Memory of the smallest device, of which an engine may take a share."""
+
+    @cached_property
+    def moments(self) -> Mapping[str, Parts]:
+        """Name of each moment of the job, in the order of a step → bytes of each part that is held then."""
+        moments: dict[str, Parts] = {"idle": {**self._always, **self._resting}}
+        moments |= self._building() | self._generating() | self._writing() | self._computing()
+        if self.kind != "gpu" or not self._trained:
+            return moments
+        spread: Literal["one", "shard", "replicate"] = "replicate"
+        if self._is_sharded:
+            spread = "shard" if self.ranks > 1 else "one"
+        shares = ALLOCATOR_SHARES[len(self._trained) > 1, spread]
+        return {name: {**parts, "allocator": _wasted(parts, *shares)} for name, parts in moments.items()}
 
     @property
     def moment(self) -> str:
@@ -102,181 +130,117 @@ class MemoryEstimate:
         sizes = {name: size for name, size in self.moments[self.moment].items() if size}
         return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
-
-def estimate_memory(
-    workload: Workload,
-    actor: ModelShape,
-    critic: ModelShape,
-    roles: Collection[Role],
-    ranks: int,
-    kind: Kind,
-    reward: ModelShape | None = None,
-    device_bytes: int = sys.maxsize,
-) -> MemoryEstimate:
-    """Memory of each device of a pool.
-
-    Args:
-        workload: the job.
-        actor: shape of actor and reference.
-        critic: shape of the critic's decoder.
-        roles: the roles that live in the pool.
-        ranks: devices of the pool.
-        kind: of these devices.
-        reward: shape of the reward model's decoder; None where the reward is a function.
-        device_bytes: memory of the smallest device, of which an engine may take a share.
-    """
-    pool = _Pool(workload, actor, critic, frozenset(roles), ranks, kind, reward, device_bytes)
-    return MemoryEstimate(pool.moments())
-
-
-@dataclass(frozen=True)
-class _Pool:
-    """What each device of a pool holds, moment by moment; arguments as of `estimate_memory`."""
-
-    workload: Workload
-    actor: ModelShape
-    critic: ModelShape
-    roles: frozenset[Role]
-    ranks: int
-    kind: Kind
-    reward: ModelShape | None
-    device_bytes: int
-
-    def moments(self) -> dict[str, Parts]:
-        """The parts held at each moment, in the order of a step."""
-        moments: dict[str, Parts] = {"idle": {**self.always, **self.resting}}
-        moments |= self._building() | self._generating() | self._writing() | self._computing()
-        if self.kind != "gpu" or not self.trained:
-            return moments
-        spread: Literal["one", "shard", "replicate"] = "replicate"
-        if self.is_sharded:
-            spread = "shard" if self.ranks > 1 else "one"
-        shares = ALLOCATOR_SHARES[len(self.trained) > 1, spread]
-        return {name: {**parts, "allocator": _wasted(parts, *shares)} for name, parts in moments.items()}
-
     @property
-    def value(self) -> int:
+    def _value(self) -> int:
         """Bytes of a value that is computed."""
         return COMPUTED_BYTES[self.workload.precision]
 
     @property
-    def is_sharded(self) -> bool:
+    def _is_sharded(self) -> bool:
         return self.workload.sharding == "shard"
 
     @property
-    def has_engine(self) -> bool:
+    def _has_engine(self) -> bool:
         return Role.ROLLOUT in self.roles and self.workload.rollout.backend == "vllm"
 
     @property
-    def is_apart(self) -> bool:
+    def _is_apart(self) -> bool:
         """Whether the rollout lives here and the actor in another pool."""
         return Role.ROLLOUT in self.roles and Role.ACTOR not in self.roles
 
     @cached_property
-    def models(self) -> Mapping[Role, ModelMemory]:
+    def _models(self) -> Mapping[Role, ModelMemory]:
         """The models that live here, as far as the algorithm has them; the rollout's aside."""
         shapes = {
-            Role.ACTOR: (self.actor, self.actor.parameters),
-            Role.REF: (self.actor, self.actor.parameters),
-            Role.CRITIC: (self.critic, self.critic.critic_parameters),
-            **({Role.REWARD: (self.reward, self.reward.critic_parameters)} if self.reward else {}),
+            Role.ACTOR: self.actor,
+            Role.REF: self.actor,
+            Role.CRITIC: self.critic if self.workload.algorithm.has_critic else None,
+            Role.REWARD: self.reward,
         }
         return {
-            role: ModelMemory(self.workload, shape, parameters, role in (Role.ACTOR, Role.REF), self.ranks, self.kind)
-            for role, (shape, parameters) in shapes.items()
-            if role in self.roles and (role is not Role.CRITIC or self.workload.algorithm.has_critic)
+            role: ModelMemory(self.workload, shape, role in (Role.ACTOR, Role.REF), self.ranks, self.kind)
+            for role, shape in shapes.items()
+            if shape and role in self.roles
         }
 
     @cached_property
-    def trained(self) -> Mapping[Role, ModelMemory]:
-        return {role: model for role, model in self.models.items() if role in self.workload.algorithm.trained_roles}
+    def _trained(self) -> Mapping[Role, ModelMemory]:
+        return {role: model for role, model in self._models.items() if role in self.workload.algorithm.trained_roles}
 
     @cached_property
-    def always(self) -> Parts:
+    def _always(self) -> Parts:
         """What is held from the first step to the last."""
-        shards = self.ranks if self.is_sharded else 1
+        shards = self.ranks if self._is_sharded else 1
         weights = (
-            (4 if role in self.trained else self.value) * model.parameters // shards
-            for role, model in self.models.items()
+            (4 if role in self._trained else self._value) * model.parameters // shards
+            for role, model in self._models.items()
         )
-        trained = sum(model.parameters for model in self.trained.values())
+        trained = sum(model.parameters for model in self._trained.values())
         parts = {
             "runtime": RUNTIME_BYTES[self.kind],
             "weights": sum(weights),
             "optimizer": 8 * trained // shards,
-            "gradients": 0 if self.is_sharded else 4 * trained,
+            "gradients": 0 if self._is_sharded else 4 * trained,
         }
-        return {**parts, "graphs": self.engine_memory.graphs} if self.has_engine else parts
+        return {**parts, "graphs": self._engine_memory.graphs} if self._has_engine else parts
 
     @property
-    def engine_memory(self) -> EngineMemory:
-        """Of a vLLM engine, where one lives here."""
+    def _engine_memory(self) -> EngineMemory:
+        """Memory of a vLLM engine, where one lives here."""
         return EngineMemory(self.workload, self.actor, self.ranks, self.kind, self.device_bytes)
 
     @cached_property
-    def engine(self) -> Parts:
+    def _engine(self) -> Parts:
         """What the rollout holds of its own while it generates."""
-        if self.has_engine:
-            return {"engine": self.engine_memory.weights, "kv cache": self.engine_memory.cache}
-        return {"engine": self.value * self.actor.parameters} if self.is_apart else {}
+        if self._has_engine:
+            return {"engine": self._engine_memory.weights, "kv cache": self._engine_memory.cache}
+        return {"engine": self._value * self.actor.parameters} if self._is_apart else {}
 
     @property
-    def resting(self) -> Parts:
+    def _resting(self) -> Parts:
         """What of it stays while others work."""
-        sleeps = self.workload.rollout.sleep and self.kind == "gpu" and not self.is_apart
-        return {} if sleeps else self.engine
-
-    @cached_property
-    def gathered(self) -> int:
-        """Parameters of a sharded actor that are whole at a time while its weights are written or sent."""
-        if not self.is_sharded or self.ranks == 1:
-            return 0
-        return max(ModelMemory(self.workload, self.actor, self.actor.parameters, True, self.ranks, self.kind).units)
-
-    @property
-    def bucket(self) -> int:
-        """Bytes on the way to another pool at a time: a bucket, or the embedding where that is more."""
-        embedding = self.value * self.actor.vocab_size * self.actor.hidden_size
-        return min(max(BUCKET_BYTES, embedding), self.value * self.actor.parameters)
+        sleeps = self.workload.rollout.sleep and self.kind == "gpu" and not self._is_apart
+        return {} if sleeps else self._engine
 
     def _building(self) -> dict[str, Parts]:
-        if not self.models:
+        if not self._models:
             return {}
-        largest_root = max(model.root for model in self.models.values())
-        held = {name: self.always[name] for name in ("runtime", "weights", "gradients")}
-        return {"build_models": {**held, "building": 4 * largest_root if self.is_sharded else 0}}
+        largest_root = max(model.root for model in self._models.values())
+        held = {name: self._always[name] for name in ("runtime", "weights", "gradients")}
+        return {"build_models": {**held, "building": 4 * largest_root if self._is_sharded else 0}}
 
     def _generating(self) -> dict[str, Parts]:
-        if self.has_engine:
-            return _during(Activity.GENERATE, {**self.always, **self.engine, "prefill": self.engine_memory.prefill})
+        if self._has_engine:
+            return _during(Activity.GENERATE, {**self._always, **self._engine, "prefill": self._engine_memory.prefill})
         if Role.ROLLOUT not in self.roles:
             return {}
         held = generation_bytes(self.workload, self.actor, self.ranks)
-        copies = {"copies": 0} if self.is_apart else {}
-        return _during(Activity.GENERATE, {**self.always, **self.engine, **held, **copies})
+        copies = {"copies": 0} if self._is_apart else {}
+        return _during(Activity.GENERATE, {**self._always, **self._engine, **held, **copies})
 
     def _writing(self) -> dict[str, Parts]:
         """The actor's weights on their way into the rollout, here or in another pool."""
-        if self.is_apart:
-            copies = self.bucket
-        elif self.has_engine:
-            copies = self.value * self.gathered
-        elif Role.ACTOR in self.roles and Role.ROLLOUT not in self.roles:
-            copies = self.bucket + self.value * self.gathered
-        else:
+        is_sent = (Role.ACTOR in self.roles) != (Role.ROLLOUT in self.roles)
+        if not is_sent and not self._has_engine:
             return {}
-        return _during(Activity.SEND_WEIGHTS, {**self.always, **self.engine, "copies": copies})
+        copies = 0
+        if is_sent:
+            embedding = self._value * self.actor.vocab_size * self.actor.hidden_size
+            copies = min(max(BUCKET_BYTES, embedding), self._value * self.actor.parameters)
+        if Role.ACTOR in self.roles and self._is_sharded and self.ranks > 1:
+            copies += self._value * max(self._models[Role.ACTOR].units)
+        return _during(Activity.SEND_WEIGHTS, {**self._always, **self._engine, "copies": copies})
 
     def _computing(self) -> dict[str, Parts]:
         """Updates of the models that are trained, in which these need most, and passes of the others."""
         moments: dict[str, Parts] = {}
-        for role, model in self.models.items():
-            activity = Activity.UPDATE if role in self.trained else Activity.FORWARD
+        for role, model in self._models.items():
+            activity = Activity.UPDATE if role in self._trained else Activity.FORWARD
             for phase in [phase.name for phase in PHASES if phase.role is role and phase.activity is activity]:
-                for number, one in enumerate(model.update() if role in self.trained else model.scoring()):
-                    gradients = {"gradients": self.always["gradients"] + one.get("gradients", 0)}
+                for number, one in enumerate(model.update() if role in self._trained else model.scoring()):
+                    gradients = {"gradients": self._always["gradients"] + one.get("gradients", 0)}
                     name = f"{phase} {number}" if number else phase
-                    moments[name] = {**self.always, **self.resting, **one, **gradients}
+                    moments[name] = {**self._always, **self._resting, **one, **gradients}
         return moments
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from placebench.predict.memory.engine import EngineMemory
-from placebench.predict.memory.estimate import MemoryEstimate, estimate_memory
+from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.placement import Placement, Role
@@ -57,7 +57,7 @@ def pool_estimates(workload: Workload, shapes: JobShapes, bound: RunPlacement) -
     """Estimated memory of each device by pool."""
     workload = placed_workload(workload, bound.placement)
     return {
-        pool: estimate_memory(
+        pool: MemoryEstimate(
             workload,
             shapes.actor,
             shapes.critic,
@@ -65,7 +65,7 @@ def pool_estimates(workload: Workload, shapes: JobShapes, bound: RunPlacement) -
             len(devices),
             devices[0].kind,
             shapes.reward,
-            least_bytes(devices),
+            min(device.memory_bytes for device in devices),
         )
         for pool, devices in bound.members.items()
     }
@@ -74,24 +74,13 @@ def pool_estimates(workload: Workload, shapes: JobShapes, bound: RunPlacement) -
 def engine_memory(
     workload: Workload, shapes: JobShapes, placement: Placement, devices: Sequence[Device]
 ) -> EngineMemory | None:
-    """What an engine of a placement takes of each of its devices; None where torch generates.
-
-    Args:
-        workload: the job.
-        shapes: of its models.
-        placement: where the rollout lives.
-        devices: those that may be the engine's.
-    """
+    """What an engine of a placement takes of each of the devices that may be its own; None where torch generates."""
     if workload.rollout.backend == "torch":
         return None
     ranks = placement.pool_of(Role.ROLLOUT).size
     placed = placed_workload(workload, placement)
-    return EngineMemory(placed, shapes.actor, ranks, devices[0].kind, least_bytes(devices))
-
-
-def least_bytes(devices: Sequence[Device]) -> int:
-    """Memory of the smallest device."""
-    return min(device.memory_bytes for device in devices)
+    least_bytes = min(device.memory_bytes for device in devices)
+    return EngineMemory(placed, shapes.actor, ranks, devices[0].kind, least_bytes)
 
 
 def shortfalls(
@@ -99,12 +88,7 @@ def shortfalls(
 ) -> Iterator[Shortfall]:
     """Where a placement needs more than a share of the memory: of a GPU its own, of CPU devices their node's.
 
-    Args:
-        workload: the job.
-        shapes: of its models.
-        bound: the placement on its devices.
-        devices: all devices of the run, which share a node's memory.
-        share: of the memory that may be needed.
+    A node's memory is that of all `devices` of the run on it.
     """
     estimates = pool_estimates(workload, shapes, bound)
     for pool, estimate in estimates.items():

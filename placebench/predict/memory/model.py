@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from math import ceil
 
 from placebench.predict.memory.engine import COMPUTED_BYTES, token_cache_bytes
-from placebench.predict.memory.sizes import TABLE_VALUES
 from placebench.spec.devices import Kind
 from placebench.spec.shapes import ModelShape
 from placebench.spec.workload import Workload
@@ -15,29 +14,8 @@ Parts = Mapping[str, int]
 
 _SAMPLING_BYTES = 56
 
-
-@dataclass(frozen=True)
-class _MicroBatches:
-    """A rank's micro-batches: their number, and tokens of the largest, of these responses."""
-
-    number: int
-    tokens: int
-    responses: int
-
-
-def _micro_batches(workload: Workload, ranks: int, at_once: int) -> _MicroBatches:
-    """The micro-batches when `at_once` sequences are dealt to the ranks."""
-    batch, rollout = workload.batch, workload.rollout
-    length = batch.max_prompt_length + batch.max_response_length
-    sequences = ceil(at_once / ranks)
-    if rollout.ignore_eos and rollout.response_lengths == "longest" and workload.data.fill_prompts:
-        # All are equally long, so that micro-batches are, too.
-        number = ceil(sequences / (batch.micro_batch_tokens // length))
-        tokens = ceil(sequences / number) * length
-    else:
-        number = ceil(sequences * length / batch.micro_batch_tokens)
-        tokens = min(batch.micro_batch_tokens, sequences * length)
-    return _MicroBatches(number, tokens, ceil(tokens * batch.max_response_length / length))
+TABLE_VALUES = 1 << 28
+"""Float32 logits that exist at a time: 1 GiB."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +26,6 @@ class ModelMemory:
     """The job, as its placement runs it."""
     shape: ModelShape
     """Shape of the model's decoder."""
-    parameters: int
-    """Parameters of the whole model, its head included."""
     has_logits: bool
     """Whether it has the output head of a language model; else one of a score."""
     ranks: int
@@ -66,6 +42,11 @@ class ModelMemory:
     def is_sharded(self) -> bool:
         """Whether its weights are sharded over the ranks."""
         return self.workload.sharding == "shard"
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model, its head included."""
+        return self.shape.parameters if self.has_logits else self.shape.critic_parameters
 
     @property
     def head(self) -> int:
@@ -93,35 +74,45 @@ class ModelMemory:
 
     def update(self) -> Iterator[Parts]:
         """Bytes held at the output head, in the blocks' backward pass, and at its end."""
-        batches = _micro_batches(self.workload, self.ranks, self.workload.batch.mini_batch_size)
-        activations = batches.tokens * self._activation_bytes()
+        number, tokens, responses = self._micro_batches(self.workload.batch.mini_batch_size)
         root, block = self.units
         own = 4 * self.parameters // (self.ranks if self.is_sharded else 1)
-        before = 0 if self.is_sharded and batches.number == 1 else own
+        before = 0 if self.is_sharded and number == 1 else own
         summed, whole = (4 + self.value, 1) if self.is_sharded else (0, 0)
         yield {
             "gradients": before,
             "copies": self.copies,
-            "activations": activations,
-            "logits": self._table_bytes(batches.responses) + (4 + self.value) * self.head,
+            "activations": tokens * self._activation_bytes(),
+            "logits": self._table_bytes(responses) + (4 + self.value) * self.head,
         }
         yield {
             "gradients": before + 2 * summed * block + whole * self.value * self.head,
             "copies": self.copies,
-            "activations": activations + batches.tokens * self._working_bytes(),
+            "activations": tokens * (self._activation_bytes() + self._working_bytes()),
         }
         yield {"gradients": own + summed * root, "copies": self.copies}
 
     def scoring(self) -> Iterator[Parts]:
         """Bytes held at the output head and in a block of a pass without gradient."""
-        batches = _micro_batches(self.workload, self.ranks, self.workload.batch.size)
+        _, tokens, responses = self._micro_batches(self.workload.batch.size)
         # A model that is only used has the precision of the computing already.
         copies = self.copies if self.is_sharded else 0
-        yield {"copies": copies, "logits": self._table_bytes(batches.responses)}
-        yield {
-            "copies": copies,
-            "activations": batches.tokens * self._working_bytes(),
-        }
+        yield {"copies": copies, "logits": self._table_bytes(responses)}
+        yield {"copies": copies, "activations": tokens * self._working_bytes()}
+
+    def _micro_batches(self, at_once: int) -> tuple[int, int, int]:
+        """A rank's micro-batches of `at_once` sequences in all: number, tokens of the largest, of these responses."""
+        batch, rollout = self.workload.batch, self.workload.rollout
+        length = batch.max_prompt_length + batch.max_response_length
+        sequences = ceil(at_once / self.ranks)
+        if rollout.ignore_eos and rollout.response_lengths == "longest" and self.workload.data.fill_prompts:
+            # All are equally long, so that micro-batches are, too.
+            number = ceil(sequences / (batch.micro_batch_tokens // length))
+            tokens = ceil(sequences / number) * length
+        else:
+            number = ceil(sequences * length / batch.micro_batch_tokens)
+            tokens = min(batch.micro_batch_tokens, sequences * length)
+        return number, tokens, ceil(tokens * batch.max_response_length / length)
 
     def _table_bytes(self, responses: int) -> int:
         if not self.has_logits:

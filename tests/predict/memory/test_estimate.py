@@ -15,7 +15,7 @@ from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.packing import pack
 from placebench.ppo.training import place
 from placebench.predict.memory.engine import EngineMemory
-from placebench.predict.memory.estimate import estimate_memory
+from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.predict.memory.model import Parts
 from placebench.spec.placement import Role
 from placebench.spec.shapes import PRESETS, ModelShape
@@ -89,7 +89,7 @@ def test_activations_are_what_autograd_keeps(
     )
     with torch.autocast("cpu", torch.bfloat16, enabled=casts):
         measured = saved_bytes(model, packed.inputs, packed.predict_positions)
-    parts = estimate_memory(job, shape, shape, (Role.CRITIC,), 1, "cpu").moments["update_critic"]
+    parts = MemoryEstimate(job, shape, shape, (Role.CRITIC,), 1, "cpu").moments["update_critic"]
     copies = parts["copies"] if casts else 0
     assert parts["activations"] + copies == pytest.approx(measured, rel=0.1)
 
@@ -114,7 +114,7 @@ def test_compiled_blocks_of_a_replica_keep_what_they_keep_by_themselves(monkeypa
             measured = saved_bytes(model, packed.inputs, packed.predict_positions)
     finally:
         dist.destroy_process_group()
-    parts = estimate_memory(job, shape, shape, (Role.CRITIC,), 1, "cpu").moments["update_critic"]
+    parts = MemoryEstimate(job, shape, shape, (Role.CRITIC,), 1, "cpu").moments["update_critic"]
     assert parts["activations"] + parts["copies"] == pytest.approx(measured, rel=0.02)
 
 
@@ -123,7 +123,7 @@ def test_static_parts_follow_the_parameters() -> None:
     policy = models.PolicyModel(models.load_language_model("tiny"), 1.0, torch.float32, compiled=False)
     actor_count = sum(parameter.numel() for parameter in policy.parameters())
     critic_count = sum(parameter.numel() for parameter in critic("tiny", torch.float32).parameters())
-    parts = estimate_memory(workload(), shape, shape, ALL, 2, "cpu").moments["update_actor"]
+    parts = MemoryEstimate(workload(), shape, shape, ALL, 2, "cpu").moments["update_actor"]
     assert parts["weights"] == 4 * (2 * actor_count + critic_count)
     assert parts["optimizer"] == 8 * (actor_count + critic_count)
     assert parts["gradients"] == 4 * (2 * actor_count + critic_count)
@@ -132,7 +132,7 @@ def test_static_parts_follow_the_parameters() -> None:
 def test_logits_of_an_update_are_those_of_one_chunk() -> None:
     shape = PRESETS["qwen2.5-1.5b"]
     compiled, plain = (
-        estimate_memory(build_workload({"model": "qwen2.5-1.5b", "torch_compile": on}), shape, shape, ALL, 4, "gpu")
+        MemoryEstimate(build_workload({"model": "qwen2.5-1.5b", "torch_compile": on}), shape, shape, ALL, 4, "gpu")
         for on in (True, False)
     )
     table = (1 << 28) // shape.vocab_size * shape.vocab_size
@@ -144,23 +144,24 @@ def test_logits_of_an_update_are_those_of_one_chunk() -> None:
 def test_the_reference_has_no_master_weights() -> None:
     shape = PRESETS["qwen2.5-1.5b"]
     job = build_workload({"model": "qwen2.5-1.5b"})
-    assert estimate_memory(job, shape, shape, (Role.REF,), 2, "gpu").moments["ref"]["weights"] == shape.parameters
+    assert MemoryEstimate(job, shape, shape, (Role.REF,), 2, "gpu").moments["ref"]["weights"] == shape.parameters
 
 
 def test_grpo_has_no_critic_to_keep() -> None:
     shape = PRESETS["tiny"]
     grpo = build_workload({"algorithm": {"name": "grpo"}})
     others = tuple(role for role in ALL if role is not Role.CRITIC)
-    assert estimate_memory(grpo, shape, shape, ALL, 2, "cpu") == estimate_memory(grpo, shape, shape, others, 2, "cpu")
-    assert "update_critic" in estimate_memory(build_workload({}), shape, shape, ALL, 2, "cpu").moments
+    with_it, without = (MemoryEstimate(grpo, shape, shape, roles, 2, "cpu") for roles in (ALL, others))
+    assert with_it.moments == without.moments
+    assert "update_critic" in MemoryEstimate(build_workload({}), shape, shape, ALL, 2, "cpu").moments
 
 
 @given(ranks=st.sampled_from([1, 2, 4, 8]), roles=st.sets(st.sampled_from(ALL), min_size=1))
 def test_sharding_over_more_ranks_never_needs_more(ranks: int, roles: set[Role]) -> None:
     shape = PRESETS["qwen2.5-1.5b"]
     job = build_workload({"model": "qwen2.5-1.5b"})
-    fewer = estimate_memory(job, shape, shape, roles, ranks, "gpu").moments["idle"]
-    more = estimate_memory(job, shape, shape, roles, 2 * ranks, "gpu").moments["idle"]
+    fewer = MemoryEstimate(job, shape, shape, roles, ranks, "gpu").moments["idle"]
+    more = MemoryEstimate(job, shape, shape, roles, 2 * ranks, "gpu").moments["idle"]
     # The allocator's share is larger where several ranks reduce gradients.
     assert all(more[part] <= fewer[part] for part in fewer if part != "allocator")
     assert more["weights"] == pytest.approx(fewer["weights"] / 2, abs=1)
@@ -170,8 +171,8 @@ def test_sharding_over_more_ranks_never_needs_more(ranks: int, roles: set[Role])
 def test_a_role_less_never_needs_more(roles: set[Role], left_out: Role) -> None:
     shape = PRESETS["qwen2.5-0.5b"]
     job = build_workload({"model": "qwen2.5-0.5b"})
-    with_it = estimate_memory(job, shape, shape, roles | {left_out}, 2, "gpu").peak
-    assert estimate_memory(job, shape, shape, roles - {left_out}, 2, "gpu").peak <= with_it
+    with_it = MemoryEstimate(job, shape, shape, roles | {left_out}, 2, "gpu").peak
+    assert MemoryEstimate(job, shape, shape, roles - {left_out}, 2, "gpu").peak <= with_it
 
 
 def test_checkpointing_trades_activations() -> None:
@@ -179,14 +180,14 @@ def test_checkpointing_trades_activations() -> None:
     plain = build_workload({"model": "qwen2.5-7b"})
     checkpointed = build_workload({"model": "qwen2.5-7b", "activation_checkpointing": True})
     before, after = (
-        estimate_memory(job, shape, shape, ALL, 4, "gpu").moments["update_actor"] for job in (plain, checkpointed)
+        MemoryEstimate(job, shape, shape, ALL, 4, "gpu").moments["update_actor"] for job in (plain, checkpointed)
     )
     assert after["activations"] < before["activations"] / 5
 
 
 def test_parts_are_sorted_and_add_up_to_the_peak() -> None:
     shape = PRESETS["qwen2.5-0.5b"]
-    estimate = estimate_memory(build_workload({"model": "qwen2.5-0.5b"}), shape, shape, ALL, 1, "gpu")
+    estimate = MemoryEstimate(build_workload({"model": "qwen2.5-0.5b"}), shape, shape, ALL, 1, "gpu")
     sizes = list(estimate.parts.values())
     assert sizes == sorted(sizes, reverse=True)
     assert sum(sizes) == estimate.peak
@@ -199,7 +200,7 @@ def test_an_engine_that_sleeps_is_there_for_generation_and_its_weights_alone(sha
     def moments(sleep: bool) -> Mapping[str, Parts]:
         rollout = {"backend": "vllm", "sleep": sleep, "tensor_parallel_size": shared_by}
         job = build_workload({"model": "qwen2.5-0.5b", "rollout": rollout})
-        return estimate_memory(job, shape, shape, ALL, 2, "gpu").moments
+        return MemoryEstimate(job, shape, shape, ALL, 2, "gpu").moments
 
     asleep, awake = moments(True), moments(False)
     tokens = (128 * shared_by * 8 + 1) * 128 // shared_by
@@ -217,7 +218,7 @@ def test_devices_that_are_more_than_the_heads_hold_copies_of_keys_and_values() -
 
     def cache(shared_by: int) -> int:
         job = build_workload({"model": "qwen2.5-0.5b", "rollout": {"tensor_parallel_size": shared_by}})
-        return estimate_memory(job, shape, shape, (Role.ROLLOUT,), 4, "gpu").moments["gen"]["kv cache"]
+        return MemoryEstimate(job, shape, shape, (Role.ROLLOUT,), 4, "gpu").moments["gen"]["kv cache"]
 
     # Sequences of eight blocks; 64 for each of the 4 devices, and a block of the engine's own.
     assert cache(2) == 2 * 2 * 24 * 64 * (64 * 2 * 8 + 1) * 128
@@ -239,7 +240,7 @@ def test_a_larger_share_for_engines_never_needs_less_and_none_needs_most(
     for share in (*shares, None):
         rollout = {**settings, "memory_share": share}
         job = build_workload({"model": model, "batch": {"size": size, "mini_batch_size": 64}, "rollout": rollout})
-        estimates.append(estimate_memory(job, shape, shape, roles, 2, "gpu", device_bytes=device))
+        estimates.append(MemoryEstimate(job, shape, shape, roles, 2, "gpu", device_bytes=device))
         parts = estimates[-1].moments["gen"]
         engine = EngineMemory(job, shape, 2, "gpu", device)
         taken = sum(parts[part] for part in ("engine", "graphs", "prefill", "kv cache"))
@@ -255,7 +256,7 @@ def test_a_share_leaves_as_many_blocks_as_go_into_it() -> None:
 
     def parts(share: float | None) -> Parts:
         job = build_workload({"model": "qwen2.5-1.5b", "batch": {"size": 8192}, "rollout": {"memory_share": share}})
-        return estimate_memory(job, shape, shape, (Role.ROLLOUT,), 1, "gpu", device_bytes=device).moments["gen"]
+        return MemoryEstimate(job, shape, shape, (Role.ROLLOUT,), 1, "gpu", device_bytes=device).moments["gen"]
 
     block, whole = 128 * 2 * 2 * 28 * 2 * 128, parts(None)
     beside = whole["engine"] + whole["graphs"] + whole["prefill"]
@@ -268,7 +269,7 @@ def test_a_share_leaves_as_many_blocks_as_go_into_it() -> None:
 def test_a_pool_without_rollout_has_no_engine() -> None:
     shape = PRESETS["qwen2.5-0.5b"]
     job = build_workload({"model": "qwen2.5-0.5b"})
-    for parts in estimate_memory(job, shape, shape, (Role.CRITIC,), 2, "gpu").moments.values():
+    for parts in MemoryEstimate(job, shape, shape, (Role.CRITIC,), 2, "gpu").moments.values():
         assert not {"engine", "kv cache", "graphs"} & set(parts)
 
 
@@ -277,7 +278,7 @@ def test_sequences_of_equal_length_fill_micro_batches_evenly() -> None:
 
     def activations(tokens: int, **rollout: bool) -> int:
         job = build_workload({"model": "qwen2.5-0.5b", "batch": {"micro_batch_tokens": tokens}, "rollout": rollout})
-        return estimate_memory(job, shape, shape, ALL, 4, "gpu").moments["update_actor"]["activations"]
+        return MemoryEstimate(job, shape, shape, ALL, 4, "gpu").moments["update_actor"]["activations"]
 
     # 32 sequences of 1,024 tokens a rank: three micro-batches of at most 11.
     assert activations(15_000) == activations(11 * 1024)
@@ -319,7 +320,7 @@ def test_estimates_are_within_a_tenth_of_measured_peaks(
     shape = PRESETS[model]
     batch = {"size": size, "mini_batch_size": size // 2, **settings.get("batch", {})}
     job = build_workload({"model": model, **settings, "batch": batch})
-    assert estimate_memory(job, shape, shape, roles, ranks, "gpu").peak / 2**30 == pytest.approx(gib, rel=0.1)
+    assert MemoryEstimate(job, shape, shape, roles, ranks, "gpu").peak / 2**30 == pytest.approx(gib, rel=0.1)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -327,10 +328,10 @@ def test_learners_hold_the_bucket_that_they_send_and_what_they_gather_for_it(ran
     shape = PRESETS["qwen2.5-1.5b"]
     job = build_workload({"model": "qwen2.5-1.5b", "sharding": "shard"})
     embedding = 2 * shape.vocab_size * shape.hidden_size
-    moments = estimate_memory(job, shape, shape, LEARNS, ranks, "gpu").moments
+    moments = MemoryEstimate(job, shape, shape, LEARNS, ranks, "gpu").moments
     # One device has every weight whole already; of two, the largest unit is the root, which is the embedding.
     assert moments["update_weights"]["copies"] == ranks * embedding
-    together = estimate_memory(job, shape, shape, (Role.ROLLOUT, *LEARNS), ranks, "gpu").moments["update_weights"]
+    together = MemoryEstimate(job, shape, shape, (Role.ROLLOUT, *LEARNS), ranks, "gpu").moments["update_weights"]
     assert together["copies"] == (ranks - 1) * embedding
 
 
@@ -338,7 +339,7 @@ def test_learners_hold_the_bucket_that_they_send_and_what_they_gather_for_it(ran
 def test_engines_apart_hold_whole_weights_and_a_bucket_more(backend: str) -> None:
     shape = PRESETS["qwen2.5-1.5b"]
     job = build_workload({"model": "qwen2.5-1.5b", "rollout": {"backend": backend}})
-    moments = estimate_memory(job, shape, shape, (Role.ROLLOUT,), 2, "gpu").moments
+    moments = MemoryEstimate(job, shape, shape, (Role.ROLLOUT,), 2, "gpu").moments
     assert moments["gen"]["engine"] == moments["idle"]["engine"] == 2 * shape.parameters
     assert moments["gen"].get("copies", 0) == moments["gen"]["weights"] == moments["gen"]["optimizer"] == 0
     assert moments["update_weights"]["copies"] == 2 * shape.vocab_size * shape.hidden_size
