@@ -118,11 +118,11 @@ def sample_devices(
     clock = SpanClock()
     gpus = [device.id for device in devices if device.kind == "gpu"]
     cores = {device.id: len(device.cores) for device in devices if device.kind == "cpu"}
-    sources: "list[CpuSource | NvmlSource]" = [CpuSource(cores, added, clock)]
+    sources: list[CpuSource | NvmlSource] = [CpuSource(cores, added, clock)]
     if gpus:
-        from placebench.telemetry.nvml_source import NvmlSource
+        from placebench.telemetry import nvml_source
 
-        sources.insert(0, NvmlSource(gpus, clock))
+        sources.insert(0, nvml_source.NvmlSource(gpus, clock))
     try:
         write(_header(devices, hz, "nvml" if gpus else "cpu", sources, clock))
         ticker = Ticker(hz, clock)
