@@ -81,8 +81,7 @@ def list_gpus() -> GpuInventory:
 
 
 def _list_gpus() -> GpuInventory:
-    gpus: list[Gpu] = []
-    handles: list[Any] = []
+    found: list[tuple[Gpu, Any]] = []
     unreadable: dict[int, str] = {}
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
@@ -98,13 +97,9 @@ def _list_gpus() -> GpuInventory:
         except pynvml.NVMLError as error:
             unreadable[index] = str(error)
         else:
-            gpus.append(gpu)
-            handles.append(handle)
-    links = tuple(
-        tuple(None if a == b else _link((gpus[a], handles[a]), (gpus[b], handles[b])) for b in range(len(gpus)))
-        for a in range(len(gpus))
-    )
-    return GpuInventory(pynvml.nvmlSystemGetDriverVersion(), tuple(gpus), unreadable, links)
+            found.append((gpu, handle))
+    links = tuple(tuple(None if one is other else _link(one, other) for other in found) for one in found)
+    return GpuInventory(pynvml.nvmlSystemGetDriverVersion(), tuple(gpu for gpu, _ in found), unreadable, links)
 
 
 def _memory_bytes(handle: Any) -> int:

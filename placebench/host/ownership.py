@@ -78,38 +78,22 @@ def own_run(run: Path) -> Iterator[RunRecord]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             record = RunRecord(folder, run.resolve(), lock)
             undo.pop_all()
+    end = record.close
     try:
         yield record
     except OSError:
-        if _says_running(run):
-            record.leave()
-        else:
-            record.close()
+        from placebench.record.run_file import recorded_text
+
+        if recorded_text(RunFolder(run).run_file, "status") == Status.RUNNING:
+            end = record.leave
         raise
-    except BaseException:
-        record.close()
-        raise
-    record.close()
-
-
-def _says_running(run: Path) -> bool:
-    """Whether a run's file says that it goes on."""
-    from placebench.record.run_file import recorded_text
-
-    return recorded_text(RunFolder(run).run_file, "status") == Status.RUNNING
+    finally:
+        end()
 
 
 def live_runs() -> list[Path]:
     """Folders of the user's runs that go on now on this host."""
-    if not _state_path().exists():
-        return []
-    live: list[Path] = []
-    with _locked() as state:
-        for folder in _records(state):
-            with _try_lock(folder) as dead:
-                if not dead and (content := _read_record(folder)):
-                    live.append(Path(content["run"]))
-    return live
+    return [Path(content["run"]) for _, content, is_dead in _each_record() if content and not is_dead]
 
 
 def sweep() -> list[Path]:
@@ -118,17 +102,13 @@ def sweep() -> list[Path]:
     Returns:
         Folders of the runs swept.
     """
-    if not _state_path().exists():
-        return []
     swept: list[Path] = []
-    with _locked() as state:
-        for folder in _records(state):
-            with _try_lock(folder) as dead:
-                if dead and (content := _read_record(folder)):
-                    _sweep_run(content)
-                    swept.append(Path(content["run"]))
-                if dead:
-                    shutil.rmtree(folder, ignore_errors=True)
+    for folder, content, is_dead in _each_record():
+        if is_dead and content:
+            _sweep_run(content)
+            swept.append(Path(content["run"]))
+        if is_dead:
+            shutil.rmtree(folder, ignore_errors=True)
     return swept
 
 
@@ -188,6 +168,16 @@ def _state_folder() -> Path:
 
 def _records(state: Path) -> list[Path]:
     return sorted(folder for folder in state.iterdir() if folder.is_dir())
+
+
+def _each_record() -> Iterator[tuple[Path, dict[str, Any] | None, bool]]:
+    """Every record, its content, and whether its run is dead, with the locks held until the next is asked for."""
+    if not _state_path().exists():
+        return
+    with _locked() as state:
+        for folder in _records(state):
+            with _try_lock(folder) as is_dead:
+                yield folder, _read_record(folder), is_dead
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
