@@ -157,19 +157,11 @@ def check(
     for name in shared:
         for side, whose in ((run, "the run"), (baseline, "the baseline")):
             failures += _too_little(side.placements[name], name, whose, min_launches)
+    sides = [(baseline.placements[name].side(name), run.placements[name].side(name)) for name in shared]
     cases: list[MetricCheck] = []
     if not incomparable:
-        cases = [
-            _case(metric, before, now, max_regression, paired=paired)
-            for name in shared
-            for before, now in [(baseline.placements[name].side(name), run.placements[name].side(name))]
-            for metric in chosen
-        ]
-    failures += [
-        f"{case.placement}: {case.metric.label} was not measured"
-        for case in cases
-        if case.outcome is Outcome.NOT_MEASURED
-    ]
+        cases = [_case(metric, *pair, max_regression, paired=paired) for pair in sides for metric in chosen]
+    failures += [_not_measured(case) for case in cases if case.outcome is Outcome.NOT_MEASURED]
     return BaselineCheck(
         run=run.run,
         baseline=baseline.run,
@@ -197,14 +189,10 @@ def join(runs: Sequence[Baseline]) -> Baseline:
         if differences:
             raise BaselineError(f"{first.run} and {other.run} cannot be taken together: {'; '.join(differences)}")
         for name, more in other.placements.items():
-            placements[name] = placements[name].model_copy(
-                update={
-                    "planned": placements[name].planned + more.planned,
-                    "launches": placements[name].launches + more.launches,
-                    "steps": placements[name].steps + more.steps,
-                    "failures": placements[name].failures + more.failures,
-                }
-            )
+            mine = placements[name]
+            parts = ("planned", "launches", "steps", "failures")
+            both = {part: getattr(mine, part) + getattr(more, part) for part in parts}
+            placements[name] = mine.model_copy(update=both)
     return first.model_copy(update={"placements": placements})
 
 
@@ -234,10 +222,11 @@ def as_chosen(now: Baseline, chosen: str | None, before: Baseline, against: str 
 def describe(case: MetricCheck) -> str:
     """A number beside the baseline's, in one phrase."""
     if case.ratio is None:
-        return f"{case.placement}: {case.metric.label} was not measured"
+        return _not_measured(case)
     text = (
         f"{case.placement}: {case.metric.label} is {ratio(case.ratio.value, case.ratio.low, case.ratio.high)} times the"
-        f" baseline's (95 % interval {interval(case.ratio.low, case.ratio.high)}, {change(case)})"
+        f" baseline's (95 % interval {interval(case.ratio.low, case.ratio.high)},"
+        f" {quantity(case.now.value, case.metric.unit)} against {quantity(case.before.value, case.metric.unit)})"
     )
     if case.work is None:
         return text
@@ -246,6 +235,10 @@ def describe(case: MetricCheck) -> str:
         return f"{text}, with {100 * (case.work.now / case.work.before - 1):+.1f} % tokens a step"
     equal = ratio(work.adjusted.value, work.adjusted.low, work.adjusted.high)
     return f"{text}, {equal} times with the difference in tokens ({100 * (work.tokens.value - 1):+.1f} %) taken out"
+
+
+def _not_measured(case: MetricCheck) -> str:
+    return f"{case.placement}: {case.metric.label} was not measured"
 
 
 def unequal_work(case: MetricCheck) -> str | None:
@@ -257,11 +250,6 @@ def unequal_work(case: MetricCheck) -> str | None:
     if work.found:
         return f"{tokens} {work_figures(case.ratio, work.found, case.metric.label)}"
     return f"{tokens}; {case.metric.label} is judged as measured."
-
-
-def change(case: MetricCheck) -> str:
-    """Both values of a number, with their unit."""
-    return f"{quantity(case.now.value, case.metric.unit)} against {quantity(case.before.value, case.metric.unit)}"
 
 
 def _metrics(words: Sequence[str], sides: Sequence[Baseline]) -> list[Metric]:
@@ -321,14 +309,7 @@ def _too_little(placement: MeasuredPlacement, name: str, whose: str, min_launche
     return []
 
 
-def _case(
-    metric: Metric,
-    before: Side,
-    now: Side,
-    max_regression: float,
-    *,
-    paired: bool,
-) -> MetricCheck:
+def _case(metric: Metric, before: Side, now: Side, max_regression: float, *, paired: bool) -> MetricCheck:
     """One number of one placement against the baseline's."""
     better = Better.LESS if metric.key in WORSE_WHEN_HIGHER else metric.better
     # Of throughput a share may be lost, which is a larger one of what is left.

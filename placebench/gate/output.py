@@ -14,9 +14,9 @@ from rich.text import Text
 
 from placebench.compare.statistics.estimates import Better
 from placebench.errors import UsageError
+from placebench.gate.baseline import write_named
 from placebench.gate.checking import BaselineCheck, MetricCheck, Outcome, describe, unequal_work
 from placebench.gate.work import OtherWork
-from placebench.record.folder import write_output
 from placebench.report.columns import Holds, add_columns, broken
 from placebench.spec.text import MISSING, interval, plural, quantity, ratio, threshold
 
@@ -72,6 +72,7 @@ def problems(check: BaselineCheck) -> list[tuple[str, str]]:
 
 def _cells(case: MetricCheck) -> tuple[str, ...]:
     found = case.ratio
+    worse = "−" if case.metric.better is Better.MORE else "+"
     return (
         case.placement,
         case.metric.label,
@@ -79,14 +80,9 @@ def _cells(case: MetricCheck) -> tuple[str, ...]:
         quantity(case.now.value, case.metric.unit),
         MISSING if found is None else ratio(found.value, found.low, found.high),
         MISSING if found is None else interval(found.low, found.high),
-        MISSING if math.isnan(case.visible) else f"{_sign(case)}{100 * case.visible:.0f} %",
+        MISSING if math.isnan(case.visible) else f"{worse}{100 * case.visible:.0f} %",
         case.outcome.value,
     )
-
-
-def _sign(case: MetricCheck) -> str:
-    """Of a change for the worse."""
-    return "−" if case.metric.better is Better.MORE else "+"
 
 
 def verdict(check: BaselineCheck) -> str:
@@ -135,7 +131,7 @@ def write_junit(check: BaselineCheck, path: Path) -> None:
     suites = ElementTree.Element("testsuites")
     suites.append(suite)
     ElementTree.indent(suites)
-    _write(path, ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n")
+    write_named(path, ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n")
 
 
 def write_json(check: BaselineCheck, path: Path) -> None:
@@ -156,7 +152,7 @@ def write_json(check: BaselineCheck, path: Path) -> None:
         "allowed": list(check.allowed),
         "cases": [_content(case) for case in check.cases],
     }
-    _write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_named(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def _content(case: MetricCheck) -> dict[str, Any]:
@@ -242,11 +238,3 @@ def _xml_text(text: str) -> str:
 
 def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_output(path, text)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot write it: {error.strerror}") from None
