@@ -58,11 +58,11 @@ class MetricCheck:
     before: Estimate
     """The baseline's, over its launches."""
     now: Estimate
-    """The run's."""
+    """The run's, over its launches."""
     ratio: Ratio | None
     """Now / before; None where a side lacks it."""
     outcome: Outcome
-    """The word."""
+    """What is said of it."""
     visible: float
     """The smallest measured change for the worse, as a fraction, that would have been a regression; NaN without
     interval."""
@@ -85,25 +85,19 @@ class BaselineCheck:
     cases: tuple[MetricCheck, ...] = ()
     """One a placement and number; empty where no comparison holds."""
     incomparable: tuple[str, ...] = ()
-    """Why it does not, one line each."""
+    """Why no comparison holds, one line each."""
     failures: tuple[str, ...] = ()
     """Launches that are not done, or too few, or numbers that were not measured."""
     allowed: tuple[str, ...] = ()
     """Differences that the user has allowed."""
     measured: str | None = None
-    """When the baseline was; None where there is none."""
+    """When the baseline was measured; None where there is none."""
     missing: str | None = None
     """Why there is nothing to compare; None where there is."""
 
-    @property
-    def regressions(self) -> tuple[MetricCheck, ...]:
-        """The numbers that are worse."""
-        return tuple(case for case in self.cases if case.outcome is Outcome.REGRESSION)
-
-    @property
-    def undecided(self) -> tuple[MetricCheck, ...]:
-        """The numbers that cannot be judged as the work is another."""
-        return tuple(case for case in self.cases if case.outcome is Outcome.UNDECIDED)
+    def of(self, outcome: Outcome) -> list[MetricCheck]:
+        """The numbers with an outcome."""
+        return [case for case in self.cases if case.outcome is outcome]
 
     @property
     def error(self) -> PlacebenchError | None:
@@ -114,8 +108,8 @@ class BaselineCheck:
             return BaselineError(f"not comparable with the baseline: {'; '.join(self.incomparable)}")
         if self.failures:
             return LaunchError(f"nothing to judge by: {'; '.join(self.failures)}")
-        if self.regressions:
-            return RegressionError("; ".join(map(describe, self.regressions)))
+        if regressions := self.of(Outcome.REGRESSION):
+            return RegressionError("; ".join(map(describe, regressions)))
         return None
 
 
@@ -205,12 +199,10 @@ def as_chosen(now: Baseline, chosen: str | None, before: Baseline, against: str 
         before: the baseline.
         against: likewise the baseline's; another than the run's stands for it, and both are then named by their runs.
     """
-    if chosen is None:
+    if chosen is None or against == chosen:
         return now, before
     if against is None:
         return now, before.only(chosen)
-    if against == chosen:
-        return now, before
     return (
         now.model_copy(update={"run": f"{now.run}:{chosen}"}),
         before.model_copy(

@@ -92,8 +92,8 @@ def verdict(check: BaselineCheck) -> str:
     share, numbers = threshold(check.max_regression), plural(len(check.cases), "number")
     noisy = sum(case.worst > check.max_regression for case in check.cases if case.outcome is not Outcome.UNDECIDED)
     doubts = []
-    if check.undecided:
-        doubts.append(f"worse only as measured or only at equal tokens: {len(check.undecided)} of {numbers}")
+    if undecided := check.of(Outcome.UNDECIDED):
+        doubts.append(f"worse only as measured or only at equal tokens: {len(undecided)} of {numbers}")
     if noisy:
         doubts.append(f"too noisy to be sure of {share}: {noisy} of {numbers}")
     return f"no regression shown; {'; '.join(doubts)}" if doubts else f"no regression: {numbers} within {share}"
@@ -108,13 +108,15 @@ def write_junit(check: BaselineCheck, path: Path) -> None:
         UsageError: the file cannot be written.
     """
     errors = problems(check)
-    suite = ElementTree.Element(
+    suites = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(
+        suites,
         "testsuite",
         name="placebench",
         tests=str(len(check.cases) + len(errors)),
-        failures=str(len(check.regressions)),
+        failures=str(len(check.of(Outcome.REGRESSION))),
         errors=str(len(errors)),
-        skipped=str(len(check.undecided)),
+        skipped=str(len(check.of(Outcome.UNDECIDED))),
     )
     for name, text in errors:
         case = ElementTree.SubElement(suite, "testcase", classname="placebench", name=name)
@@ -128,8 +130,6 @@ def write_junit(check: BaselineCheck, path: Path) -> None:
             ElementTree.SubElement(case, "skipped", message=_xml_text(unequal_work(found) or ""))
         texts = filter(None, (describe(found), unequal_work(found)))
         ElementTree.SubElement(case, "system-out").text = _xml_text("\n".join(texts))
-    suites = ElementTree.Element("testsuites")
-    suites.append(suite)
     ElementTree.indent(suites)
     write_named(path, ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n")
 
@@ -202,9 +202,9 @@ def report_to_github(check: BaselineCheck, environment: Mapping[str, str] = os.e
     if environment.get("GITHUB_ACTIONS") != "true":
         return []
     lines = [("error", text) for _, text in problems(check)]
-    lines += [("error", describe(case)) for case in check.regressions]
-    lines += [("warning", text) for case in check.undecided if (text := unequal_work(case))]
-    lines += [("notice", describe(case)) for case in check.cases if case.outcome is Outcome.IMPROVED]
+    lines += [("error", describe(case)) for case in check.of(Outcome.REGRESSION)]
+    lines += [("warning", text) for case in check.of(Outcome.UNDECIDED) if (text := unequal_work(case))]
+    lines += [("notice", describe(case)) for case in check.of(Outcome.IMPROVED)]
     return [f"::{level} title=placebench check::{_command_text(text)}" for level, text in lines]
 
 

@@ -51,10 +51,6 @@ class RunRecord:
             }
         write_json(self._folder / "owner.json", content)
 
-    def leave(self) -> None:
-        """Leave the record to the next sweep: the run ends, and its files could not be written to say so."""
-        self._lock.close()
-
     def close(self) -> None:
         """Remove the record: nothing of the run is left."""
         with _locked():
@@ -85,7 +81,7 @@ def own_run(run: Path) -> Iterator[RunRecord]:
         from placebench.record.run_file import recorded_text
 
         if recorded_text(RunFolder(run).run_file, "status") == Status.RUNNING:
-            end = record.leave
+            end = lock.close  # left to the next sweep: the files could not be written to say that the run ends
         raise
     finally:
         end()
@@ -181,22 +177,18 @@ def _each_record() -> Iterator[tuple[Path, dict[str, Any] | None, bool]]:
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
-    """The content of a record; None when its run was killed before it could write one, or it is damaged."""
+    """The content of a record; None when its run was killed before it could write one, or a sweep cannot go by it."""
     try:
-        content = parse_json((folder / "owner.json").read_text(encoding="utf-8"))
+        content: dict[str, Any] = parse_json((folder / "owner.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
-    return content if _is_record(content) else None
-
-
-def _is_record(content: object) -> bool:
-    """Whether a sweep can go by it."""
     match content:
         case {"run": str(), "launch": None}:
-            return True
+            return content
         case {"run": str(), "launch": {"token": str(), "ray_temp_dir": str(), "processes": list(processes)}}:
-            return all(isinstance(process, list) and len(process) == 2 for process in processes)
-    return False
+            are_pairs = all(isinstance(process, list) and len(process) == 2 for process in processes)
+            return content if are_pairs else None
+    return None
 
 
 @contextlib.contextmanager

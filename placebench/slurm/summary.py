@@ -40,7 +40,7 @@ class JobFacts:
     seconds: float
     """How long this part took."""
     exit_code: int
-    """Of the run."""
+    """Exit code of the run."""
     stopped_by: signal.Signals | None
     """The signal that SLURM has sent; None without one."""
     requeued: bool

@@ -5,11 +5,11 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
 
-from placebench.telemetry.processes import JobProcess
 from placebench.telemetry.samples import Line, device_line, keys_of
 from placebench.telemetry.spans import CONTROLLER, SpanClock
 
@@ -17,6 +17,14 @@ _CHILDREN_EVERY_S = 1.0
 _CHILDREN_SHARE = 0.005
 
 _libc = ctypes.CDLL(None)
+
+
+@dataclass(frozen=True)
+class JobProcess:
+    """A process of the job and the device it works on (`controller` for the controller)."""
+
+    pid: int
+    device: str
 
 
 class CpuSource:
@@ -58,12 +66,10 @@ class CpuSource:
             yield series.sample(self._clock)
 
     def keep_up(self) -> Iterator[dict[str, Any]]:
-        """Nothing is kept that could be lost."""
+        """Nothing is kept that could be lost or would be left to report."""
         yield from ()
 
-    def finish(self) -> Iterator[dict[str, Any]]:
-        """Nothing is left to report."""
-        yield from ()
+    finish = keep_up
 
     def close(self) -> None:
         """Nothing is held."""

@@ -282,8 +282,7 @@ class _GpuSeries:
             # readings too, and what the buffer alone fails in ends nothing else.
             if error.value in LOST_CODES and key != "power":
                 raise DeviceLostError(_error_line(Line.DEVICE_ERROR, self.device, self._clock, error)) from None
-            known = error.value == pynvml.NVML_ERROR_NOT_SUPPORTED or (key, error.value) in self._seen
-            if not known:
+            if error.value != pynvml.NVML_ERROR_NOT_SUPPORTED and (key, error.value) not in self._seen:
                 self._seen.add((key, error.value))
                 line = _error_line(Line.READING_ERROR, self.device, self._clock, error)
                 self._errors.append(line | {"quantity": key})

@@ -19,8 +19,8 @@ from placebench.errors import PlacebenchError, UsageError
 from placebench.record.folder import SCHEMA_VERSION, JsonlTail, Trial, append_jsonl
 from placebench.record.launch_devices import launch_devices
 from placebench.spec.devices import Device, device_to_dict
-from placebench.telemetry.cpu_source import CpuSource
-from placebench.telemetry.processes import JobProcess, added_processes
+from placebench.spec.reading import parse_json
+from placebench.telemetry.cpu_source import CpuSource, JobProcess
 from placebench.telemetry.samples import DEFAULT_HZ, MAX_HZ, Line
 from placebench.telemetry.spans import SpanClock
 
@@ -92,6 +92,23 @@ def sample_launch(trial: Trial, hz: float, stop: threading.Event, parent: int) -
             )
     except OSError as error:
         raise PlacebenchError(f"{error.filename or trial.device_samples}: {error.strerror}") from None
+
+
+def added_processes(file: JsonlTail) -> list[JobProcess]:
+    """Processes added to a `processes.jsonl` since the last call; an unfinished last line waits for the next one.
+
+    Raises:
+        PlacebenchError: a line is not what the job writes.
+    """
+    added = []
+    for line in file.read_lines():
+        try:
+            entry = parse_json(line)
+            added.append(JobProcess(int(entry["pid"]), str(entry["device"])))
+        except (KeyError, TypeError, ValueError):
+            text = line.decode(errors="replace")
+            raise PlacebenchError(f"{file.path}: {text!r} is not a process with pid and device") from None
+    return added
 
 
 def sample_devices(

@@ -15,7 +15,7 @@ from placebench.errors import PlacebenchError, UsageError
 from placebench.host.devices import discover, host_record
 from placebench.host.gpus import list_gpus, visible_gpus
 from placebench.spec.devices import device_from_dict, device_to_dict, parse_devices
-from placebench.telemetry.processes import JobProcess
+from placebench.telemetry.cpu_source import JobProcess
 from placebench.telemetry.spans import CONTROLLER
 
 T = TypeVar("T")
