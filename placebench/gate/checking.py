@@ -151,9 +151,9 @@ def check(
     for name in shared:
         for side, whose in ((run, "the run"), (baseline, "the baseline")):
             failures += _too_little(side.placements[name], name, whose, min_launches)
-    sides = [(baseline.placements[name].side(name), run.placements[name].side(name)) for name in shared]
     cases: list[MetricCheck] = []
     if not incomparable:
+        sides = [(baseline.placements[name].side(name), run.placements[name].side(name)) for name in shared]
         cases = [_case(metric, *pair, max_regression, paired=paired) for pair in sides for metric in chosen]
     failures += [_not_measured(case) for case in cases if case.outcome is Outcome.NOT_MEASURED]
     return BaselineCheck(
