@@ -82,10 +82,7 @@ def measured_run(path: Path, placement: str | None = None) -> Baseline:
     """
     run = load_run(path)
     record = run.record
-    sides = {side.name: side for side in measure_run(run)}
-    if placement is not None and placement not in sides:
-        raise UsageError(f"{path} has no placement {placement!r}: it has {', '.join(sides)}")
-    return Baseline(
+    whole = Baseline(
         placebench=__version__,
         run=run.name,
         measured=record.started or utc_now(),
@@ -93,8 +90,9 @@ def measured_run(path: Path, placement: str | None = None) -> Baseline:
         versions=record.versions,
         workload=record.workload,
         launcher=record.launcher,
-        placements={name: _measured(side) for name, side in sides.items() if placement in (None, name)},
+        placements={side.name: _measured(side) for side in measure_run(run)},
     )
+    return _chosen(whole, path, placement)
 
 
 def _measured(side: RunSide) -> MeasuredPlacement:
@@ -104,13 +102,12 @@ def _measured(side: RunSide) -> MeasuredPlacement:
         if launch.placement == side.name
     ]
     values = side.launch_values.sort_index()
-    launches = (
-        {str(key): float(value) for key, value in row.items() if np.isfinite(value)} for _, row in values.iterrows()
-    )
     return MeasuredPlacement(
         devices=tuple(side.run.devices[device].name for device in side.placement.devices),
         planned=side.run.record.rounds,
-        launches=tuple(launches),
+        launches=tuple(
+            {str(key): float(value) for key, value in row.items() if np.isfinite(value)} for _, row in values.iterrows()
+        ),
         steps=tuple(_steps(side.steps_by_round.get(int(round_))) for round_ in values.index),
         failures=tuple(failures),
     )
@@ -140,12 +137,21 @@ def save_baseline(run: Path, path: Path, placement: str | None = None) -> Baseli
                 f"{run}: {name} has {len(measured.launches)} finished launch: a baseline needs {MIN_LAUNCHES} or more"
                 " (--rounds)"
             )
+    write_named(path, baseline.model_dump_json(indent=1) + "\n")
+    return baseline
+
+
+def write_named(path: Path, text: str) -> None:
+    """Write a file that the user has named, with the folders above it.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_output(path, baseline.model_dump_json(indent=1) + "\n")
+        write_output(path, text)
     except OSError as error:
         raise UsageError(f"{path}: cannot write it: {error.strerror}") from None
-    return baseline
 
 
 def load_baseline(path: Path, placement: str | None = None) -> Baseline:
@@ -163,7 +169,10 @@ def load_baseline(path: Path, placement: str | None = None) -> Baseline:
         if not RunFolder(path).run_file.is_file():
             raise BaselineError(f"{path}: no baseline: there is no run.json in this folder")
         return measured_run(path, placement)
-    baseline = _read_baseline(path)
+    return _chosen(_read_baseline(path), path, placement)
+
+
+def _chosen(baseline: Baseline, path: Path, placement: str | None) -> Baseline:
     if placement is None:
         return baseline
     if placement not in baseline.placements:

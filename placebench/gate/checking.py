@@ -58,11 +58,11 @@ class MetricCheck:
     before: Estimate
     """The baseline's, over its launches."""
     now: Estimate
-    """The run's."""
+    """The run's, over its launches."""
     ratio: Ratio | None
     """Now / before; None where a side lacks it."""
     outcome: Outcome
-    """The word."""
+    """What is said of it."""
     visible: float
     """The smallest measured change for the worse, as a fraction, that would have been a regression; NaN without
     interval."""
@@ -85,25 +85,19 @@ class BaselineCheck:
     cases: tuple[MetricCheck, ...] = ()
     """One a placement and number; empty where no comparison holds."""
     incomparable: tuple[str, ...] = ()
-    """Why it does not, one line each."""
+    """Why no comparison holds, one line each."""
     failures: tuple[str, ...] = ()
     """Launches that are not done, or too few, or numbers that were not measured."""
     allowed: tuple[str, ...] = ()
     """Differences that the user has allowed."""
     measured: str | None = None
-    """When the baseline was; None where there is none."""
+    """When the baseline was measured; None where there is none."""
     missing: str | None = None
     """Why there is nothing to compare; None where there is."""
 
-    @property
-    def regressions(self) -> tuple[MetricCheck, ...]:
-        """The numbers that are worse."""
-        return tuple(case for case in self.cases if case.outcome is Outcome.REGRESSION)
-
-    @property
-    def undecided(self) -> tuple[MetricCheck, ...]:
-        """The numbers that cannot be judged as the work is another."""
-        return tuple(case for case in self.cases if case.outcome is Outcome.UNDECIDED)
+    def of(self, outcome: Outcome) -> list[MetricCheck]:
+        """The numbers with an outcome."""
+        return [case for case in self.cases if case.outcome is outcome]
 
     @property
     def error(self) -> PlacebenchError | None:
@@ -114,8 +108,8 @@ class BaselineCheck:
             return BaselineError(f"not comparable with the baseline: {'; '.join(self.incomparable)}")
         if self.failures:
             return LaunchError(f"nothing to judge by: {'; '.join(self.failures)}")
-        if self.regressions:
-            return RegressionError("; ".join(map(describe, self.regressions)))
+        if regressions := self.of(Outcome.REGRESSION):
+            return RegressionError("; ".join(map(describe, regressions)))
         return None
 
 
@@ -159,17 +153,9 @@ def check(
             failures += _too_little(side.placements[name], name, whose, min_launches)
     cases: list[MetricCheck] = []
     if not incomparable:
-        cases = [
-            _case(metric, before, now, max_regression, paired=paired)
-            for name in shared
-            for before, now in [(baseline.placements[name].side(name), run.placements[name].side(name))]
-            for metric in chosen
-        ]
-    failures += [
-        f"{case.placement}: {case.metric.label} was not measured"
-        for case in cases
-        if case.outcome is Outcome.NOT_MEASURED
-    ]
+        sides = [(baseline.placements[name].side(name), run.placements[name].side(name)) for name in shared]
+        cases = [_case(metric, *pair, max_regression, paired=paired) for pair in sides for metric in chosen]
+    failures += [_not_measured(case) for case in cases if case.outcome is Outcome.NOT_MEASURED]
     return BaselineCheck(
         run=run.run,
         baseline=baseline.run,
@@ -197,14 +183,10 @@ def join(runs: Sequence[Baseline]) -> Baseline:
         if differences:
             raise BaselineError(f"{first.run} and {other.run} cannot be taken together: {'; '.join(differences)}")
         for name, more in other.placements.items():
-            placements[name] = placements[name].model_copy(
-                update={
-                    "planned": placements[name].planned + more.planned,
-                    "launches": placements[name].launches + more.launches,
-                    "steps": placements[name].steps + more.steps,
-                    "failures": placements[name].failures + more.failures,
-                }
-            )
+            mine = placements[name]
+            parts = ("planned", "launches", "steps", "failures")
+            both = {part: getattr(mine, part) + getattr(more, part) for part in parts}
+            placements[name] = mine.model_copy(update=both)
     return first.model_copy(update={"placements": placements})
 
 
@@ -217,12 +199,10 @@ def as_chosen(now: Baseline, chosen: str | None, before: Baseline, against: str 
         before: the baseline.
         against: likewise the baseline's; another than the run's stands for it, and both are then named by their runs.
     """
-    if chosen is None:
+    if chosen is None or against == chosen:
         return now, before
     if against is None:
         return now, before.only(chosen)
-    if against == chosen:
-        return now, before
     return (
         now.model_copy(update={"run": f"{now.run}:{chosen}"}),
         before.model_copy(
@@ -234,10 +214,11 @@ def as_chosen(now: Baseline, chosen: str | None, before: Baseline, against: str 
 def describe(case: MetricCheck) -> str:
     """A number beside the baseline's, in one phrase."""
     if case.ratio is None:
-        return f"{case.placement}: {case.metric.label} was not measured"
+        return _not_measured(case)
     text = (
         f"{case.placement}: {case.metric.label} is {ratio(case.ratio.value, case.ratio.low, case.ratio.high)} times the"
-        f" baseline's (95 % interval {interval(case.ratio.low, case.ratio.high)}, {change(case)})"
+        f" baseline's (95 % interval {interval(case.ratio.low, case.ratio.high)},"
+        f" {quantity(case.now.value, case.metric.unit)} against {quantity(case.before.value, case.metric.unit)})"
     )
     if case.work is None:
         return text
@@ -246,6 +227,10 @@ def describe(case: MetricCheck) -> str:
         return f"{text}, with {100 * (case.work.now / case.work.before - 1):+.1f} % tokens a step"
     equal = ratio(work.adjusted.value, work.adjusted.low, work.adjusted.high)
     return f"{text}, {equal} times with the difference in tokens ({100 * (work.tokens.value - 1):+.1f} %) taken out"
+
+
+def _not_measured(case: MetricCheck) -> str:
+    return f"{case.placement}: {case.metric.label} was not measured"
 
 
 def unequal_work(case: MetricCheck) -> str | None:
@@ -257,11 +242,6 @@ def unequal_work(case: MetricCheck) -> str | None:
     if work.found:
         return f"{tokens} {work_figures(case.ratio, work.found, case.metric.label)}"
     return f"{tokens}; {case.metric.label} is judged as measured."
-
-
-def change(case: MetricCheck) -> str:
-    """Both values of a number, with their unit."""
-    return f"{quantity(case.now.value, case.metric.unit)} against {quantity(case.before.value, case.metric.unit)}"
 
 
 def _metrics(words: Sequence[str], sides: Sequence[Baseline]) -> list[Metric]:
@@ -321,14 +301,7 @@ def _too_little(placement: MeasuredPlacement, name: str, whose: str, min_launche
     return []
 
 
-def _case(
-    metric: Metric,
-    before: Side,
-    now: Side,
-    max_regression: float,
-    *,
-    paired: bool,
-) -> MetricCheck:
+def _case(metric: Metric, before: Side, now: Side, max_regression: float, *, paired: bool) -> MetricCheck:
     """One number of one placement against the baseline's."""
     better = Better.LESS if metric.key in WORSE_WHEN_HIGHER else metric.better
     # Of throughput a share may be lost, which is a larger one of what is left.

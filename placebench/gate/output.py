@@ -14,9 +14,9 @@ from rich.text import Text
 
 from placebench.compare.statistics.estimates import Better
 from placebench.errors import UsageError
+from placebench.gate.baseline import write_named
 from placebench.gate.checking import BaselineCheck, MetricCheck, Outcome, describe, unequal_work
 from placebench.gate.work import OtherWork
-from placebench.record.folder import write_output
 from placebench.report.columns import Holds, add_columns, broken
 from placebench.spec.text import MISSING, interval, plural, quantity, ratio, threshold
 
@@ -72,6 +72,7 @@ def problems(check: BaselineCheck) -> list[tuple[str, str]]:
 
 def _cells(case: MetricCheck) -> tuple[str, ...]:
     found = case.ratio
+    worse = "−" if case.metric.better is Better.MORE else "+"
     return (
         case.placement,
         case.metric.label,
@@ -79,14 +80,9 @@ def _cells(case: MetricCheck) -> tuple[str, ...]:
         quantity(case.now.value, case.metric.unit),
         MISSING if found is None else ratio(found.value, found.low, found.high),
         MISSING if found is None else interval(found.low, found.high),
-        MISSING if math.isnan(case.visible) else f"{_sign(case)}{100 * case.visible:.0f} %",
+        MISSING if math.isnan(case.visible) else f"{worse}{100 * case.visible:.0f} %",
         case.outcome.value,
     )
-
-
-def _sign(case: MetricCheck) -> str:
-    """Of a change for the worse."""
-    return "−" if case.metric.better is Better.MORE else "+"
 
 
 def verdict(check: BaselineCheck) -> str:
@@ -96,8 +92,8 @@ def verdict(check: BaselineCheck) -> str:
     share, numbers = threshold(check.max_regression), plural(len(check.cases), "number")
     noisy = sum(case.worst > check.max_regression for case in check.cases if case.outcome is not Outcome.UNDECIDED)
     doubts = []
-    if check.undecided:
-        doubts.append(f"worse only as measured or only at equal tokens: {len(check.undecided)} of {numbers}")
+    if undecided := check.of(Outcome.UNDECIDED):
+        doubts.append(f"worse only as measured or only at equal tokens: {len(undecided)} of {numbers}")
     if noisy:
         doubts.append(f"too noisy to be sure of {share}: {noisy} of {numbers}")
     return f"no regression shown; {'; '.join(doubts)}" if doubts else f"no regression: {numbers} within {share}"
@@ -112,13 +108,15 @@ def write_junit(check: BaselineCheck, path: Path) -> None:
         UsageError: the file cannot be written.
     """
     errors = problems(check)
-    suite = ElementTree.Element(
+    suites = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(
+        suites,
         "testsuite",
         name="placebench",
         tests=str(len(check.cases) + len(errors)),
-        failures=str(len(check.regressions)),
+        failures=str(len(check.of(Outcome.REGRESSION))),
         errors=str(len(errors)),
-        skipped=str(len(check.undecided)),
+        skipped=str(len(check.of(Outcome.UNDECIDED))),
     )
     for name, text in errors:
         case = ElementTree.SubElement(suite, "testcase", classname="placebench", name=name)
@@ -132,10 +130,8 @@ def write_junit(check: BaselineCheck, path: Path) -> None:
             ElementTree.SubElement(case, "skipped", message=_xml_text(unequal_work(found) or ""))
         texts = filter(None, (describe(found), unequal_work(found)))
         ElementTree.SubElement(case, "system-out").text = _xml_text("\n".join(texts))
-    suites = ElementTree.Element("testsuites")
-    suites.append(suite)
     ElementTree.indent(suites)
-    _write(path, ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n")
+    write_named(path, ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n")
 
 
 def write_json(check: BaselineCheck, path: Path) -> None:
@@ -156,7 +152,7 @@ def write_json(check: BaselineCheck, path: Path) -> None:
         "allowed": list(check.allowed),
         "cases": [_content(case) for case in check.cases],
     }
-    _write(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_named(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def _content(case: MetricCheck) -> dict[str, Any]:
@@ -206,9 +202,9 @@ def report_to_github(check: BaselineCheck, environment: Mapping[str, str] = os.e
     if environment.get("GITHUB_ACTIONS") != "true":
         return []
     lines = [("error", text) for _, text in problems(check)]
-    lines += [("error", describe(case)) for case in check.regressions]
-    lines += [("warning", text) for case in check.undecided if (text := unequal_work(case))]
-    lines += [("notice", describe(case)) for case in check.cases if case.outcome is Outcome.IMPROVED]
+    lines += [("error", describe(case)) for case in check.of(Outcome.REGRESSION)]
+    lines += [("warning", text) for case in check.of(Outcome.UNDECIDED) if (text := unequal_work(case))]
+    lines += [("notice", describe(case)) for case in check.of(Outcome.IMPROVED)]
     return [f"::{level} title=placebench check::{_command_text(text)}" for level, text in lines]
 
 
@@ -242,11 +238,3 @@ def _xml_text(text: str) -> str:
 
 def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_output(path, text)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot write it: {error.strerror}") from None

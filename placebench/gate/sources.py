@@ -16,7 +16,7 @@ class CheckedWord:
     """One entry of a list."""
 
     path: Path
-    """Of a run's folder or a baseline file, which need not be there."""
+    """A run's folder or a baseline file, which need not be there."""
     placement: str | None = None
     """The one that was chosen of it; None for all."""
 
@@ -81,12 +81,8 @@ def _is_there(entry: str) -> bool:
     if source.placement is None:
         return bool(entry) and exists(source.path)
     try:
-        return source.placement in _placements(source.path)
+        if source.path.is_dir():
+            return any(placement.name == source.placement for placement in load_run(source.path).placements)
+        return source.placement in load_baseline(source.path).placements
     except PlacebenchError:
         return False
-
-
-def _placements(path: Path) -> list[str]:
-    if path.is_dir():
-        return [placement.name for placement in load_run(path).placements]
-    return list(load_baseline(path).placements)

@@ -13,14 +13,11 @@ def remove_empty_cache() -> None:
 
     One that holds something stays, and so does one that the user has named.
     """
-    with suppress(OSError):
-        _cache_of_torch().rmdir()
-
-
-def _cache_of_torch() -> Path:
-    """What `torch._inductor` takes where TORCHINDUCTOR_CACHE_DIR is not set; it sets that, so it is not looked at."""
     try:
         user = getpass.getuser()
     except (KeyError, ModuleNotFoundError, OSError):
         user = f"uid_{os.getuid()}"
-    return Path(tempfile.gettempdir()) / ("torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user))
+    # What `torch._inductor` takes where TORCHINDUCTOR_CACHE_DIR is not set; it sets that, so it is not looked at.
+    own = Path(tempfile.gettempdir()) / ("torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user))
+    with suppress(OSError):
+        own.rmdir()

@@ -4,15 +4,12 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from placebench.errors import UsageError
 from placebench.host.machine import cpu_model, total_memory, usable_cores
 from placebench.spec.devices import Device, DeviceSpec
-
-if TYPE_CHECKING:
-    from placebench.host.gpus import Gpu, GpuInventory
-
+from placebench.spec.text import plural
 
 _DEFAULT_CPU_DEVICES = (2, 8)
 # Of devices that are only described, where nothing is said.
@@ -33,7 +30,8 @@ def discover(spec: DeviceSpec | None = None) -> tuple[Device, ...]:
         return _described_devices(spec)
     if spec is not None and spec.kind == "cpu":
         return _cpu_devices(spec.count)
-    from placebench.host.gpus import list_gpus, visible_gpus  # NVML's binding, which a report does without
+    # NVML's binding, which a report does without.
+    from placebench.host.gpus import describe_found, list_gpus, visible_gpus
 
     inventory = list_gpus()
     if inventory.fault is not None:
@@ -47,19 +45,10 @@ def discover(spec: DeviceSpec | None = None) -> tuple[Device, ...]:
     if wanted > len(gpus):
         fewer = f"--devices gpu:{len(gpus)} or " if gpus else ""
         elsewhere = f"; gpu:{wanted}x1 describes GPUs elsewhere, for a plan"
-        raise UsageError(f"--devices {spec}: found {_found(inventory, gpus)}; use {fewer}--devices cpu{elsewhere}")
+        found = describe_found(inventory, gpus)
+        raise UsageError(f"--devices {spec}: found {found}; use {fewer}--devices cpu{elsewhere}")
     node = platform.node()
     return tuple(Device(gpu.uuid, "gpu", gpu.index, node, gpu.name, gpu.memory_bytes) for gpu in gpus[:wanted])
-
-
-def _found(inventory: "GpuInventory", visible: "Sequence[Gpu]") -> str:
-    from placebench.host.gpus import describe_gpus
-
-    if inventory.driver is None:
-        return "no NVIDIA driver on this host"
-    hidden = len(inventory.gpus) - len(visible)
-    note = f", {hidden} more hidden by CUDA_VISIBLE_DEVICES" if hidden else ""
-    return describe_gpus(visible) + note
 
 
 def _cpu_devices(count: int | None) -> tuple[Device, ...]:
@@ -76,19 +65,12 @@ def _cpu_devices(count: int | None) -> tuple[Device, ...]:
 
 def _described_devices(spec: DeviceSpec) -> tuple[Device, ...]:
     assert spec.count is not None, "the grammar describes devices by their number"
-    usual = _USUAL_GPU_BYTES if spec.kind == "gpu" else total_memory() // spec.count
-    memory, name = spec.memory_bytes or usual, "GPU" if spec.kind == "gpu" else cpu_model()
+    is_gpu = spec.kind == "gpu"
+    name, usual = ("GPU", _USUAL_GPU_BYTES) if is_gpu else (cpu_model(), total_memory() // spec.count)
+    memory = spec.memory_bytes or usual
     return tuple(
-        Device(
-            f"node{node}/{spec.kind}:{index}",
-            spec.kind,
-            index,
-            f"node{node}",
-            name,
-            memory,
-            () if spec.kind == "gpu" else (index,),
-        )
-        for node in range(spec.nodes or 1)
+        Device(f"{node}/{spec.kind}:{index}", spec.kind, index, node, name, memory, () if is_gpu else (index,))
+        for node in (f"node{number}" for number in range(spec.nodes or 1))
         for index in range(spec.count)
     )
 
@@ -110,9 +92,8 @@ def sharing_note(devices: Sequence[Device]) -> str | None:
     shares = [(device.node, core) for device in devices for core in device.cores]
     if len(shares) == len(set(shares)):
         return None
-    plural = "s" if len(set(shares)) > 1 else ""
     return (
-        f"{len(devices)} CPU devices share {len(set(shares))} core{plural}:"
+        f"{len(devices)} CPU devices share {plural(len(set(shares)), 'core')}:"
         " phases that overlap slow each other down, so times do not carry over"
     )
 

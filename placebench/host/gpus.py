@@ -12,6 +12,7 @@ from typing import Any
 import pynvml
 
 from placebench.errors import UsageError
+from placebench.spec.text import plural
 
 NO_DRIVER_CODES = (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 """Errors of a host that simply has no GPUs: not a fault."""
@@ -81,8 +82,7 @@ def list_gpus() -> GpuInventory:
 
 
 def _list_gpus() -> GpuInventory:
-    gpus: list[Gpu] = []
-    handles: list[Any] = []
+    found: list[tuple[Gpu, Any]] = []
     unreadable: dict[int, str] = {}
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
@@ -98,13 +98,9 @@ def _list_gpus() -> GpuInventory:
         except pynvml.NVMLError as error:
             unreadable[index] = str(error)
         else:
-            gpus.append(gpu)
-            handles.append(handle)
-    links = tuple(
-        tuple(None if a == b else _link((gpus[a], handles[a]), (gpus[b], handles[b])) for b in range(len(gpus)))
-        for a in range(len(gpus))
-    )
-    return GpuInventory(pynvml.nvmlSystemGetDriverVersion(), tuple(gpus), unreadable, links)
+            found.append((gpu, handle))
+    links = tuple(tuple(None if one is other else _link(one, other) for other in found) for one in found)
+    return GpuInventory(pynvml.nvmlSystemGetDriverVersion(), tuple(gpu for gpu, _ in found), unreadable, links)
 
 
 def _memory_bytes(handle: Any) -> int:
@@ -215,14 +211,21 @@ def _named_gpu(inventory: GpuInventory, word: str, visible: str) -> Gpu:
     if len(matches) != 1:
         raise UsageError(
             f"CUDA_VISIBLE_DEVICES={visible}: {word!r} names {len(matches) or 'no'} GPUs; there are"
-            f" {describe_gpus(inventory.gpus)}"
+            f" {_describe(inventory.gpus)}"
         )
     return matches[0]
 
 
-def describe_gpus(gpus: Sequence[Gpu]) -> str:
-    """The GPUs in a few words, for messages."""
+def describe_found(inventory: GpuInventory, visible: Sequence[Gpu]) -> str:
+    """The GPUs that may be used, and how many more there are, in a few words for messages."""
+    if inventory.driver is None:
+        return "no NVIDIA driver on this host"
+    hidden = len(inventory.gpus) - len(visible)
+    note = f", {hidden} more hidden by CUDA_VISIBLE_DEVICES" if hidden else ""
+    return _describe(visible) + note
+
+
+def _describe(gpus: Sequence[Gpu]) -> str:
     if not gpus:
         return "no GPUs"
-    names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
-    return f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} ({names})"
+    return f"{plural(len(gpus), 'GPU')} ({', '.join(dict.fromkeys(gpu.name for gpu in gpus))})"

@@ -51,10 +51,6 @@ class RunRecord:
             }
         write_json(self._folder / "owner.json", content)
 
-    def leave(self) -> None:
-        """Leave the record to the next sweep: the run ends, and its files could not be written to say so."""
-        self._lock.close()
-
     def close(self) -> None:
         """Remove the record: nothing of the run is left."""
         with _locked():
@@ -78,38 +74,22 @@ def own_run(run: Path) -> Iterator[RunRecord]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             record = RunRecord(folder, run.resolve(), lock)
             undo.pop_all()
+    end = record.close
     try:
         yield record
     except OSError:
-        if _says_running(run):
-            record.leave()
-        else:
-            record.close()
+        from placebench.record.run_file import recorded_text
+
+        if recorded_text(RunFolder(run).run_file, "status") == Status.RUNNING:
+            end = lock.close  # left to the next sweep: the files could not be written to say that the run ends
         raise
-    except BaseException:
-        record.close()
-        raise
-    record.close()
-
-
-def _says_running(run: Path) -> bool:
-    """Whether a run's file says that it goes on."""
-    from placebench.record.run_file import recorded_text
-
-    return recorded_text(RunFolder(run).run_file, "status") == Status.RUNNING
+    finally:
+        end()
 
 
 def live_runs() -> list[Path]:
     """Folders of the user's runs that go on now on this host."""
-    if not _state_path().exists():
-        return []
-    live: list[Path] = []
-    with _locked() as state:
-        for folder in _records(state):
-            with _try_lock(folder) as dead:
-                if not dead and (content := _read_record(folder)):
-                    live.append(Path(content["run"]))
-    return live
+    return [Path(content["run"]) for _, content, is_dead in _each_record() if content and not is_dead]
 
 
 def sweep() -> list[Path]:
@@ -118,17 +98,13 @@ def sweep() -> list[Path]:
     Returns:
         Folders of the runs swept.
     """
-    if not _state_path().exists():
-        return []
     swept: list[Path] = []
-    with _locked() as state:
-        for folder in _records(state):
-            with _try_lock(folder) as dead:
-                if dead and (content := _read_record(folder)):
-                    _sweep_run(content)
-                    swept.append(Path(content["run"]))
-                if dead:
-                    shutil.rmtree(folder, ignore_errors=True)
+    for folder, content, is_dead in _each_record():
+        if is_dead and content:
+            _sweep_run(content)
+            swept.append(Path(content["run"]))
+        if is_dead:
+            shutil.rmtree(folder, ignore_errors=True)
     return swept
 
 
@@ -190,23 +166,29 @@ def _records(state: Path) -> list[Path]:
     return sorted(folder for folder in state.iterdir() if folder.is_dir())
 
 
+def _each_record() -> Iterator[tuple[Path, dict[str, Any] | None, bool]]:
+    """Every record, its content, and whether its run is dead, with the locks held until the next is asked for."""
+    if not _state_path().exists():
+        return
+    with _locked() as state:
+        for folder in _records(state):
+            with _try_lock(folder) as is_dead:
+                yield folder, _read_record(folder), is_dead
+
+
 def _read_record(folder: Path) -> dict[str, Any] | None:
-    """The content of a record; None when its run was killed before it could write one, or it is damaged."""
+    """The content of a record; None when its run was killed before it could write one, or a sweep cannot go by it."""
     try:
-        content = parse_json((folder / "owner.json").read_text(encoding="utf-8"))
+        content: dict[str, Any] = parse_json((folder / "owner.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
-    return content if _is_record(content) else None
-
-
-def _is_record(content: object) -> bool:
-    """Whether a sweep can go by it."""
     match content:
         case {"run": str(), "launch": None}:
-            return True
+            return content
         case {"run": str(), "launch": {"token": str(), "ray_temp_dir": str(), "processes": list(processes)}}:
-            return all(isinstance(process, list) and len(process) == 2 for process in processes)
-    return False
+            are_pairs = all(isinstance(process, list) and len(process) == 2 for process in processes)
+            return content if are_pairs else None
+    return None
 
 
 @contextlib.contextmanager

@@ -98,7 +98,12 @@ def oom_kills(files: Iterable[Path] | None = None) -> int:
         files: files with an `oom_kill N` line; those of this process when not given. What cannot be read
             counts nothing: only the difference of two calls means something.
     """
-    return sum(_oom_count(path) for path in (_oom_files() if files is None else files))
+    kills = 0
+    for path in _oom_files() if files is None else files:
+        with contextlib.suppress(OSError):
+            lines = path.read_text().splitlines()
+            kills += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    return kills
 
 
 def _oom_files() -> list[Path]:
@@ -111,14 +116,6 @@ def _oom_files() -> list[Path]:
             elif "memory" in controllers.split(","):
                 files.append(Path(f"/sys/fs/cgroup/memory{group}/memory.oom_control"))
     return files
-
-
-def _oom_count(path: Path) -> int:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
 
 def _belongs(process: psutil.Process, mark: LaunchMark) -> bool:
@@ -162,8 +159,6 @@ def _is_live(process: psutil.Process) -> bool:
 
 
 _RAY_TEMP_NAME = re.compile(r"pb-[0-9a-f]{8}")
-
-
 # A Ray socket's path is its temporary folder and about 62 characters; the kernel takes 107.
 _LONGEST_RAY_PARENT = 30
 

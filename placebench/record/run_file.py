@@ -211,7 +211,7 @@ def read_run_file(folder: RunFolder) -> RunFile:
 
 
 def recorded_text(path: Path, key: Literal["status", "started"]) -> str:
-    """The status of a run, or when it was started (its folder may be renamed); empty for a damaged `run.json`."""
+    """The status of a run, or when it was started (its folder may be renamed); empty for a damaged file."""
     try:
         return str(parse_json(path.read_text(encoding="utf-8"))[key])
     except (OSError, ValueError, KeyError, TypeError):

@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from placebench.errors import PlacebenchError, UsageError
@@ -29,9 +29,8 @@ from placebench.record.run_file import recorded_text
 from placebench.report.paths import HTML
 from placebench.sessions.ray_cluster.discovery import PROBE
 from placebench.sessions.slurm_steps import host_names, step_command
-from placebench.slurm.summary import JobFacts, job_summary
+from placebench.slurm.summary import Allocation, JobFacts, job_summary
 from placebench.spec.launchers import LAUNCHERS, RAY
-from placebench.spec.reading import parse_json
 
 _RAY_TIMEOUT_S = 180.0
 _ASK_TIMEOUT_S = 60.0
@@ -40,18 +39,6 @@ _POLL_S = 0.5
 _STEP = "placebench-ray"
 # Exit codes of a run that was stopped in order, and of a fault of this program, as `placebench` itself has them.
 _STOPPED, _UNEXPECTED = 128 + signal.SIGINT, os.EX_SOFTWARE
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """What SLURM has given to the job, from its environment."""
-
-    job_id: str
-    """Number of the job."""
-    restarts: int
-    """How often it was queued again."""
-    nodes: tuple[str, ...]
-    """Names of its nodes, this one first."""
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation:
@@ -70,9 +57,8 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
 def job_folder(logs: Path, job: Allocation) -> Path:
     """The job's folder: a new one, or the one it began before it was queued again."""
     earlier = sorted(logs.glob(f"placebench_{job.job_id}_*/")) if job.restarts else []
-    folder = (
-        earlier[-1] if earlier else logs / f"placebench_{job.job_id}_{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    )
+    now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    folder = earlier[-1] if earlier else logs / f"placebench_{job.job_id}_{now}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -116,16 +102,12 @@ def ray_on(job: Allocation, folder: Path, gpus: int, signals: Signals) -> Iterat
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # what there was to finish has finished
     }
-    port, head = free_port(), _own_address()
-    words = [
-        sys.executable,
-        "-m",
-        "placebench.slurm.node",
-        str(port),
-        head,
-        str(ray_temp_dir(secrets.token_hex(4))),
-        str(gpus),
-    ]
+    import ray
+
+    # The address by which Ray's other nodes reach this one.
+    port, head = free_port(), str(ray.util.get_node_ip_address())
+    temp = ray_temp_dir(secrets.token_hex(4))
+    words = [sys.executable, "-m", "placebench.slurm.node", str(port), head, str(temp), str(gpus)]
     step = step_command(_STEP, job.nodes)
     with (folder / "ray.log").open("ab") as log:
         nodes = subprocess.Popen([*step, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
@@ -203,10 +185,8 @@ def _without(option: str, words: Sequence[str]) -> Iterator[str]:
 
 def unfinished_run(folder: Path) -> Path | None:
     """The run of an earlier start of the job that has not come to its end; None without one."""
-    for file in sorted((folder / "runs").glob("*/run.json"), reverse=True):
-        if recorded_text(file, "status") != Status.DONE:
-            return file.parent
-    return None
+    files = sorted((folder / "runs").glob("*/run.json"), reverse=True)
+    return next((file.parent for file in files if recorded_text(file, "status") != Status.DONE), None)
 
 
 def unreported_run(folder: Path) -> Path | None:
@@ -216,18 +196,8 @@ def unreported_run(folder: Path) -> Path | None:
         return None
     run = RunFolder(runs[-1].parent)
     # The page is written last; a summary of another status is that of an earlier stop of the run.
-    whole = (
-        run.summary_file.exists() and (run.path / HTML).exists() and _summary_status(run.summary_file) == Status.DONE
-    )
-    return None if whole else run.path
-
-
-def _summary_status(file: Path) -> str:
-    """The status that a `summary.json` says; empty for a damaged one."""
-    try:
-        return str(parse_json(file.read_text(encoding="utf-8"))["status"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    is_whole = (run.path / HTML).exists() and recorded_text(run.summary_file, "status") == Status.DONE
+    return None if is_whole else run.path
 
 
 def _end_step(job: Allocation) -> str | None:
@@ -247,13 +217,6 @@ def _end_step(job: Allocation) -> str | None:
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     return None
-
-
-def _own_address() -> str:
-    """The address by which Ray's other nodes reach this one."""
-    import ray
-
-    return str(ray.util.get_node_ip_address())
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -287,9 +250,7 @@ def main(arguments: Sequence[str]) -> int:
     code, error = _run(options.run, folder, session, signals)
     requeues = options.requeue and signals.received is signal.SIGUSR1 and code != 0
     facts = JobFacts(
-        job_id=job.job_id,
-        restarts=job.restarts,
-        nodes=job.nodes,
+        job=job,
         command=("placebench", *options.run),
         begun=begun,
         seconds=time.monotonic() - started,

@@ -44,10 +44,9 @@ def main(port: str, head: str, folder: str, gpus: str) -> int:
     process = subprocess.Popen([sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command])
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     try:
-        code = process.wait()
+        return process.wait()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return code
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ class Submission:
     """A job to submit."""
 
     nodes: int
-    """How many."""
+    """Nodes of the job."""
     gpus_per_node: int
     """GPUs of each; 0 for CPU devices."""
     run: tuple[str, ...]
@@ -78,7 +78,7 @@ class Submission:
     debug: bool = False
     """Whether NCCL and torch.distributed say what they do."""
     launcher: str = RAY
-    """Of the run, one of `launchers.LAUNCHERS`."""
+    """Launcher of the run, one of `launchers.LAUNCHERS`."""
 
 
 def batch_script(job: Submission) -> str:

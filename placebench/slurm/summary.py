@@ -16,15 +16,23 @@ from placebench.spec.text import format_seconds
 
 
 @dataclass(frozen=True)
+class Allocation:
+    """What SLURM has given to the job, from its environment."""
+
+    job_id: str
+    """Number of the job."""
+    restarts: int
+    """How often it was queued again."""
+    nodes: tuple[str, ...]
+    """Names of its nodes, this one first."""
+
+
+@dataclass(frozen=True)
 class JobFacts:
     """What the job knows of itself at its end."""
 
-    job_id: str
-    """SLURM's number."""
-    restarts: int
-    """How often it was queued again before."""
-    nodes: tuple[str, ...]
-    """Its nodes."""
+    job: Allocation
+    """Its allocation."""
     command: tuple[str, ...]
     """What it ran."""
     begun: str
@@ -32,7 +40,7 @@ class JobFacts:
     seconds: float
     """How long this part took."""
     exit_code: int
-    """Of the run."""
+    """Exit code of the run."""
     stopped_by: signal.Signals | None
     """The signal that SLURM has sent; None without one."""
     requeued: bool
@@ -44,11 +52,12 @@ class JobFacts:
 def job_summary(folder: Path, facts: JobFacts) -> str:
     """The text of `job_summary.txt`: what ran where, how long, how it ended, headline figures, where the rest is."""
     runs = [RunFolder(path.parent) for path in sorted((folder / "runs").glob("*/run.json"))]
+    started = f"started {facts.job.restarts + 1} times" if facts.job.restarts else "started once"
     lines = [
-        ("job", f"{facts.job_id}, {_times(facts.restarts)}"),
+        ("job", f"{facts.job.job_id}, {started}"),
         ("state", _state(facts)),
         ("command", shlex.join(facts.command)),
-        ("nodes", f"{len(facts.nodes)}: {', '.join(facts.nodes)}"),
+        ("nodes", f"{len(facts.job.nodes)}: {', '.join(facts.job.nodes)}"),
         ("begun", facts.begun),
         ("took", format_seconds(facts.seconds)),
         *(line for run in runs for line in _lines_of_run(run)),
@@ -56,10 +65,6 @@ def job_summary(folder: Path, facts: JobFacts) -> str:
         *([("Ray's output", str(folder / "ray.log"))] if (folder / "ray.log").exists() else []),
     ]
     return "".join(f"{name + ':':<14}{text}\n" for name, text in lines)
-
-
-def _times(restarts: int) -> str:
-    return "started once" if not restarts else f"started {restarts + 1} times"
 
 
 def _state(facts: JobFacts) -> str:

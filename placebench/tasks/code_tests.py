@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any
 
 from placebench.errors import UsageError
-from placebench.tasks.sandbox import Failure, Limits, evaluate
+from placebench.tasks.sandbox import Failure, evaluate
 
 # A fenced block of code in an answer written for people, whatever its first line says of the language. Code within a
 # line comes first, so that the marks behind it begin no block.
@@ -62,13 +62,9 @@ def code_tests(prompt: str, response: str, answer: str) -> float:
         UsageError: the answer is no such list.
         LaunchError: this host cannot isolate code.
     """
-    return run_tests(response, answer)
-
-
-def run_tests(response: str, answer: str, limits: Limits | None = None) -> float:
-    """`code_tests` with other limits."""
     tests = read_tests(answer)
-    evaluation = evaluate(_code(response), [call for call, _ in tests], limits)
+    code = next((found[1] for found in _FENCED.finditer(response) if found[1] is not None), response)
+    evaluation = evaluate(code, [call for call, _ in tests])
     passed = sum(
         not isinstance(value, Failure) and _canonical(value) == _canonical(expected)
         for value, (_, expected) in zip(evaluation.values, tests, strict=False)
@@ -76,16 +72,11 @@ def run_tests(response: str, answer: str, limits: Limits | None = None) -> float
     return passed / len(tests)
 
 
-def _code(response: str) -> str:
-    """The first fenced block of a response, or all of it."""
-    return next((found[1] for found in _FENCED.finditer(response) if found[1] is not None), response)
-
-
 def judge_all(cases: Sequence[tuple[str, str, str]], workers: int) -> list[float]:
     """`code_tests` of many cases, several at a time; equal ones are run once."""
     different = list(dict.fromkeys((response, answer) for _, response, answer in cases))
     with ThreadPoolExecutor(workers) as pool:
-        scores = dict(zip(different, pool.map(lambda case: run_tests(*case), different), strict=True))
+        scores = dict(zip(different, pool.map(lambda case: code_tests("", *case), different), strict=True))
     return [scores[response, answer] for _, response, answer in cases]
 
 

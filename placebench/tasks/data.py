@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,6 @@ class Prompt:
 
     text: str
     answer: str
-
-
-class PromptSource(Protocol):
-    """Where a step's prompts come from."""
-
-    def step_prompts(self, step: int, count: int) -> list[Prompt]:
-        """The prompts of a step (counted from 1): the same for the same seed, whatever ran before."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +60,13 @@ class FilePrompts:
 
     def step_prompts(self, step: int, count: int) -> list[Prompt]:
         """The next `count` prompts; passes follow each other without a gap."""
-        first = (step - 1) * count
-        return [self._at(position) for position in range(first, first + count)]
+        total = len(self.prompts)
+        places = (divmod(position, total) for position in range((step - 1) * count, step * count))
+        return [self.prompts[_order(self.seed, epoch, total)[offset]] for epoch, offset in places]
 
-    def _at(self, position: int) -> Prompt:
-        epoch, offset = divmod(position, len(self.prompts))
-        return self.prompts[int(_order(self.seed, epoch, len(self.prompts))[offset])]
+
+PromptSource = Arithmetic | FilePrompts
+"""Where prompts come from; those of a step (counted from 1) are the same for the same seed, whatever ran before."""
 
 
 # A step's prompts are of one pass, or of two that follow each other.

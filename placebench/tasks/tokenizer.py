@@ -1,24 +1,12 @@
 """Text to tokens: characters for models with random weights, the model's own tokenizer for real ones."""
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from placebench.errors import UsageError
 from placebench.spec.shapes import PRESETS
 
 CHARACTERS = "0123456789+-*/=()<>.,:;?! abcdefghijklmnopqrstuvwxyz"
-
-
-class Tokenizer(Protocol):
-    """What the job needs of a tokenizer."""
-
-    eos_token_id: int
-
-    def encode(self, text: str) -> list[int]:
-        """Tokens of a prompt."""
-
-    def decode(self, tokens: Iterable[int]) -> str:
-        """Text of a response, special tokens left out."""
 
 
 class CharacterTokenizer:
@@ -78,6 +66,10 @@ class ModelTokenizer:
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of a response, special tokens left out."""
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+
+Tokenizer = CharacterTokenizer | ModelTokenizer
+"""What the job needs of a tokenizer: `encode` a prompt, `decode` a response, and `eos_token_id`."""
 
 
 def load_tokenizer(model: str) -> Tokenizer:

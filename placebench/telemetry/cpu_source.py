@@ -3,20 +3,28 @@
 import ctypes
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
 
-from placebench.telemetry.processes import ProcessSource
-from placebench.telemetry.samples import Line, keys_of
+from placebench.telemetry.samples import Line, device_line, keys_of
 from placebench.telemetry.spans import CONTROLLER, SpanClock
 
 _CHILDREN_EVERY_S = 1.0
 _CHILDREN_SHARE = 0.005
 
 _libc = ctypes.CDLL(None)
+
+
+@dataclass(frozen=True)
+class JobProcess:
+    """A process of the job and the device it works on (`controller` for the controller)."""
+
+    pid: int
+    device: str
 
 
 class CpuSource:
@@ -27,12 +35,12 @@ class CpuSource:
 
     Args:
         cores: number of cores of each device to sample; the controller is sampled in any case.
-        processes: lists the launch's processes.
+        added: the processes of the launch that have come since its last call.
         clock: clock of the samples.
     """
 
-    def __init__(self, cores: Mapping[str, int], processes: ProcessSource, clock: SpanClock) -> None:
-        self._added = processes
+    def __init__(self, cores: Mapping[str, int], added: Callable[[], Iterable[JobProcess]], clock: SpanClock) -> None:
+        self._added = added
         self._clock = clock
         self._series = {device: _CpuSeries(device, count) for device, count in {**cores, CONTROLLER: 1}.items()}
         self._children_due = clock.mono()
@@ -50,7 +58,7 @@ class CpuSource:
 
     def read(self) -> Iterator[dict[str, Any]]:
         """One sample of every device; load and memory are null while none of its processes is there."""
-        for entry in self._added.poll():
+        for entry in self._added():
             if entry.device in self._series:
                 self._series[entry.device].add_worker(entry.pid)
         self._find_children()
@@ -58,12 +66,10 @@ class CpuSource:
             yield series.sample(self._clock)
 
     def keep_up(self) -> Iterator[dict[str, Any]]:
-        """Nothing is kept that could be lost."""
+        """Nothing is kept that could be lost or would be left to report."""
         yield from ()
 
-    def finish(self) -> Iterator[dict[str, Any]]:
-        """Nothing is left to report."""
-        yield from ()
+    finish = keep_up
 
     def close(self) -> None:
         """Nothing is held."""
@@ -117,17 +123,12 @@ class _CpuSeries:
             memory.append(resident)
             if rate is not None:
                 busy.append(rate)
-        mono = clock.mono()
-        return {
-            "kind": Line.SAMPLE,
-            "wall": clock.wall(mono),
-            "mono": mono,
-            "device": self.device,
-            **dict.fromkeys(keys_of("cpu")),
+        values = {
             "util": sum(busy) / self._cores if busy else None,
             "memory_bytes": sum(memory) if memory else None,
             "processes": len(memory),
         }
+        return device_line(Line.SAMPLE, self.device, clock, dict.fromkeys(keys_of("cpu")) | values)
 
 
 class _Process:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from placebench.spec.intervals import Intervals, length, subtract, union
+from placebench.spec.intervals import length, subtract, union
 
 COMPUTE, COLLECTIVE, COPY = "compute", "collective", "copy"
 # How the kernels of collectives are named: NCCL's, and vLLM's own all-reduce.
@@ -67,7 +67,7 @@ def shares(events: list[tuple[str, int, int]], seconds: float) -> dict[str, floa
     origin = min((start for _, start, _ in events), default=0)
     for name, start, duration in events:
         times[_kind(name)].append(((start - origin) / 1e9, (start - origin + duration) / 1e9))
-    compute, collective, copy = (_union(times[kind]) for kind in (COMPUTE, COLLECTIVE, COPY))
+    compute, collective, copy = (union(np.reshape(times[kind], (-1, 2))) for kind in (COMPUTE, COLLECTIVE, COPY))
     alone = subtract(collective, compute)
     copies = subtract(subtract(copy, compute), collective)
     parts = {"kernel_s": length(compute), "collective_s": length(alone), "copy_s": length(copies)}
@@ -78,7 +78,3 @@ def _kind(name: str) -> str:
     if any(word in name for word in _COLLECTIVES):
         return COLLECTIVE
     return COPY if name.startswith(_COPIES) else COMPUTE
-
-
-def _union(times: list[tuple[float, float]]) -> Intervals:
-    return union(np.asarray(times, np.float64).reshape(-1, 2))

@@ -1,7 +1,7 @@
 """Samples of GPUs by NVML and, where the device has it, GPM."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -9,7 +9,7 @@ import pynvml
 
 from placebench.errors import PlacebenchError
 from placebench.telemetry import gpm
-from placebench.telemetry.samples import Line, keys_of
+from placebench.telemetry.samples import Line, device_line, keys_of
 from placebench.telemetry.spans import SpanClock
 
 LOST_CODES = (
@@ -31,18 +31,10 @@ _ENERGY_EVERY_S = 30.0
 where all else takes under 0.6 ms. Power says how the joules between lie in time."""
 
 
-def _utilization(handle: Any) -> dict[str, float]:
-    return {"util": pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100}
-
-
 def _memory(handle: Any) -> dict[str, float]:
     # Version 2: what version 1 calls used contains the driver's reserve.
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     return {"memory_bytes": memory.used, "memory_reserved_bytes": memory.reserved}
-
-
-def _power(handle: Any) -> dict[str, float]:
-    return {"power_w": pynvml.nvmlDeviceGetPowerUsage(handle) / 1000}
 
 
 def _temperature(handle: Any) -> dict[str, float]:
@@ -54,40 +46,26 @@ def _temperature(handle: Any) -> dict[str, float]:
     return {"temperature_c": pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)}  # older drivers
 
 
-def _sm_clock(handle: Any) -> dict[str, float]:
-    return {"clock_sm_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)}
-
-
-def _memory_clock(handle: Any) -> dict[str, float]:
-    return {"clock_memory_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)}
-
-
-def _event_reasons(handle: Any) -> dict[str, float]:
-    return {"event_reasons": pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)}
-
-
 def _energy(handle: Any) -> dict[str, float]:
     return {"energy_j": pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000}
 
 
-def _process_ids(handle: Any) -> frozenset[int]:
-    return frozenset(process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+_Reading = Callable[[Any], dict[str, Any]]
 
-
-_Reading = Callable[[Any], dict[str, float]]
-
-_EVERY_TICK: tuple[tuple[str, _Reading], ...] = (
-    ("util", _utilization),
-    ("memory_bytes", _memory),
-    ("power_w", _power),
-    ("clock_sm_mhz", _sm_clock),
-    ("event_reasons", _event_reasons),
-)
+_EVERY_TICK: dict[str, _Reading] = {
+    "util": lambda handle: {"util": pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100},
+    "memory_bytes": _memory,
+    "power_w": lambda handle: {"power_w": pynvml.nvmlDeviceGetPowerUsage(handle) / 1000},
+    "clock_sm_mhz": lambda handle: {"clock_sm_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)},
+    "event_reasons": lambda handle: {"event_reasons": pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)},
+}
 # What changes slowly: each question to the driver may hold up one that the job has.
-_ONCE_A_SECOND: tuple[tuple[str, _Reading], ...] = (
-    ("temperature_c", _temperature),
-    ("clock_memory_mhz", _memory_clock),
-)
+_ONCE_A_SECOND: dict[str, _Reading] = {
+    "temperature_c": _temperature,
+    "clock_memory_mhz": lambda handle: {
+        "clock_memory_mhz": pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)
+    },
+}
 
 
 class NvmlSource:
@@ -113,7 +91,7 @@ class NvmlSource:
             try:
                 handles[device] = pynvml.nvmlDeviceGetHandleByUUID(device)
             except pynvml.NVMLError as error:
-                self._early.append(_error_line(clock, Line.DEVICE_ERROR, device, error))
+                self._early.append(_error_line(Line.DEVICE_ERROR, device, clock, error))
         self._readers, self._gpm_absent = gpm.probe(handles.items(), clock)
         self._series = [
             _GpuSeries(device, handle, self._readers.get(device), clock, position / len(handles))
@@ -227,22 +205,22 @@ class _GpuSeries:
         values: dict[str, float | None] = dict.fromkeys(keys_of("nvml"))
         if self._slow.is_due():
             self._try("compute_processes", self._processes, values)
-            for key, reading in _ONCE_A_SECOND:
+            for key, reading in _ONCE_A_SECOND.items():
                 self._try(key, reading, values)
-        for key, reading in _EVERY_TICK:
+        for key, reading in _EVERY_TICK.items():
             self._try(key, reading, values)
         if self._gpm is not None:
             reader = self._gpm
             self._try("gpm", lambda _: reader.read(), values)
-        yield self._line(Line.SAMPLE, values)
+        yield device_line(Line.SAMPLE, self.device, self._clock, values)
         yield from self.keep_up()
         if self._energy.is_due():
-            yield from self._energy_lines()
+            yield from self._line(Line.ENERGY, "energy_j", _energy)
 
     def keep_up(self) -> Iterator[dict[str, Any]]:
         """A line of power when it is due."""
         if self._power.is_due():
-            yield from self._power_lines()
+            yield from self._line(Line.POWER, "power", self._drained_power)
 
     def finish(self) -> Iterator[dict[str, Any]]:
         """The last lines of power and energy.
@@ -250,25 +228,15 @@ class _GpuSeries:
         Raises:
             DeviceLostError: the device is lost.
         """
-        yield from self._power_lines()
-        yield from self._energy_lines()
+        yield from self._line(Line.POWER, "power", self._drained_power)
+        yield from self._line(Line.ENERGY, "energy_j", _energy)
 
-    def _power_lines(self) -> Iterator[dict[str, Any]]:
+    def _line(self, kind: Line, key: str, reading: _Reading) -> Iterator[dict[str, Any]]:
+        """A line of one reading; none where it says nothing."""
         values: dict[str, Any] = {}
-        self._try("power", self._drained_power, values)
+        self._try(key, reading, values)
         if values:
-            yield self._line(Line.POWER, values)
-
-    def _energy_lines(self) -> Iterator[dict[str, Any]]:
-        values: dict[str, Any] = {}
-        self._try("energy_j", _energy, values)
-        if values:
-            yield self._line(Line.ENERGY, values)
-
-    def _line(self, kind: Line, values: Mapping[str, Any]) -> dict[str, Any]:
-        """A line of now, unless the values say of when."""
-        mono = values.get("mono", self._clock.mono())
-        return {"kind": kind, "wall": self._clock.wall(mono), "mono": mono, "device": self.device, **values}
+            yield device_line(kind, self.device, self._clock, values)
 
     def drain_errors(self) -> list[dict[str, Any]]:
         """Lines of the errors met for the first time since the last call."""
@@ -277,7 +245,7 @@ class _GpuSeries:
 
     def _processes(self, handle: Any) -> dict[str, float]:
         """Count the device's processes, and those of its first reading: the sampler starts before the job."""
-        found = _process_ids(handle)
+        found = frozenset(process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
         if self._earlier is None:
             self._earlier = found
         return {"compute_processes": len(found), "earlier_processes": len(found & self._earlier)}
@@ -306,29 +274,19 @@ class _GpuSeries:
             "power_w": [reading.sampleValue.uiVal / 1000 for reading in new],
         }
 
-    def _try(self, key: str, reading: Callable[[Any], Any], values: dict[str, Any]) -> None:
+    def _try(self, key: str, reading: _Reading, values: dict[str, Any]) -> None:
         try:
             values.update(reading(self._handle))
         except pynvml.NVMLError as error:
             # `==` between an NVMLError and a number raises, so codes are compared. A lost device fails in the other
             # readings too, and what the buffer alone fails in ends nothing else.
             if error.value in LOST_CODES and key != "power":
-                raise DeviceLostError(_error_line(self._clock, Line.DEVICE_ERROR, self.device, error)) from None
-            known = error.value == pynvml.NVML_ERROR_NOT_SUPPORTED or (key, error.value) in self._seen
-            if not known:
+                raise DeviceLostError(_error_line(Line.DEVICE_ERROR, self.device, self._clock, error)) from None
+            if error.value != pynvml.NVML_ERROR_NOT_SUPPORTED and (key, error.value) not in self._seen:
                 self._seen.add((key, error.value))
-                self._errors.append(
-                    _error_line(self._clock, Line.READING_ERROR, self.device, error) | {"quantity": key}
-                )
+                line = _error_line(Line.READING_ERROR, self.device, self._clock, error)
+                self._errors.append(line | {"quantity": key})
 
 
-def _error_line(clock: SpanClock, kind: Line, device: str, error: Any) -> dict[str, Any]:
-    mono = clock.mono()
-    return {
-        "kind": kind,
-        "wall": clock.wall(mono),
-        "mono": mono,
-        "device": device,
-        "code": error.value,
-        "message": str(error),
-    }
+def _error_line(kind: Line, device: str, clock: SpanClock, error: Any) -> dict[str, Any]:
+    return device_line(kind, device, clock, {"code": error.value, "message": str(error)})

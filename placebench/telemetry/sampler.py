@@ -13,37 +13,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from placebench.errors import PlacebenchError, UsageError
-from placebench.record.folder import SCHEMA_VERSION, Trial, append_jsonl
+from placebench.record.folder import SCHEMA_VERSION, JsonlTail, Trial, append_jsonl
 from placebench.record.launch_devices import launch_devices
 from placebench.spec.devices import Device, device_to_dict
-from placebench.telemetry.cpu_source import CpuSource
-from placebench.telemetry.processes import ProcessFile, ProcessSource
+from placebench.spec.reading import parse_json
+from placebench.telemetry.cpu_source import CpuSource, JobProcess
 from placebench.telemetry.samples import DEFAULT_HZ, MAX_HZ, Line
 from placebench.telemetry.spans import SpanClock
 
+if TYPE_CHECKING:
+    from placebench.telemetry.nvml_source import NvmlSource
+
 _KEEP_UP_S = 1.0
-
-
-class SampleSource(Protocol):
-    """What the sampler asks of a source."""
-
-    def header(self) -> dict[str, Any]:
-        """What the header says of it."""
-
-    def read(self) -> Iterator[dict[str, Any]]:
-        """The lines of one tick."""
-
-    def keep_up(self) -> Iterator[dict[str, Any]]:
-        """Lines that would be lost before the next tick, asked for once a second where ticks are rarer."""
-
-    def finish(self) -> Iterator[dict[str, Any]]:
-        """The lines after the last tick."""
-
-    def close(self) -> None:
-        """Give back what it holds."""
 
 
 class Ticker:
@@ -95,11 +79,12 @@ def sample_launch(trial: Trial, hz: float, stop: threading.Event, parent: int) -
         PlacebenchError: `launch.json` cannot be read, NVML does not answer, or the file cannot be written.
     """
     devices = launch_devices(trial)
+    processes = JsonlTail(trial.processes)
     try:
         with trial.device_samples.open("w", encoding="utf-8") as stream:
             sample_devices(
                 devices,
-                ProcessFile(trial.processes),
+                lambda: added_processes(processes),
                 lambda line: append_jsonl(stream, line),
                 hz,
                 stop,
@@ -109,9 +94,26 @@ def sample_launch(trial: Trial, hz: float, stop: threading.Event, parent: int) -
         raise PlacebenchError(f"{error.filename or trial.device_samples}: {error.strerror}") from None
 
 
+def added_processes(file: JsonlTail) -> list[JobProcess]:
+    """Processes added to a `processes.jsonl` since the last call; an unfinished last line waits for the next one.
+
+    Raises:
+        PlacebenchError: a line is not what the job writes.
+    """
+    added = []
+    for line in file.read_lines():
+        try:
+            entry = parse_json(line)
+            added.append(JobProcess(int(entry["pid"]), str(entry["device"])))
+        except (KeyError, TypeError, ValueError):
+            text = line.decode(errors="replace")
+            raise PlacebenchError(f"{file.path}: {text!r} is not a process with pid and device") from None
+    return added
+
+
 def sample_devices(
     devices: Sequence[Device],
-    processes: ProcessSource,
+    added: Callable[[], Iterable[JobProcess]],
     write: Callable[[dict[str, Any]], None],
     hz: float,
     stop: threading.Event,
@@ -121,7 +123,7 @@ def sample_devices(
 
     Args:
         devices: at least one.
-        processes: lists the processes that work on them.
+        added: the processes that work on them, come since its last call.
         write: takes the lines of `devices.jsonl`.
         hz: ticks a second.
         stop: ends the sampling when set.
@@ -133,11 +135,11 @@ def sample_devices(
     clock = SpanClock()
     gpus = [device.id for device in devices if device.kind == "gpu"]
     cores = {device.id: len(device.cores) for device in devices if device.kind == "cpu"}
-    sources: list[SampleSource] = [CpuSource(cores, processes, clock)]
+    sources: list[CpuSource | NvmlSource] = [CpuSource(cores, added, clock)]
     if gpus:
-        from placebench.telemetry.nvml_source import NvmlSource
+        from placebench.telemetry import nvml_source
 
-        sources.insert(0, NvmlSource(gpus, clock))
+        sources.insert(0, nvml_source.NvmlSource(gpus, clock))
     try:
         write(_header(devices, hz, "nvml" if gpus else "cpu", sources, clock))
         ticker = Ticker(hz, clock)
@@ -149,7 +151,15 @@ def sample_devices(
                 _write_all(write, (source.keep_up() for source in sources))
                 wait -= _KEEP_UP_S
         _write_all(write, (source.finish() for source in sources))
-        write(_footer(ticker))
+        write(
+            {
+                "kind": Line.FOOTER,
+                "ticks": ticker.ticks,
+                "missed": ticker.missed,
+                "achieved_hz": ticker.achieved_hz,
+                "cpu_s": time.thread_time(),
+            }
+        )
     finally:
         for source in sources:
             source.close()
@@ -161,18 +171,8 @@ def _write_all(write: Callable[[dict[str, Any]], None], parts: Iterable[Iterator
             write(line)
 
 
-def _footer(ticker: Ticker) -> dict[str, Any]:
-    return {
-        "kind": Line.FOOTER,
-        "ticks": ticker.ticks,
-        "missed": ticker.missed,
-        "achieved_hz": ticker.achieved_hz,
-        "cpu_s": time.thread_time(),
-    }
-
-
 def _header(
-    devices: Sequence[Device], hz: float, source: str, sources: Sequence[SampleSource], clock: SpanClock
+    devices: Sequence[Device], hz: float, source: str, sources: "Sequence[CpuSource | NvmlSource]", clock: SpanClock
 ) -> dict[str, Any]:
     mono = clock.mono()
     content: dict[str, Any] = {

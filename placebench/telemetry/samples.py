@@ -19,9 +19,12 @@ one file, each node's in order with its own header and footer, and all times are
   `cpu_s` (CPU seconds of the sampler since its start). A file without it ends where the sampler was killed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
+
+from placebench.telemetry.spans import SpanClock
 
 SourceName = Literal["cpu", "nvml"]
 
@@ -99,3 +102,9 @@ QUANTITIES: tuple[Quantity, ...] = (
 def keys_of(source: SourceName) -> tuple[str, ...]:
     """Keys that a sample of a source has beside `kind`, `wall`, `mono` and `device`, in the order they are written."""
     return tuple(quantity.key for quantity in QUANTITIES if source in quantity.sources)
+
+
+def device_line(kind: Line, device: str, clock: SpanClock, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A line on a device as of now, unless the values say as of when."""
+    mono = values.get("mono", clock.mono())
+    return {"kind": kind, "wall": clock.wall(mono), "mono": mono, "device": device, **values}

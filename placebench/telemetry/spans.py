@@ -67,11 +67,8 @@ class Span:
 
     def to_dict(self) -> dict[str, Any]:
         """The span as one object of `spans.jsonl`; memory only where it is counted."""
-        content = asdict(self)
-        for name in ("memory_peak_bytes", "memory_reserved_bytes"):
-            if content[name] is None:
-                del content[name]
-        return content
+        optional = ("memory_peak_bytes", "memory_reserved_bytes")
+        return {name: value for name, value in asdict(self).items() if value is not None or name not in optional}
 
 
 class DeviceMeter(Protocol):
@@ -160,8 +157,8 @@ class SpanRecorder:
 
     def _end(self, one: "_OpenSpan") -> None:
         end = self.now()
-        peaks = self._meter.peaks() if self._meter is not None else ()
-        self.add(one.step, one.phase, one.start, end, one.role, one.pool, *peaks)
+        peaks = self._meter.peaks() if self._meter is not None else (None, None)
+        self.add(one.step, one.phase, one.start, end, one.role, one.pool, peaks)
 
     def add(
         self,
@@ -171,8 +168,7 @@ class SpanRecorder:
         end: float,
         role: str | None = None,
         pool: str | None = None,
-        memory_peak_bytes: int | None = None,
-        memory_reserved_bytes: int | None = None,
+        peaks: tuple[int | None, int | None] = (None, None),
     ) -> None:
         """Record a span whose ends were read with `now`, for work that no one block of code encloses.
 
@@ -183,23 +179,10 @@ class SpanRecorder:
             end: monotonic end, seconds.
             role: the role that works.
             pool: the phase's pool where it is not the process's own.
-            memory_peak_bytes: most device memory that tensors took at a time in it.
-            memory_reserved_bytes: likewise, with what their allocator kept in reserve.
+            peaks: its `memory_peak_bytes` and `memory_reserved_bytes`.
         """
-        span = Span(
-            step,
-            phase,
-            role,
-            pool or self.pool,
-            self.device,
-            self.clock.wall(start),
-            self.clock.wall(end),
-            start,
-            end,
-            memory_peak_bytes,
-            memory_reserved_bytes,
-        )
-        self._spans.append(span)
+        wall, pool = self.clock.wall, pool or self.pool
+        self._spans.append(Span(step, phase, role, pool, self.device, wall(start), wall(end), start, end, *peaks))
 
     def drain(self) -> list[dict[str, Any]]:
         """The spans since the last call, in the order in which they ended, as objects of `spans.jsonl`."""

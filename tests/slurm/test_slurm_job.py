@@ -12,14 +12,12 @@ import pytest
 from launching import wait_for
 
 from placebench.errors import PlacebenchError, UsageError
-from placebench.slurm.job import Allocation, job_folder, read_allocation, run_command, unfinished_run
+from placebench.slurm.job import job_folder, read_allocation, run_command, unfinished_run
 from placebench.slurm.node import ray_command
-from placebench.slurm.summary import JobFacts, job_summary
+from placebench.slurm.summary import Allocation, JobFacts, job_summary
 
 FACTS: dict[str, Any] = {
-    "job_id": "17",
-    "restarts": 0,
-    "nodes": ("n1", "n2"),
+    "job": Allocation("17", 0, ("n1", "n2")),
     "command": ("placebench", "run", "--name", "two words"),
     "begun": "2026-11-21T10:00:00Z",
     "seconds": 61.0,

@@ -20,10 +20,9 @@ from nvml_fake import FakeGpu, install
 
 from placebench.errors import PlacebenchError
 from placebench.host.devices import discover
-from placebench.record.folder import Trial, read_jsonl
+from placebench.record.folder import JsonlTail, Trial, read_jsonl
 from placebench.spec.devices import DeviceSpec, device_to_dict
 from placebench.telemetry import sampler
-from placebench.telemetry.processes import ProcessFile
 from placebench.telemetry.samples import keys_of
 from placebench.telemetry.spans import SpanClock
 
@@ -329,19 +328,19 @@ def test_ticks_stay_on_their_grid_whatever_a_tick_takes(durations: list[float], 
 
 def test_lines_of_a_growing_file_are_handed_out_once_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "processes.jsonl"
-    file = ProcessFile(path)
-    assert file.poll() == []
+    file = JsonlTail(path)
+    assert sampler.added_processes(file) == []
     path.write_text('{"pid": 1, "device": "cpu:0"}\n{"pid": 2, "dev')
-    assert [entry.pid for entry in file.poll()] == [1]
-    assert file.poll() == []
+    assert [entry.pid for entry in sampler.added_processes(file)] == [1]
+    assert sampler.added_processes(file) == []
     with path.open("a") as stream:
         stream.write('ice": "cpu:1"}\n')
-    assert [(entry.pid, entry.device) for entry in file.poll()] == [(2, "cpu:1")]
+    assert [(entry.pid, entry.device) for entry in sampler.added_processes(file)] == [(2, "cpu:1")]
     for damaged in ('{"pid": null}', "[" * 100_000):
         with path.open("a") as stream:
             stream.write(f"{damaged}\n")
         with pytest.raises(PlacebenchError, match="is not a process"):
-            file.poll()
+            sampler.added_processes(file)
 
 
 def test_the_sampler_loads_nothing_heavy() -> None:

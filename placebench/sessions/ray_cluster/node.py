@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -15,8 +15,10 @@ from placebench.errors import PlacebenchError, UsageError
 from placebench.host.devices import discover, host_record
 from placebench.host.gpus import list_gpus, visible_gpus
 from placebench.spec.devices import device_from_dict, device_to_dict, parse_devices
-from placebench.telemetry.processes import JobProcess, ProcessQueue
+from placebench.telemetry.cpu_source import JobProcess
 from placebench.telemetry.spans import CONTROLLER
+
+T = TypeVar("T")
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -68,7 +70,7 @@ class NodeAgent:
     def __init__(self, devices: Sequence[Mapping[str, Any]], hz: float) -> None:
         self._devices = tuple(device_from_dict(device) for device in devices)
         self._lines: SimpleQueue[dict[str, Any]] = SimpleQueue()
-        self._processes = ProcessQueue()
+        self._processes: SimpleQueue[JobProcess] = SimpleQueue()
         self._workers: list[psutil.Process] = []
         self._stop = threading.Event()
         self._failed: str | None = None
@@ -82,13 +84,13 @@ class NodeAgent:
 
     def register(self, pid: int, device: str) -> None:
         """A process of the launch works here from now on."""
-        self._processes.add(JobProcess(pid, device))
+        self._processes.put(JobProcess(pid, device))
         if device != CONTROLLER:
             self._workers.append(psutil.Process(pid))
 
     def drain(self) -> tuple[list[dict[str, Any]], str | None]:
         """Lines of `devices.jsonl` since the last call, in this node's time, and why sampling has ended early."""
-        return self._taken_lines(), self._failed
+        return _take_all(self._lines), self._failed
 
     def workers(self) -> list[tuple[int, float]]:
         """Pid and start of the workers here and of all their descendants."""
@@ -111,18 +113,20 @@ class NodeAgent:
         psutil.wait_procs(left, timeout=patience_s)
         if self._sampler.is_alive():
             self._sampler.join(patience_s)
-        return self._taken_lines()
-
-    def _taken_lines(self) -> list[dict[str, Any]]:
-        return [self._lines.get() for _ in range(self._lines.qsize())]
+        return _take_all(self._lines)
 
     def _sample(self, hz: float) -> None:
         from placebench.telemetry.sampler import sample_devices
 
         try:
-            sample_devices(self._devices, self._processes, self._lines.put, hz, self._stop)
+            sample_devices(self._devices, lambda: _take_all(self._processes), self._lines.put, hz, self._stop)
         except PlacebenchError as error:
             self._failed = str(error)
+
+
+def _take_all(queue: SimpleQueue[T]) -> list[T]:
+    """What is in a queue now."""
+    return [queue.get() for _ in range(queue.qsize())]
 
 
 def _with_descendants(process: psutil.Process) -> list[psutil.Process]:

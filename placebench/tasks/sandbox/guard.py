@@ -144,16 +144,14 @@ def _prctl(kernel: Any, option: int, first: Any, second: Any = None) -> None:
 
 
 def _limit_resources(limits: dict[str, Any]) -> None:
-    memory, seconds = limits["memory_bytes"], limits["cpu_s"]
-    for name, most in (
-        ("RLIMIT_AS", memory),
-        ("RLIMIT_CPU", seconds),
-        ("RLIMIT_FSIZE", 0),
-        ("RLIMIT_NOFILE", 32),
-        ("RLIMIT_NPROC", 0),
-        ("RLIMIT_CORE", 0),
+    for kind, most in (
+        (resource.RLIMIT_AS, limits["memory_bytes"]),
+        (resource.RLIMIT_CPU, limits["cpu_s"]),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NOFILE, 32),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_CORE, 0),
     ):
-        kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (most, most))
