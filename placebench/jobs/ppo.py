@@ -66,16 +66,16 @@ class PPOJob:
             if asked.cluster is None:
                 return Torchrun(folder, self._devices)
             from placebench.sessions.torchrun.node_session import TorchrunOnNodes
-            from placebench.sessions.torchrun.nodes import job_nodes_from_dict
+            from placebench.sessions.torchrun.nodes import JobNodes
 
-            nodes = job_nodes_from_dict(asked.cluster.model_dump())
+            nodes = JobNodes.model_validate(asked.cluster.model_dump())
             return TorchrunOnNodes(nodes, folder, self._devices, self._trial, hz, self._recorder.clock)
         if asked.cluster is None:
             return OwnRay(folder, self._placement.size)
-        from placebench.sessions.ray_cluster.discovery import cluster_from_dict
+        from placebench.sessions.ray_cluster.discovery import Cluster
         from placebench.sessions.ray_cluster.session import SharedRay
 
-        cluster = cluster_from_dict(asked.cluster.model_dump())
+        cluster = Cluster.model_validate(asked.cluster.model_dump())
         return SharedRay(cluster, self._devices, self._trial, hz, self._recorder.clock)
 
     def run(self) -> None:
@@ -116,35 +116,27 @@ class PPOJob:
         self._progress("reserve devices")
         self._session.reserve(self._pools)
         self._progress("start workers")
-        workers = {
-            pool: [
-                self._session.start_worker(
-                    kinds[pool],
-                    pool,
-                    device,
-                    self._workload.model_dump(mode="json"),
-                    self._placement.roles_in(pool),
-                    pool,
-                    self._devices[device],
-                    rank,
-                    len(devices),
-                    str(self._start.path) if self._start else None,
-                )
-                for rank, device in enumerate(devices)
-            ]
-            for pool, devices in self._pools.items()
-        }
-        placed = [
-            (worker, device)
-            for pool in workers
-            for worker, device in zip(workers[pool], self._pools[pool], strict=True)
-        ]
-        started = iter(self._get([worker.start.remote(self._session.host_of(device)) for worker, device in placed]))
+        workers: dict[str, list[Any]] = {pool: [] for pool in self._pools}
+        places = [(pool, rank, device) for pool, devices in self._pools.items() for rank, device in enumerate(devices)]
+        for pool, rank, device in places:
+            worker = self._session.start_worker(
+                kinds[pool],
+                pool,
+                device,
+                self._workload.model_dump(mode="json"),
+                self._placement.roles_in(pool),
+                pool,
+                self._devices[device],
+                rank,
+                len(self._pools[pool]),
+                str(self._start.path) if self._start else None,
+            )
+            workers[pool].append(worker)
+        pending = [workers[pool][rank].start.remote(self._session.host_of(device)) for pool, rank, device in places]
+        started = self._get(pending)
         self._session.confirm_devices()
-        for pool, devices in self._pools.items():
-            for rank, device in enumerate(devices):
-                process_id, threads = next(started)
-                self._register(process_id, device, pool, rank, threads)
+        for (pool, rank, device), (process_id, threads) in zip(places, started, strict=True):
+            self._register(process_id, device, pool, rank, threads)
         return workers
 
     def _build(self, workers: Mapping[str, list[Any]]) -> list[dict[str, Any]]:

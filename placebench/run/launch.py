@@ -148,7 +148,7 @@ class Launcher:
             devices=tuple(device for devices in placement.members.values() for device in devices),
             workload=placed_workload(plan.workload, placement.placement).model_dump(mode="json"),
             ray_temp_dir=str(mark.ray_temp_dir),
-            cluster=ClusterRecord(**plan.cluster.to_dict()) if plan.cluster else None,
+            cluster=ClusterRecord(**plan.cluster.model_dump()) if plan.cluster else None,
             launcher=plan.launcher,
             sample_hz=plan.sample_hz,
             step_timeout_s=plan.step_timeout_s,

@@ -116,7 +116,7 @@ def _new_run_file(plan: Plan, command: Sequence[str]) -> RunFile:
         placements=tuple(_planned(plan, placement) for placement in plan.placements),
         devices=plan.devices,
         host=host_record(),
-        cluster=ClusterRecord(**plan.cluster.to_dict()) if plan.cluster else None,
+        cluster=ClusterRecord(**plan.cluster.model_dump()) if plan.cluster else None,
         versions=_versions(),
         git=_git_state(Path(__file__).parent),
         order=(),

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from placebench.host.devices import discover
 from placebench.host.network import use_interface_of
 from placebench.record.folder import Trial, append_jsonl
 from placebench.sessions.ray_cluster.clocks import DRIFT, ClockOffset, ClockTable, clock_notes, measure_offset
-from placebench.sessions.ray_cluster.discovery import Cluster, ClusterNode, cluster_from_dict, discover_cluster
+from placebench.sessions.ray_cluster.discovery import Cluster, ClusterNode, discover_cluster
 from placebench.sessions.ray_cluster.naming import node_names
 from placebench.sessions.ray_cluster.node import NodeAgent
 from placebench.sessions.ray_cluster.pools import bundle
@@ -78,7 +79,7 @@ def test_a_clock_that_is_known_coarsely_is_told(tmp_path: Path) -> None:
     ]
     with trial.clocks.open("w") as stream:
         for one in measured:
-            append_jsonl(stream, one.to_dict())
+            append_jsonl(stream, asdict(one))
     (note,) = clock_notes(trial)
     assert note.startswith("the clock of node b is known to 20 ms only")
 
@@ -202,8 +203,9 @@ def test_a_probe_that_says_nothing_is_one_line(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_cluster_comes_back_from_its_object() -> None:
-    cluster = Cluster("h:1", (ClusterNode("a", "id", "10.0.0.1", 2.0, 0.0, {"hostname": "h"}),), 60.0)
-    assert cluster_from_dict(json.loads(json.dumps(cluster.to_dict()))) == cluster
+    node = ClusterNode.model_validate(entry("a"))
+    cluster = Cluster(address="h:1", placement_timeout_s=60.0, nodes=(node,))
+    assert Cluster.model_validate_json(cluster.model_dump_json()) == cluster
 
 
 def test_a_gpu_takes_a_cpu_too() -> None:

@@ -6,7 +6,7 @@ long each way took: the clock filter of NTP (RFC 5905, section 10).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from placebench.record.folder import Trial, read_jsonl
@@ -21,7 +21,7 @@ DRIFT = 15e-6
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """One measurement of a node's clock."""
+    """One measurement of a node's clock, an object of `clocks.jsonl`."""
 
     node: str
     """The node's name."""
@@ -37,10 +37,6 @@ class ClockOffset:
     def error_at(self, mono: float) -> float:
         """Error at another time of the controller's clock: clocks drift apart."""
         return self.error_s + DRIFT * abs(mono - self.mono)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The measurement as one object of `clocks.jsonl`."""
-        return asdict(self)
 
 
 def clock_notes(trial: Trial) -> tuple[str, ...]:

@@ -4,11 +4,11 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from placebench.errors import UsageError
+from placebench.record.parts import Record
 from placebench.spec.devices import Device, DeviceSpec, device_from_dict
 
 PROBE = (sys.executable, "-m", "placebench.sessions.ray_cluster.probe")
@@ -17,8 +17,7 @@ _CONNECT_TIMEOUT_S = 5.0
 _PROBE_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True)
-class ClusterNode:
+class ClusterNode(Record):
     """One node that takes part."""
 
     name: str
@@ -31,34 +30,19 @@ class ClusterNode:
     """CPUs that Ray offers there."""
     gpus: float
     """GPUs that Ray offers there."""
-    host: Mapping[str, Any]
+    host: dict[str, Any]
     """What `run.json` keeps of it; see `devices.host_record`."""
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """An existing Ray cluster on which a run places its pools."""
+class Cluster(Record):
+    """An existing Ray cluster on which a run places its pools, as `run.json` and `launch.json` keep it."""
 
     address: str
     """As the user gave it: `host:port`, or `auto`."""
-    nodes: tuple[ClusterNode, ...]
-    """Those with devices, in the order of their names."""
     placement_timeout_s: float
     """Seconds a launch waits for its devices to be free."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The cluster as an object of `run.json` and `launch.json`."""
-        return {
-            "address": self.address,
-            "placement_timeout_s": self.placement_timeout_s,
-            "nodes": [vars(node) | {"host": dict(node.host)} for node in self.nodes],
-        }
-
-
-def cluster_from_dict(content: Mapping[str, Any]) -> Cluster:
-    """The cluster of an object that `Cluster.to_dict` made."""
-    nodes = tuple(ClusterNode(**node) for node in content["nodes"])
-    return Cluster(str(content["address"]), nodes, float(content["placement_timeout_s"]))
+    nodes: tuple[ClusterNode, ...]
+    """Those with devices, in the order of their names."""
 
 
 def discover_cluster(
@@ -76,22 +60,18 @@ def discover_cluster(
             asked for; one line for every reason.
     """
     refuse_unreachable(address)
-    answer = _probe(address, spec)
     nodes: list[ClusterNode] = []
     devices: list[Device] = []
     reasons: list[str] = []
-    for entry in answer["nodes"]:
-        name = entry["name"]
+    for entry in _probe(address, spec)["nodes"]:
         if "error" in entry:
-            reasons.append(f"node {name}: {entry['error']}")
+            reasons.append(f"node {entry['name']}: {entry['error']}")
             continue
         found = [device_from_dict(device) for device in entry["devices"]]
-        node = ClusterNode(name, entry["ray_id"], entry["address"], entry["cpus"], entry["gpus"], entry["host"])
-        reasons += _too_few(node, found)
-        nodes.append(node)
+        nodes.append(ClusterNode.model_validate(entry))
+        reasons += _too_few(nodes[-1], found)
         devices += found
-    kinds = {device.kind for device in devices}
-    if len(kinds) > 1:
+    if len({device.kind for device in devices}) > 1:
         without = ", ".join(dict.fromkeys(device.node for device in devices if device.kind == "cpu"))
         reasons.append(
             f"--ray-address {address}: there are nodes with GPUs and nodes without ({without}): use"
@@ -99,7 +79,7 @@ def discover_cluster(
         )
     if reasons:
         raise UsageError("\n".join(reasons))
-    return Cluster(address, tuple(nodes), placement_timeout_s), tuple(devices)
+    return Cluster(address=address, placement_timeout_s=placement_timeout_s, nodes=tuple(nodes)), tuple(devices)
 
 
 def refuse_unreachable(address: str) -> None:

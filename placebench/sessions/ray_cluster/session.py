@@ -41,7 +41,6 @@ class SharedRay(OnNodes):
         hz: float,
         clock: SpanClock,
     ) -> None:
-        self.calls = RayCalls()
         self._cluster, self._devices, self._trial, self._hz, self._clock = cluster, devices, trial, hz, clock
         used = {str(device["node"]) for device in devices.values()}
         self._nodes = {node.name: node for node in cluster.nodes if node.name in used}
@@ -64,6 +63,7 @@ class SharedRay(OnNodes):
         os.environ.setdefault(*HEAD_PATIENCE)
         import ray
 
+        self.calls = RayCalls()
         try:
             refuse_unreachable(self._cluster.address)
             ray.init(address=self._cluster.address, logging_level=logging.WARNING)

@@ -1,10 +1,13 @@
 """The command that starts torchrun on a node, its environment, and its end."""
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+
+from placebench.host import child
 
 RANK = "placebench.sessions.torchrun.rank"
 
@@ -30,6 +33,15 @@ def rank_environment(given: Mapping[str, str]) -> dict[str, str]:
     is not the placement's. Ray sets 1 in any case.
     """
     return {"OMP_NUM_THREADS": "1", **given}
+
+
+def start_bound(words: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Start a command that the kernel kills with this process, should that be killed."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *words],
+        stdin=subprocess.DEVNULL,
+        env=dict(environment),
+    )
 
 
 def end_process(process: "subprocess.Popen[bytes]", grace_s: float) -> None:
