@@ -256,7 +256,8 @@ def test_an_agent_samples_its_devices_and_ends_workers_with_their_children(
 
     wait_for(counted)
     assert rows[0]["kind"] == "header"
-    last = agent.finish(agent.workers(), 0.2)
+    agent.find_workers()
+    last = agent.finish(0.2)
     assert last[-1]["kind"] == "footer"
     assert not psutil.pid_exists(stubborn.pid)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

@@ -65,13 +65,9 @@ class OnNodes:
         answered = self.calls.wait(list(asked.values()), len(asked), _SILENT_AFTER_S)
         return [name for name, answer in asked.items() if answer not in answered or not self._succeeded(answer)]
 
-    def _ask(self, method: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What the agents that still answer say, by node."""
-        asked = {
-            name: getattr(agent, method).remote(*(() if arguments is None else (arguments[name], self.patience_s)))
-            for name, agent in self._agents.items()
-            if arguments is None or name in arguments
-        }
+    def _ask(self, nodes: Iterable[str], method: str, *arguments: Any) -> dict[str, Any]:
+        """What the agents of these nodes that still answer say, by node."""
+        asked = {name: getattr(self._agents[name], method).remote(*arguments) for name in nodes}
         if not asked:
             return {}
         done = self.calls.wait(list(asked.values()), len(asked), self.answer_s + 2 * self.patience_s)

@@ -140,10 +140,10 @@ class SharedRay(OnNodes):
         import ray
         from ray.util.placement_group import remove_placement_group
 
-        processes = self._ask("workers")
+        answering = self._ask(self._agents, "find_workers")
         for worker in self._workers.values():
             ray.kill(worker)
-        last = self._ask("finish", processes)
+        last = self._ask(answering, "finish", self.patience_s)
         if self._follower is not None:
             self._follower.stop(last)
         for agent in self._agents.values():

@@ -121,10 +121,10 @@ class TorchrunOnNodes(OnNodes, Torchrun):
 
     def close(self) -> None:
         """End the ranks, then the agents, and the step with them."""
-        processes = self._ask("workers")
+        answering = self._ask(self._agents, "find_workers")
         for rank in self._ranks.values():
             rank.close()
-        last = self._ask("finish", processes)
+        last = self._ask(answering, "finish", self.patience_s)
         if self._follower is not None:
             self._follower.stop(last)
         for agent in self._agents.values():
