@@ -43,24 +43,21 @@ class PPOJob:
     """
 
     def __init__(self, trial: Trial) -> None:
-        asked = LaunchFile.read(trial.launch_file)
+        self._asked = asked = LaunchFile.read(trial.launch_file)
         bound = asked.run_placement
         self._trial = trial
         self._workload = Workload.model_validate(asked.workload)
         self._devices = {device.id: device_to_dict(device) for device in asked.devices}
         self._pools = {pool: list(devices) for pool, devices in bound.pools.items()}
         self._placement = bound.placement
-        self._round = asked.round
         self._recorder = SpanRecorder(CONTROLLER)
         self._start = read_checkpoint(Path(asked.resume_from)) if asked.resume_from else None
-        self._checkpoint_every = asked.checkpoint_every
-        self._launcher = asked.launcher
         self._session = self._choose_session(asked)
         self._doing = "start"
 
     def _choose_session(self, asked: LaunchFile) -> Session:
         folder, hz = asked.ray_temp_dir, asked.sample_hz
-        if self._launcher == TORCHRUN:
+        if asked.launcher == TORCHRUN:
             from placebench.sessions.torchrun.session import Torchrun
 
             if asked.cluster is None:
@@ -80,10 +77,10 @@ class PPOJob:
 
     def run(self) -> None:
         """Start the session and the workers, run every step, and stop them again whatever happens."""
-        self._progress(f"start {self._launcher}")
+        self._progress(f"start {self._asked.launcher}")
         self._register(os.getpid(), CONTROLLER, None, None, None)
         try:
-            with self._recorder.span(0, f"start_{self._launcher}"):
+            with self._recorder.span(0, f"start_{self._asked.launcher}"):
                 self._session.open()
             with self._recorder.span(0, "start_workers"):
                 workers = self._start_workers()
@@ -140,18 +137,14 @@ class PPOJob:
         return workers
 
     def _build(self, workers: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
-        addresses = self._get([ranks[0].open_store.remote() for ranks in workers.values()])
-        pending = [
-            worker.build.remote(address)
-            for ranks, address in zip(workers.values(), addresses, strict=True)
-            for worker in ranks
-        ]
-        spans = self._get(pending)
+        opened = self._get([ranks[0].open_store.remote() for ranks in workers.values()])
+        addresses = dict(zip(workers, opened, strict=True))
+        spans = self._get([worker.build.remote(addresses[pool]) for pool, ranks in workers.items() for worker in ranks])
         if self._placement.has_engines:
             learners, engines = (workers[self._placement.roles[role]] for role in (Role.ACTOR, Role.ROLLOUT))
             layout = self._get([rank.layout.remote() for rank in learners])[0]
             ends = 1 + len(engines)
-            address = addresses[list(workers).index(self._placement.roles[Role.ACTOR])]
+            address = addresses[self._placement.roles[Role.ACTOR]]
             version = self._start.step if self._start else 0
             pending = [rank.open_channel.remote(ends, layout, version) for rank in learners]
             pending += [
@@ -190,7 +183,7 @@ class PPOJob:
                     steps, {"step": step, "wall": time.time(), "mono": time.monotonic(), "metrics": record.metrics}
                 )
                 self._write_spans(record.spans)
-                if self._checkpoint_every and step % self._checkpoint_every == 0:
+                if self._asked.checkpoint_every and step % self._asked.checkpoint_every == 0:
                     controller.settle()
                     self._save(workers, step, controller.kl_coef)
         self._write_spans(controller.finish().spans)
@@ -230,7 +223,7 @@ class PPOJob:
 
     def _traces_kernels(self) -> bool:
         """Whether kernels are traced: not in every round, as it takes seconds and shows the same each time."""
-        return self._workload.trace_kernels and self._on_gpus and self._round == 1
+        return self._workload.trace_kernels and self._on_gpus and self._asked.round == 1
 
     @property
     def _on_gpus(self) -> bool:
@@ -262,15 +255,11 @@ def _call(workers: Mapping[str, list[Any]], method: str) -> list[Any]:
     return [getattr(worker, method).remote() for ranks in workers.values() for worker in ranks]
 
 
-def _stop(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 def main(folder: str) -> int:
     """Run the launch of a trial folder; returns the exit code."""
     trial = Trial(Path(folder))
     # SIGTERM ends it by exception, so that Ray is shut down in order.
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         PPOJob(trial).run()
     except KeyboardInterrupt:

@@ -70,7 +70,7 @@ class SteadyStream:
                 self._deaf = True
 
 
-class PlainDisplay:
+class PlainDisplay(Display):
     """One line at the start and end of a launch, one per step, and a sign of life where steps are long."""
 
     def __init__(self, stream: TextIO, pause_s: float = 2.0, silence_s: float = 30.0) -> None:
@@ -78,12 +78,8 @@ class PlainDisplay:
         self._pause_s = pause_s
         self._silence_s = silence_s
         self._head = ""
-        self._steps = self._before = 0
-        self._shown = 0
+        self._steps = self._before = self._shown = 0
         self._printed = 0.0
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Nothing is held."""
@@ -118,7 +114,7 @@ class PlainDisplay:
         print(line, file=self._stream, flush=True)
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """A few lines that are redrawn in place; finished launches scroll up as one line each."""
 
     def __init__(self, stream: TextIO, interval_s: float = 0.4) -> None:

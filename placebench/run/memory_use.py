@@ -1,6 +1,8 @@
 """Who held a device's memory when a launch ran out of it: samples, the allocator's figures, the estimate."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any
 
 from placebench.plan.plan import Plan
 from placebench.predict.memory.fitting import describe_memory
@@ -22,13 +24,12 @@ def describe_use(trial: Trial, end: EndFile | None, plan: Plan, bound: RunPlacem
     estimates = {
         device.id: plan.memory[bound.name, pool] for pool, devices in bound.members.items() for device in devices
     }
-    last: dict[str, int] = {}
-    highest: dict[str, int] = {}
-    for row in read_jsonl(trial.device_samples):
-        if row["kind"] == "sample" and row["memory_bytes"] is not None:
-            last[row["device"]] = row["memory_bytes"]
-            highest[row["device"]] = max(highest.get(row["device"], 0), row["memory_bytes"])
-    allocated, reserved = _allocator_peaks(trial)
+    samples = (row for row in read_jsonl(trial.device_samples) if row["kind"] == "sample")
+    in_use = _known(samples, "memory_bytes")
+    last, highest = dict(in_use), _highest(in_use)
+    # What finished phases have seen.
+    spans = list(read_jsonl(trial.spans))
+    allocated, reserved = (_highest(_known(spans, f"memory_{what}_bytes")) for what in ("peak", "reserved"))
     for device in dict.fromkeys((*estimates, *last)):
         parts: list[str] = []
         if device in last:
@@ -52,12 +53,11 @@ def describe_use(trial: Trial, end: EndFile | None, plan: Plan, bound: RunPlacem
     yield from (f"would lower the estimate: {line}" for line in plan.relief(bound))
 
 
-def _allocator_peaks(trial: Trial) -> tuple[dict[str, int], dict[str, int]]:
-    """The highest allocated and reserved bytes of each device that finished phases have seen."""
-    allocated: dict[str, int] = {}
-    reserved: dict[str, int] = {}
-    for span in read_jsonl(trial.spans):
-        for key, peaks in (("memory_peak_bytes", allocated), ("memory_reserved_bytes", reserved)):
-            if span.get(key) is not None:
-                peaks[span["device"]] = max(peaks.get(span["device"], 0), span[key])
-    return allocated, reserved
+def _known(rows: Iterable[Mapping[str, Any]], key: str) -> list[tuple[str, int]]:
+    """Device and value of a key, for every row where that is known."""
+    return [(row["device"], row[key]) for row in rows if row.get(key) is not None]
+
+
+def _highest(values: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The highest value of each device: the last one of it, as they are sorted."""
+    return dict(sorted(values, key=itemgetter(1)))

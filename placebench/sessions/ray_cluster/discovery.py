@@ -4,7 +4,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from placebench.errors import UsageError
@@ -21,11 +21,11 @@ class ClusterNode(Record):
     """One node that takes part."""
 
     name: str
-    """By which messages and files name it, unique in the cluster; see `naming`."""
+    """The name that messages and files give it, unique in the cluster; see `naming`."""
     ray_id: str
     """Ray's id of it, another one at each start."""
     address: str
-    """Its address, by which the other nodes reach it."""
+    """The address by which the other nodes reach it."""
     cpus: float
     """CPUs that Ray offers there."""
     gpus: float
@@ -38,11 +38,11 @@ class Cluster(Record):
     """An existing Ray cluster on which a run places its pools, as `run.json` and `launch.json` keep it."""
 
     address: str
-    """As the user gave it: `host:port`, or `auto`."""
+    """The address as the user gave it: `host:port`, or `auto`."""
     placement_timeout_s: float
     """Seconds a launch waits for its devices to be free."""
     nodes: tuple[ClusterNode, ...]
-    """Those with devices, in the order of their names."""
+    """The nodes with devices, in the order of their names."""
 
 
 def discover_cluster(
@@ -135,18 +135,16 @@ def _probe(address: str, spec: DeviceSpec | None) -> dict[str, Any]:
     return answer
 
 
-def _too_few(node: ClusterNode, devices: Sequence[Device]) -> list[str]:
+def _too_few(node: ClusterNode, devices: Sequence[Device]) -> Iterator[str]:
     """What Ray offers on a node is less than its devices need: a launch would wait for ever."""
     gpus = sum(device.kind == "gpu" for device in devices)
-    reasons = []
     if node.cpus < len(devices):
-        reasons.append(
+        yield (
             f"node {node.name}: {len(devices)} devices need as many CPUs of Ray, which has {node.cpus:g} there: start"
             f" it with --num-cpus={len(devices)}, or use fewer with --devices"
         )
     if node.gpus < gpus:
-        reasons.append(
+        yield (
             f"node {node.name}: there are {gpus} GPUs and Ray has {node.gpus:g} of them: start it with"
             f" --num-gpus={gpus}, or use --devices gpu:{int(node.gpus) or 1}"
         )
-    return reasons

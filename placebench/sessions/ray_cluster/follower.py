@@ -106,6 +106,6 @@ class Follower:
     def _write(self, node: str, lines: list[dict[str, Any]]) -> None:
         """Append a node's lines; the controller is sampled where it runs, and nowhere else."""
         with self._trial.device_samples.open("a", encoding="utf-8") as stream:
-            for line in self.table.shift(node, lines):
+            for line in lines:
                 if node == self._home or line.get("device") != CONTROLLER:
-                    append_jsonl(stream, line)
+                    append_jsonl(stream, self.table.shift(node, line))

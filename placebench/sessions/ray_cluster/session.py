@@ -118,9 +118,8 @@ class SharedRay(OnNodes):
         """
         import ray
 
-        given: set[str] = set()
-        for uuids in ray.get([worker.__ray_call__.remote(allotted_gpus) for worker in self._workers.values()]):
-            given.update(uuids)
+        allotted = ray.get([worker.__ray_call__.remote(allotted_gpus) for worker in self._workers.values()])
+        given = {uuid for uuids in allotted for uuid in uuids}
         for name in self._nodes:
             planned = [device for device in self._devices.values() if device["node"] == name]
             held = [str(device["index"]) for device in planned if device["kind"] == "gpu" and device["id"] not in given]
@@ -140,14 +139,7 @@ class SharedRay(OnNodes):
         import ray
         from ray.util.placement_group import remove_placement_group
 
-        answering = self._ask(self._agents, "find_workers")
-        for worker in self._workers.values():
-            ray.kill(worker)
-        last = self._ask(answering, "finish", self.patience_s)
-        if self._follower is not None:
-            self._follower.stop(last)
-        for agent in self._agents.values():
-            ray.kill(agent)
+        self._end_all(self._workers.values(), ray.kill)
         for pool in self._pools.values():
             remove_placement_group(pool.group)
         ray.shutdown()

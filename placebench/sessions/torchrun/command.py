@@ -1,7 +1,6 @@
 """The command that starts torchrun on a node, its environment, and its end."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -46,9 +45,8 @@ def start_bound(words: Sequence[str], environment: Mapping[str, str]) -> "subpro
 
 def end_process(process: "subprocess.Popen[bytes]", grace_s: float) -> None:
     """See to it that a process ends: by itself, or else when it is asked (SIGTERM), or killed."""
-    for demand in (None, signal.SIGTERM, signal.SIGKILL):
-        if demand is not None:
-            process.send_signal(demand)
+    for demand in (process.poll, process.terminate, process.kill):
+        demand()
         with suppress(subprocess.TimeoutExpired):
             process.wait(grace_s)
             return

@@ -49,7 +49,7 @@ class TorchrunNode(NodeAgent):
         self._torchrun = start_bound(words, variables)
 
     def exit_code(self) -> int | None:
-        """That of torchrun; None while it goes on."""
+        """The exit code of torchrun; None while it goes on."""
         return self._torchrun.poll()
 
 

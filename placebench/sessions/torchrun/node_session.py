@@ -108,7 +108,7 @@ class TorchrunOnNodes(OnNodes, Torchrun):
         self._let_in(doorway, places)
 
     def _exit_code(self) -> int | None:
-        """That of the step, or of a torchrun that has ended on a node; None while all go on."""
+        """The exit code of the step, or of a torchrun that has ended on a node; None while all go on."""
         if (code := super()._exit_code()) is not None or len(self._agents) < len(self._nodes):
             return code
         codes = self.calls.get([agent.exit_code.remote() for agent in self._agents.values()])
@@ -121,12 +121,5 @@ class TorchrunOnNodes(OnNodes, Torchrun):
 
     def close(self) -> None:
         """End the ranks, then the agents, and the step with them."""
-        answering = self._ask(self._agents, "find_workers")
-        for rank in self._ranks.values():
-            rank.close()
-        last = self._ask(answering, "finish", self.patience_s)
-        if self._follower is not None:
-            self._follower.stop(last)
-        for agent in self._agents.values():
-            agent.close()
+        self._end_all(self._ranks.values(), Link.close)
         super().close()

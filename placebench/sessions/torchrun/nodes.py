@@ -19,9 +19,9 @@ class JobNode(Record):
     """A node of the job."""
 
     name: str
-    """SLURM's for it."""
+    """SLURM's name for it."""
     address: str
-    """By which the other nodes reach it."""
+    """The address by which the other nodes reach it."""
     host: dict[str, Any]
     """What `run.json` keeps of it; see `devices.host_record`."""
 
@@ -30,9 +30,9 @@ class JobNodes(Record):
     """The nodes of a SLURM job, as a run under torchrun uses them and `run.json` and `launch.json` keep them."""
 
     address: str
-    """By which the nodes reach the one that the run is started on."""
+    """The address by which the nodes reach the one that the run is started on."""
     nodes: tuple[JobNode, ...]
-    """In SLURM's order."""
+    """The nodes in SLURM's order."""
 
 
 def discover_nodes(listed: str, spec: DeviceSpec | None) -> tuple[JobNodes, tuple[Device, ...]]:

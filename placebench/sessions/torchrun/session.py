@@ -125,7 +125,7 @@ class Torchrun(OneHost):
                 raise LaunchError(f"torchrun {end} before its ranks began: see train.log")
 
     def _exit_code(self) -> int | None:
-        """That of torchrun; None while it goes on."""
+        """The exit code of torchrun; None while it goes on."""
         return None if self._process is None else self._process.poll()
 
     def start_worker(self, worker: type, pool: str, device: str, *arguments: Any) -> Link:
