@@ -230,10 +230,8 @@ class PPOJob:
         return any(device["kind"] == "gpu" for device in self._devices.values())
 
     def _step_progress(self, step: int, running: tuple[str, ...]) -> None:
-        if step > self._workload.steps:
-            self._progress(TRACING, self._workload.steps, running)
-        else:
-            self._progress("step", step, running)
+        last = self._workload.steps
+        self._progress("step" if step <= last else TRACING, min(step, last), running)
 
     def _progress(self, stage: str, step: int = 0, running: tuple[str, ...] = ()) -> None:
         content = {"stage": stage, "step": step, "steps": self._workload.steps, "running": running, "wall": time.time()}
