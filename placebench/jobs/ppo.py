@@ -43,47 +43,44 @@ class PPOJob:
     """
 
     def __init__(self, trial: Trial) -> None:
-        asked = LaunchFile.read(trial.launch_file)
+        self._asked = asked = LaunchFile.read(trial.launch_file)
         bound = asked.run_placement
         self._trial = trial
         self._workload = Workload.model_validate(asked.workload)
         self._devices = {device.id: device_to_dict(device) for device in asked.devices}
         self._pools = {pool: list(devices) for pool, devices in bound.pools.items()}
         self._placement = bound.placement
-        self._round = asked.round
         self._recorder = SpanRecorder(CONTROLLER)
         self._start = read_checkpoint(Path(asked.resume_from)) if asked.resume_from else None
-        self._checkpoint_every = asked.checkpoint_every
-        self._launcher = asked.launcher
         self._session = self._choose_session(asked)
         self._doing = "start"
 
     def _choose_session(self, asked: LaunchFile) -> Session:
         folder, hz = asked.ray_temp_dir, asked.sample_hz
-        if self._launcher == TORCHRUN:
+        if asked.launcher == TORCHRUN:
             from placebench.sessions.torchrun.session import Torchrun
 
             if asked.cluster is None:
                 return Torchrun(folder, self._devices)
             from placebench.sessions.torchrun.node_session import TorchrunOnNodes
-            from placebench.sessions.torchrun.nodes import job_nodes_from_dict
+            from placebench.sessions.torchrun.nodes import JobNodes
 
-            nodes = job_nodes_from_dict(asked.cluster.model_dump())
+            nodes = JobNodes.model_validate(asked.cluster.model_dump())
             return TorchrunOnNodes(nodes, folder, self._devices, self._trial, hz, self._recorder.clock)
         if asked.cluster is None:
             return OwnRay(folder, self._placement.size)
-        from placebench.sessions.ray_cluster.discovery import cluster_from_dict
+        from placebench.sessions.ray_cluster.discovery import Cluster
         from placebench.sessions.ray_cluster.session import SharedRay
 
-        cluster = cluster_from_dict(asked.cluster.model_dump())
+        cluster = Cluster.model_validate(asked.cluster.model_dump())
         return SharedRay(cluster, self._devices, self._trial, hz, self._recorder.clock)
 
     def run(self) -> None:
         """Start the session and the workers, run every step, and stop them again whatever happens."""
-        self._progress(f"start {self._launcher}")
+        self._progress(f"start {self._asked.launcher}")
         self._register(os.getpid(), CONTROLLER, None, None, None)
         try:
-            with self._recorder.span(0, f"start_{self._launcher}"):
+            with self._recorder.span(0, f"start_{self._asked.launcher}"):
                 self._session.open()
             with self._recorder.span(0, "start_workers"):
                 workers = self._start_workers()
@@ -116,50 +113,38 @@ class PPOJob:
         self._progress("reserve devices")
         self._session.reserve(self._pools)
         self._progress("start workers")
-        workers = {
-            pool: [
-                self._session.start_worker(
-                    kinds[pool],
-                    pool,
-                    device,
-                    self._workload.model_dump(mode="json"),
-                    self._placement.roles_in(pool),
-                    pool,
-                    self._devices[device],
-                    rank,
-                    len(devices),
-                    str(self._start.path) if self._start else None,
-                )
-                for rank, device in enumerate(devices)
-            ]
-            for pool, devices in self._pools.items()
-        }
-        placed = [
-            (worker, device)
-            for pool in workers
-            for worker, device in zip(workers[pool], self._pools[pool], strict=True)
-        ]
-        started = iter(self._get([worker.start.remote(self._session.host_of(device)) for worker, device in placed]))
+        workers: dict[str, list[Any]] = {pool: [] for pool in self._pools}
+        places = [(pool, rank, device) for pool, devices in self._pools.items() for rank, device in enumerate(devices)]
+        for pool, rank, device in places:
+            worker = self._session.start_worker(
+                kinds[pool],
+                pool,
+                device,
+                self._workload.model_dump(mode="json"),
+                self._placement.roles_in(pool),
+                pool,
+                self._devices[device],
+                rank,
+                len(self._pools[pool]),
+                str(self._start.path) if self._start else None,
+            )
+            workers[pool].append(worker)
+        pending = [workers[pool][rank].start.remote(self._session.host_of(device)) for pool, rank, device in places]
+        started = self._get(pending)
         self._session.confirm_devices()
-        for pool, devices in self._pools.items():
-            for rank, device in enumerate(devices):
-                process_id, threads = next(started)
-                self._register(process_id, device, pool, rank, threads)
+        for (pool, rank, device), (process_id, threads) in zip(places, started, strict=True):
+            self._register(process_id, device, pool, rank, threads)
         return workers
 
     def _build(self, workers: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
-        addresses = self._get([ranks[0].open_store.remote() for ranks in workers.values()])
-        pending = [
-            worker.build.remote(address)
-            for ranks, address in zip(workers.values(), addresses, strict=True)
-            for worker in ranks
-        ]
-        spans = self._get(pending)
+        opened = self._get([ranks[0].open_store.remote() for ranks in workers.values()])
+        addresses = dict(zip(workers, opened, strict=True))
+        spans = self._get([worker.build.remote(addresses[pool]) for pool, ranks in workers.items() for worker in ranks])
         if self._placement.has_engines:
             learners, engines = (workers[self._placement.roles[role]] for role in (Role.ACTOR, Role.ROLLOUT))
             layout = self._get([rank.layout.remote() for rank in learners])[0]
             ends = 1 + len(engines)
-            address = addresses[list(workers).index(self._placement.roles[Role.ACTOR])]
+            address = addresses[self._placement.roles[Role.ACTOR]]
             version = self._start.step if self._start else 0
             pending = [rank.open_channel.remote(ends, layout, version) for rank in learners]
             pending += [
@@ -198,7 +183,7 @@ class PPOJob:
                     steps, {"step": step, "wall": time.time(), "mono": time.monotonic(), "metrics": record.metrics}
                 )
                 self._write_spans(record.spans)
-                if self._checkpoint_every and step % self._checkpoint_every == 0:
+                if self._asked.checkpoint_every and step % self._asked.checkpoint_every == 0:
                     controller.settle()
                     self._save(workers, step, controller.kl_coef)
         self._write_spans(controller.finish().spans)
@@ -238,17 +223,15 @@ class PPOJob:
 
     def _traces_kernels(self) -> bool:
         """Whether kernels are traced: not in every round, as it takes seconds and shows the same each time."""
-        return self._workload.trace_kernels and self._on_gpus and self._round == 1
+        return self._workload.trace_kernels and self._on_gpus and self._asked.round == 1
 
     @property
     def _on_gpus(self) -> bool:
         return any(device["kind"] == "gpu" for device in self._devices.values())
 
     def _step_progress(self, step: int, running: tuple[str, ...]) -> None:
-        if step > self._workload.steps:
-            self._progress(TRACING, self._workload.steps, running)
-        else:
-            self._progress("step", step, running)
+        last = self._workload.steps
+        self._progress("step" if step <= last else TRACING, min(step, last), running)
 
     def _progress(self, stage: str, step: int = 0, running: tuple[str, ...] = ()) -> None:
         content = {"stage": stage, "step": step, "steps": self._workload.steps, "running": running, "wall": time.time()}
@@ -270,15 +253,11 @@ def _call(workers: Mapping[str, list[Any]], method: str) -> list[Any]:
     return [getattr(worker, method).remote() for ranks in workers.values() for worker in ranks]
 
 
-def _stop(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 def main(folder: str) -> int:
     """Run the launch of a trial folder; returns the exit code."""
     trial = Trial(Path(folder))
     # SIGTERM ends it by exception, so that Ray is shut down in order.
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         PPOJob(trial).run()
     except KeyboardInterrupt:

@@ -5,15 +5,19 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol, Self, TextIO
+from typing import Any, Protocol, Self, TextIO, cast
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from placebench.record.folder import Status
 from placebench.run.progress import LaunchPosition, activity
-from placebench.run.watch import DeviceLoad, LaunchState
+from placebench.run.watch import LaunchState
 from placebench.spec.text import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 class Display(AbstractContextManager["Display"], Protocol):
@@ -34,40 +38,29 @@ class Display(AbstractContextManager["Display"], Protocol):
 
 def open_display(stream: TextIO | None = None) -> Display:
     """The display for a stream (stderr when not given): live on a terminal, plain lines elsewhere and with CI=true."""
-    stream = stream or sys.stderr
+    steady = cast("TextIO", SteadyStream(stream or sys.stderr))
     in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
-    return SteadyDisplay(LiveDisplay(stream) if stream.isatty() and not in_ci else PlainDisplay(stream))
+    return LiveDisplay(steady) if steady.isatty() and not in_ci else PlainDisplay(steady)
 
 
-class SteadyDisplay:
-    """Falls silent when its display's reader has gone (`| head`, a closed terminal): the run goes on."""
+class SteadyStream:
+    """A stream that falls silent when its reader has gone (`| head`, a closed terminal): the run goes on."""
 
-    def __init__(self, display: Display) -> None:
-        self._display = display
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
         self._deaf = False
 
-    def __enter__(self) -> Self:
-        self._try(self._display.__enter__)
-        return self
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
-    def __exit__(self, *_: object) -> None:
-        self._try(lambda: self._display.__exit__(None, None, None))
+    def write(self, text: str) -> int:
+        """Write as long as somebody reads."""
+        self._try(lambda: self._stream.write(text))
+        return len(text)
 
-    def begin(self, position: LaunchPosition) -> None:
-        """Hand on."""
-        self._try(lambda: self._display.begin(position))
-
-    def update(self, state: LaunchState, left_s: float | None) -> None:
-        """Hand on."""
-        self._try(lambda: self._display.update(state, left_s))
-
-    def end(self, status: Status, seconds: float, reason: str | None) -> None:
-        """Hand on."""
-        self._try(lambda: self._display.end(status, seconds, reason))
-
-    def note(self, text: str) -> None:
-        """Hand on."""
-        self._try(lambda: self._display.note(text))
+    def flush(self) -> None:
+        """Flush as long as somebody reads."""
+        self._try(self._stream.flush)
 
     def _try(self, call: Callable[[], object]) -> None:
         if not self._deaf:
@@ -77,7 +70,7 @@ class SteadyDisplay:
                 self._deaf = True
 
 
-class PlainDisplay:
+class PlainDisplay(Display):
     """One line at the start and end of a launch, one per step, and a sign of life where steps are long."""
 
     def __init__(self, stream: TextIO, pause_s: float = 2.0, silence_s: float = 30.0) -> None:
@@ -85,12 +78,8 @@ class PlainDisplay:
         self._pause_s = pause_s
         self._silence_s = silence_s
         self._head = ""
-        self._steps = self._before = 0
-        self._shown = 0
+        self._steps = self._before = self._shown = 0
         self._printed = 0.0
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Nothing is held."""
@@ -125,16 +114,13 @@ class PlainDisplay:
         print(line, file=self._stream, flush=True)
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """A few lines that are redrawn in place; finished launches scroll up as one line each."""
 
     def __init__(self, stream: TextIO, interval_s: float = 0.4) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._console: Console = Console(file=stream, highlight=False)
+        self._console = Console(file=stream, highlight=False)
         # Redrawn by `update` alone: a thread of its own would be forked with every launch.
-        self._live: Live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._interval_s = interval_s
         self._drawn = 0.0
         self._position: LaunchPosition | None = None
@@ -165,27 +151,16 @@ class LiveDisplay:
         self._live.update("")
         style = "green" if status is Status.DONE else "red"
         self._console.print(
-            f"[bold]{position.number}/{position.of_total}[/] round {position.round} {_escape(position.placement)}"
-            f" [{style}]{status}[/] after {format_seconds(seconds)}" + (f": {_escape(reason)}" if reason else "")
+            f"[bold]{position.number}/{position.of_total}[/] round {position.round} {escape(position.placement)}"
+            f" [{style}]{status}[/] after {format_seconds(seconds)}" + (f": {escape(reason)}" if reason else "")
         )
 
     def note(self, text: str) -> None:
         """Leave the note above the display."""
-        self._console.print(f"[yellow]note:[/] {_escape(text)}")
+        self._console.print(f"[yellow]note:[/] {escape(text)}")
 
 
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
-def _render(position: LaunchPosition, state: LaunchState, left_s: float | None) -> "RenderableType":
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
+def _render(position: LaunchPosition, state: LaunchState, left_s: float | None) -> RenderableType:
     done = len(state.step_times)
     last = f"last step {format_seconds(state.step_times[-1])}" if done else "no step finished yet"
     left = "time left unknown" if left_s is None else f"about {format_seconds(left_s)} left"
@@ -201,15 +176,10 @@ def _render(position: LaunchPosition, state: LaunchState, left_s: float | None) 
     devices = Table.grid(padding=(0, 2))
     for load in state.loads:
         if load.device in position.labels:
-            devices.add_row(position.labels[load.device], *_load_cells(load))
+            devices.add_row(
+                position.labels[load.device],
+                ProgressBar(1.0, load.util or 0.0, width=16),
+                "load unknown" if load.util is None else f"{load.util:4.0%}",
+                "" if load.memory_bytes is None else format_bytes(load.memory_bytes),
+            )
     return Group(head, work, devices)
-
-
-def _load_cells(load: DeviceLoad) -> "tuple[RenderableType, ...]":
-    from rich.progress_bar import ProgressBar
-
-    return (
-        ProgressBar(1.0, load.util or 0.0, width=16),
-        "load unknown" if load.util is None else f"{load.util:4.0%}",
-        "" if load.memory_bytes is None else format_bytes(load.memory_bytes),
-    )

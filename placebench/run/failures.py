@@ -1,14 +1,16 @@
 """Why a launch is not done: from how its process ended and its `end.json`, in one line and in `error.txt`."""
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from placebench.errors import JobExit
+from placebench.plan.plan import Plan
 from placebench.record.end_file import EndFile
 from placebench.record.folder import TRACING, Status, Trial, write_atomically
-from placebench.run.memory_use import MemoryAdvice, describe_use
+from placebench.run.memory_use import describe_use
+from placebench.spec.bound import RunPlacement
 
 _LOG_LINES = 40
 _LOG_BYTES = 64 * 1024
@@ -89,19 +91,21 @@ def was_tracing(trial: Trial) -> bool:
     return trial.read_progress().get("stage") == TRACING
 
 
-def write_end(trial: Trial, end: LaunchEnd, memory: Callable[[], MemoryAdvice]) -> None:
+def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> None:
     """Write a launch's `status` and, when it is not done, its `error.txt`: reason, advice, what the job left.
 
     Args:
         trial: the launch.
         end: how it ended.
-        memory: what the plan knows about its memory, asked for when that ran out.
+        plan: the run, asked about the launch's memory when that ran out.
+        bound: the launch's placement.
     """
     if end.status is not Status.DONE:
         written, printed = _read_end(trial.error), _read_end(trial.log)
         parts = [f"{end.status}: {end.reason}\nwhat to do: {_ADVICE[end.status]}"]
         if end.status is Status.OOM:
-            parts.append("--- memory by device ---\n" + "\n".join(describe_use(trial, EndFile.read(trial), memory())))
+            lines = describe_use(trial, EndFile.read(trial), plan, bound)
+            parts.append("\n".join(("--- memory by device ---", *lines)))
         if end.status is Status.INTERRUPTED:
             printed, written = printed.partition(_TRACEBACK)[0].strip(), ""  # what it says of being stopped
         if written:

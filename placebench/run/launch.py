@@ -12,15 +12,13 @@ from placebench.host.compile_cache import remove_empty_cache
 from placebench.host.ownership import RunRecord
 from placebench.host.processes import LaunchMark, oom_kills, stop_process
 from placebench.plan.plan import Plan, PlannedLaunch
-from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, Trial
+from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, Trial, read_jsonl
 from placebench.record.launch_file import LaunchFile
 from placebench.record.parts import ClusterRecord, PlacementRecord
 from placebench.record.run_file import LaunchWall
 from placebench.run.failures import CLUSTER_CHANGED, LaunchEnd, explain, judge, lost_head, was_tracing, write_end
-from placebench.run.memory_use import memory_advice
 from placebench.run.processes import LaunchProcesses
 from placebench.run.progress import activity
-from placebench.run.walltime import launch_wall
 from placebench.run.watch import LaunchState, TrialWatch
 from placebench.sessions.ray_cluster.clocks import clock_notes
 from placebench.sessions.ray_cluster.discovery import Cluster
@@ -98,8 +96,8 @@ class Launcher:
         if end.status is not Status.DONE and not ends_run and was_tracing(trial):
             notes += (f"the launch is done but for the trace of its kernels: {end.reason} (see {trial.path})",)
             end = LaunchEnd(Status.DONE)
-        write_end(trial, end, lambda: memory_advice(self._plan, launch.placement))
-        wall = launch_wall(trial, started, job_ended, time.monotonic())
+        write_end(trial, end, self._plan, launch.placement)
+        wall = _launch_wall(trial, started, job_ended, time.monotonic())
         return LaunchResult(end.status, end.reason, wall, notes, ends_run)
 
     def _start_sampler(self, trial: Trial, processes: LaunchProcesses) -> subprocess.Popen[bytes] | None:
@@ -148,13 +146,30 @@ class Launcher:
             devices=tuple(device for devices in placement.members.values() for device in devices),
             workload=placed_workload(plan.workload, placement.placement).model_dump(mode="json"),
             ray_temp_dir=str(mark.ray_temp_dir),
-            cluster=ClusterRecord(**plan.cluster.to_dict()) if plan.cluster else None,
+            cluster=ClusterRecord(**plan.cluster.model_dump()) if plan.cluster else None,
             launcher=plan.launcher,
             sample_hz=plan.sample_hz,
             step_timeout_s=plan.step_timeout_s,
             checkpoint_every=plan.checkpoint_every,
             resume_from=str(plan.start.path) if plan.start else None,
         )
+
+
+def _launch_wall(trial: Trial, started: float, job_ended: float, cleaned: float) -> LaunchWall:
+    """Where the time went; all times on the host's monotonic clock, since the other one may be set meanwhile."""
+    total, cleanup = cleaned - started, cleaned - job_ended
+    steps = list(read_jsonl(trial.steps))
+    if not steps:
+        return LaunchWall(total_s=total, cleanup_s=cleanup)
+    first = float(steps[0]["mono"]) - float(steps[0]["metrics"]["timing_s/step"])
+    last = float(steps[-1]["mono"])
+    return LaunchWall(
+        total_s=total,
+        before_steps_s=first - started,
+        steps_s=last - first,
+        after_steps_s=job_ended - last,
+        cleanup_s=cleanup,
+    )
 
 
 def _end_sampler(sampler: subprocess.Popen[bytes] | None, trial: Trial) -> tuple[str, ...]:

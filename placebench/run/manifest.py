@@ -116,7 +116,7 @@ def _new_run_file(plan: Plan, command: Sequence[str]) -> RunFile:
         placements=tuple(_planned(plan, placement) for placement in plan.placements),
         devices=plan.devices,
         host=host_record(),
-        cluster=ClusterRecord(**plan.cluster.to_dict()) if plan.cluster else None,
+        cluster=ClusterRecord(**plan.cluster.model_dump()) if plan.cluster else None,
         versions=_versions(),
         git=_git_state(Path(__file__).parent),
         order=(),
@@ -145,13 +145,12 @@ def _git_state(package: Path) -> dict[str, Any] | None:
     """Commit of the source tree that placebench runs from and whether files differ; None when it is not one."""
     if not (package.parent / ".git").exists():
         return None
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=package, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout
+
     try:
-        commit = _git(package, "rev-parse", "HEAD")
-        return {"commit": commit.strip(), "dirty": bool(_git(package, "status", "--porcelain", "--", "."))}
+        return {"commit": git("rev-parse", "HEAD").strip(), "dirty": bool(git("status", "--porcelain", "--", "."))}
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
-    return done.stdout

@@ -1,10 +1,10 @@
 """Who held a device's memory when a launch ran out of it: samples, the allocator's figures, the estimate."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any
 
 from placebench.plan.plan import Plan
-from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.predict.memory.fitting import describe_memory
 from placebench.record.end_file import EndFile
 from placebench.record.folder import HELD, Trial, read_jsonl
@@ -12,40 +12,25 @@ from placebench.spec.bound import RunPlacement
 from placebench.spec.text import format_bytes
 
 
-@dataclass(frozen=True)
-class MemoryAdvice:
-    """What the plan knows about a launch's memory."""
-
-    estimates: Mapping[str, MemoryEstimate]
-    """The estimate for each of its devices, by id."""
-    relief: Sequence[str]
-    """What lowers the estimate most, one line each."""
-
-
-def memory_advice(plan: Plan, bound: RunPlacement) -> MemoryAdvice:
-    """The plan's knowledge about one of its placements."""
-    estimates = {
-        device.id: plan.memory[bound.name, pool] for pool, devices in bound.members.items() for device in devices
-    }
-    return MemoryAdvice(estimates, plan.relief(bound))
-
-
-def describe_use(trial: Trial, end: EndFile | None, advice: MemoryAdvice) -> Iterator[str]:
+def describe_use(trial: Trial, end: EndFile | None, plan: Plan, bound: RunPlacement) -> Iterator[str]:
     """Lines on what every device's memory held, and on what would lower it.
 
     Args:
         trial: the launch.
         end: how its job ended; None where it was killed.
-        advice: what the plan knows.
+        plan: knows how much memory each pool was estimated to use, and what would lower it.
+        bound: the launch's placement.
     """
-    last: dict[str, int] = {}
-    highest: dict[str, int] = {}
-    for row in read_jsonl(trial.device_samples):
-        if row["kind"] == "sample" and row["memory_bytes"] is not None:
-            last[row["device"]] = row["memory_bytes"]
-            highest[row["device"]] = max(highest.get(row["device"], 0), row["memory_bytes"])
-    allocated, reserved = _allocator_peaks(trial)
-    for device in dict.fromkeys((*advice.estimates, *last)):
+    estimates = {
+        device.id: plan.memory[bound.name, pool] for pool, devices in bound.members.items() for device in devices
+    }
+    samples = (row for row in read_jsonl(trial.device_samples) if row["kind"] == "sample")
+    in_use = _known(samples, "memory_bytes")
+    last, highest = dict(in_use), _highest(in_use)
+    # What finished phases have seen.
+    spans = list(read_jsonl(trial.spans))
+    allocated, reserved = (_highest(_known(spans, f"memory_{what}_bytes")) for what in ("peak", "reserved"))
+    for device in dict.fromkeys((*estimates, *last)):
         parts: list[str] = []
         if device in last:
             parts.append(
@@ -54,8 +39,8 @@ def describe_use(trial: Trial, end: EndFile | None, advice: MemoryAdvice) -> Ite
         if device in allocated:
             torch = f"torch allocated {format_bytes(allocated[device])} and reserved {format_bytes(reserved[device])}"
             parts.append(f"{torch} at most in a finished phase")
-        if device in advice.estimates:
-            parts.append(f"estimated {describe_memory(advice.estimates[device])}")
+        if device in estimates:
+            parts.append(f"estimated {describe_memory(estimates[device])}")
         yield f"{device}: {'; '.join(parts)}"
     if end and (torch_had := end.allocator):
         process = f"the process held {torch_had.process}, " if torch_had.process else ""
@@ -65,15 +50,14 @@ def describe_use(trial: Trial, end: EndFile | None, advice: MemoryAdvice) -> Ite
         )
     if end and end.held:
         yield f"{HELD}{end.held}"
-    yield from (f"would lower the estimate: {line}" for line in advice.relief)
+    yield from (f"would lower the estimate: {line}" for line in plan.relief(bound))
 
 
-def _allocator_peaks(trial: Trial) -> tuple[dict[str, int], dict[str, int]]:
-    """The highest allocated and reserved bytes of each device that finished phases have seen."""
-    allocated: dict[str, int] = {}
-    reserved: dict[str, int] = {}
-    for span in read_jsonl(trial.spans):
-        for key, peaks in (("memory_peak_bytes", allocated), ("memory_reserved_bytes", reserved)):
-            if span.get(key) is not None:
-                peaks[span["device"]] = max(peaks.get(span["device"], 0), span[key])
-    return allocated, reserved
+def _known(rows: Iterable[Mapping[str, Any]], key: str) -> list[tuple[str, int]]:
+    """Device and value of a key, for every row where that is known."""
+    return [(row["device"], row[key]) for row in rows if row.get(key) is not None]
+
+
+def _highest(values: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The highest value of each device: the last one of it, as they are sorted."""
+    return dict(sorted(values, key=itemgetter(1)))

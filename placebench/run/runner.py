@@ -142,9 +142,7 @@ class _Run:
     def _run_rounds(self, stop: _StopReason) -> None:
         launches = self._plan.launches
         for index, launch in enumerate(launches):
-            if stop():
-                break
-            if self._run(launch, index, launches).ends_run:
+            if stop() or self._run(launch, index, launches).ends_run:
                 break
 
     def _add_round(self) -> bool:
@@ -232,14 +230,12 @@ def _lost_files_are_an_error(path: Path) -> Iterator[None]:
             f"{path} was moved or removed while the run went on: where it still is, go on with placebench run --resume"
         ) from error
     except OSError as error:
+        go_on = f"go on with placebench run --resume {path}"
         if error.errno in _NOT_WRITABLE and RunFolder(path).run_file.exists():
-            raise PlacebenchError(
-                f"{error.filename or path}: {error.strerror}: see to the disk, then go on with placebench run"
-                f" --resume {path}"
-            ) from error
+            what = f"{error.filename or path}: {error.strerror}"
+            raise PlacebenchError(f"{what}: see to the disk, then {go_on}") from error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        go_on = f"go on with placebench run --resume {path}"
         if not RunFolder(path).run_file.exists():
             with contextlib.suppress(OSError):
                 path.rmdir()  # nothing has begun in it

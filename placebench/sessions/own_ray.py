@@ -14,28 +14,18 @@ HEAD_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
 
 
 class RayCalls:
-    """Answers of Ray's actors and tasks."""
+    """Answers of Ray's actors and tasks; made once Ray may be imported.
 
-    @property
-    def error(self) -> type[Exception]:
-        """Any error of Ray's."""
-        from ray.exceptions import RayError
+    Attributes:
+        error, failed, died: see `placebench.sessions.base.Calls`.
+    """
 
-        return RayError
+    def __init__(self) -> None:
+        from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-    @property
-    def failed(self) -> type[Exception]:
-        """The call has raised an exception."""
-        from ray.exceptions import RayTaskError
-
-        return RayTaskError
-
-    @property
-    def died(self) -> type[Exception]:
-        """The actor has ended."""
-        from ray.exceptions import ActorDiedError
-
-        return ActorDiedError
+        self.error: type[Exception] = RayError
+        self.failed: type[Exception] = RayTaskError
+        self.died: type[Exception] = ActorDiedError
 
     def get(self, answers: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
         """What was answered, in order; see `Calls.get`."""
@@ -74,7 +64,6 @@ class OwnRay(OneHost):
     def __init__(self, folder: str, devices: int) -> None:
         self._folder, self._devices = folder, devices
         self._workers: dict[str, Any] = {}
-        self.calls = RayCalls()
 
     def open(self) -> None:
         """Start it."""
@@ -99,6 +88,7 @@ class OwnRay(OneHost):
             _temp_dir=self._folder,
             object_store_memory=1 << 29,
         )
+        self.calls = RayCalls()
 
     def start_worker(self, worker: type, pool: str, device: str, *arguments: Any) -> Any:
         """Start a worker; it binds to its device itself."""

@@ -69,7 +69,8 @@ def test_a_launch_whose_ray_lost_its_head_says_so_and_the_next_one_runs(tmp_path
 
 
 def test_a_run_ends_when_the_head_of_its_cluster_is_gone(tmp_path: Path) -> None:
-    result, _ = run(replace(plan(tmp_path), cluster=Cluster("10.0.0.1:6379", (), 60.0)), NO_HEAD)
+    cluster = Cluster(address="10.0.0.1:6379", placement_timeout_s=60.0, nodes=())
+    result, _ = run(replace(plan(tmp_path), cluster=cluster), NO_HEAD)
     assert statuses(result.folder) == {"01-standard": "device_lost"}
     with pytest.raises(LaunchError, match=r"Ray cluster does not answer any more \(--ray-address 10\.0\.0\.1:6379\)"):
         result.raise_unless_done()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from placebench.record.folder import Status, Trial, append_jsonl, write_json
 from placebench.record.run_file import LaunchWall
-from placebench.run.display import Display, LiveDisplay, PlainDisplay, SteadyDisplay, open_display
+from placebench.run.display import LiveDisplay, PlainDisplay, open_display
 from placebench.run.progress import LaunchPosition, time_left
 from placebench.run.watch import DeviceLoad, LaunchState, TrialWatch
 from placebench.spec.text import format_bytes, format_seconds
@@ -151,13 +151,20 @@ def test_the_display_fits_where_it_is_shown(
     assert ("\x1b[?25l" in stream.getvalue()) == live
 
 
-def test_a_display_whose_reader_is_gone_falls_silent() -> None:
-    class Gone(StringIO):
-        def write(self, text: str) -> int:
-            raise BrokenPipeError
+class Gone(StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
 
-    display: Display = SteadyDisplay(PlainDisplay(Gone()))
-    with display:
+
+class GoneTerminal(Gone, Terminal):
+    pass
+
+
+@pytest.mark.parametrize("stream", [Gone, GoneTerminal])
+def test_a_display_whose_reader_is_gone_falls_silent(stream: type[Gone], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "")
+    monkeypatch.setenv("TERM", "xterm")
+    with open_display(stream()) as display:
         display.begin(POSITION)
         display.update(state([1.0] * 10), 1)
         display.end(Status.DONE, 1, None)

@@ -19,8 +19,8 @@ from placebench.plan.request import RunRequest
 from placebench.sessions.slurm_steps import several_nodes, step_command
 from placebench.sessions.torchrun import look
 from placebench.sessions.torchrun.calls import Link, RankCalls
-from placebench.sessions.torchrun.node import TorchrunNode, node_environment
-from placebench.sessions.torchrun.nodes import discover_nodes, job_nodes_from_dict
+from placebench.sessions.torchrun.node import FOLDER_VARIABLE, TorchrunNode
+from placebench.sessions.torchrun.nodes import JobNodes, discover_nodes
 from placebench.sessions.torchrun.serving import CREATE
 from placebench.sessions.torchrun.session import Doorway
 from placebench.spec.devices import DeviceSpec, devices_per_node
@@ -69,7 +69,7 @@ def test_nodes_are_found_in_slurms_order_whatever_order_they_answer_in(slurm: Pa
         ("n1", "10.0.0.1", "n1"),
         ("n2", "10.0.0.2", "n2"),
     ]
-    assert job_nodes_from_dict(json.loads(json.dumps(nodes.to_dict()))) == nodes
+    assert JobNodes.model_validate_json(nodes.model_dump_json()) == nodes
     asked = (tmp_path / "asked").read_text()
     assert "--nodelist=n1,n2" in asked
     assert asked.endswith("-m placebench.sessions.torchrun.look cpu:1\n")
@@ -140,7 +140,7 @@ def test_a_node_tells_the_address_by_which_the_first_one_reaches_it(monkeypatch:
 @pytest.mark.parametrize("end", ["controller", "slurm"])
 def test_the_task_of_a_node_leaves_no_folder_whatever_ends_it(tmp_path: Path, end: str) -> None:
     calls, doorway, folder = RankCalls(), Doorway(LOOPBACK, 1), tmp_path / "pb-1"
-    variables = {**doorway.environment, **node_environment(str(folder)), "SLURMD_NODENAME": "n1"}
+    variables = {**doorway.environment, FOLDER_VARIABLE: str(folder), "SLURMD_NODENAME": "n1"}
     task = subprocess.Popen(
         [sys.executable, "-m", "placebench.sessions.torchrun.node"], env={**os.environ, **variables}
     )

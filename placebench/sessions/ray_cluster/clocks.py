@@ -5,8 +5,8 @@ of the answer, so the middle of the shortest round trip gives the offset, with h
 long each way took: the clock filter of NTP (RFC 5905, section 10).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from placebench.record.folder import Trial, read_jsonl
@@ -21,7 +21,7 @@ DRIFT = 15e-6
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """One measurement of a node's clock."""
+    """One measurement of a node's clock, an object of `clocks.jsonl`."""
 
     node: str
     """The node's name."""
@@ -30,17 +30,13 @@ class ClockOffset:
     error_s: float
     """The offset is right within this, seconds."""
     round_trips: int
-    """Questions asked."""
+    """How often the node was asked."""
     mono: float
-    """When, on the controller's clock."""
+    """The time of the measurement, on the controller's clock."""
 
     def error_at(self, mono: float) -> float:
         """Error at another time of the controller's clock: clocks drift apart."""
         return self.error_s + DRIFT * abs(mono - self.mono)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The measurement as one object of `clocks.jsonl`."""
-        return asdict(self)
 
 
 def clock_notes(trial: Trial) -> tuple[str, ...]:
@@ -57,25 +53,22 @@ def clock_notes(trial: Trial) -> tuple[str, ...]:
     )
 
 
-def measure_offset(
-    node: str, ask: Callable[[], float], clock: SpanClock, round_trips: int = ROUND_TRIPS
-) -> ClockOffset:
-    """Measure a node's clock.
+def measure_offset(node: str, ask: Callable[[], float], clock: SpanClock) -> ClockOffset:
+    """Measure a node's clock by the shortest of `ROUND_TRIPS` round trips.
 
     Args:
         node: its name.
         ask: returns the node's monotonic time, read there between call and return.
         clock: the controller's clock.
-        round_trips: how often to ask; the shortest round trip counts.
     """
     least, offset = float("inf"), 0.0
-    for _ in range(round_trips):
+    for _ in range(ROUND_TRIPS):
         sent = clock.mono()
         read = ask()
         received = clock.mono()
         if received - sent < least:
             least, offset = received - sent, (sent + received) / 2 - read
-    return ClockOffset(node, offset, least / 2, round_trips, clock.mono())
+    return ClockOffset(node, offset, least / 2, ROUND_TRIPS, clock.mono())
 
 
 class ClockTable:
@@ -99,22 +92,11 @@ class ClockTable:
         """Whether a node's clock has been measured."""
         return node in self._best
 
-    def shift(self, node: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Objects of `spans.jsonl` or `devices.jsonl` of a node, with their times on the controller's clock."""
-        offset = self._best[node].offset_s
-        for row in rows:
-            moved = dict(row)
-            for mono, wall in (("mono", "wall"), ("start_mono", "start_wall"), ("end_mono", "end_wall")):
-                if mono in row:
-                    moved[mono] = row[mono] + offset
-                    moved[wall] = self._clock.wall(moved[mono])
-            yield moved
-
-    def shift_spans(
-        self, spans: Iterable[Mapping[str, Any]], devices: Mapping[str, Mapping[str, Any]]
-    ) -> list[dict[str, Any]]:
-        """Objects of `spans.jsonl`, with their times on the controller's clock; `devices` by id, with their nodes."""
-        return [
-            next(self.shift(devices[span["device"]]["node"], [span])) if span["device"] in devices else dict(span)
-            for span in spans
-        ]
+    def shift(self, node: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        """An object of `spans.jsonl` or `devices.jsonl` of a node, with its times on the controller's clock."""
+        moved = dict(row)
+        for mono, wall in (("mono", "wall"), ("start_mono", "start_wall"), ("end_mono", "end_wall")):
+            if mono in row:
+                moved[mono] = row[mono] + self._best[node].offset_s
+                moved[wall] = self._clock.wall(moved[mono])
+        return moved

@@ -4,11 +4,11 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from placebench.errors import UsageError
+from placebench.record.parts import Record
 from placebench.spec.devices import Device, DeviceSpec, device_from_dict
 
 PROBE = (sys.executable, "-m", "placebench.sessions.ray_cluster.probe")
@@ -17,48 +17,32 @@ _CONNECT_TIMEOUT_S = 5.0
 _PROBE_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True)
-class ClusterNode:
+class ClusterNode(Record):
     """One node that takes part."""
 
     name: str
-    """By which messages and files name it, unique in the cluster; see `naming`."""
+    """The name that messages and files give it, unique in the cluster; see `naming`."""
     ray_id: str
     """Ray's id of it, another one at each start."""
     address: str
-    """Its address, by which the other nodes reach it."""
+    """The address by which the other nodes reach it."""
     cpus: float
     """CPUs that Ray offers there."""
     gpus: float
     """GPUs that Ray offers there."""
-    host: Mapping[str, Any]
+    host: dict[str, Any]
     """What `run.json` keeps of it; see `devices.host_record`."""
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """An existing Ray cluster on which a run places its pools."""
+class Cluster(Record):
+    """An existing Ray cluster on which a run places its pools, as `run.json` and `launch.json` keep it."""
 
     address: str
-    """As the user gave it: `host:port`, or `auto`."""
-    nodes: tuple[ClusterNode, ...]
-    """Those with devices, in the order of their names."""
+    """The address as the user gave it: `host:port`, or `auto`."""
     placement_timeout_s: float
     """Seconds a launch waits for its devices to be free."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The cluster as an object of `run.json` and `launch.json`."""
-        return {
-            "address": self.address,
-            "placement_timeout_s": self.placement_timeout_s,
-            "nodes": [vars(node) | {"host": dict(node.host)} for node in self.nodes],
-        }
-
-
-def cluster_from_dict(content: Mapping[str, Any]) -> Cluster:
-    """The cluster of an object that `Cluster.to_dict` made."""
-    nodes = tuple(ClusterNode(**node) for node in content["nodes"])
-    return Cluster(str(content["address"]), nodes, float(content["placement_timeout_s"]))
+    nodes: tuple[ClusterNode, ...]
+    """The nodes with devices, in the order of their names."""
 
 
 def discover_cluster(
@@ -76,22 +60,18 @@ def discover_cluster(
             asked for; one line for every reason.
     """
     refuse_unreachable(address)
-    answer = _probe(address, spec)
     nodes: list[ClusterNode] = []
     devices: list[Device] = []
     reasons: list[str] = []
-    for entry in answer["nodes"]:
-        name = entry["name"]
+    for entry in _probe(address, spec)["nodes"]:
         if "error" in entry:
-            reasons.append(f"node {name}: {entry['error']}")
+            reasons.append(f"node {entry['name']}: {entry['error']}")
             continue
         found = [device_from_dict(device) for device in entry["devices"]]
-        node = ClusterNode(name, entry["ray_id"], entry["address"], entry["cpus"], entry["gpus"], entry["host"])
-        reasons += _too_few(node, found)
-        nodes.append(node)
+        nodes.append(ClusterNode.model_validate(entry))
+        reasons += _too_few(nodes[-1], found)
         devices += found
-    kinds = {device.kind for device in devices}
-    if len(kinds) > 1:
+    if len({device.kind for device in devices}) > 1:
         without = ", ".join(dict.fromkeys(device.node for device in devices if device.kind == "cpu"))
         reasons.append(
             f"--ray-address {address}: there are nodes with GPUs and nodes without ({without}): use"
@@ -99,7 +79,7 @@ def discover_cluster(
         )
     if reasons:
         raise UsageError("\n".join(reasons))
-    return Cluster(address, tuple(nodes), placement_timeout_s), tuple(devices)
+    return Cluster(address=address, placement_timeout_s=placement_timeout_s, nodes=tuple(nodes)), tuple(devices)
 
 
 def refuse_unreachable(address: str) -> None:
@@ -155,18 +135,16 @@ def _probe(address: str, spec: DeviceSpec | None) -> dict[str, Any]:
     return answer
 
 
-def _too_few(node: ClusterNode, devices: Sequence[Device]) -> list[str]:
+def _too_few(node: ClusterNode, devices: Sequence[Device]) -> Iterator[str]:
     """What Ray offers on a node is less than its devices need: a launch would wait for ever."""
     gpus = sum(device.kind == "gpu" for device in devices)
-    reasons = []
     if node.cpus < len(devices):
-        reasons.append(
+        yield (
             f"node {node.name}: {len(devices)} devices need as many CPUs of Ray, which has {node.cpus:g} there: start"
             f" it with --num-cpus={len(devices)}, or use fewer with --devices"
         )
     if node.gpus < gpus:
-        reasons.append(
+        yield (
             f"node {node.name}: there are {gpus} GPUs and Ray has {node.gpus:g} of them: start it with"
             f" --num-gpus={gpus}, or use --devices gpu:{int(node.gpus) or 1}"
         )
-    return reasons

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from placebench.record.folder import Trial, append_jsonl
@@ -100,11 +101,11 @@ class Follower:
         measured = measure_offset(node, ask, self._clock)
         self.table.add(measured)
         with self._trial.clocks.open("a", encoding="utf-8") as stream:
-            append_jsonl(stream, measured.to_dict())
+            append_jsonl(stream, asdict(measured))
 
     def _write(self, node: str, lines: list[dict[str, Any]]) -> None:
         """Append a node's lines; the controller is sampled where it runs, and nowhere else."""
         with self._trial.device_samples.open("a", encoding="utf-8") as stream:
-            for line in self.table.shift(node, lines):
+            for line in lines:
                 if node == self._home or line.get("device") != CONTROLLER:
-                    append_jsonl(stream, line)
+                    append_jsonl(stream, self.table.shift(node, line))

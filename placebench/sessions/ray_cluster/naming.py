@@ -20,7 +20,12 @@ def node_names(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     Args:
         nodes: live nodes as Ray describes them.
     """
-    names = [_given_name(node) or str(node["NodeManagerHostname"]) for node in nodes]
+    # Ray's default for a name given at the start is the address.
+    given = [str(node.get("NodeName") or node["NodeManagerAddress"]) for node in nodes]
+    names = [
+        str(node["NodeManagerHostname"]) if name == node["NodeManagerAddress"] else name
+        for name, node in zip(given, nodes, strict=True)
+    ]
     names = [
         str(node["NodeManagerAddress"]) if names.count(name) > 1 else name
         for name, node in zip(names, nodes, strict=True)
@@ -29,9 +34,3 @@ def node_names(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
         f"{name}-{node['NodeID'][:8]}" if names.count(name) > 1 else name
         for name, node in zip(names, nodes, strict=True)
     ]
-
-
-def _given_name(node: Mapping[str, Any]) -> str | None:
-    """The name given at the node's start; Ray's default for it is the address."""
-    name = str(node.get("NodeName") or "")
-    return name if name and name != node["NodeManagerAddress"] else None

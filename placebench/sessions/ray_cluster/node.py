@@ -72,6 +72,7 @@ class NodeAgent:
         self._lines: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._processes: SimpleQueue[JobProcess] = SimpleQueue()
         self._workers: list[psutil.Process] = []
+        self._ending: list[psutil.Process] = []
         self._stop = threading.Event()
         self._failed: str | None = None
         self._sampler = threading.Thread(target=self._sample, args=(hz,), daemon=True)
@@ -92,20 +93,18 @@ class NodeAgent:
         """Lines of `devices.jsonl` since the last call, in this node's time, and why sampling has ended early."""
         return _take_all(self._lines), self._failed
 
-    def workers(self) -> list[tuple[int, float]]:
-        """Pid and start of the workers here and of all their descendants."""
-        processes = [process for worker in self._workers for process in _with_descendants(worker)]
-        return [identity for identity in map(_identity, processes) if identity is not None]
+    def find_workers(self) -> None:
+        """Find the workers here and all their descendants, before they are asked to end: then they lose each other."""
+        self._ending = [process for worker in self._workers for process in _with_descendants(worker)]
 
-    def finish(self, processes: Sequence[tuple[int, float]], patience_s: float) -> list[dict[str, Any]]:
-        """End the sampling, and see to it that processes are gone; returns the last lines.
+    def finish(self, patience_s: float) -> list[dict[str, Any]]:
+        """End the sampling, and see to it that what `find_workers` found is gone; returns the last lines.
 
         Args:
-            processes: as `workers` named them, before they were asked to end.
-            patience_s: seconds they have for it before they are killed.
+            patience_s: seconds the processes have for it before they are killed.
         """
         self._stop.set()
-        there = [process for process in map(_find, processes) if process is not None]
+        there = [process for process in self._ending if process.is_running()]  # not another with the pid of one
         _, left = psutil.wait_procs(there, timeout=patience_s)
         for process in left:
             with suppress(psutil.NoSuchProcess):
@@ -135,20 +134,3 @@ def _with_descendants(process: psutil.Process) -> list[psutil.Process]:
         return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
-
-
-def _identity(process: psutil.Process) -> tuple[int, float] | None:
-    """Pid and start of a process; None once it has ended."""
-    try:
-        return process.pid, process.create_time()
-    except psutil.NoSuchProcess:
-        return None
-
-
-def _find(identity: tuple[int, float]) -> psutil.Process | None:
-    """The process that was named; None once it has ended, also when another has its pid by now."""
-    try:
-        process = psutil.Process(identity[0])
-        return process if process.create_time() == identity[1] else None
-    except psutil.NoSuchProcess:
-        return None

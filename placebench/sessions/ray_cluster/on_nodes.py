@@ -1,7 +1,8 @@
 """What is common to sessions whose workers are on several nodes, with an agent of the launch on each of these."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from placebench.errors import NodeLostError, PlacebenchError
@@ -43,7 +44,9 @@ class OnNodes:
     def on_one_clock(self, spans: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Spans of any device, with their times on the controller's clock."""
         assert self._follower is not None, "spans come from workers, which start after it"
-        return self._follower.table.shift_spans(spans, self._devices)
+        shift = self._follower.table.shift
+        nodes = {device: content["node"] for device, content in self._devices.items()}
+        return [shift(nodes[span["device"]], span) if span["device"] in nodes else dict(span) for span in spans]
 
     def explain(self, error: Exception, doing: str) -> Exception:
         """A node that is gone, where one is: whatever failed, failed for that."""
@@ -61,30 +64,31 @@ class OnNodes:
 
     def _silent_nodes(self) -> list[str]:
         """Nodes whose agents do not answer."""
-        asked = {name: agent.now.remote() for name, agent in self._agents.items()}
-        answered = self.calls.wait(list(asked.values()), len(asked), _SILENT_AFTER_S)
-        return [name for name, answer in asked.items() if answer not in answered or not self._succeeded(answer)]
+        answers = self._ask(self._agents, "now", timeout_s=_SILENT_AFTER_S)
+        return [name for name in self._agents if name not in answers]
 
-    def _ask(self, method: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What the agents that still answer say, by node."""
-        asked = {
-            name: getattr(agent, method).remote(*(() if arguments is None else (arguments[name], self.patience_s)))
-            for name, agent in self._agents.items()
-            if arguments is None or name in arguments
-        }
+    def _ask(
+        self, nodes: Iterable[str], method: str, *arguments: Any, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """What the agents of these nodes that still answer say, by node; by default in the time that an end has."""
+        asked = {name: getattr(self._agents[name], method).remote(*arguments) for name in nodes}
         if not asked:
             return {}
-        done = self.calls.wait(list(asked.values()), len(asked), self.answer_s + 2 * self.patience_s)
-        return {
-            name: self.calls.get([answer])[0]
-            for name, answer in asked.items()
-            if answer in done and self._succeeded(answer)
-        }
+        done = self.calls.wait(list(asked.values()), len(asked), timeout_s or self.answer_s + 2 * self.patience_s)
+        answers: dict[str, Any] = {}
+        for name, answer in asked.items():
+            if answer in done:
+                with suppress(self.calls.error):  # its agent is gone
+                    answers[name] = self.calls.get([answer])[0]
+        return answers
 
-    def _succeeded(self, answer: Any) -> bool:
-        """Whether a call that has ended has a result; without one, its agent is gone."""
-        try:
-            self.calls.get([answer])
-        except self.calls.error:
-            return False
-        return True
+    def _end_all(self, workers: Iterable[Any], end: Callable[[Any], object]) -> None:
+        """End the workers and what they have started, then, once their last lines are written, the agents."""
+        answering = self._ask(self._agents, "find_workers")
+        for worker in workers:
+            end(worker)
+        last = self._ask(answering, "finish", self.patience_s)
+        if self._follower is not None:
+            self._follower.stop(last)
+        for agent in self._agents.values():
+            end(agent)

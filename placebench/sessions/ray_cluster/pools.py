@@ -25,7 +25,6 @@ class ReservedPool:
         from ray.util.placement_group import placement_group
 
         self.name, self._devices, self._on_gpus = name, devices, on_gpus
-        self._nodes = list(devices)
         # One bundle a node, so that several nodes are several bundles, each on a node of its own.
         self.group = placement_group(
             [bundle(count, on_gpus) for count in devices.values()],
@@ -46,7 +45,7 @@ class ReservedPool:
         return {
             "num_cpus": 1,
             "num_gpus": int(self._on_gpus),
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, self._nodes.index(node)),
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, list(self._devices).index(node)),
         }
 
 

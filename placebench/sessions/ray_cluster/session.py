@@ -41,7 +41,6 @@ class SharedRay(OnNodes):
         hz: float,
         clock: SpanClock,
     ) -> None:
-        self.calls = RayCalls()
         self._cluster, self._devices, self._trial, self._hz, self._clock = cluster, devices, trial, hz, clock
         used = {str(device["node"]) for device in devices.values()}
         self._nodes = {node.name: node for node in cluster.nodes if node.name in used}
@@ -64,6 +63,7 @@ class SharedRay(OnNodes):
         os.environ.setdefault(*HEAD_PATIENCE)
         import ray
 
+        self.calls = RayCalls()
         try:
             refuse_unreachable(self._cluster.address)
             ray.init(address=self._cluster.address, logging_level=logging.WARNING)
@@ -118,9 +118,8 @@ class SharedRay(OnNodes):
         """
         import ray
 
-        given: set[str] = set()
-        for uuids in ray.get([worker.__ray_call__.remote(allotted_gpus) for worker in self._workers.values()]):
-            given.update(uuids)
+        allotted = ray.get([worker.__ray_call__.remote(allotted_gpus) for worker in self._workers.values()])
+        given = {uuid for uuids in allotted for uuid in uuids}
         for name in self._nodes:
             planned = [device for device in self._devices.values() if device["node"] == name]
             held = [str(device["index"]) for device in planned if device["kind"] == "gpu" and device["id"] not in given]
@@ -140,14 +139,7 @@ class SharedRay(OnNodes):
         import ray
         from ray.util.placement_group import remove_placement_group
 
-        processes = self._ask("workers")
-        for worker in self._workers.values():
-            ray.kill(worker)
-        last = self._ask("finish", processes)
-        if self._follower is not None:
-            self._follower.stop(last)
-        for agent in self._agents.values():
-            ray.kill(agent)
+        self._end_all(self._workers.values(), ray.kill)
         for pool in self._pools.values():
             remove_placement_group(pool.group)
         ray.shutdown()

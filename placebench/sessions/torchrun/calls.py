@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from itertools import count
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
 from placebench.sessions.torchrun.serving import tuned_socket
@@ -106,8 +107,8 @@ class Link:
         self._death: RankDiedError | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
-    def __getattr__(self, method: str) -> "RemoteMethod":
-        return RemoteMethod(self, method)
+    def __getattr__(self, method: str) -> SimpleNamespace:
+        return SimpleNamespace(remote=lambda *arguments: self.ask(method, arguments))
 
     def ask(self, method: str, arguments: tuple[Any, ...]) -> "Future[Any]":
         """Ask for a call and return at once; calls are done in this order."""
@@ -161,14 +162,3 @@ def _unpickled(error: bytes) -> Exception | None:
     except Exception:  # noqa: BLE001 - whatever is in the way; its text is known
         return None
     return cause if isinstance(cause, Exception) else None
-
-
-class RemoteMethod:
-    """A method of what a process serves."""
-
-    def __init__(self, link: Link, name: str) -> None:
-        self._link, self._name = link, name
-
-    def remote(self, *arguments: Any) -> "Future[Any]":
-        """Ask for a call of it; returns at once."""
-        return self._link.ask(self._name, arguments)

@@ -1,10 +1,12 @@
 """The command that starts torchrun on a node, its environment, and its end."""
 
-import signal
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+
+from placebench.host import child
 
 RANK = "placebench.sessions.torchrun.rank"
 
@@ -32,11 +34,19 @@ def rank_environment(given: Mapping[str, str]) -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", **given}
 
 
+def start_bound(words: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Start a command that the kernel kills with this process, should that be killed."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *words],
+        stdin=subprocess.DEVNULL,
+        env=dict(environment),
+    )
+
+
 def end_process(process: "subprocess.Popen[bytes]", grace_s: float) -> None:
     """See to it that a process ends: by itself, or else when it is asked (SIGTERM), or killed."""
-    for demand in (None, signal.SIGTERM, signal.SIGKILL):
-        if demand is not None:
-            process.send_signal(demand)
+    for demand in (process.poll, process.terminate, process.kill):
+        demand()
         with suppress(subprocess.TimeoutExpired):
             process.wait(grace_s)
             return

@@ -6,21 +6,20 @@ It samples the node's devices as the agent of any cluster, and starts torchrun f
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from placebench.host import child
 from placebench.host.network import free_port
 from placebench.sessions.ray_cluster.node import NodeAgent
-from placebench.sessions.torchrun.command import rank_environment, torchrun_command
+from placebench.sessions.torchrun.command import rank_environment, start_bound, torchrun_command
 from placebench.sessions.torchrun.serving import NODE_VARIABLE, connect, serve
 
 _NODE = "SLURMD_NODENAME"
-_FOLDER_VARIABLE = "PLACEBENCH_FOLDER"
+FOLDER_VARIABLE = "PLACEBENCH_FOLDER"
+"""Environment: the launch's own folder, below which every node has one."""
 
 
 class TorchrunNode(NodeAgent):
@@ -47,29 +46,16 @@ class TorchrunNode(NodeAgent):
         folder.mkdir(parents=True, exist_ok=True)
         words = torchrun_command(str(folder), ranks, rendezvous)
         variables = rank_environment(os.environ) | dict(environment) | {NODE_VARIABLE: os.environ[_NODE]}
-        self._torchrun = subprocess.Popen(
-            [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *words],
-            stdin=subprocess.DEVNULL,
-            env=variables,
-        )
+        self._torchrun = start_bound(words, variables)
 
     def exit_code(self) -> int | None:
-        """That of torchrun; None while it goes on."""
+        """The exit code of torchrun; None while it goes on."""
         return self._torchrun.poll()
-
-
-def node_environment(folder: str) -> dict[str, str]:
-    """What the tasks of a launch must know besides the way to the controller.
-
-    Args:
-        folder: the launch's own, below which every node has one.
-    """
-    return {_FOLDER_VARIABLE: folder}
 
 
 def node_folder() -> Path:
     """Where torchrun keeps what it writes on this node."""
-    return Path(os.environ[_FOLDER_VARIABLE]) / os.environ[_NODE]
+    return Path(os.environ[FOLDER_VARIABLE]) / os.environ[_NODE]
 
 
 def remove_folder() -> None:

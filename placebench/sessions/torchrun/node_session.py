@@ -12,7 +12,8 @@ from placebench.sessions.ray_cluster.follower import Follower
 from placebench.sessions.ray_cluster.on_nodes import OnNodes
 from placebench.sessions.slurm_steps import step_command
 from placebench.sessions.torchrun.calls import Link
-from placebench.sessions.torchrun.node import TorchrunNode, node_environment
+from placebench.sessions.torchrun.command import start_bound
+from placebench.sessions.torchrun.node import FOLDER_VARIABLE, TorchrunNode
 from placebench.sessions.torchrun.nodes import JobNodes
 from placebench.sessions.torchrun.serving import CREATE
 from placebench.sessions.torchrun.session import Doorway, Torchrun
@@ -65,10 +66,8 @@ class TorchrunOnNodes(OnNodes, Torchrun):
             LaunchError: torchrun has ended without its ranks.
         """
         doorway = Doorway(self._address, len(self._nodes) + len(self._devices))
-        self._start(
-            [*step_command(_STEP, tuple(self._nodes)), *_NODE],
-            {**os.environ, **doorway.environment, **node_environment(self._folder)},
-        )
+        variables = {**os.environ, **doorway.environment, FOLDER_VARIABLE: self._folder}
+        self._process = start_bound([*step_command(_STEP, tuple(self._nodes)), *_NODE], variables)
         while len(self._agents) < len(self._nodes):
             if come := doorway.next(_POLL_S):
                 connection, greeting = come
@@ -109,7 +108,7 @@ class TorchrunOnNodes(OnNodes, Torchrun):
         self._let_in(doorway, places)
 
     def _exit_code(self) -> int | None:
-        """That of the step, or of a torchrun that has ended on a node; None while all go on."""
+        """The exit code of the step, or of a torchrun that has ended on a node; None while all go on."""
         if (code := super()._exit_code()) is not None or len(self._agents) < len(self._nodes):
             return code
         codes = self.calls.get([agent.exit_code.remote() for agent in self._agents.values()])
@@ -122,12 +121,5 @@ class TorchrunOnNodes(OnNodes, Torchrun):
 
     def close(self) -> None:
         """End the ranks, then the agents, and the step with them."""
-        processes = self._ask("workers")
-        for rank in self._ranks.values():
-            rank.close()
-        last = self._ask("finish", processes)
-        if self._follower is not None:
-            self._follower.stop(last)
-        for agent in self._agents.values():
-            agent.close()
+        self._end_all(self._ranks.values(), Link.close)
         super().close()

@@ -3,12 +3,11 @@
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from placebench import __version__
 from placebench.errors import UsageError
+from placebench.record.parts import Record
 from placebench.sessions.slurm_steps import host_names, step_command
 from placebench.spec.devices import Device, DeviceSpec, device_from_dict
 
@@ -16,35 +15,24 @@ _LOOK = (sys.executable, "-m", "placebench.sessions.torchrun.look")
 _LOOK_TIMEOUT_S = 120.0
 
 
-@dataclass(frozen=True)
-class JobNode:
+class JobNode(Record):
     """A node of the job."""
 
     name: str
-    """SLURM's for it."""
+    """SLURM's name for it."""
     address: str
-    """By which the other nodes reach it."""
-    host: Mapping[str, Any]
+    """The address by which the other nodes reach it."""
+    host: dict[str, Any]
     """What `run.json` keeps of it; see `devices.host_record`."""
 
 
-@dataclass(frozen=True)
-class JobNodes:
-    """The nodes of a SLURM job, as a run under torchrun uses them."""
+class JobNodes(Record):
+    """The nodes of a SLURM job, as a run under torchrun uses them and `run.json` and `launch.json` keep them."""
 
     address: str
-    """By which the nodes reach the one that the run is started on."""
+    """The address by which the nodes reach the one that the run is started on."""
     nodes: tuple[JobNode, ...]
-    """In SLURM's order."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The nodes as an object of `run.json` and `launch.json`."""
-        return {"address": self.address, "nodes": [vars(node) | {"host": dict(node.host)} for node in self.nodes]}
-
-
-def job_nodes_from_dict(content: Mapping[str, Any]) -> JobNodes:
-    """The nodes of an object that `JobNodes.to_dict` made."""
-    return JobNodes(str(content["address"]), tuple(JobNode(**node) for node in content["nodes"]))
+    """The nodes in SLURM's order."""
 
 
 def discover_nodes(listed: str, spec: DeviceSpec | None) -> tuple[JobNodes, tuple[Device, ...]]:
@@ -79,7 +67,7 @@ def discover_nodes(listed: str, spec: DeviceSpec | None) -> tuple[JobNodes, tupl
         elif "error" in entry:
             reasons.append(f"node {name}: {entry['error']}")
         else:
-            nodes.append(JobNode(name, entry["address"], entry["host"]))
+            nodes.append(JobNode.model_validate(entry))
             devices += [device_from_dict(device) for device in entry["devices"]]
     if len({device.kind for device in devices}) > 1:
         without = ", ".join(dict.fromkeys(device.node for device in devices if device.kind == "cpu"))
@@ -88,7 +76,7 @@ def discover_nodes(listed: str, spec: DeviceSpec | None) -> tuple[JobNodes, tupl
         )
     if reasons:
         raise UsageError("\n".join(reasons))
-    return JobNodes(str(answers[names[0]]["caller"]), tuple(nodes)), tuple(devices)
+    return JobNodes(address=answers[names[0]]["caller"], nodes=tuple(nodes)), tuple(devices)
 
 
 def _entry(line: str) -> dict[str, Any] | None:

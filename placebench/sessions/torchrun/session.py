@@ -7,10 +7,9 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
@@ -18,10 +17,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from placebench.errors import LaunchError, PlacebenchError
-from placebench.host import child
 from placebench.sessions.base import LOOPBACK, OneHost
 from placebench.sessions.torchrun.calls import Link, RankCalls, RankError
-from placebench.sessions.torchrun.command import end_process, rank_environment, torchrun_command
+from placebench.sessions.torchrun.command import end_process, rank_environment, start_bound, torchrun_command
 from placebench.sessions.torchrun.serving import CONTROLLER_VARIABLE, CREATE, NODE_VARIABLE
 
 # The runner gives the whole job three seconds to end: ranks that end with their connections, and torchrun with them.
@@ -103,16 +101,9 @@ class Torchrun(OneHost):
         """
         doorway = Doorway(LOOPBACK, len(self._devices))
         words = torchrun_command(self._folder, len(self._devices), ["--standalone", f"--local-addr={LOOPBACK}"])
-        self._start(words, rank_environment(os.environ) | doorway.environment | {NODE_VARIABLE: LOOPBACK})
+        variables = rank_environment(os.environ) | doorway.environment | {NODE_VARIABLE: LOOPBACK}
+        self._process = start_bound(words, variables)
         self._let_in(doorway, {(LOOPBACK, number): device for number, device in enumerate(self._devices)})
-
-    def _start(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start what starts the ranks, to be killed with this process, should that be killed."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *words],
-            stdin=subprocess.DEVNULL,
-            env=dict(environment),
-        )
 
     def _let_in(self, doorway: "Doorway", places: Mapping[tuple[str, int], str]) -> None:
         """Wait for the ranks.
@@ -134,7 +125,7 @@ class Torchrun(OneHost):
                 raise LaunchError(f"torchrun {end} before its ranks began: see train.log")
 
     def _exit_code(self) -> int | None:
-        """That of torchrun; None while it goes on."""
+        """The exit code of torchrun; None while it goes on."""
         return None if self._process is None else self._process.poll()
 
     def start_worker(self, worker: type, pool: str, device: str, *arguments: Any) -> Link:
