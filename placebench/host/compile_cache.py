@@ -18,6 +18,6 @@ def remove_empty_cache() -> None:
     except (KeyError, ModuleNotFoundError, OSError):
         user = f"uid_{os.getuid()}"
     # What `torch._inductor` takes where TORCHINDUCTOR_CACHE_DIR is not set; it sets that, so it is not looked at.
-    own = Path(tempfile.gettempdir()) / ("torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user))
+    own = "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user)
     with suppress(OSError):
-        own.rmdir()
+        Path(tempfile.gettempdir(), own).rmdir()

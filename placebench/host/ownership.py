@@ -19,7 +19,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -89,7 +89,8 @@ def own_run(run: Path) -> Iterator[RunRecord]:
 
 def live_runs() -> list[Path]:
     """Folders of the user's runs that go on now on this host."""
-    return [Path(content["run"]) for _, content, is_dead in _each_record() if content and not is_dead]
+    with contextlib.closing(_each_record()) as records:
+        return [Path(content["run"]) for _, content, is_dead in records if content and not is_dead]
 
 
 def sweep() -> list[Path]:
@@ -99,12 +100,13 @@ def sweep() -> list[Path]:
         Folders of the runs swept.
     """
     swept: list[Path] = []
-    for folder, content, is_dead in _each_record():
-        if is_dead and content:
-            _sweep_run(content)
-            swept.append(Path(content["run"]))
-        if is_dead:
-            shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.closing(_each_record()) as records:
+        for folder, content, is_dead in records:
+            if is_dead and content:
+                _sweep_run(content)
+                swept.append(Path(content["run"]))
+            if is_dead:
+                shutil.rmtree(folder, ignore_errors=True)
     return swept
 
 
@@ -166,7 +168,7 @@ def _records(state: Path) -> list[Path]:
     return sorted(folder for folder in state.iterdir() if folder.is_dir())
 
 
-def _each_record() -> Iterator[tuple[Path, dict[str, Any] | None, bool]]:
+def _each_record() -> Generator[tuple[Path, dict[str, Any] | None, bool], None, None]:
     """Every record, its content, and whether its run is dead, with the locks held until the next is asked for."""
     if not _state_path().exists():
         return

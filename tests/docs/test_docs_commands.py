@@ -53,6 +53,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_file_of_a_run_is_listed() -> None:
     listed = (ROOT / "runs" / "README.md").read_text(encoding="utf-8")
     code = (ROOT / "placebench" / "record" / "folder.py").read_text(encoding="utf-8")
-    names = re.findall(r'self\.path / "([\w.]+)"', code)
+    names = re.findall(r'_File\("([\w.]+)"\)', code)
     assert len(names) > 10
     assert [name for name in names if not re.search(rf"^ +{name}\b", listed, re.MULTILINE)] == []

@@ -18,7 +18,7 @@ from placebench.spec.devices import device_from_dict, device_to_dict, parse_devi
 from placebench.telemetry.cpu_source import JobProcess
 from placebench.telemetry.spans import CONTROLLER
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -123,7 +123,7 @@ class NodeAgent:
             self._failed = str(error)
 
 
-def _take_all(queue: SimpleQueue[T]) -> list[T]:
+def _take_all(queue: SimpleQueue[_T]) -> list[_T]:
     """What is in a queue now."""
     return [queue.get() for _ in range(queue.qsize())]
 
