@@ -2,6 +2,7 @@
 
 import click
 
+from placebench.commands.completion import complete_runs
 from placebench.commands.console import open_console
 from placebench.commands.options import read_share
 from placebench.commands.runs import find_run
@@ -12,7 +13,7 @@ _MIN_EFFECT = click.option(
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=complete_runs)
 @_MIN_EFFECT
 def show(run: str, min_effect: float | None) -> None:
     """Print the tables of a finished or half-finished run again.
@@ -26,7 +27,7 @@ def show(run: str, min_effect: float | None) -> None:
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=complete_runs)
 @_MIN_EFFECT
 def report(run: str, min_effect: float | None) -> None:
     """Rebuild the report of a run from its files alone.
