@@ -21,9 +21,14 @@ def show(run: str, min_effect: float | None) -> None:
     RUN is its folder, its name or what either begins with, or latest; runs/ is where names are looked for, unless a
     folder stands before them.
     """
+    from placebench.record.folder import RunFolder
     from placebench.report.terminal import show as show_run
+    from placebench.run.standing import where_it_stands
 
-    show_run(find_run(run), open_console(), min_effect)
+    path, console = find_run(run), open_console()
+    show_run(path, console, min_effect)
+    if now := where_it_stands(RunFolder(path)):
+        console.print(now, markup=False, highlight=False)
 
 
 @click.command()

@@ -29,7 +29,8 @@ def start(plan: "Plan", *, dry_run: bool) -> None:
     from placebench.run.display import open_display
     from placebench.run.runner import execute
 
-    result = execute(plan, ["placebench", *sys.argv[1:]], open_display(), _headline_width)
+    command = ["placebench", *sys.argv[1:]]
+    result = execute(plan, command, open_display(), _headline_width, so_far=_compared_so_far)
     if result.done:
         try:
             with raised_signals():
@@ -50,6 +51,12 @@ def _headline_width(folder: Path, rounds: int) -> float:
     from placebench.compare.measure.precision import headline_width
 
     return headline_width(folder, rounds)
+
+
+def _compared_so_far(folder: Path, placement: str) -> str | None:
+    from placebench.compare.measure.precision import compared_so_far
+
+    return compared_so_far(folder, placement)
 
 
 def _report(folder: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_press_of_tab_loads_nothing_heavy() -> None:
         "import sys, os\nfrom placebench.cli import main\n"
         "for line in ('show ', 'run --set ', 'run --placements ', 'run --model '):\n"
         "    os.environ['COMP_LINE'] = 'placebench ' + line\n"
-        "    try:\n        main()\n    except SystemExit as end:\n        assert not end.code\n"
+        "    try:\n        main(prog_name='placebench')\n    except SystemExit as end:\n        assert not end.code\n"
         "print(*sorted({'torch', 'ray', 'vllm', 'pandas', 'numpy', 'rich'} & set(sys.modules)), 'end')"
     )
     environment = os.environ | {"_PLACEBENCH_COMPLETE": "bash_complete"}
