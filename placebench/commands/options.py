@@ -34,8 +34,7 @@ class NearChoice(click.Choice[str]):
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
-            error.message = error.message.removesuffix(".") + did_you_mean(value, self.choices)
-            raise
+            self.fail(error.message.removesuffix(".") + did_you_mean(value, self.choices), param, ctx)
 
 
 def in_words(error: click.UsageError) -> str:

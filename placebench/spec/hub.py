@@ -1,5 +1,6 @@
 """Configs of models on the Hugging Face Hub, by the hub's own client."""
 
+import logging
 import os
 from functools import cache
 from pathlib import Path
@@ -27,12 +28,10 @@ def hub_config(model: str) -> Path:
 def _fetch(model: str) -> Path | UsageError:
     try:
         from huggingface_hub import constants
-        from huggingface_hub.utils.logging import set_verbosity_error
     except ModuleNotFoundError:
         return MissingExtraError(f"model {model}", "run", "huggingface_hub")
     except ValueError as error:
         return UsageError(f"model {model}: the hub's client cannot read its HF_… variables: {error}")
-    set_verbosity_error()  # or it tells of every time that it asks again
     if constants.ENDPOINT not in _SILENT:
         found: list[Path | UsageError] = []
         # The client bounds neither the look-up of the hub's name nor how often it asks again. Nobody waits for the
@@ -55,6 +54,8 @@ _SILENT: set[str] = set()
 def _ask(model: str, *, from_cache: bool = False) -> Path | UsageError:
     from huggingface_hub import constants, errors, hf_hub_download
 
+    # Or it tells of every time that it asks again; its import has set the level.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         return Path(hf_hub_download(model, "config.json", local_files_only=from_cache))
     except errors.HFValidationError:
