@@ -1,5 +1,6 @@
 """Training under each placement, and the comparison of what it measured."""
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -45,7 +46,8 @@ def run(resume: str | None, **given: Any) -> None:
     from placebench.plan.resume import resume_plan
 
     request = read_request(given)
-    start(
-        make_plan(request) if resume is None else resume_plan(find_run(resume, request.out or RUNS), request),
-        dry_run=request.dry_run,
-    )
+    if resume is not None and request.print_config:
+        again = "--print-config is for a new run, and --resume goes on with one: leave one of them out"
+        request = replace(request, wrong=(*request.wrong, again))
+    plan = make_plan(request) if resume is None else resume_plan(find_run(resume, request.out or RUNS), request)
+    start(plan, request, ("placebench", "run"))
