@@ -8,7 +8,7 @@ from pathlib import Path
 from placebench.errors import JobExit
 from placebench.plan.plan import Plan
 from placebench.record.end_file import EndFile
-from placebench.record.folder import TRACING, Status, Trial, write_atomically
+from placebench.record.folder import FINISHING, STOPPING, TRACING, Status, Trial, write_atomically
 from placebench.run.memory_use import describe_use
 from placebench.spec.bound import RunPlacement
 
@@ -27,6 +27,12 @@ _EXIT_STATUS: Mapping[int, Status] = {
 CLUSTER_CHANGED = (JobExit.NODE_LOST, JobExit.NOT_PLACED)
 # Ray's last words in a process that it aborts, from C++, because the head of the cluster, its GCS, does not answer.
 _NO_HEAD = "Failed to connect to GCS within"
+
+_AFTER_STEPS: Mapping[str, str] = {
+    FINISHING: "an end in order",
+    TRACING: "the trace of its kernels",
+    STOPPING: "an end in order",
+}
 
 _ADVICE: Mapping[Status, str] = {
     Status.FAILED: "read what the job printed last, below or in train.log",
@@ -86,9 +92,9 @@ def explain(trial: Trial, end: LaunchEnd) -> LaunchEnd:
     return LaunchEnd(end.status, (left and left.message) or end.reason)
 
 
-def was_tracing(trial: Trial) -> bool:
-    """Whether the job had done all its steps when it ended, and was tracing kernels."""
-    return trial.read_progress().get("stage") == TRACING
+def lacks_only(trial: Trial) -> str | None:
+    """What is missing of a launch whose job had done all its steps when it ended; None where steps are missing."""
+    return _AFTER_STEPS.get(trial.read_progress().get("stage", ""))
 
 
 def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> None:

@@ -178,6 +178,19 @@ def test_a_trace_that_fails_costs_only_the_trace(
     assert_nothing_left(temp)
 
 
+@pytest.mark.parametrize("end", ["signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)", "sys.exit(10)"])
+def test_a_launch_counts_whose_steps_are_done_though_its_job_does_not_end_in_order(
+    tmp_path: Path, temp: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(launches, "_STOP_PATIENCE_S", 0.5)
+    body = f"leave_daemon(); steps(); progress('stop', count); {end}"
+    result, said = run(plan(tmp_path, placements="standard", step_timeout_s=600.0), body)
+    result.raise_unless_done()
+    assert statuses(result.folder) == {"01-standard": "done"}
+    assert "note: the launch is done but for an end in order: " in said
+    assert_nothing_left(temp)
+
+
 def test_a_cluster_that_changes_while_kernels_are_traced_ends_the_run(tmp_path: Path) -> None:
     body = f"steps()\nprogress('trace kernels', count)\nsys.exit({JobExit.NODE_LOST})"
     result, _ = run(plan(tmp_path), body)
