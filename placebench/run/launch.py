@@ -16,11 +16,10 @@ from placebench.record.folder import SCHEMA_VERSION, STOPPING, RunFolder, Status
 from placebench.record.launch_file import LaunchFile
 from placebench.record.parts import ClusterRecord, PlacementRecord
 from placebench.record.run_file import LaunchWall
-from placebench.run.asked import Asked
 from placebench.run.failures import CLUSTER_CHANGED, LaunchEnd, explain, judge, lacks_only, lost_head, write_end
 from placebench.run.processes import LaunchProcesses
 from placebench.run.progress import activity
-from placebench.run.watch import LaunchState, TrialWatch
+from placebench.run.watch import LaunchState, Pause, TrialWatch
 from placebench.sessions.ray_cluster.clocks import clock_notes
 from placebench.sessions.ray_cluster.discovery import Cluster
 from placebench.spec.text import format_seconds
@@ -60,11 +59,19 @@ class Launcher:
         plan: the run.
         record: keeps by what the processes of the launch are known, for the case that this process is killed.
         job: command of the training job; the trial's folder becomes its last argument.
-        asked: what the run is asked from outside.
+        stop: why the run must end now; None while it need not.
+        pause: stops the launch for as long as the user wants, and returns when that was; None where it is not wanted.
     """
 
-    def __init__(self, plan: Plan, record: RunRecord, job: Sequence[str], asked: Asked) -> None:
-        self._plan, self._record, self._job, self._asked = plan, record, job, asked
+    def __init__(
+        self,
+        plan: Plan,
+        record: RunRecord,
+        job: Sequence[str],
+        stop: Callable[[], str | None],
+        pause: Callable[[LaunchMark], Pause | None] = lambda mark: None,
+    ) -> None:
+        self._plan, self._record, self._job, self._stop, self._pause = plan, record, job, stop, pause
 
     def run(self, launch: PlannedLaunch, trial: Trial, on_state: Callable[[LaunchState], None]) -> LaunchResult:
         """Run one launch from its first process until the last one is gone.
@@ -120,9 +127,9 @@ class Launcher:
         while job.poll() is None:
             state = watch.read()
             on_state(state)
-            if pause := self._asked.pause(mark):
+            if pause := self._pause(mark):
                 watch.leave_out(pause, activity(state, steps))
-            if reason := self._asked():
+            if reason := self._stop():
                 return LaunchEnd(Status.INTERRUPTED, reason)
             if state.silent_s > (min(patience, _STOP_PATIENCE_S) if state.stage == STOPPING else patience):
                 silence = f"no progress for {format_seconds(state.silent_s)} ({activity(state, steps)})"
@@ -133,7 +140,7 @@ class Launcher:
         on_state(state)
         end = judge(job.returncode, len(state.step_times), steps - self._plan.steps_before)
         # A signal to all processes at once, as a cancelled batch job gets it, may end the job before it is seen here.
-        if end.status is not Status.DONE and (reason := self._asked()):
+        if end.status is not Status.DONE and (reason := self._stop()):
             return LaunchEnd(Status.INTERRUPTED, reason)
         return end
 

@@ -89,7 +89,7 @@ def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, 
             for note in plan.notes:
                 display.note(note)
             asked = Asked(signals, plan.time_limit_s, display)
-            run = _Run(plan, Manifest(plan, command), Launcher(plan, record, job, asked), display, width)
+            run = _Run(plan, Manifest(plan, command), Launcher(plan, record, job, asked, asked.pause), display, width)
             result = run.go(asked)
     is_late = result.stopped_by in (None, TIME_LIMIT)
     return replace(result, late_signal=signals.received if is_late else None)
