@@ -119,11 +119,12 @@ def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> 
     """
     if end.status is not Status.DONE:
         written, printed = _read_end(trial.error), _read_end(trial.log)
-        is_of_host = end.status is Status.OOM and not _is_of_a_device(end.reason or "", bound)
+        left = EndFile.read(trial)
+        is_of_host = end.status is Status.OOM and not _is_of_a_device(end.reason or "", left, bound)
         advice = end.advice or (_HOST_MEMORY if is_of_host else _ADVICE[end.status])
         parts = [f"{end.status}: {end.reason}\nwhat to do: {advice}"]
         if end.status is Status.OOM and not end.advice and not is_of_host:
-            lines = describe_use(trial, EndFile.read(trial), plan, bound)
+            lines = describe_use(trial, left, plan, bound)
             parts.append("\n".join(("--- memory by device ---", *lines)))
         if end.status is Status.INTERRUPTED:
             printed, written = printed.partition(_TRACEBACK)[0].strip(), ""  # what it says of being stopped
@@ -136,10 +137,11 @@ def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> 
     trial.set_status(end.status)
 
 
-def _is_of_a_device(reason: str, bound: RunPlacement) -> bool:
+def _is_of_a_device(reason: str, left: EndFile | None, bound: RunPlacement) -> bool:
     """Whether memory that ran out was a device's; that of a CPU device is the host's."""
     kinds = {device.kind for devices in bound.members.values() for device in devices}
-    return kinds == {"cpu"} or re.search(_OF_A_GPU, reason) is not None
+    is_told = left is not None and (left.held or left.allocator) is not None
+    return kinds == {"cpu"} or is_told or re.search(_OF_A_GPU, reason) is not None
 
 
 def _read_end(path: Path) -> str:
