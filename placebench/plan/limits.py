@@ -54,7 +54,7 @@ LIMITS = (
         "the address space of a process",
         "-v",
         resource.RLIMIT_AS,
-        rf"\bMemoryError|bad_alloc|[Cc]annot allocate memory|can't allocate memory|failed to map segment|{RAY_NOT_STARTED}",
+        rf"\bMemoryError|bad_alloc|(?:[Cc]an't|[Cc]annot) allocate memory|failed to map segment|{RAY_NOT_STARTED}",
         2 << 30,
     ),
     Limit(
