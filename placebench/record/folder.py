@@ -89,10 +89,10 @@ class Trial:
         return int(self.path.name.split("-", 1)[0])
 
     def read_progress(self) -> dict[str, Any]:
-        """What the job was doing last; empty before it has said so."""
+        """What the job was doing last; empty before it has said so, and of a damaged file."""
         try:
             return dict(parse_json(self.progress.read_text(encoding="utf-8")))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError, TypeError):
             return {}
 
     @property

@@ -19,7 +19,7 @@ from placebench.record.run_file import LaunchWall
 from placebench.run.failures import CLUSTER_CHANGED, LaunchEnd, explain, judge, lacks_only, lost_head, write_end
 from placebench.run.processes import LaunchProcesses
 from placebench.run.progress import activity
-from placebench.run.watch import LaunchState, Pause, TrialWatch
+from placebench.run.watch import NOT_AS_WRITTEN, DamagedFilesError, LaunchState, Pause, TrialWatch
 from placebench.sessions.ray_cluster.clocks import clock_notes
 from placebench.sessions.ray_cluster.discovery import Cluster
 from placebench.spec.text import format_seconds
@@ -90,7 +90,10 @@ class Launcher:
             sampler = self._start_sampler(trial, processes)
             job = processes.start([*self._job, str(trial.path)], trial.log)
             watch = TrialWatch(trial)
-            end = self._watch(job, watch, on_state, processes.mark)
+            try:
+                end = self._watch(job, watch, on_state, processes.mark)
+            except DamagedFilesError as error:
+                end = LaunchEnd(Status.FAILED, str(error))
             stop_process(job, _JOB_GRACE_S)
             job_ended = time.monotonic()
             notes = watch.pauses + _end_sampler(sampler, trial) + clock_notes(trial)
@@ -176,11 +179,12 @@ class Launcher:
 def _launch_wall(trial: Trial, started: float, job_ended: float, cleaned: float) -> LaunchWall:
     """Where the time went; all times on the host's monotonic clock, since the other one may be set meanwhile."""
     total, cleanup = cleaned - started, cleaned - job_ended
-    steps = list(read_jsonl(trial.steps))
-    if not steps:
+    try:
+        steps = list(read_jsonl(trial.steps))
+        first = float(steps[0]["mono"]) - float(steps[0]["metrics"]["timing_s/step"])
+        last = float(steps[-1]["mono"])
+    except (IndexError, *NOT_AS_WRITTEN):  # none has finished, or the launch has failed for what the file holds
         return LaunchWall(total_s=total, cleanup_s=cleanup)
-    first = float(steps[0]["mono"]) - float(steps[0]["metrics"]["timing_s/step"])
-    last = float(steps[-1]["mono"])
     return LaunchWall(
         total_s=total,
         before_steps_s=first - started,

@@ -12,8 +12,9 @@ from placebench.errors import InterruptedRunError, LaunchError, PlacebenchError,
 from placebench.host.ownership import guarded, live_runs, own_run
 from placebench.host.signals import StopSignals
 from placebench.plan.checks import full_disks
+from placebench.plan.limits import exceeded_limit
 from placebench.plan.plan import Plan, PlannedLaunch
-from placebench.record.folder import RunFolder, Status
+from placebench.record.folder import RunFolder, Status, Trial
 from placebench.record.run_file import LaunchWall
 from placebench.run.asked import TIME_LIMIT, Asked
 from placebench.run.display import Display
@@ -23,8 +24,8 @@ from placebench.run.progress import LaunchPosition, time_left
 from placebench.run.watch import LaunchState
 
 Width = Callable[[Path, int], float]
-# What a disk that could be written when the run began may come to.
-_NOT_WRITABLE = (errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
+# What a disk that could be written when the run began may come to, or a file that something else is put in place of.
+_NOT_WRITABLE = (errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP)
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,8 @@ class _Run:
             self._display.update(state, time_left(self._finished, name, state, steps, remaining))
 
         trial = fresh_trial(plan.folder, launch.round, name)
-        result = self._launcher.run(launch, trial, show)
+        with _interrupted_by_errors(trial):
+            result = self._launcher.run(launch, trial, show)
         self._manifest.add(launch, trial, result.status, result.wall)
         self._display.end(result.status, result.wall.total_s, result.reason)
         for note in result.notes:
@@ -215,6 +217,17 @@ def _make_folder(plan: Plan) -> None:
 
 
 @contextlib.contextmanager
+def _interrupted_by_errors(trial: Trial) -> Iterator[None]:
+    """Let no launch say that it runs when an error of the body has ended it."""
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(OSError):
+            trial.set_status(Status.INTERRUPTED)
+        raise
+
+
+@contextlib.contextmanager
 def _lost_files_are_an_error(path: Path) -> Iterator[None]:
     """Tell in one line that the disk is full or cannot be written, or that a folder is not there any more.
 
@@ -229,6 +242,8 @@ def _lost_files_are_an_error(path: Path) -> Iterator[None]:
         raise PlacebenchError(lost) from error
     except OSError as error:
         go_on = f"go on with placebench run --resume {path}"
+        if limit := exceeded_limit(str(error)):
+            raise PlacebenchError(f"{limit} ({error}): {limit.advice}, then {go_on}") from error
         if error.errno in _NOT_WRITABLE and RunFolder(path).run_file.exists():
             what = f"{error.filename or path}: {error.strerror}"
             raise PlacebenchError(f"{what}: see to the disk, then {go_on}") from error

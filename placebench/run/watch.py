@@ -4,8 +4,16 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from placebench.errors import LaunchError
 from placebench.record.folder import JsonlTail, Trial, append_jsonl
 from placebench.spec.text import format_seconds
+
+# What reading a file raises that something else has written.
+NOT_AS_WRITTEN = (KeyError, TypeError, ValueError, AttributeError)
+
+
+class DamagedFilesError(LaunchError):
+    """A launch cannot be followed any more."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +97,18 @@ class TrialWatch:
 
         Raises:
             FileNotFoundError: the launch's folder is not there any more.
+            DamagedFilesError: a file holds what no job or sampler writes.
         """
         self._trial.path.stat()
+        try:
+            return self._read()
+        except NOT_AS_WRITTEN as error:
+            raise DamagedFilesError(
+                f"a file of the launch holds what no job writes ({type(error).__name__}: {error}): look at what else"
+                " writes into its folder"
+            ) from None
+
+    def _read(self) -> LaunchState:
         progress = self._trial.read_progress()
         steps = self._steps.read()
         now = time.monotonic()

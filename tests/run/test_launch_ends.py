@@ -168,6 +168,26 @@ def test_a_launch_out_of_memory_says_who_held_it_and_what_would_help(tmp_path: P
     assert "would lower the estimate: --set batch.micro_batch_tokens=192: about " in error
 
 
+@pytest.mark.parametrize("name", ["steps.jsonl", "devices.jsonl", "progress.json"])
+@pytest.mark.parametrize("text", ["no JSON\n", "[3]\n", "null\n", '{"kind": "sample", "step": null, "metrics": 3}\n'])
+def test_a_file_that_something_else_writes_into_costs_no_more_than_its_launch(
+    tmp_path: Path, temp: Path, name: str, text: str
+) -> None:
+    body = f"""
+    if case == "1 standard":
+        open(f"{{trial}}/{name}", "w").write({text!r})
+        time.sleep(0.3)
+    steps()
+    """
+    result, _ = run(plan(tmp_path), body)
+    found = statuses(result.folder)
+    assert found.pop("01-split") == "done"
+    is_told = name == "progress.json" and "step" not in text  # nothing but what it is doing is not known
+    assert found == {"01-standard": "done" if is_told else "failed"}
+    assert all("holds what no job writes" in reason for _, reason in result.failures)
+    assert_nothing_left(temp)
+
+
 def test_a_job_without_progress_is_given_up(tmp_path: Path, temp: Path) -> None:
     body = """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -179,6 +179,14 @@ def test_no_space_left_is_one_line_and_loses_nothing(
     assert_nothing_left(temp)
 
 
+def test_what_an_error_ends_does_not_say_that_it_runs(tmp_path: Path, temp: Path) -> None:
+    a_plan = plan(tmp_path)
+    with pytest.raises(PlacebenchError, match=r"error\.txt.*: Is a directory: see to the disk, then go on with"):
+        run(a_plan, "os.mkdir(f'{trial}/error.txt'); sys.exit(1)")
+    assert statuses(a_plan.folder.path) == {"01-standard": "interrupted"}
+    assert_nothing_left(temp)
+
+
 def test_a_disk_that_becomes_read_only_is_one_line(tmp_path: Path, temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = runfolder.write_atomically
 
