@@ -27,17 +27,15 @@ def sample(folder: Path, name: str) -> LoggedRun:
 
 
 def metrics(run: LoggedRun, step: int) -> dict[str, float]:
-    rows = run.frame[run.frame["step"] == step]
+    frame = pd.concat([log.table.frame("log") for log in reversed(run.logs)])
+    rows = frame[frame["step"] == step]
     return dict(zip(rows["metric"], rows["value"], strict=True))
 
 
 def phases(run: LoggedRun, step: int) -> dict[str, tuple[float, str]]:
     assert run.timings is not None
-    rows = run.timings[run.timings["step"] == step]
-    return {
-        phase: (round(seconds, 6), kind)
-        for phase, seconds, kind in zip(rows["phase"], rows["seconds"], rows["kind"], strict=True)
-    }
+    of_step = run.timings.seconds.loc[step].dropna()
+    return {str(name): (round(float(value), 6), run.timings.kinds[str(name)].value) for name, value in of_step.items()}
 
 
 def flags(run: LoggedRun) -> set[str]:
