@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What `placebench compare` of a long log takes, by its steps: time and memory a step stay as they are.
 
-The logs are generated in the shape of verl's step lines, with nine timings, tokens and lengths, and a slower start. Each
-is compared, or drawn by `plot/plot_timing_metrics.py`, in a fresh process, whose CPU time and peak resident size the
-system counts; the start of Python and its imports are part of both.
+The logs are generated in the shape of verl's step lines, with nine timings, tokens and lengths, and a slower start.
+Each is compared, or drawn by `plot/plot_timing_metrics.py`, in a fresh process, whose CPU time and peak resident size
+the system counts; the start of Python and its imports are part of both.
 """
 
 import os
