@@ -34,8 +34,12 @@ def metrics(run: LoggedRun, step: int) -> dict[str, float]:
 
 def phases(run: LoggedRun, step: int) -> dict[str, tuple[float, str]]:
     assert run.timings is not None
-    of_step = run.timings.seconds.loc[step].dropna()
-    return {str(name): (round(float(value), 6), run.timings.kinds[str(name)].value) for name, value in of_step.items()}
+    rows = run.timings.tidy("log")
+    rows = rows[rows["step"] == step]
+    return {
+        phase: (round(seconds, 6), kind)
+        for phase, seconds, kind in zip(rows["phase"], rows["seconds"], rows["kind"], strict=True)
+    }
 
 
 def flags(run: LoggedRun) -> set[str]:
