@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from placebench.errors import InterruptedRunError, LaunchError, PlacebenchError, TimeLimitError, UsageError
-from placebench.host.ownership import live_runs, own_run
+from placebench.host.ownership import guarded, live_runs, own_run
 from placebench.host.run_lock import lock_run
 from placebench.host.signals import StopSignals
 from placebench.plan.checks import full_disks
@@ -86,7 +86,8 @@ def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, 
     with StopSignals() as signals, display, _lost_files_are_an_error(path):
         others = live_runs()
         _make_folder(plan)
-        with nullcontext() if plan.resumed else lock_run(plan.folder) as no_locks, own_run(path) as record:
+        lock = nullcontext() if plan.resumed else lock_run(plan.folder)
+        with lock as no_locks, own_run(path) as record, guarded(record):
             for other in others:
                 display.note(f"another run goes on here ({other}): each slows the other down")
             for note in (*plan.notes, *filter(None, [no_locks])):
