@@ -6,7 +6,7 @@ import click
 
 from placebench.commands.options import read_rounds, read_share
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
-from placebench.commands.runs import find_run
+from placebench.commands.runs import RUNS, find_run
 from placebench.commands.start import start
 from placebench.spec.auto_rounds import MOST_ROUNDS
 
@@ -50,7 +50,7 @@ def run(resume: str | None, **given: Any) -> None:
     if resume is None:
         start(make_plan(request), dry_run=request.dry_run)
         return
-    folder = find_run(resume)
+    folder = find_run(resume, request.out or RUNS)
     with lock_run(RunFolder(folder)) as note:
         if note:
             click.echo(f"placebench: {note}", err=True)
