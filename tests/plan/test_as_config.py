@@ -129,3 +129,9 @@ def test_of_what_cannot_be_there_is_no_file() -> None:
         refused = CliRunner().invoke(main, ["run", "--print-config", "--devices", "cpu:2", *arguments])
         assert (refused.exit_code, refused.stdout) == (2, "")
         assert reason in refused.stderr
+
+
+def test_a_run_that_goes_on_has_none() -> None:
+    refused = CliRunner().invoke(main, ["run", "--print-config", "--resume", "latest"])
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "--print-config is for a new run, and --resume goes on with one" in refused.stderr
