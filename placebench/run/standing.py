@@ -7,7 +7,7 @@ from pathlib import Path
 from placebench.record.folder import RunFolder, Status, Trial
 from placebench.record.run_file import LaunchWall, RunFile, read_run_file
 from placebench.run.progress import activity, time_left
-from placebench.run.watch import LaunchState, TrialWatch
+from placebench.run.watch import DamagedFilesError, LaunchState, TrialWatch
 from placebench.spec.text import format_seconds
 
 
@@ -29,7 +29,7 @@ def where_it_stands(folder: RunFolder) -> str | None:
     where = f"Now: round {number}{'' if record.auto else f' of {record.rounds}'}, {name}, "
     try:
         state = _state(folder.trial(number, name))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, DamagedFilesError) as error:
         return f"{where}what it does cannot be read: {error}."
     doing = f"{activity(state, record.steps)}, {format_seconds(state.silent_s)} so far"
     left = _left(record, state, name, [later for _, later in order[order.index(launch) + 1 :]])
