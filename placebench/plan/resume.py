@@ -71,7 +71,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         name=record.name,
         folder=folder,
         placements=placements,
-        workload=workload,
+        work=workload,
         devices=record.devices,
         rounds=rounds,
         auto=facts.get("auto"),

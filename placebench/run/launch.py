@@ -114,13 +114,13 @@ class Launcher:
             if reason := self._stop():
                 return LaunchEnd(Status.INTERRUPTED, reason)
             if state.silent_s > self._plan.step_timeout_s:
-                doing = activity(state, self._plan.workload.steps)
+                doing = activity(state, self._plan.steps)
                 return LaunchEnd(Status.TIMEOUT, f"no progress for {format_seconds(state.silent_s)} ({doing})")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.wait(_POLL_S)
         state = watch.read()
         on_state(state)
-        end = judge(job.returncode, len(state.step_times), self._plan.workload.steps - self._plan.steps_before)
+        end = judge(job.returncode, len(state.step_times), self._plan.steps - self._plan.steps_before)
         # A signal to all processes at once, as a cancelled batch job gets it, may end the job before it is seen here.
         if end.status is not Status.DONE and (reason := self._stop()):
             return LaunchEnd(Status.INTERRUPTED, reason)

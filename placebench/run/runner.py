@@ -177,13 +177,13 @@ class _Run:
                 launch.round,
                 rounds,
                 name,
-                plan.workload.steps,
+                plan.steps,
                 labels,
                 plan.steps_before,
                 is_estimate=plan.auto is not None,
             )
         )
-        steps = plan.workload.steps - plan.steps_before
+        steps = plan.steps - plan.steps_before
 
         def show(state: LaunchState) -> None:
             self._display.update(state, time_left(self._finished, name, state, steps, remaining))
