@@ -58,6 +58,8 @@ class Adapter:
     """The word of `--job`."""
     reading: str
     """What it is, in a few words."""
+    example: tuple[str, ...]
+    """A command of it."""
     settings: Callable[[Asked], Settings]
     """The settings of a placement; a UsageError has a line for every reason why it cannot be."""
     limits: Callable[[int], tuple[str, ...]] = lambda steps: ()

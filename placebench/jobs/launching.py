@@ -3,10 +3,12 @@
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
 from placebench.errors import Reasons, UsageError
+from placebench.host.network import free_ports
 from placebench.jobs.adapter import Adapter, Asked, Settings
 from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.registry import ADAPTERS
@@ -21,6 +23,24 @@ from placebench.spec.words import names_file, parse_placement, preset_of, split_
 
 # What is added to a list that the user's variable may already have.
 _LISTS: Mapping[str, str] = {"PYTHONPATH": os.pathsep, "VERL_USE_EXTERNAL_MODULES": ","}
+
+
+def launch_names(folder: Path, round_number: int, ray_temp_dir: Path) -> dict[str, str]:
+    """What stands in braces of a launch, but for what follows from its job and placement.
+
+    Args:
+        folder: the launch's own.
+        round_number: its round, counted from 1.
+        ray_temp_dir: folder of the launch's own Ray.
+    """
+    head, *ports = free_ports(5)
+    return {
+        "folder": str(folder.absolute()),
+        "round": str(round_number),
+        "ray_temp_dir": str(ray_temp_dir),
+        "ray_address": f"127.0.0.1:{head}",
+        **{f"port{number}": str(port) for number, port in enumerate(ports, start=1)},
+    }
 
 
 class Job:
@@ -79,9 +99,9 @@ class Job:
         )
         return tuple(placement for placement in found if placement)
 
-    def _placement(self, name: str, nodes: Nodes, kind: Kind) -> Placement:
+    def _placement(self, name: str, nodes: Nodes | None, kind: Kind) -> Placement:
         if self._is_own(name):
-            return self._own_placement(name, nodes)
+            return self._own_placement(name, nodes or (1,))
         placement = parse_placement(name, nodes)
         self._settings(placement, kind)  # it says why the framework cannot be told so
         return placement
@@ -123,6 +143,21 @@ class Job:
         except UsageError as error:
             lines = (f"placement {placement.name!r}: {line}" for line in str(error).splitlines())
             raise UsageError("\n".join(lines)) from None
+
+    def settings_of(self, word: str, nodes: Nodes | None, kind: Kind) -> Settings:
+        """What a placement gives to the command; its arguments and variables from a job file come last.
+
+        Args:
+            word: a word of placebench, or a name that the job gives.
+            nodes: devices of each node; None for as many as the word says.
+            kind: of the devices.
+
+        Raises:
+            UsageError: it cannot be; a line for every reason.
+        """
+        settings = self._settings(self._placement(word, nodes, kind), kind)
+        own = self.spec.placements.get(word, PlacementOfJob())
+        return replace(settings, args=(*settings.args, *own.args), env={**settings.env, **own.env})
 
     def launch(self, bound: RunPlacement, names: Mapping[str, str]) -> JobLaunch:
         """What a launch starts.
@@ -212,8 +247,8 @@ class Job:
         )
         if gives and not takes_args and (script := given.unread_arguments):
             yield (
-                f'command: {script} takes no arguments, and those of --job {spec.job} would be lost: put "$@" behind its'
-                " program's own, or write {args} where they belong"
+                f'command: {script} takes no arguments, and those of --job {spec.job} would be lost: put "$@" behind'
+                " its program's own, or write {args} where they belong"
             )
         if spec.ray_use == "none" and any("{ray_address}" in text for text in (*spec.command, *spec.env.values())):
             yield "ray: the job has none, and {ray_address} stands in it: write ray: own, or HOST:PORT"
@@ -272,9 +307,21 @@ def _with_args(command: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
     return tuple(words) if any("{args}" in word for word in command) else (*words, *args)
 
 
-def shell_line(launch: JobLaunch, companion: Companion | None = None) -> str:
-    """What a launch starts, as a line to paste into a shell."""
-    started = companion or launch
-    env = {**launch.env, **started.env}
-    variables = [f"{name}={shlex.quote(text)}" for name, text in env.items()]
-    return " ".join([f"cd {shlex.quote(launch.cwd)} &&", "env", *variables, shlex.join(started.command)])
+def lines_of(settings: Settings) -> tuple[str, ...]:
+    """Settings as lines of a shell: variables, what runs beside the command, arguments; none where there are none."""
+    lines = [f"export {name}={shlex.quote(text)}" for name, text in settings.env.items()]
+    lines += [f"{shlex.join(one.command)} &  # on the devices of {one.pool}" for one in settings.beside]
+    arguments = [shlex.join(args) for args in (settings.launcher_args, settings.args) if args]
+    return (*lines, *arguments) or ("nothing: the command as it is",)
+
+
+def shell_lines(launch: JobLaunch) -> tuple[str, ...]:
+    """What a launch starts, as lines to paste into a shell: first what runs beside its command."""
+    folder = f"cd {shlex.quote(launch.cwd)} &&"
+    started = [*((one.env, one.command) for one in launch.companions), ({}, launch.command)]
+    lines = []
+    for number, (env, command) in enumerate(started, start=1):
+        variables = [f"{name}={shlex.quote(text)}" for name, text in {**launch.env, **env}.items()]
+        lines.append(" ".join([folder, *(["env", *variables] if variables else []), shlex.join(command)]))
+        lines[-1] += "" if number == len(started) else " &"
+    return tuple(lines)

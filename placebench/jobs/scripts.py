@@ -12,7 +12,10 @@ _MOST_BYTES = 1 << 20
 _ENDS_OTHERS = re.compile(
     r"(?:^|[\s;&|(`\"'/])(?P<what>pkill|killall|ray\s+stop|kill\s+(?:-\w+\s+)*-1)(?=$|[\s;&|)`\"'])"
 )
-_SETTING = re.compile(r"(?<![\w.+$-])(?:--)?\+{0,2}(?P<key>[A-Za-z_][\w.-]*)(?:=|(?<=\w)\s+)(?P<value>[^\s\\\"';|&]+)")
+_SETTING = re.compile(
+    r"(?<![\w.+$-])(?:--(?P<flag>[A-Za-z_][\w.-]*)(?:=|[ \t]+)|\+{0,2}(?P<key>[A-Za-z_][\w.-]*)=)"
+    r"[\"']?(?P<value>[^\s\\\"';|&]+)"
+)
 _HANDS_ON = re.compile(r"\$(?:[@*]|\{[@*]\}|\{@[:#%/])")
 _SHELLS = ("bash", "sh", "zsh", "dash")
 
@@ -36,7 +39,7 @@ class Given:
         for text in (*self.scripts.values(), " ".join(self.command)):
             lines = (line.partition(" #")[0] for line in text.splitlines() if not line.lstrip().startswith("#"))
             for match in _SETTING.finditer("\n".join(lines)):
-                found[match["key"]] = match["value"]
+                found[match["flag"] or match["key"]] = match["value"]
         return {key: value for key, value in found.items() if "$" not in value}
 
     def number(self, *keys: str) -> int | None:

@@ -1,4 +1,4 @@
-"""The user's job: what a YAML file, or the command line, says of it; and the names that its texts may have in braces."""
+"""The user's job: what a YAML file, or the command line, says of it, and the names that may stand in braces there."""
 
 import difflib
 import re
@@ -175,7 +175,8 @@ class JobSpec(_Part):
 
     def _wrong(self) -> Iterable[str]:
         if self.job not in ADAPTERS:
-            yield f"job: unknown framework {self.job!r}: use {', '.join(ADAPTERS)}, or a job file whose name ends in .yaml"
+            known = ", ".join(ADAPTERS)
+            yield f"job: unknown framework {self.job!r}: use {known}, or a job file whose name ends in .yaml"
         if not self.command:
             yield "command: it is empty: write what starts a launch, as behind -- on the command line"
         if self.warmup_steps >= self.steps:

@@ -7,6 +7,7 @@ from placebench.errors import Reasons
 from placebench.jobs.launching import Job
 from placebench.jobs.spec import read_job
 from placebench.plan.request import RunRequest
+from placebench.record.job_record import JobRecord
 from placebench.spec.check import Check, Facts
 from placebench.spec.devices import Device, devices_per_node
 from placebench.spec.placement_checks import shared_folders
@@ -37,10 +38,23 @@ def _dangers(job: Job, request: RunRequest) -> Iterator[str]:
         yield from job.dangers
 
 
+def recorded_job(record: JobRecord) -> Job:
+    """The job of a run.
+
+    Raises:
+        UsageError: what is recorded is no job, or cannot be here.
+    """
+    found = Facts()
+    reasons = Reasons()
+    reasons.add(read_job(record.spec, lambda key: f"run.json: job.{key}", found))
+    reasons.raise_any()
+    return Job(found["job"])
+
+
 JOB = Check(_find_job)
+RESUMED_JOB_CHECKS = (Check(_unusable), Check(_dangers))
 JOB_CHECKS = (
-    Check(_unusable),
-    Check(_dangers),
+    *RESUMED_JOB_CHECKS,
     Check(_find_placements, {"placements"}),
     Check(lambda placements: shared_folders(placements, ())),
 )

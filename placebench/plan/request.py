@@ -116,7 +116,8 @@ def build_request(
         config = Path(job)
     content = reasons.attempt(lambda: load_yaml(config)) if config else {}
     if job is not None or (content and not content.keys().isdisjoint(("job", "command"))):
-        return _job_request(options, short, settings, config, content, reasons, job, command)
+        unknown = {*wrong, *(key for key in RUN_KEYS if content is None and key not in options)}
+        return _job_request(options, short, settings, config, content or {}, reasons, unknown, job, command)
     if command:
         reasons.add([f"{shlex.join(command)!r}: a command needs --job: name its framework, or command"])
     run_keys = {}
@@ -150,14 +151,13 @@ def _job_request(
     short: Mapping[str, tuple[str, Any]],
     settings: Sequence[str],
     config: Path | None,
-    content: Mapping[str, Any] | None,
+    content: Mapping[str, Any],
     reasons: Reasons,
+    unknown: set[str],
     job: str | None,
     command: Sequence[str],
 ) -> RunRequest:
     """As `build_request`, for a job of the user's: the file has its keys beside those of the run."""
-    unknown = {key for key in RUN_KEYS if content is None and key not in options}
-    content = content or {}
     keys = {key: value for key, value in content.items() if key not in RUN_KEYS or key == "placements"}
     run_keys = {}
     for key in ("rounds", "devices", "name", "out"):
@@ -176,7 +176,8 @@ def _job_request(
             reasons.add([f"{config}: command, and the command behind --, are the same setting: give it once"])
         keys["command"] = list(command)
     foreign = [flag for key, (flag, _) in short.items() if key not in given] + ["--set"] * bool(settings)
-    foreign += [f"--{name.replace('_', '-').removesuffix('-s')}" for name in _OWN_JOBS if options.pop(name, None) is not None]
+    others = [name for name in _OWN_JOBS if options.pop(name, None) is not None]
+    foreign += [f"--{name.replace('_', '-').removesuffix('-s')}" for name in others]
     foreign += [f"launcher in {config}"] * ("launcher" in content)
     if foreign:
         what = "is" if len(foreign) == 1 else "are"

@@ -105,7 +105,7 @@ class RunFile(RecordFile):
     """Steps from one checkpoint of a launch to the next; None for none."""
     resumed_from: StartCheckpoint | None = None
     workload: dict[str, Any] = Field(default_factory=dict)
-    """The workload as the version that wrote it understood it (see `workload_reading`); empty for a job of the user's."""
+    """The workload as the version that wrote it understood it: see `workload_reading`; none of a job of the user's."""
     job: JobRecord | None = None
     """The job of the user's that was run; None for placebench's own."""
     models: JobShapes | None = None

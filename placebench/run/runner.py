@@ -17,7 +17,7 @@ from placebench.plan.plan import Plan, PlannedLaunch
 from placebench.record.folder import RunFolder, Status
 from placebench.record.run_file import LaunchWall
 from placebench.run.display import Display
-from placebench.run.launch import JOB, Launcher, LaunchResult, fresh_trial
+from placebench.run.launch import BRIDGE, JOB, Launcher, LaunchResult, fresh_trial
 from placebench.run.manifest import Manifest
 from placebench.run.progress import LaunchPosition, time_left
 from placebench.run.watch import LaunchState
@@ -65,7 +65,7 @@ class RunResult:
             )
 
 
-def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, job: Sequence[str] = JOB) -> RunResult:
+def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, job: Sequence[str] = ()) -> RunResult:
     """Run a plan's launches; whatever is done by the end of it stays.
 
     Args:
@@ -74,7 +74,7 @@ def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, 
         display: shows what goes on.
         width: how far the ends of the widest headline interval of a run folder lie apart after so many of its rounds;
             asked only with `--rounds auto`.
-        job: command of the training job; the trial's folder becomes its last argument.
+        job: command of the training job, whose last argument becomes the trial's folder; the plan's when not given.
 
     Raises:
         UsageError: the run's folder has come into being since the plan was made.
@@ -90,7 +90,13 @@ def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, 
             for note in plan.notes:
                 display.note(note)
             stop = _StopReason(signals, plan.time_limit_s)
-            run = _Run(plan, Manifest(plan, command), Launcher(plan, record, job, stop), display, width)
+            run = _Run(
+                plan,
+                Manifest(plan, command),
+                Launcher(plan, record, job or (BRIDGE if plan.job else JOB), stop),
+                display,
+                width,
+            )
             result = run.go(stop)
     is_late = result.stopped_by in (None, TIME_LIMIT)
     return replace(result, late_signal=signals.received if is_late else None)

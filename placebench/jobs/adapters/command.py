@@ -13,4 +13,9 @@ def _settings(asked: Asked) -> Settings:
     )
 
 
-COMMAND = Adapter("command", "any command; placements are the arguments that a job file gives them", _settings)
+COMMAND = Adapter(
+    name="command",
+    reading="any command; placements are the arguments that a job file gives them",
+    example=("bash", "run.sh"),
+    settings=_settings,
+)

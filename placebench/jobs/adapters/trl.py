@@ -1,4 +1,4 @@
-"""TRL: a trainer's ranks under `accelerate launch` or `torchrun`, with vLLM in each rank, in a server apart, or without.
+"""TRL: ranks under `accelerate launch` or `torchrun`, with vLLM in each of them, in a server apart, or without it.
 
 GRPO and its like have no critic. Where engines are apart, `trl vllm-serve` runs beside the trainer.
 """
@@ -94,6 +94,7 @@ def _model(given: Given) -> str | None:
 TRL = Adapter(
     name="trl",
     reading="a script with GRPOTrainer or its like, whose arguments TrlParser reads",
+    example=("accelerate", "launch", "train.py", "--model_name_or_path", "MODEL", "--use_vllm", "true"),
     settings=_settings,
     limits=lambda steps: ("--max_steps", str(steps)),
     quiet=(

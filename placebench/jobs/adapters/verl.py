@@ -1,5 +1,6 @@
-"""verl 0.9: one pool for all by its own settings, learners and engines by its asynchronous trainer without staleness
-or with, a critic apart and overlap by a module that verl loads from VERL_USE_EXTERNAL_MODULES.
+"""verl 0.9: its own settings say one pool for all, and engines apart, with staleness or without.
+
+A critic apart, and what overlaps then, is said to a module that verl loads by VERL_USE_EXTERNAL_MODULES.
 """
 
 import json
@@ -12,9 +13,11 @@ from placebench.jobs.scripts import Given
 from placebench.spec.placement import Overlap, Placement, Pool, Role
 from placebench.spec.text import plural
 
-MODULE = "placebench_verl"
-"""The module that verl loads; it reads `PLACEBENCH_PLACEMENT`."""
-_MODULES = Path(__file__).parent.parent / "plugins"
+# The module that verl loads in each of its processes; it reads `PLACEBENCH_PLACEMENT`.
+_LOADS_MODULE = {
+    "VERL_USE_EXTERNAL_MODULES": "placebench_verl",
+    "PYTHONPATH": str(Path(__file__).parents[1] / "plugins"),
+}
 _ROLLOUT = "actor_rollout_ref.rollout"
 _SHARED_BY = f"{_ROLLOUT}.tensor_model_parallel_size"
 _BATCH, _MINI_BATCH = "data.train_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size"
@@ -42,12 +45,14 @@ def _settings(asked: Asked) -> Settings:
             f"++reward.reward_model.nnodes={_nodes(reward)}",
         ]
     moved = {role: placement.roles[role] for role in (Role.ACTOR, Role.CRITIC, Role.REF)}
+    if len(set(moved.values())) == 1:
+        return Settings(args=tuple(args))
     asks = {
         "pools": {pool.name: [count for count in pool.counts if count] for pool in placement.pools},
         "roles": {role.value: pool for role, pool in moved.items()},
         "overlap": placement.overlap.value,
     }
-    return Settings(args=tuple(args), env={"PLACEBENCH_PLACEMENT": json.dumps(asks)})
+    return Settings(args=tuple(args), env={**_LOADS_MODULE, "PLACEBENCH_PLACEMENT": json.dumps(asks)})
 
 
 def _engines(placement: Placement) -> list[str]:
@@ -161,6 +166,7 @@ def _counts(pool: Pool) -> str:
 VERL = Adapter(
     name="verl",
     reading="python -m verl.trainer.main_ppo, version 0.9",
+    example=("python", "-m", "verl.trainer.main_ppo"),
     settings=_settings,
     limits=lambda steps: (f"++trainer.total_training_steps={steps}",),
     quiet=(
@@ -174,8 +180,8 @@ VERL = Adapter(
     ),
     env={
         "VERL_FILE_LOGGER_PATH": "{folder}/metrics.jsonl",
-        "VERL_USE_EXTERNAL_MODULES": MODULE,
-        "PYTHONPATH": str(_MODULES),
+        # In every placement, so that all wait alike.
+        **_LOADS_MODULE,
         # Lines of workers as they come, each once and without colours.
         "RAY_DEDUP_LOGS": "0",
         "RAY_COLOR_PREFIX": "0",
