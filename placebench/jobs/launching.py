@@ -21,8 +21,8 @@ from placebench.spec.placement import Placement, Pool, Role
 from placebench.spec.presets import Nodes
 from placebench.spec.words import names_file, parse_placement, preset_of, split_words
 
-# What is added to a list that the user's variable may already have.
-_LISTS: Mapping[str, str] = {"PYTHONPATH": os.pathsep, "VERL_USE_EXTERNAL_MODULES": ","}
+# Variables that are lists, which the user's may already be: how the adapter's part and the user's are put together.
+_LISTS: Mapping[str, str] = {"PYTHONPATH": "{mine}:{users}", "VERL_USE_EXTERNAL_MODULES": "{users},{mine}"}
 
 
 def launch_names(folder: Path, round_number: int, ray_temp_dir: Path) -> dict[str, str]:
@@ -95,11 +95,16 @@ class Job:
             if named.count(name) > 1
         )
         found = (
-            reasons.attempt(partial(self._placement, name, nodes, kind)) for name in filter(None, dict.fromkeys(named))
+            reasons.attempt(partial(self.placement, name, nodes, kind)) for name in filter(None, dict.fromkeys(named))
         )
         return tuple(placement for placement in found if placement)
 
-    def _placement(self, name: str, nodes: Nodes | None, kind: Kind) -> Placement:
+    def placement(self, name: str, nodes: Nodes | None, kind: Kind) -> Placement:
+        """The placement that a word, or a name of the job's, stands for.
+
+        Raises:
+            UsageError: it cannot be; a line for every reason.
+        """
         if self._is_own(name):
             return self._own_placement(name, nodes or (1,))
         placement = parse_placement(name, nodes)
@@ -155,7 +160,7 @@ class Job:
         Raises:
             UsageError: it cannot be; a line for every reason.
         """
-        settings = self._settings(self._placement(word, nodes, kind), kind)
+        settings = self._settings(self.placement(word, nodes, kind), kind)
         own = self.spec.placements.get(word, PlacementOfJob())
         return replace(settings, args=(*settings.args, *own.args), env={**settings.env, **own.env})
 
@@ -222,9 +227,9 @@ class Job:
             path = of_user.get("PATH", os.environ.get("PATH", os.defpath))
             of_user |= {"PATH": f"{self.spec.python / 'bin'}{os.pathsep}{path}", "VIRTUAL_ENV": str(self.spec.python)}
         env = {**self.adapter.env, **settings.env}
-        for name, sign in _LISTS.items():
+        for name, form in _LISTS.items():
             if name in env and (users := of_user.pop(name, os.environ.get(name))):
-                env[name] += sign + users
+                env[name] = form.format(mine=env[name], users=users)
         if ray == "own":
             env |= {"RAY_TMPDIR": names["ray_temp_dir"], "RAY_USAGE_STATS_ENABLED": "0"}
         elif ray != "none":

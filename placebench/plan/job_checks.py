@@ -51,7 +51,7 @@ def recorded_job(record: JobRecord) -> Job:
     return Job(found["job"])
 
 
-JOB = Check(_find_job)
+JOB = Check(_find_job, {"job"})
 RESUMED_JOB_CHECKS = (Check(_unusable), Check(_dangers))
 JOB_CHECKS = (
     *RESUMED_JOB_CHECKS,

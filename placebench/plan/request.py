@@ -116,7 +116,7 @@ def build_request(
         config = Path(job)
     content = reasons.attempt(lambda: load_yaml(config)) if config else {}
     if job is not None or (content and not content.keys().isdisjoint(("job", "command"))):
-        unknown = {*wrong, *(key for key in RUN_KEYS if content is None and key not in options)}
+        unknown = {*wrong, *(key for key in ("job", *RUN_KEYS) if content is None and key not in options)}
         return _job_request(options, short, settings, config, content or {}, reasons, unknown, job, command)
     if command:
         reasons.add([f"{shlex.join(command)!r}: a command needs --job: name its framework, or command"])
