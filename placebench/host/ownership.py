@@ -28,7 +28,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from placebench.errors import PlacebenchError
 from placebench.host import guardian
-from placebench.record.folder import RunFolder, Status, write_json
+from placebench.record.folder import RunFolder, Status, recorded_text, write_json
 from placebench.spec.reading import parse_json
 
 if TYPE_CHECKING:
@@ -82,8 +82,6 @@ def own_run(run: Path) -> Iterator[RunRecord]:
     try:
         yield record
     except OSError:
-        from placebench.record.run_file import recorded_text
-
         if recorded_text(RunFolder(run).run_file, "status") == Status.RUNNING:
             end = lock.close  # left to the next sweep: the files could not be written to say that the run ends
         raise

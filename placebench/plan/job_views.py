@@ -20,6 +20,7 @@ from placebench.plan.plan import Plan
 from placebench.plan.request import OPTIONS, RunRequest, request_facts
 from placebench.spec.bound import RunPlacement
 from placebench.spec.check import collect
+from placebench.spec.devices import Device, device_ranges, devices_per_node
 from placebench.spec.words import split_words
 
 
@@ -29,7 +30,7 @@ def job_lines(plan: Plan, job: Job) -> Iterator[tuple[str, str]]:
         yield "note", note
     for bound in plan.placements:
         yield "", ""
-        yield "placement", f"{bound.name}, {', '.join(_pools(bound))}"
+        yield "placement", f"{bound.name}, {'; '.join(_pools(bound, plan.devices))}"
         names = launch_names(plan.folder.trial(1, bound.name).path, 1, Path("/tmp/ray"))
         launch = job.launch(bound, names)
         for what, words in (("before", launch.before), ("after", launch.after)):
@@ -39,10 +40,11 @@ def job_lines(plan: Plan, job: Job) -> Iterator[tuple[str, str]]:
             yield "command", f"\n{line}"
 
 
-def _pools(bound: RunPlacement) -> Iterator[str]:
-    for pool, devices in bound.members.items():
-        roles = bound.placement.roles_in(pool)
-        yield f"{pool}: {', '.join(roles) + ' on ' if roles else ''}{', '.join(device.id for device in devices)}"
+def _pools(bound: RunPlacement, devices: Sequence[Device]) -> Iterator[str]:
+    names_nodes = len(devices_per_node(devices)) > 1
+    for pool, members in bound.members.items():
+        roles = ", ".join(bound.placement.roles_in(pool))
+        yield f"{pool}: {f'{roles} on ' if roles else ''}{device_ranges(members, names_nodes=names_nodes)}"
 
 
 def show_settings(request: RunRequest, words: Sequence[str], console: Console) -> None:
