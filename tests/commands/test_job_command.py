@@ -103,7 +103,7 @@ def job_file(text: str) -> str:
             "job: trl\ncommand: python x\nstepps: 3\ncwd: /nowhere\nray: maybe\nlog: {format: loud}\nseed: -1\n",
             [
                 "mine.yaml, line 3: unknown key 'stepps'; did you mean 'steps'?",
-                "mine.yaml, line 6: log: unknown format 'loud': use tensorboard",
+                "mine.yaml, line 6: log: unknown log format 'loud': use tensorboard",
                 "mine.yaml, line 7: seed: input should be greater than or equal to 0 (got -1)",
             ],
         ),

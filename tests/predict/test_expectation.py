@@ -26,6 +26,7 @@ def finished_run(folder: Path, plan: Plan, seconds: float, **changes: Any) -> No
     content = {
         **SyntheticRun().manifest(),
         "workload": plan.workload.model_dump(mode="json"),
+        "steps": plan.steps,
         "devices": json.loads(json.dumps([vars(one) for one in plan.devices])),
         "launches": [launch | {"placement": name} for name in ("standard", "split")],
     }
