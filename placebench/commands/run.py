@@ -10,6 +10,7 @@ from placebench.commands.outputs import OutputPath
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
 from placebench.commands.runs import RUNS, find_run
 from placebench.commands.start import start
+from placebench.errors import UsageError
 from placebench.spec.auto_rounds import MOST_ROUNDS
 
 _EXAMPLES = """Options override the YAML file, the file overrides the preset.
@@ -57,11 +58,20 @@ def run(resume: str | None, write_config: Path | None, **given: Any) -> None:
         write_template(write_config, given["job"], given["command"])
         click.echo(f"{write_config}: edit it, then placebench run --job {write_config} --dry-run")
         return
+    from placebench.host.run_lock import lock_run
     from placebench.plan.plan import make_plan
     from placebench.plan.resume import resume_plan
+    from placebench.record.folder import RunFolder
 
     request = read_request(given)
-    start(
-        make_plan(request) if resume is None else resume_plan(find_run(resume, request.out or RUNS), request),
-        dry_run=request.dry_run,
-    )
+    command = ("placebench", "run")
+    if resume is None:
+        start(make_plan(request), request, command)
+        return
+    if request.print_config:
+        raise UsageError("--print-config is for a new run, and --resume goes on with one: leave one of them out")
+    folder = find_run(resume, request.out or RUNS)
+    with lock_run(RunFolder(folder)) as note:
+        if note:
+            click.echo(f"placebench: {note}", err=True)
+        start(resume_plan(folder, request), request, command)

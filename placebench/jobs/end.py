@@ -13,7 +13,7 @@ _ALLOCATOR = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _EXCEPTION = re.compile(
-    r"(?:[\w.]+\.)?(?P<name>\w+(?:Error|Exception|Exit|Interrupt|Timeout))\b(?:\([\w.]+\))?: (?P<text>.+)"
+    r"(?:[\w.]+\.)?(?P<name>\w*(?:Error|Exception|Exit|Interrupt|Timeout))\b(?:\([\w.]+\))?: (?P<text>.+)"
 )
 
 
@@ -61,7 +61,7 @@ def end_by_words(text: str, otherwise: str) -> EndFile:
 
 def kind_in(texts: str) -> JobExit:
     """What the words of exceptions mean: memory, a lost device, or no more than a failure."""
-    if any(word in texts for word in ("OutOfMemoryError", "MemoryError", "can't allocate memory", "out of memory")):
+    if any(word in texts for word in ("OutOfMemoryError", "MemoryError", "annot allocate memory", "out of memory")):
         return JobExit.OOM
     if any(word in texts for word in ("GPU is lost", "device unavailable", "uncorrectable ECC")):
         return JobExit.DEVICE_LOST

@@ -15,12 +15,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from placebench.logs.follow import GrowingLog
 from placebench.logs.read import Log
 from placebench.logs.run import LoggedRun, run_of_logs
-from placebench.logs.timing import STEP
+from placebench.logs.timing import STEP, Kind
 from placebench.record.folder import Trial
 from placebench.record.job_record import JobLaunch, LogFlag, LogRecord
 from placebench.telemetry.spans import CONTROLLER, Span, SpanClock
@@ -135,14 +133,14 @@ class StepReader:
         if not fresh:
             return []
         run = self._run(source)
-        metrics = {step: group for step, group in run.frame.groupby("step") if step in fresh}
-        seconds, tokens = _by_step(run.timings, STEP), _tokens(run)
+        seconds, tokens = _step_seconds(run), _tokens(run)
         rows = []
         for step in fresh:
             self._written += 1
             end = max(source.seen[step], self._last_end)
             took = seconds.get(step, end - self._last_end)
-            own = dict(zip(metrics[step]["metric"], metrics[step]["value"].tolist(), strict=True))
+            known = run.metrics.loc[[step]].dropna(axis="columns")
+            own = dict(zip(map(str, known.columns), known.to_numpy()[0].tolist(), strict=True))
             own |= {"timing_s/step": took}
             if isfinite(count := tokens.get(step, float("nan"))):
                 own |= {"perf/total_num_tokens": count}
@@ -178,11 +176,14 @@ def _look(source: _Source, now: float) -> None:
         source.seen.setdefault(step, now)
 
 
-def _by_step(timings: pd.DataFrame | None, phase: str) -> dict[int, float]:
-    if timings is None:
+def _step_seconds(run: LoggedRun) -> dict[int, float]:
+    """Time of each step, as far as the log has it, without the validation and checkpoints in it."""
+    if run.timings is None or STEP not in run.timings.seconds:
         return {}
-    chosen = timings[timings["phase"] == phase]
-    return dict(zip(chosen["step"].tolist(), chosen["seconds"].tolist(), strict=True))
+    seconds, kinds = run.timings.seconds, run.timings.kinds
+    apart = [phase for phase in run.dialect.timing.movable if kinds.get(phase) is Kind.PHASE]
+    work = (seconds[STEP] - seconds[apart].sum(axis=1)).dropna()
+    return dict(zip(work.index.tolist(), work.tolist(), strict=True))
 
 
 def _tokens(run: LoggedRun) -> dict[int, float]:

@@ -15,6 +15,7 @@ from placebench.plan import checks
 from placebench.plan.devices import DEVICES, are_described, cluster_options, devices_elsewhere
 from placebench.plan.headroom import relief, tight, too_large
 from placebench.plan.job_checks import JOB, JOB_CHECKS
+from placebench.plan.limits import low_limits
 from placebench.plan.memory_settings import MemoryCase
 from placebench.plan.request import OPTIONS, PLACEMENTS, ROUNDS, START, WORKLOAD, RunRequest, request_facts
 from placebench.plan.workload_checks import WORKLOAD_CHECKS, WORKLOAD_CHECKS_HERE
@@ -37,6 +38,7 @@ from placebench.spec.shapes import JobShapes, job_shapes
 from placebench.spec.text import slug
 from placebench.spec.words import read_placement, split_words
 from placebench.spec.workload import Workload
+from placebench.spec.workload_reading import mini_batch_that_follows, usual_mini_batch
 from placebench.telemetry.samples import DEFAULT_HZ
 
 _LONGEST_NAME = 60
@@ -93,6 +95,8 @@ class Plan:
     """Of a plan that is only shown, the placement words that cannot be beside those that can."""
     refused: tuple[str, ...] = ()
     """Why they cannot be, one line each."""
+    followed: str | None = None
+    """What of the workload was not given and is not as usual, in a line; None for nothing."""
 
     @property
     def steps(self) -> int:
@@ -190,7 +194,7 @@ class Plan:
         placements = [bound.placement for bound in self.placements]
         changed = changes(self.start, self.workload, placements) if self.start else ()
         nearly_full = (line for case in self._cases(self.placements) for line in tight(case))
-        return (*((shared,) if shared else ()), *changed, *nearly_full)
+        return (*filter(None, (self.followed, shared)), *changed, *nearly_full)
 
     def _cases(self, bounds: Sequence[RunPlacement]) -> Iterator[MemoryCase]:
         if not self.job:
@@ -242,6 +246,18 @@ def make_plan(request: RunRequest) -> Plan:
         start=facts.get("start"),
         launcher=facts.get("launcher", RAY),
         cluster=facts.get("cluster"),
+        followed=_followed(request),
+    )
+
+
+def _followed(request: RunRequest) -> str | None:
+    """That the mini-batch follows the batch."""
+    if request.job is not None or (size := mini_batch_that_follows(request.workload)) is None:
+        return None
+    usual = usual_mini_batch(request.workload)
+    return (
+        f"batch.mini_batch_size is {size}: the usual {usual} does not divide batch.size"
+        f" {request.workload['batch']['size']}; --mini-batch-size sets another"
     )
 
 
@@ -291,6 +307,7 @@ _CHECKS = (
     DEVICES,
     Check(cluster_options),
     Check(devices_elsewhere),
+    Check(low_limits, {"host"}),
     PLACEMENTS,
     Check(unusable_launcher),
     START,

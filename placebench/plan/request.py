@@ -19,9 +19,8 @@ from placebench.spec.config import find_line, load_yaml, merge, nest, read_setti
 from placebench.spec.launchers import LAUNCHERS, RAY
 from placebench.spec.words import names_file, readable_placements
 from placebench.spec.workload import Workload, keys_below, workload_keys
-from placebench.spec.workload_reading import gives, read_workload
+from placebench.spec.workload_reading import RUN_KEYS, gives, read_workload
 
-RUN_KEYS = ("placements", "rounds", "devices", "name", "out", "launcher")
 DEFAULT_PLACEMENTS = "standard,split"
 # A framework need not have more.
 JOB_PLACEMENTS = "standard"
@@ -65,6 +64,8 @@ class RunRequest:
     """Device samples a second; 0 for none, None for the default."""
     dry_run: bool = False
     """Only the plan is wanted, so that its devices may be described instead of here."""
+    print_config: bool = False
+    """Only the file that asks for the plan is wanted."""
     checkpoint_every: int | None = None
     """Steps from one checkpoint to the next; None for none."""
     resume_from: Path | None = None

@@ -127,6 +127,7 @@ def job_file(text: str) -> str:
         (["--job", "mine.yaml"], "command: python x\nenv: {A: [1]}", ["env.A: input should be a valid string"]),
         (["--job", "mine.yaml"], "command: python x\nrounds: 0", ["rounds: 0 is neither a number from 1"]),
         (["--job", "verl", "--write-config", "plain.py"], "", ["plain.py: it is there already"]),
+        (["--job", "verl", "--print-config", "--", "python"], "", ["--print-config is for placebench's own job"]),
         (["--job", "vrel", "--write-config", "new.yaml"], "", ["--job 'vrel' is no framework: use verl"]),
     ],
 )

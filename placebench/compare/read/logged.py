@@ -9,7 +9,7 @@ from dataclasses import replace
 import pandas as pd
 
 from placebench.logs.registry import DIALECTS, UNKNOWN_DIALECT
-from placebench.logs.timing import STEP, Kind, timing_frame, timing_rows
+from placebench.logs.timing import STEP, Kind, timings_of
 from placebench.record.job_record import LogRecord
 
 _SHOWN = (Kind.PHASE, Kind.OVERLAP, Kind.UNATTRIBUTED)
@@ -27,10 +27,7 @@ def logged_phases(steps: pd.DataFrame, record: LogRecord) -> pd.DataFrame:
     """
     dialect = next((known for known in DIALECTS if known.framework == record.framework), UNKNOWN_DIALECT)
     rules = replace(dialect.timing, phases={**dialect.timing.phases, **record.phases})
-    numbers = steps.apply(pd.to_numeric, errors="coerce").rename_axis("step").reset_index()
-    tidy = numbers.melt("step", var_name="metric", value_name="value").dropna(subset="value").assign(launch="")
-    if not timing_rows(tidy, rules).any():
+    timings = timings_of(steps.apply(pd.to_numeric, errors="coerce"), rules)
+    if timings is None:
         return pd.DataFrame(index=steps.index)
-    timings = timing_frame(tidy, rules)
-    shown = timings[timings["kind"].isin(_SHOWN) & (timings["phase"] != STEP)]
-    return shown.pivot(index="step", columns="phase", values="seconds")
+    return timings.seconds[[phase for phase, kind in timings.kinds.items() if kind in _SHOWN and phase != STEP]]
