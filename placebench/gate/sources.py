@@ -8,6 +8,7 @@ from placebench.compare.read.run_reading import load_run
 from placebench.compare.read.sources import exists, is_run
 from placebench.errors import PlacebenchError, UsageError
 from placebench.gate.baseline import Baseline, load_baseline
+from placebench.spec.legible import shown
 from placebench.spec.words import split_words
 
 
@@ -44,7 +45,7 @@ def read_sources(text: str, with_latest: Callable[[str], str]) -> tuple[CheckedW
         if entry is None:
             entry = split_words(",".join(rest))[0] if ":" in rest[0] else rest[0]
         if not entry:
-            raise UsageError(f"{text!r}: there is an empty entry: name a run before and behind each comma")
+            raise UsageError(f"{shown(text)}: there is an empty entry: name a run before and behind each comma")
         found.append(read_source(with_latest(entry)))
         rest = rest[entry.count(",") + 1 :]
     return tuple(found)

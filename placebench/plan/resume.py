@@ -18,6 +18,7 @@ from placebench.spec.check import Check, Facts, collect
 from placebench.spec.config import flatten, merge
 from placebench.spec.devices import Device, DeviceSpec, devices_per_node
 from placebench.spec.launchers import RAY
+from placebench.spec.legible import shown
 from placebench.spec.reading import parse_json, refuse_pipe
 from placebench.spec.words import parse_placements
 from placebench.spec.workload import Workload
@@ -43,7 +44,9 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         workload = build_workload(record.workload, f"{folder.run_file}: workload")
         placements = record.run_placements
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"{folder.run_file}: not as this placebench writes it: {error!r}; start a new run") from None
+        raise UsageError(
+            f"{folder.run_file}: not as this placebench writes it: {shown(error)}; start a new run"
+        ) from None
     mark_interrupted(path)
     begun = record.resumed_from
     facts = Facts(

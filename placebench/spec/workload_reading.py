@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from placebench.errors import Reasons
 from placebench.spec.check import Check, Facts, collect
 from placebench.spec.config import merge
+from placebench.spec.legible import shown
 from placebench.spec.shapes import PRESETS
 from placebench.spec.workload import EACH_ALONE, SECTIONS, SMALL_MODEL, Workload, keys_below, workload_keys
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _Location = tuple[int | str, ...]
+# Each is looked up among all keys; who has so many wrong has named the wrong file.
+_MOST_TOLD = 50
 
 # What a model of real size starts from: verl's learning rates, one epoch, 512 + 512 tokens, bf16, vLLM.
 REAL_MODEL: Mapping[str, Any] = {
@@ -83,16 +86,17 @@ def read_workload(content: Mapping[str, Any], origin: str | Callable[[str], str]
     try:
         workload = Workload.model_validate(content, context=EACH_ALONE)
     except ValidationError as error:
-        for one in error.errors():
+        errors = error.errors(include_url=False)
+        for one in errors[:_MOST_TOLD]:
             location = one["loc"]
             reasons.add([f"{source(_dotted(location))}: {_in_words(one)}"])
             if one["type"] == "extra_forbidden":
                 unknown |= {key for key in _near(location)[:1] if not gives(given, key)}
             else:
                 unknown |= keys_below(_dotted(location[:2]))
-        workload = Workload.model_validate(
-            _without(content, [one["loc"] for one in error.errors()]), context=EACH_ALONE
-        )
+        if len(errors) > _MOST_TOLD:
+            reasons.add([f"{source('')}: {len(errors) - _MOST_TOLD:,} more keys are not known, or have wrong values"])
+        workload = Workload.model_validate(_without(content, [one["loc"] for one in errors]), context=EACH_ALONE)
     if "model" in unknown:  # whose presets would say the rest
         unknown |= {key for key in workload_keys() if not gives(given, key)}
     parts = {name: getattr(workload, name) for name in SECTIONS} | {"workload": workload}
@@ -125,9 +129,9 @@ def _in_words(error: "ErrorDetails") -> str:
     """What is wrong with one value, in words."""
     key = _dotted(error["loc"])
     if error["type"] == "extra_forbidden":
-        return f"unknown key {key!r}{_suggestion(error['loc'])}"
+        return f"unknown key {shown(key)}{_suggestion(error['loc'])}"
     value = error["input"] if not isinstance(error["input"], Mapping) else None
-    found = f" (got {value!r})" if value is not None else ""
+    found = f" (got {shown(value)})" if value is not None else ""
     message = error["msg"]
     return f"{key}: {message[0].lower() + message[1:]}{found}"
 
@@ -156,8 +160,8 @@ def _without(content: Mapping[str, Any], locations: Iterable[_Location]) -> dict
         if isinstance(name, str)
     }
     for name, *below in locations:
-        if below and isinstance(section := left.get(str(name)), Mapping):
-            left[str(name)] = {key: value for key, value in section.items() if key != below[0]}
+        if below and isinstance(section := left.get(str(name)), dict):
+            section.pop(below[0], None)
         else:
             left.pop(str(name), None)
     return left
@@ -174,7 +178,7 @@ def _suggestion(location: _Location) -> str:
     if best and "." in best[0] and "." in str(location[-1]):
         section, _, key = best[0].partition(".")
         return f"; write it as a section, {section}: {{{key}: ...}}"
-    return f"; did you mean {best[0]!r}?" if best else f"; the keys are {', '.join(workload_keys())}"
+    return f"; did you mean {shown(best[0])}?" if best else "; --dry-run prints every key"
 
 
 def _near(location: _Location) -> list[str]:
