@@ -5,7 +5,7 @@ import sys
 import click
 
 from placebench import __version__
-from placebench.commands import calibrate, compare, gate, placements, run, show, slurm
+from placebench.commands import calibrate, compare, gate, list, placements, run, show, slurm
 from placebench.commands.group import PlacebenchGroup
 from placebench.host.terminal import say
 
@@ -32,6 +32,7 @@ Shell completion (bash; zsh and fish likewise):
         compare.compare,
         gate.check,
         gate.baseline,
+        list.list_command,
         show.show,
         show.report,
         placements.placements,

@@ -118,8 +118,8 @@ class InterruptedRunError(PlacebenchError):
 class Reasons:
     """Collects the reasons why something cannot be, to name them all at once."""
 
-    def __init__(self) -> None:
-        self._lines: dict[str, None] = {}
+    def __init__(self, lines: Iterable[str] = ()) -> None:
+        self._lines = dict.fromkeys(lines)
 
     @property
     def lines(self) -> tuple[str, ...]:

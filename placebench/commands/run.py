@@ -6,7 +6,7 @@ import click
 
 from placebench.commands.options import read_rounds, read_share
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
-from placebench.commands.runs import find_run
+from placebench.commands.runs import RUNS, find_run
 from placebench.commands.start import start
 from placebench.spec.auto_rounds import MOST_ROUNDS
 
@@ -45,4 +45,7 @@ def run(resume: str | None, **given: Any) -> None:
     from placebench.plan.resume import resume_plan
 
     request = read_request(given)
-    start(make_plan(request) if resume is None else resume_plan(find_run(resume), request), dry_run=request.dry_run)
+    start(
+        make_plan(request) if resume is None else resume_plan(find_run(resume, request.out or RUNS), request),
+        dry_run=request.dry_run,
+    )

@@ -128,14 +128,20 @@ def svg_text(figure: Figure) -> str:
 
 
 def _make_legible(figure: Figure) -> None:
-    """Let a figure show no character of a name that is not one to look at; some are no XML, and others no text."""
+    """Let a figure show of names what can be looked at and has room; some characters are no XML, and others no text."""
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             labels = [label.get_text() for label in axis.get_ticklabels()]
-            if (shown := [visible_lines(label) for label in labels]) != labels:
+            if (shown := [_fitting(label, LABEL_WIDTH // 2 + 5) for label in labels]) != labels:
                 axis.set_ticklabels(shown)
     for text in figure.findobj(Text):
-        text.set_text(visible_lines(text.get_text()))
+        text.set_text(_fitting(text.get_text(), LABEL_WIDTH + 5))
+
+
+def _fitting(text: str, width: int) -> str:
+    """Text without what cannot be seen, and without the middle of its longest lines."""
+    lines = visible_lines(text).split("\n")
+    return "\n".join(line if len(line) <= 2 * width else f"{line[:width]}…{line[-width + 1 :]}" for line in lines)
 
 
 def _save(figure: Figure, target: Path | io.StringIO, file_format: str) -> None:
@@ -144,4 +150,6 @@ def _save(figure: Figure, target: Path | io.StringIO, file_format: str) -> None:
     with mpl.rc_context({"svg.hashsalt": "placebench", "svg.fonttype": "none"}), warnings.catch_warnings():
         # A log's name may hold letters that the font lacks: boxes in the picture, no reason to warn.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
+        # Beside names of hundreds of letters there is no room for bars.
+        warnings.filterwarnings("ignore", message="constrained_layout not applied", category=UserWarning)
         figure.savefig(target, format=file_format, dpi=150, metadata=undated)

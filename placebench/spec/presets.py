@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placebench.errors import Reasons, UsageError
+from placebench.spec.devices import on_nodes
 from placebench.spec.legible import shown
 from placebench.spec.placement import Placement, Pool, Role, Scaling
-from placebench.spec.text import plural
+from placebench.spec.text import few, plural
 
 Nodes = Sequence[int]
 """Devices of each node."""
@@ -92,9 +93,8 @@ def _learners(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement
         reasons.add([f"placement {shown(word)} has learners on {len(wanted)} nodes, {there}: {_PER_NODE}"])
     else:
         reasons.add(
-            f"placement {shown(word)} needs {want} learners on node {node}, which has {plural(have, 'device')}:"
-            f" {_PER_NODE}"
-            for node, (want, have) in enumerate(zip(learners, nodes, strict=True))
+            f"placement {shown(word)} needs {want} learners on {where}, which has {plural(have, 'device')}: {_PER_NODE}"
+            for where, (want, have) in on_nodes(zip(learners, nodes, strict=True))
             if want > have
         )
     if shared_by > max(nodes):
@@ -235,4 +235,4 @@ def _are(count: int) -> str:
 
 
 def _by_node(nodes: Nodes) -> str:
-    return ", ".join(f"{have} on node {node}" for node, have in enumerate(nodes))
+    return few((f"{have} on {where}" for where, have in on_nodes(nodes)), ", ")

@@ -108,8 +108,19 @@ def hostile_run(path: Path, text: str, **changes: Any) -> Path:
 
     layouts = {f"a{text}": layout(STANDARD), f"b{text}": layout(SPLIT)}
     written = SyntheticRun(layouts=layouts, rounds=2, steps=4, metrics={f"timing_s/{text}": 0.1}, **changes).write(path)
-    names = ("demo", "bench", "Example device", "Example CPU", "tiny", "0.1.0", "2.13.0", "0123456789abcdef", "run")
-    soil(path, {name: f"{name}{text}{LONE}" for name in (*names, "reward", "2026-03-01T10:00:00Z")} | {"reward": "reward"})
+    names = (
+        "demo",
+        "bench",
+        "Example device",
+        "Example CPU",
+        "tiny",
+        "0.1.0",
+        "2.13.0",
+        "0123456789abcdef",
+        "run",
+        "3.11.7",
+    )
+    soil(path, {name: f"{name}{text}{LONE}" for name in names})
     soil(path / "trials", {"adv": f"adv{text}"})
     return written
 
