@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from placebench.commands.console import open_console
-from placebench.commands.options import parse_share
+from placebench.commands.options import NearChoice, parse_share
 from placebench.commands.outputs import OutputPath, refuse_same
 from placebench.commands.runs import with_run
 from placebench.errors import BaselineError, UsageError
@@ -42,7 +42,7 @@ KINDS = ("host", "devices", "versions", "workload")
     "--min-launches", type=click.IntRange(min=2), default=3, show_default=True, help="Launches needed on both sides."
 )
 @click.option(
-    "--allow", multiple=True, type=click.Choice(KINDS), help="Compare although these differ, and list them; repeatable."
+    "--allow", multiple=True, type=NearChoice(KINDS), help="Compare although these differ, and list them; repeatable."
 )
 @click.option("--paired", is_flag=True, help="The launches of both were interleaved: compare them pair by pair.")
 @click.option("--junit", type=OutputPath(), help="Write JUnit XML.")

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from placebench.commands.console import let_everything_be_printed
+from placebench.commands.options import in_words
 from placebench.errors import PlacebenchError, UsageError
 from placebench.host.terminal import say
 from placebench.spec.legible import encodable, one_line
@@ -43,7 +44,7 @@ class PlacebenchGroup(click.Group):
             code = USAGE
         except click.UsageError as error:
             command = error.ctx.command_path if error.ctx else "placebench"
-            code = fail(USAGE, f"{error.format_message()} (see {command} --help)")
+            code = fail(USAGE, f"{in_words(error)} (see {command} --help)")
         except click.ClickException as error:
             code = fail(error.exit_code, error.format_message())
         except PlacebenchError as error:

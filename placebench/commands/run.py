@@ -1,5 +1,6 @@
 """Training under each placement, and the comparison of what it measured."""
 
+import sys
 from typing import Any
 
 import click
@@ -8,6 +9,7 @@ from placebench.commands.options import read_rounds, read_share
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
 from placebench.commands.runs import RUNS, find_run
 from placebench.commands.start import start
+from placebench.host.terminal import say
 from placebench.spec.auto_rounds import MOST_ROUNDS
 
 _EXAMPLES = """Options override the YAML file, the file overrides the preset.
@@ -41,11 +43,17 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare, 124 
 @click.option("--resume", metavar="RUN", help="Go on with a run: finished launches stay, the others run again.")
 def run(resume: str | None, **given: Any) -> None:
     """Train under each placement, record the devices, compare and report."""
+    from placebench.host.run_lock import lock_run
     from placebench.plan.plan import make_plan
     from placebench.plan.resume import resume_plan
+    from placebench.record.folder import RunFolder
 
     request = read_request(given)
-    start(
-        make_plan(request) if resume is None else resume_plan(find_run(resume, request.out or RUNS), request),
-        dry_run=request.dry_run,
-    )
+    if resume is None:
+        start(make_plan(request), dry_run=request.dry_run)
+        return
+    folder = find_run(resume, request.out or RUNS)
+    with lock_run(RunFolder(folder)) as note:
+        if note:
+            say(f"placebench: {note}", sys.stderr)
+        start(resume_plan(folder, request), dry_run=request.dry_run)

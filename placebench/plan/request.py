@@ -19,9 +19,8 @@ from placebench.spec.launchers import LAUNCHERS, RAY
 from placebench.spec.legible import shown
 from placebench.spec.words import readable_placements
 from placebench.spec.workload import Workload, keys_below, workload_keys
-from placebench.spec.workload_reading import gives, read_workload
+from placebench.spec.workload_reading import RUN_KEYS, gives, read_workload
 
-RUN_KEYS = ("placements", "rounds", "devices", "name", "out", "launcher")
 DEFAULT_PLACEMENTS = "standard,split"
 DEFAULT_STEP_TIMEOUT_S = 600.0
 

@@ -124,6 +124,8 @@ class RunFolder:
     """Every number of the report."""
     calibration_file = _File("calibration.json")
     """How much launches of one placement vary; only in the folder of a calibration."""
+    lock_file = _File("lock")
+    """Held by the process that works on the run; there only as long as one does, or where one was killed."""
 
     def trial(self, round_number: int, placement: str) -> Trial:
         """The folder of a placement's launch in a round (counted from 1)."""

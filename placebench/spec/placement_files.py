@@ -22,6 +22,7 @@ from placebench.errors import Reasons
 from placebench.spec.config import load_yaml
 from placebench.spec.devices import on_nodes
 from placebench.spec.legible import shown
+from placebench.spec.nearest import did_you_mean
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.text import few, plural
 
@@ -58,7 +59,7 @@ class _File:
 
     def placement(self, nodes: Sequence[int] | None) -> Placement:
         for key in sorted(set(self.content) - set(KEYS), key=str):
-            self._wrong(f"unknown key {shown(key)}; a placement has {', '.join(KEYS)}")
+            self._wrong(f"unknown key {shown(key)}; a placement has {', '.join(KEYS)}{did_you_mean(key, KEYS)}")
         pools = self._pools(nodes)
         name, roles = self._name(), self._roles()
         overlap = self._value("overlap", "one of none, updates, all", lambda word: word in tuple(Overlap), Overlap.ALL)
@@ -121,7 +122,7 @@ class _File:
         given, pools = self._mapping("roles"), self._mapping("pools")
         known = {key: str(pool) for key, pool in given.items() if key in tuple(Role)}
         for role in given.keys() - known.keys():
-            self._wrong(f"roles: unknown role {shown(role)}; the roles are {', '.join(Role)}")
+            self._wrong(f"roles: unknown role {shown(role)}; the roles are {', '.join(Role)}{did_you_mean(role, Role)}")
         for role, pool in known.items():
             if pool not in [str(name) for name in pools]:
                 self._wrong(f"roles.{role}: there is no pool {shown(pool)} under pools")

@@ -59,7 +59,7 @@ def write(name: str, text: str) -> str:
         (["run", "--steps", "two"], "'two' is not a valid integer"),
         (["run", "--batch-size", "-8"], "--batch-size: batch.size: input should be greater than 0 (got -8)"),
         (["run", "--max-response-length", "0"], "--max-response-length: batch.max_response_length: input should be"),
-        (["run", "--batch-size", "48"], "--batch-size: batch: size 48 is not a multiple of mini_batch_size 32"),
+        (["run", "--batch-size", "40"], "--batch-size: batch: size 40 is not a multiple of mini_batch_size 32"),
         (["run", "--batch-size", "5", "--mini-batch-size", "5"], "cannot be shared equally by the 2 devices"),
         (["run", "--rounds", "0"], "--rounds '0': neither a number from 1 to 10000 nor auto"),
         (["run", "--rounds", "999999999999"], "neither a number from 1 to 10000 nor auto"),

@@ -53,7 +53,7 @@ def test_a_log_that_grew_in_pieces_is_the_log(tmp_path: Path, monkeypatch: pytes
     whole, grown = tmp_path / "whole", tmp_path / "grown"
     whole.write_bytes(content)
     grown.write_bytes(b"")
-    expected = read_run([whole], name="x")
+    expected = read_run([whole])
     lock = threading.Lock()
     with GrowingLog(grown, lock, log_format=known) as log, grown.open("ab", buffering=0) as stream:
         for begin in range(0, len(content), 97):
@@ -62,16 +62,15 @@ def test_a_log_that_grew_in_pieces_is_the_log(tmp_path: Path, monkeypatch: pytes
 
         def frame() -> pd.DataFrame:
             with lock:
-                found = [] if log.log is None else [run_of_logs((log.log,), name="x").frame]
-            return settled(found[0]) if found else pd.DataFrame()
+                return settled(pd.DataFrame() if log.log is None else run_of_logs((log.log,)).metrics)
 
-        wait_for(lambda: len(frame()) == len(settled(expected.frame)))
-        assert_frame_equal(frame(), settled(expected.frame))
+        wait_for(lambda: frame().count().sum() == settled(expected.metrics).count().sum())
+        assert_frame_equal(frame(), settled(expected.metrics))
 
 
 def settled(frame: pd.DataFrame) -> pd.DataFrame:
     """All but the last step: some formats show only by the next step that a step is whole."""
-    kept: pd.DataFrame = frame[frame["step"] < 3]
+    kept: pd.DataFrame = frame[frame.index < 3]
     return kept
 
 
