@@ -106,9 +106,8 @@ def running(command: Sequence[str], temp: Path, **options: Any) -> Iterator["sub
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
         text=True,
-        **{"env": {**os.environ, "TMPDIR": str(temp)}, **options},
+        **{"stderr": subprocess.STDOUT, "env": {**os.environ, "TMPDIR": str(temp)}, **options},
     )
     try:
         yield process

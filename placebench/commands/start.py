@@ -29,6 +29,7 @@ def start(plan: "Plan", *, dry_run: bool) -> None:
     from placebench.run.display import open_display
     from placebench.run.runner import execute
 
+    Path.cwd()  # what a launch starts needs one
     result = execute(plan, ["placebench", *sys.argv[1:]], open_display(), _headline_width)
     if result.done:
         try:
