@@ -37,7 +37,7 @@ class _Loader(yaml.SafeLoader):
         self._values_of: dict[int, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        start, before = self.peek_event(), self._values
+        start, before = self.peek_event(), self._values  # type: ignore[no-untyped-call]
         node = super().compose_node(parent, index)
         if isinstance(start, yaml.AliasEvent):
             # It is not known yet of what holds itself.

@@ -200,16 +200,8 @@ def plot(folder: Path, *names: str) -> list[list[str]]:
     for name in names:
         metrics = {"timing_s/step": 1.0, "timing_s/gen": 0.5, f"timing_s/=cmd|'{FILE_NAME}": 0.25}
         (folder / name).write_text("".join(json.dumps({"step": step, "data": metrics}) + "\n" for step in (1, 2)))
-    program = [
-        sys.executable,
-        ROOT / "plot" / "plot_timing_metrics.py",
-        *names,
-        "--format",
-        "svg",
-        "--output-dir",
-        "out",
-    ]
-    done = subprocess.run(program, cwd=folder, capture_output=True, text=True, check=True)
+    program = [sys.executable, str(ROOT / "plot" / "plot_timing_metrics.py"), "--format=svg", "--output-dir=out"]
+    done = subprocess.run([*program, *names], cwd=folder, capture_output=True, text=True, check=True)
     tame(done.stdout + done.stderr)
     for figure in folder.glob("out/*.svg"):
         ElementTree.fromstring(tame(figure.read_text(encoding="utf-8")))
@@ -241,7 +233,7 @@ def test_a_name_that_is_not_utf_8_is_refused_in_one_line(tmp_path: Path) -> None
 def test_the_display_of_a_run_shows_any_names(display: Callable[[StringIO], PlainDisplay]) -> None:
     stream = StringIO()
     shown_in = display(stream)
-    shown_in.begin(LaunchPosition(1, 1, 1, 1, NASTY, 2, 0, False, {}))
+    shown_in.begin(LaunchPosition(1, 1, 1, 1, NASTY, 2, {}))
     shown_in.end(Status.FAILED, 1.0, NASTY)
     shown_in.note(NASTY)
     tame(stream.getvalue())
