@@ -198,6 +198,13 @@ class _Run:
                 raise PlacebenchError(f"{reason}, then go on with placebench run --resume {self._plan.folder.path}")
 
 
+def _has_begun(path: Path) -> bool:
+    try:
+        return RunFolder(path).run_file.exists()
+    except PermissionError:  # it was there to be written
+        return True
+
+
 def _lost_folder(path: Path, error: OSError) -> str | None:
     """Which folder is not there any more, and what to do; None where none that a run needs is missing."""
     lost = "was moved or removed while the run went on:"
@@ -247,12 +254,12 @@ def _lost_files_are_an_error(path: Path) -> Iterator[None]:
         go_on = f"go on with placebench run --resume {path}"
         if limit := exceeded_limit(str(error)):
             raise PlacebenchError(f"{limit} ({error}): {limit.advice}, then {go_on}") from error
-        if error.errno in _NOT_WRITABLE and RunFolder(path).run_file.exists():
-            what = f"{error.filename or path}: {error.strerror}"
+        if error.errno in _NOT_WRITABLE and _has_begun(path):
+            what = f"{error.filename2 or error.filename or path}: {error.strerror}"
             raise PlacebenchError(f"{what}: see to the disk, then {go_on}") from error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        if not RunFolder(path).run_file.exists():
+        if not _has_begun(path):
             with contextlib.suppress(OSError):
                 path.rmdir()  # nothing has begun in it
             go_on = "start the run again"
