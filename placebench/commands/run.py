@@ -1,5 +1,6 @@
 """Training under each placement, and the comparison of what it measured."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from placebench.commands.run_options import SECONDS, read_request, run_option, s
 from placebench.commands.runs import RUNS, find_run
 from placebench.commands.start import start
 from placebench.errors import UsageError
+from placebench.host.terminal import say
 from placebench.spec.auto_rounds import MOST_ROUNDS
 
 _EXAMPLES = """Options override the YAML file, the file overrides the preset.
@@ -73,5 +75,5 @@ def run(resume: str | None, write_config: Path | None, **given: Any) -> None:
     folder = find_run(resume, request.out or RUNS)
     with lock_run(RunFolder(folder)) as note:
         if note:
-            click.echo(f"placebench: {note}", err=True)
+            say(f"placebench: {note}", sys.stderr)
         start(resume_plan(folder, request), request, command)

@@ -86,4 +86,4 @@ def _report(folder: Path) -> None:
             raise
         # The run keeps its exit code: it is done, and its report is in its folder.
         drop_stdout()
-        fail(f"cannot write to standard output: {error.strerror}; the report is in {folder}", USAGE)
+        fail(USAGE, f"cannot write to standard output: {error.strerror}; the report is in {folder}")
