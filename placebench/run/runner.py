@@ -20,7 +20,7 @@ from placebench.record.folder import RunFolder, Status, Trial
 from placebench.record.run_file import LaunchWall
 from placebench.run.asked import TIME_LIMIT, Asked
 from placebench.run.display import Display
-from placebench.run.launch import JOB, Launcher, LaunchResult, fresh_trial
+from placebench.run.launch import BRIDGE, JOB, Launcher, LaunchResult, fresh_trial
 from placebench.run.manifest import Manifest
 from placebench.run.progress import LaunchPosition, time_left
 from placebench.run.watch import LaunchState
@@ -73,7 +73,7 @@ def execute(
     command: Sequence[str],
     display: Display,
     width: Width,
-    job: Sequence[str] = JOB,
+    job: Sequence[str] = (),
     so_far: SoFar = lambda *_: None,
 ) -> RunResult:
     """Run a plan's launches; whatever is done by the end of it stays.
@@ -84,7 +84,7 @@ def execute(
         display: shows what goes on.
         width: how far the ends of the widest headline interval of a run folder lie apart after so many of its rounds;
             asked only with `--rounds auto`.
-        job: command of the training job; the trial's folder becomes its last argument.
+        job: command of the training job, whose last argument becomes the trial's folder; the plan's when not given.
         so_far: what of a run folder to say when a launch of a placement is done; None for nothing.
 
     Raises:
@@ -103,7 +103,7 @@ def execute(
             for note in (*plan.notes, *filter(None, [no_locks])):
                 display.note(note)
             asked = Asked(signals, plan.time_limit_s, display)
-            launcher = Launcher(plan, record, job, asked, asked.pause)
+            launcher = Launcher(plan, record, job or (BRIDGE if plan.job else JOB), asked, asked.pause)
             run = _Run(plan, Manifest(plan, command), launcher, display, width, so_far)
             result = run.go(asked)
     is_late = result.stopped_by in (None, TIME_LIMIT)
@@ -179,13 +179,13 @@ class _Run:
                 launch.round,
                 rounds,
                 name,
-                plan.workload.steps,
+                plan.steps,
                 labels,
                 plan.steps_before,
                 is_estimate=plan.auto is not None,
             )
         )
-        steps = plan.workload.steps - plan.steps_before
+        steps = plan.steps - plan.steps_before
 
         def show(state: LaunchState) -> None:
             self._display.update(state, time_left(self._finished, name, state, steps, remaining))
