@@ -69,7 +69,8 @@ class StopSignals:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        # Where it is ignored, as a parent may have it, nobody is told how a process has ended.
+        # A parent may have blocked them; and where this one is ignored, nobody is told how a process has ended.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for number in (*ENDING, signal.SIGTSTP):
             if signal.getsignal(number) is not signal.SIG_IGN:

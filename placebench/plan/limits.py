@@ -72,7 +72,7 @@ LIMITS = (
         "Resource temporarily unavailable|can't start new thread",
         in_bytes=False,
     ),
-    Limit("the CPU time of a process", "-t", resource.RLIMIT_CPU, "SIGXCPU", in_bytes=False),
+    Limit("the CPU time of a process", "-t", resource.RLIMIT_CPU, "SIGXCPU|SIGKILL", in_bytes=False),
 )
 
 
