@@ -33,7 +33,7 @@ def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> None:
         if plan.job:
             raise UsageError("--print-config is for placebench's own job: --write-config FILE writes a job file")
         Reasons(plan.refused).raise_any()
-        click.echo(config_text(plan, request, command), nl=False)
+        click.echo(config_text(plan, request, command), nl=False)  # noqa: TID251 - a file, YAML escapes its text
         return
     if request.dry_run:
         from placebench.plan.views import show_plan
