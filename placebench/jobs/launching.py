@@ -215,6 +215,8 @@ class Job:
             log_files=tuple(fill(name, names) for name in spec.log.files or self.adapter.log_files),
             log_format=spec.log.format or self.adapter.log_format,
             phases=spec.phases,
+            attach=spec.attach,
+            timers={**self.adapter.timers, **spec.phases},
             learner_ranks=ranks,
         )
 

@@ -84,8 +84,8 @@ class StepReader:
             whole = len(self._chosen.seen) - (not self._is_settled(self._chosen, now))
             return self._rows(self._chosen, whole)
 
-    def finish(self) -> list[dict[str, Any]]:
-        """The steps that are left, whole or not; and `log.json`."""
+    def finish(self, notes: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """The steps that are left, whole or not; and `log.json`, with these notes of the hooks'."""
         self._find_files()
         for source in self._sources.values():
             source.growing.finish()
@@ -94,7 +94,7 @@ class StepReader:
         if self._chosen is None:
             return []
         rows = self._rows(self._chosen, len(self._chosen.seen))
-        self._write_record(self._run(self._chosen))
+        self._write_record(self._run(self._chosen), notes)
         return rows
 
     def _find_files(self) -> None:
@@ -157,12 +157,13 @@ class StepReader:
         wall = self._clock.wall
         return Span(step, STEP, None, None, CONTROLLER, wall(start), wall(end), start, end).to_dict()
 
-    def _write_record(self, run: LoggedRun) -> None:
+    def _write_record(self, run: LoggedRun, notes: Sequence[str]) -> None:
         LogRecord(
             framework=run.dialect.framework,
             format=run.logs[0].format.name,
             phases=self._job.phases,
             flags=tuple(LogFlag(name=flag.name, text=flag.text) for flag in run.flags),
+            notes=tuple(dict.fromkeys(notes)),
         ).write(self._trial)
 
 

@@ -52,6 +52,10 @@ class JobLaunch(Record):
     """Name of their format; None to find it by the content."""
     phases: dict[str, str] = Field(default_factory=dict)
     """Phases by the names of the log's own timers."""
+    attach: bool = False
+    """Whether its processes load the hooks."""
+    timers: dict[str, str] = Field(default_factory=dict)
+    """Phases by the names of the timers that the hooks record: see `jobs.nested.exclusive`."""
     learner_ranks: int
     """Ranks that train, by which some logs multiply tokens."""
 
@@ -74,6 +78,8 @@ class LogRecord(Record):
     phases: dict[str, str] = Field(default_factory=dict)
     """Phases by the names of the log's own timers."""
     flags: tuple[LogFlag, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the hooks could not record, a sentence each."""
 
     @classmethod
     def read(cls, trial: Trial) -> "LogRecord | None":
