@@ -31,7 +31,7 @@ def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> None:
         from placebench.plan.as_config import config_text
 
         Reasons(plan.refused).raise_any()
-        click.echo(config_text(plan, request, command), nl=False)
+        click.echo(config_text(plan, request, command), nl=False)  # noqa: TID251 - a file that shows no text raw
         return
     if request.dry_run:
         from placebench.plan.views import show_plan
