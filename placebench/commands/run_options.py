@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from placebench.commands.completion import complete_devices, complete_models, complete_settings
 from placebench.commands.options import (
     WORKLOAD_KEYS,
     WRONG_OPTIONS,
@@ -29,14 +30,22 @@ run_option = partial(click.option, cls=LenientOption)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _SHARED = (
     run_option(
+        "--job",
+        metavar="WORD|FILE",
+        help="A job of yours, started by the command behind --: verl, trl, command, or a job file.",
+    ),
+    run_option(
         "--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: 2%]"
     ),
     run_option(
-        "--devices", metavar="SPEC", help="cpu:N or gpu:N; gpu:NxM: a plan for M nodes.  [default: all GPUs, else CPU]"
+        "--devices",
+        metavar="SPEC",
+        shell_complete=complete_devices,
+        help="cpu:N or gpu:N; gpu:NxM: a plan for M nodes.  [default: all GPUs, else CPU]",
     ),
     run_option("--name", help="Name of the run.  [default: from the placements]"),
     run_option("--out", type=OutputPath(is_folder=True), help="Folder of the runs.  [default: runs]"),
-    run_option("--model", help="A preset, a folder, or a hub id.  [default: tiny]"),
+    run_option("--model", shell_complete=complete_models, help="A preset, a folder, or a hub id.  [default: tiny]"),
     run_option("--steps", type=int, help="Training steps of a launch.  [default: 10]"),
     run_option("--warmup-steps", type=int, help="First steps, left out of the numbers.  [default: 2]"),
     run_option("--seed", type=int, help="Seed of data, weights and sampling.  [default: 0]"),
@@ -51,6 +60,7 @@ _SHARED = (
         "settings",
         multiple=True,
         metavar="KEY=VALUE",
+        shell_complete=complete_settings,
         help="Any workload key that --dry-run prints; repeatable.",
     ),
     run_option(
@@ -89,8 +99,10 @@ _SHARED = (
         type=SECONDS,
         help="On a Ray cluster: wait for devices so long.  [default: 60]",
     ),
+    click.option("--allow-kill", is_flag=True, help="Run a job's scripts that may end processes of others, too."),
     click.option("--dry-run", is_flag=True, help="Print the checked plan and start nothing."),
     click.option("--print-config", is_flag=True, help="Print the plan as a file for --config, and start nothing."),
+    click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]"),
 )
 
 
@@ -116,4 +128,5 @@ def read_request(given: Mapping[str, Any]) -> "RunRequest":
         if name in WORKLOAD_KEYS
     }
     reasons = {WORKLOAD_KEYS.get(name, name): reason for name, reason in wrong.items()}
-    return build_request(present, short, settings, config, reasons)
+    job, command = present.pop("job", None), present.pop("command", ())
+    return build_request(present, short, settings, config, reasons, job=job, command=command)
