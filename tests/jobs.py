@@ -23,6 +23,12 @@ from placebench.spec.words import parse_placement
 from placebench.spec.workload import placed_workload
 from placebench.spec.workload_reading import build_workload
 
+# A small job of PPO with all of its phases; several tests look at the same launches of it, see `conftest.shared_job`.
+PPO = (
+    *("steps=4", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8"),
+    *("algorithm.kl_loss=true", "algorithm.kl_control=adaptive"),
+)
+
 
 @dataclass(frozen=True)
 class Job:
@@ -31,6 +37,17 @@ class Job:
     trial: Trial
     exit_code: int
     output: str
+
+    @classmethod
+    def kept(cls, folder: Path) -> "Job":
+        """A launch whose folder another process has kept with `keep`."""
+        ended = json.loads((folder.parent / "ended.json").read_text())
+        return cls(Trial(folder), ended["exit_code"], ended["output"])
+
+    def keep(self) -> None:
+        """Leave beside the launch's folder what is not in it."""
+        ended = {"exit_code": self.exit_code, "output": self.output}
+        (self.trial.path.parent / "ended.json").write_text(json.dumps(ended))
 
     @property
     def steps(self) -> list[dict[str, float]]:
@@ -167,6 +184,55 @@ def engine_program(folder: Path, name: str) -> str:
         ENGINES,
         f"from placebench.ppo import engine\nengine.Engine = engine.InflightEngine = patches.{name}",
     )
+
+
+# Where phases may go on side by side, workers see to it that they do: a phase waits for another one to begin, and fails
+# if it does not. Files tell of each beginning.
+MEETING = """
+import itertools, time
+from pathlib import Path
+from placebench.ppo.engine import Engine
+from placebench.ppo.worker import Worker
+
+def meeting(work, phase, other=None, later=0):
+    # In its n-th step the phase waits until the other one's of step n + later has begun; the first step is number 1.
+    numbers = itertools.count(1)
+
+    def run(self, *arguments, **named):
+        step = next(numbers)
+        begun = Path(__file__).parent / f"{phase}-{step}"
+        begun.touch()
+        awaited = begun.with_name(f"{other}-{step + later}")
+        end = time.monotonic() + 60
+        while other and step + later > 0 and not awaited.exists():
+            if time.monotonic() > end:
+                raise TimeoutError(f"{phase} of step {step} goes on and {awaited.name} does not begin")
+            time.sleep(0.005)
+        return work(self, *arguments, **named)
+
+    return run
+
+class UpdatesMeet(Worker):
+    _run_update_actor = meeting(Worker._run_update_actor, "update_actor", "update_critic")
+    _run_update_critic = meeting(Worker._run_update_critic, "update_critic", "update_actor")
+
+class AllMeet(UpdatesMeet):
+    _run_values = meeting(Worker._run_values, "values", "old_log_prob")
+    _run_old_log_prob = meeting(Worker._run_old_log_prob, "old_log_prob", "values")
+
+class LearnerMeets(Worker):
+    _run_old_log_prob = meeting(Worker._run_old_log_prob, "old_log_prob")
+    _run_update_actor = meeting(Worker._run_update_actor, "update_actor", "gen", 1)
+
+class EngineMeets(Engine):
+    _run_gen = meeting(Engine._run_gen, "gen", "old_log_prob", -1)
+"""
+
+
+def meeting_program(folder: Path, worker: str, engine: str = "Engine") -> str:
+    """A launch whose workers and engines are of other classes, of those in `MEETING`."""
+    patch = f"worker.Worker, engine.Engine = patches.{worker}, patches.{engine}"
+    return patched_program(folder, MEETING, f"from placebench.ppo import engine, worker\n{patch}")
 
 
 def patched_program(folder: Path, source: str, patch: str) -> str:
