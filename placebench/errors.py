@@ -111,8 +111,8 @@ class InterruptedRunError(PlacebenchError):
 class Reasons:
     """Collects the reasons why something cannot be, to name them all at once."""
 
-    def __init__(self) -> None:
-        self._lines: list[str] = []
+    def __init__(self, lines: Iterable[str] = ()) -> None:
+        self._lines = list(lines)
 
     @property
     def lines(self) -> tuple[str, ...]:

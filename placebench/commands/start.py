@@ -6,18 +6,24 @@ from typing import TYPE_CHECKING
 
 from placebench.commands.console import open_console
 from placebench.commands.group import OF_A_STREAM, USAGE, drop_stdout, fail
-from placebench.errors import InterruptedRunError
+from placebench.errors import InterruptedRunError, Reasons
 
 if TYPE_CHECKING:
     from placebench.plan.plan import Plan
 
 
 def start(plan: "Plan", *, dry_run: bool) -> None:
-    """Run a plan and report, or show it."""
+    """Run a plan and report, or show it.
+
+    Raises:
+        UsageError: placements asked for cannot be; the plan of the others is shown.
+    """
     if dry_run:
         from placebench.plan.views import show_plan
 
         show_plan(plan, open_console())
+        sys.stdout.flush()  # before the reasons, also where both go into one pipe
+        Reasons(plan.refused).raise_any()
         return
     from placebench.host.signals import Stopped, raised_signals
     from placebench.run.display import open_display

@@ -7,6 +7,7 @@
         owner.json              the run's folder and, while a launch runs, by what its processes are known
 
 A sweep ends only what a record names: see `placebench.host.processes`. Somebody else's Ray is not in any record.
+The run's guardian sweeps its record as soon as the run is killed; the next command does, where that was killed too.
 
 The locks are the kernel's own, by `fcntl`. The package filelock, which uses the same, was tried: a folder that another
 process has removed meanwhile has to be made anew all the same, so that nothing becomes shorter; a waiting process asks
@@ -18,12 +19,15 @@ import fcntl
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from placebench.errors import PlacebenchError
+from placebench.host import guardian
 from placebench.record.folder import RunFolder, Status, write_json
 from placebench.spec.reading import parse_json
 
@@ -32,10 +36,10 @@ if TYPE_CHECKING:
 
 
 class RunRecord:
-    """The record of a live run; removed by `close`, swept by the next command when the run is killed."""
+    """The record of a live run; removed by `close`, swept when the run is killed."""
 
     def __init__(self, folder: Path, run: Path, lock: IO[bytes]) -> None:
-        self._folder = folder
+        self.folder = folder
         self._run = run
         self._lock = lock
         self.write(None)
@@ -49,12 +53,12 @@ class RunRecord:
                 "ray_temp_dir": str(launch.ray_temp_dir),
                 "processes": [[process.pid, process.create_time] for process in launch.recorded],
             }
-        write_json(self._folder / "owner.json", content)
+        write_json(self.folder / "owner.json", content)
 
     def close(self) -> None:
         """Remove the record: nothing of the run is left."""
         with _locked():
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
             self._lock.close()
 
 
@@ -87,6 +91,34 @@ def own_run(run: Path) -> Iterator[RunRecord]:
         end()
 
 
+@contextlib.contextmanager
+def guarded(record: RunRecord) -> Iterator[None]:
+    """Have a process beside this one clean up after the run when this one is killed in the body."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", guardian.__file__, str(record.folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+        # What can be imported here can be there, and temporary files lie in the same folder.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": tempfile.gettempdir()},
+    )
+    try:
+        yield
+    finally:
+        process.communicate(b"in order")
+
+
+def clean_up_after(folder: Path) -> None:
+    """End what the killed run of a record has left, as `sweep` does."""
+    with _locked():
+        if folder.exists():
+            with (folder / "lock").open("wb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel may be about to let go of it
+                _sweep_record(folder, _read_record(folder))
+
+
 def live_runs() -> list[Path]:
     """Folders of the user's runs that go on now on this host."""
     with contextlib.closing(_each_record()) as records:
@@ -102,11 +134,9 @@ def sweep() -> list[Path]:
     swept: list[Path] = []
     with contextlib.closing(_each_record()) as records:
         for folder, content, is_dead in records:
-            if is_dead and content:
-                _sweep_run(content)
-                swept.append(Path(content["run"]))
             if is_dead:
-                shutil.rmtree(folder, ignore_errors=True)
+                _sweep_record(folder, content)
+                swept += [Path(content["run"])] if content else []
     return swept
 
 
@@ -119,6 +149,12 @@ def mark_interrupted(run: Path) -> None:
         if trial.stands_at(Status.RUNNING):
             trial.set_status(Status.INTERRUPTED)
     replace_status(folder.run_file, Status.RUNNING, Status.INTERRUPTED)
+
+
+def _sweep_record(folder: Path, content: dict[str, Any] | None) -> None:
+    if content:
+        _sweep_run(content)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sweep_run(content: dict[str, Any]) -> None:

@@ -10,7 +10,18 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Self
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Ctrl-C and Ctrl-\, a terminal that hangs up, and what batch systems send before the time, memory or power is out.
+ENDING = (
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGHUP,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+    signal.SIGALRM,
+    signal.SIGPWR,
+)
 
 
 class Stopped(BaseException):
@@ -27,12 +38,12 @@ class Stopped(BaseException):
 
 @contextlib.contextmanager
 def raised_signals() -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP raise `Stopped` in the body; a signal ignored before (nohup) stays ignored."""
+    """Let the signals of `ENDING` raise `Stopped` in the body; one ignored before (nohup) stays ignored."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         raise Stopped(number)
 
-    before = {number: handler for number in _NUMBERS if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+    before = {number: handler for number in ENDING if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
     try:
         for number in before:
             signal.signal(number, stop)
@@ -43,7 +54,7 @@ def raised_signals() -> Iterator[None]:
 
 
 class StopSignals:
-    """Notes SIGINT, SIGTERM and SIGHUP while it is entered; a signal ignored before (nohup) stays ignored.
+    """Notes the signals of `ENDING` while it is entered; one ignored before (nohup) stays ignored.
 
     Attributes:
         received: the first signal that came; None as long as none did.
@@ -54,7 +65,7 @@ class StopSignals:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in _NUMBERS:
+        for number in ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
         return self

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from placebench.errors import Reasons
 from placebench.host.devices import sharing_note
 from placebench.plan import checks
 from placebench.plan.devices import DEVICES, are_described, cluster_options, devices_elsewhere
@@ -16,6 +17,7 @@ from placebench.plan.workload_checks import WORKLOAD_CHECKS, WORKLOAD_CHECKS_HER
 from placebench.predict.expectation import Expectation, expect_from_arithmetic, expect_from_runs
 from placebench.predict.memory import fitting
 from placebench.predict.memory.estimate import MemoryEstimate
+from placebench.predict.possible import possible_placements
 from placebench.record.checkpoints import START_CHECKS, Checkpoint, changes
 from placebench.record.folder import RunFolder
 from placebench.sessions.ray_cluster.discovery import Cluster
@@ -26,9 +28,10 @@ from placebench.spec.check import Check, Facts, collect
 from placebench.spec.devices import Device
 from placebench.spec.launchers import RAY, unusable_launcher
 from placebench.spec.placement import Placement
-from placebench.spec.placement_checks import PLACEMENT_CHECKS
+from placebench.spec.placement_checks import PLACEMENT_CHECKS, contradictions
 from placebench.spec.shapes import JobShapes, job_shapes
 from placebench.spec.text import slug
+from placebench.spec.words import read_placement, split_words
 from placebench.spec.workload import Workload
 from placebench.telemetry.samples import DEFAULT_HZ
 
@@ -81,6 +84,10 @@ class Plan:
     """What starts the workers, one of `launchers.LAUNCHERS`."""
     cluster: Cluster | JobNodes | None = None
     """The Ray cluster the devices belong to, or the nodes of the SLURM job; None for this host."""
+    left_out: tuple[str, ...] = ()
+    """Of a plan that is only shown, the placement words that cannot be beside those that can."""
+    refused: tuple[str, ...] = ()
+    """Why they cannot be, one line each."""
 
     @property
     def steps_before(self) -> int:
@@ -157,6 +164,9 @@ class Plan:
 def make_plan(request: RunRequest) -> Plan:
     """Check what the user asks for.
 
+    Where it is only to be shown, placements that cannot be on the devices or with the workload do not hide the others:
+    the plan is of these, and says why it leaves out the rest.
+
     Raises:
         UsageError: one line for every reason why it cannot run.
     """
@@ -169,7 +179,10 @@ def make_plan(request: RunRequest) -> Plan:
     started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     folder = RunFolder((request.out or Path("runs")) / f"{started}-{name}")
     facts.add(folder=folder.path)
-    collect(_CHECKS, facts).raise_any()
+    reasons = collect(_CHECKS, facts)
+    if reasons.lines and request.dry_run and (partial := _plan_of_the_possible(request, facts)):
+        return replace(partial, refused=reasons.lines)
+    reasons.raise_any()
     return Plan(
         name=name,
         folder=folder,
@@ -188,6 +201,26 @@ def make_plan(request: RunRequest) -> Plan:
         launcher=facts["launcher"],
         cluster=facts.get("cluster"),
     )
+
+
+def _plan_of_the_possible(request: RunRequest, facts: Facts) -> Plan | None:
+    """The plan without the placements that cannot be; None where all else is not right either, or nothing is left.
+
+    A word that is no placement, or that could be nowhere, is to be written anew: what is meant is not known.
+    """
+    if not {"devices", "workload"} <= facts.keys():
+        return None
+    words, workload = split_words(facts["words"]), facts["workload"]
+    for word in words:
+        wrong = Reasons()
+        placement = read_placement(word, None, wrong, has_critic=workload.algorithm.has_critic)
+        if placement is None or wrong.lines or any(contradictions(placement)):
+            return None
+    possible = [word for word, _ in possible_placements(words, facts["devices"], workload)]
+    if not 0 < len(possible) < len(words):
+        return None
+    partial = Reasons().attempt(lambda: make_plan(replace(request, placements=",".join(possible))))
+    return partial and replace(partial, left_out=tuple(word for word in words if word not in possible))
 
 
 def default_name(words: str) -> str:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from textwrap import indent
 
 import yaml
@@ -13,13 +12,15 @@ from placebench.plan.catalogue import Catalogue, Entry
 from placebench.plan.plan import Plan
 from placebench.predict.memory.fitting import describe_memory
 from placebench.spec.bound import RunPlacement
-from placebench.spec.devices import Device, index_ranges
+from placebench.spec.devices import Device, by_node, device_ranges, devices_per_node, node_ranges
 from placebench.spec.launchers import RAY
 from placebench.spec.placement import Placement, Role
 from placebench.spec.presets import PRESETS
-from placebench.spec.text import format_bytes, format_seconds
+from placebench.spec.text import few, format_bytes, format_seconds
 from placebench.spec.words import SETTINGS, names_file, preset_of
 from placebench.spec.workload import Workload, placed_workload
+
+_MOST_ROUNDS = 4
 
 
 def show_plan(plan: Plan, console: Console) -> None:
@@ -32,10 +33,11 @@ def show_plan(plan: Plan, console: Console) -> None:
         line(name, value)
     for bound in plan.placements:
         line("placement", f"{bound.name}, {', '.join(_settings(bound.placement, plan.workload))}")
-        for pool, devices in bound.members.items():
-            roles = ", ".join(_working_roles(bound.placement, pool, plan.workload))
-            line("", f"{pool}: {roles} on {', '.join(device.id for device in devices)}")
+        for pool, text in _pools(bound, plan.devices, plan.workload):
+            line("", text)
             line("", f"  memory a device: about {describe_memory(plan.memory[bound.name, pool])} at most")
+    if plan.left_out:
+        line("left out", f"{', '.join(plan.left_out)}, which cannot be")
     for note in plan.notes:
         line("note", note)
     line("workload", "")
@@ -82,8 +84,11 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
         f" {batch.size // batch.mini_batch_size} mini-batches × {epochs} epoch{'s' * (epochs > 1)}",
     )
     yield "steps", f"{plan.workload.steps} a launch, the first {plan.workload.warmup_steps} left out of the numbers"
-    for number, names in enumerate(plan.order, start=1):
+    shown = plan.order if plan.done else plan.order[:_MOST_ROUNDS]
+    for number, names in enumerate(shown, start=1):
         yield f"round {number}", ", ".join(f"{name} (done)" if (number, name) in plan.done else name for name in names)
+    if len(shown) < plan.rounds:
+        yield "…", f"and so on in turn, up to round {plan.rounds}"
     if plan.auto:
         limit = "" if plan.auto.max_time_s is None else f" and {format_seconds(plan.auto.max_time_s)}"
         yield (
@@ -100,11 +105,17 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _describe_devices(devices: Sequence[Device]) -> str:
-    """Devices that are alike together, with their number, memory and node."""
-    kinds = Counter((device.kind, device.name, device.memory_bytes, device.node) for device in devices)
-    return "; ".join(
-        f"{count} × {name if name.lower() == kind else f'{kind} {name}'}, {format_bytes(memory)} each, on {node}"
-        for (kind, name, memory, node), count in kinds.items()
+    """Nodes whose devices are alike together, with their number, memory and names: `64 × 8 GPU, 141 GiB each`."""
+    nodes: dict[tuple[int, str, str], list[str]] = {}
+    for group in by_node(devices):
+        for (kind, name, memory), count in Counter((one.kind, one.name, one.memory_bytes) for one in group).items():
+            what = name if name.lower() == kind else f"{kind} {name}"
+            size = format_bytes(memory).replace(".0 GiB", " GiB")
+            nodes.setdefault((count, what, size), []).append(group[0].node)
+    return few(
+        f"{f'{len(names)} × {count} {what}' if len(names) > 1 else f'{count} × {what}'}, {size} each,"
+        f" on {node_ranges(names)}"
+        for (count, what, size), names in nodes.items()
     )
 
 
@@ -115,7 +126,7 @@ def show_catalogue(catalogue: Catalogue, console: Console) -> None:
         console.print()
         console.print(Text.assemble((form, "bold"), f"  {reading}"), soft_wrap=True)
         for entry in members:
-            _show_entry(entry, catalogue.workload, console)
+            _show_entry(entry, catalogue, console)
     if catalogue.is_usual:
         console.print()
         console.print(Text("Settings, behind a word or a file's name", "bold"), soft_wrap=True)
@@ -136,22 +147,22 @@ def _by_preset(entries: Sequence[Entry]) -> Iterator[tuple[str, str, list[Entry]
             yield form, reading, others
 
 
-def _show_entry(entry: Entry, workload: Workload, console: Console) -> None:
+def _show_entry(entry: Entry, catalogue: Catalogue, console: Console) -> None:
     can = not entry.reasons
     console.print(
         Text.assemble("  ", (entry.word, "green" if can else "red"), "" if can else "  cannot be"), soft_wrap=True
     )
-    for line in _pools(entry.bound, workload) if can and entry.bound else entry.reasons:
+    pools = _pools(entry.bound, catalogue.devices, catalogue.workload) if can and entry.bound else ()
+    # A reason begins with the word, which stands above it.
+    reasons = (line.removeprefix(f"placement {entry.word!r}").removeprefix(":").lstrip() for line in entry.reasons)
+    for line in (*(text for _, text in pools), *reasons):
         console.print(f"    {line}", markup=False, soft_wrap=True)
 
 
-def _pools(bound: RunPlacement, workload: Workload) -> Iterator[str]:
-    for pool, devices in bound.members.items():
+def _pools(bound: RunPlacement, devices: Sequence[Device], workload: Workload) -> Iterator[tuple[str, str]]:
+    """Each pool of a placement, and who is in it on which of the devices."""
+    names_nodes = len(devices_per_node(devices)) > 1
+    for pool, members in bound.members.items():
         roles = ", ".join(_working_roles(bound.placement, pool, workload))
-        yield f"{pool}: {roles} on {'; '.join(_ranges(devices))}"
-
-
-def _ranges(devices: Sequence[Device]) -> Iterator[str]:
-    """Devices of each node, neighbours together: `node0 gpu:0–3, gpu:6`."""
-    for node, members in groupby(devices, key=lambda device: device.node):
-        yield f"{node} {devices[0].kind}:{index_ranges(device.index for device in members)}"
+        count = f" ({len(members)} devices)" if len(devices_per_node(members)) > 1 else ""
+        yield pool, f"{pool}: {roles} on {device_ranges(members, names_nodes=names_nodes)}{count}"

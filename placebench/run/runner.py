@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from placebench.errors import InterruptedRunError, LaunchError, PlacebenchError, TimeLimitError, UsageError
-from placebench.host.ownership import live_runs, own_run
+from placebench.host.ownership import guarded, live_runs, own_run
 from placebench.host.signals import StopSignals
 from placebench.plan.checks import full_disks
 from placebench.plan.plan import Plan, PlannedLaunch
@@ -84,7 +84,7 @@ def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, 
     with StopSignals() as signals, display, _lost_files_are_an_error(path):
         others = live_runs()
         _make_folder(plan)
-        with own_run(path) as record:
+        with own_run(path) as record, guarded(record):
             for other in others:
                 display.note(f"another run goes on here ({other}): each slows the other down")
             for note in plan.notes:

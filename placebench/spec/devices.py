@@ -1,17 +1,21 @@
 """Devices as data: what `--devices` asks for, what a run has, and how its records name them."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from placebench.errors import UsageError
+from placebench.spec.text import few
 
 Kind = Literal["cpu", "gpu"]
+T = TypeVar("T")
 
 MAX_CPU_DEVICES = 64
 _MAX_DESCRIBED = 4096
+# So many nodes that are alike are told one by one.
+_FEW_NODES = 3
 _SPEC = re.compile(
     r"(?P<kind>cpu|gpu)(:(?P<count>[1-9][0-9]{0,5})(x(?P<nodes>[1-9][0-9]{0,5}))?(@(?P<gib>[1-9][0-9]{0,5})GiB)?)?"
 )
@@ -88,6 +92,44 @@ def index_ranges(indices: Iterable[int]) -> str:
     """Indices in rising order as text, neighbours together: `0–3,6`."""
     runs = [[index for _, index in run] for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])]
     return ",".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def device_ranges(devices: Sequence[Device], *, names_nodes: bool) -> str:
+    """Devices as text, neighbours and nodes that are alike together: `gpu:0–7`, `node0–63 gpu:0–3; node64 gpu:0`.
+
+    Args:
+        devices: of each node in rising order.
+        names_nodes: whether the nodes stand in front, as where there are several.
+    """
+    alike: dict[str, list[str]] = {}
+    for group in by_node(devices):
+        indices = f"{group[0].kind}:{index_ranges(device.index for device in group)}"
+        alike.setdefault(indices, []).append(group[0].node)
+    return few(f"{node_ranges(nodes)} {indices}" if names_nodes else indices for indices, nodes in alike.items())
+
+
+def node_ranges(names: Iterable[str]) -> str:
+    """Names of nodes as text, those that number on together: `node0–63, login`."""
+    split = [re.fullmatch(r"(.*?)([0-9]*)", name, re.DOTALL) for name in names]
+    numbered = [(match[0], match[1], match[2]) for match in split if match]
+    runs = [
+        [one for _, one in run]
+        for _, run in groupby(
+            enumerate(numbered),
+            lambda pair: (pair[1][1], int(pair[1][2]) - pair[0]) if pair[1][2] else (pair[1][0], None),
+        )
+    ]
+    return few((f"{run[0][0]}–{run[-1][2]}" if len(run) > 1 else run[0][0] for run in runs), ", ")
+
+
+def on_nodes(items: Iterable[T]) -> Iterator[tuple[str, T]]:
+    """What each node has, with where that is; of many nodes in a row that are alike once: `each of nodes 0–63`."""
+    for item, run in groupby(enumerate(items), key=lambda pair: pair[1]):
+        nodes = [node for node, _ in run]
+        if len(nodes) > _FEW_NODES:
+            yield f"each of nodes {nodes[0]}–{nodes[-1]}", item
+        else:
+            yield from ((f"node {node}", item) for node in nodes)
 
 
 def device_to_dict(device: Device) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from typing import get_args
 
 from placebench.errors import Reasons
 from placebench.spec.check import Check, Facts, collect
+from placebench.spec.devices import on_nodes
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.presets import LEARNERS
 from placebench.spec.shapes import ModelShape, model_shape
-from placebench.spec.text import plural, slug
+from placebench.spec.text import few, plural, slug
 from placebench.spec.workload import MOST, Batch, EngineSize, Workload, placed_workload
 
 _ENGINE_SIZE = "rollout.tensor_parallel_size"
@@ -50,8 +51,8 @@ def _unusable_layouts(
         yield from (f"placement {placement.name!r}: {reason}" for reason in collect(_LAYOUT_CHECKS, alone).lines)
 
 
-def _separated_rollout(placement: Placement) -> Iterator[str]:
-    """Engines that share their pool with other roles, and settings of engines that mean nothing there."""
+def contradictions(placement: Placement) -> Iterator[str]:
+    """Why a placement could be nowhere: engines that share their pool, settings of engines that mean nothing there."""
     staleness, pool = placement.staleness, placement.roles[Role.ROLLOUT]
     if not placement.has_engines:
         if placement.inflight_updates:
@@ -125,7 +126,7 @@ def _engine_size_key(placement: Placement) -> str:
 def _on_nodes(pool: Pool) -> str:
     if len(pool.counts) == 1:
         return f"{pool.size} devices"
-    return " and ".join(f"{count} devices on node {node}" for node, count in enumerate(pool.counts) if count)
+    return few((f"{count} devices on {where}" for where, count in on_nodes(pool.counts) if count), " and ")
 
 
 def undivided_heads(shape: ModelShape, model: str, shared_by: int) -> Iterator[str]:
@@ -235,7 +236,7 @@ def _factor(one: int, other: int) -> float:
 
 # Of each placement alone: `placement`, `workload`, and `steps` of a launch.
 _LAYOUT_CHECKS = (
-    Check(_separated_rollout),
+    Check(contradictions),
     Check(_unreached_staleness, {"steps"}),
     Check(_idle_pools, {"reward_model", "data.reward"}),
     Check(_unusable_engines, {"model", *_ENGINE_KEYS}),

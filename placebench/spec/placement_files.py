@@ -20,8 +20,9 @@ from typing import Any
 
 from placebench.errors import Reasons
 from placebench.spec.config import load_yaml
+from placebench.spec.devices import on_nodes
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
-from placebench.spec.text import plural
+from placebench.spec.text import few, plural
 
 KEYS = ("name", "pools", "roles", "overlap", "staleness", "inflight_updates", "tensor_parallel", "scaling")
 
@@ -91,13 +92,15 @@ class _File:
         for name in given:
             if not _is_name(name):
                 self._wrong(f"pools: {name!r} {_NO_NAME}")
-        counts = {name: self._counts(name, value, nodes) for name, value in given.items() if _is_name(name)}
-        pools = tuple(Pool(name, given) for name, given in counts.items() if given)
-        for node, have in enumerate(nodes or ()):
-            users = {pool.name: pool.counts[node] for pool in pools if pool.counts[node]}
-            if sum(users.values()) > have:
-                by = ", ".join(f"{name} {count}" for name, count in users.items())
-                self._wrong(f"the pools need {sum(users.values())} devices on node {node} ({by}), there are {have}")
+        of_pools = {name: self._counts(name, value, nodes) for name, value in given.items() if _is_name(name)}
+        pools = tuple(Pool(name, counts) for name, counts in of_pools.items() if counts)
+        needs = [
+            {pool.name: pool.counts[node] for pool in pools if pool.counts[node]} for node in range(len(nodes or ()))
+        ]
+        for where, (users, have) in on_nodes(zip(needs, nodes or (), strict=True)):
+            if (need := sum(users.values())) > have:
+                by = few((f"{name} {count}" for name, count in users.items()), ", ")
+                self._wrong(f"the pools need {need} devices on {where} ({by}), there are {have}")
         return pools
 
     def _counts(self, name: str, value: Any, nodes: Sequence[int] | None) -> tuple[int, ...]:

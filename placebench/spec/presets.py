@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placebench.errors import Reasons, UsageError
+from placebench.spec.devices import on_nodes
 from placebench.spec.placement import Placement, Pool, Role, Scaling
-from placebench.spec.text import plural
+from placebench.spec.text import few, plural
 
 Nodes = Sequence[int]
 """Devices of each node."""
@@ -89,8 +90,8 @@ def _learners(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement
         reasons.add([f"placement {word!r} has learners on {len(wanted)} nodes, {there}: {_PER_NODE}"])
     else:
         reasons.add(
-            f"placement {word!r} needs {want} learners on node {node}, which has {plural(have, 'device')}: {_PER_NODE}"
-            for node, (want, have) in enumerate(zip(learners, nodes, strict=True))
+            f"placement {word!r} needs {want} learners on {where}, which has {plural(have, 'device')}: {_PER_NODE}"
+            for where, (want, have) in on_nodes(zip(learners, nodes, strict=True))
             if want > have
         )
     if shared_by > max(nodes):
@@ -231,4 +232,4 @@ def _are(count: int) -> str:
 
 
 def _by_node(nodes: Nodes) -> str:
-    return ", ".join(f"{have} on node {node}" for node, have in enumerate(nodes))
+    return few((f"{have} on {where}" for where, have in on_nodes(nodes)), ", ")

@@ -132,6 +132,13 @@ def listing(parts: Iterable[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
+def few(parts: Iterable[str], separator: str = "; ", most: int = 6) -> str:
+    """The first parts of a text, and how many more there are."""
+    words = list(parts)
+    more = [f"and {len(words) - most} more"] if len(words) > most else []
+    return separator.join([*words[:most], *more])
+
+
 def _ratio_decimals(low: float | None, high: float | None) -> int:
     if low is None or high is None:
         return 2

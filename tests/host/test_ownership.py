@@ -3,16 +3,21 @@
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from launching import assert_nothing_left, drive, processes_of, running, statuses, wait_for
 
 from placebench.errors import PlacebenchError
+from placebench.host import guardian
 from placebench.host.ownership import live_runs, own_run, sweep
+from placebench.host.signals import ENDING
 from placebench.record.folder import RunFolder, Status, write_json
 
 
@@ -22,7 +27,38 @@ def _isolated(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(temp))
 
 
-def test_a_killed_runner_is_cleaned_up_by_the_next_command_and_nothing_else_is(tmp_path: Path, temp: Path) -> None:
+def guardian_of(runner: "subprocess.Popen[str]") -> psutil.Process:
+    return next(one for one in psutil.Process(runner.pid).children() if guardian.__file__ in one.cmdline())
+
+
+def test_a_killed_runner_is_cleaned_up_by_its_guardian(tmp_path: Path, temp: Path) -> None:
+    body = """
+    leave_daemon()
+    os.mkdir(launch["ray_temp_dir"] + "/session_x")
+    progress("step", 1)
+    time.sleep(300)
+    """
+    with running(drive(tmp_path / "runs", body), temp, start_new_session=True) as runner:
+        wait_for(lambda: list(tmp_path.glob("runs/*/trials/01-standard/progress.json")))
+        folder = next((tmp_path / "runs").iterdir())
+        waiting = guardian_of(runner)
+        assert waiting.memory_info().rss < 32 << 20
+        # What batch systems and terminals send to all processes before they kill: it waits on.
+        for number in ENDING:
+            waiting.send_signal(number)
+        os.killpg(runner.pid, signal.SIGKILL)
+        begun = time.monotonic()
+        wait_for(lambda: not list(temp.glob("placebench-*")))
+        assert time.monotonic() - begun < 10
+        wait_for(lambda: not waiting.is_running())
+    assert statuses(folder) == {"01-standard": "interrupted"}
+    assert json.loads((folder / "run.json").read_text())["status"] == "interrupted"
+    assert_nothing_left(temp)
+
+
+def test_what_killed_a_runner_and_its_guardian_is_cleaned_up_by_the_next_command_and_nothing_else_is(
+    tmp_path: Path, temp: Path
+) -> None:
     foreign_ray = (sys.executable, "-c", "import time; time.sleep(300)", "gcs_server", "/tmp/ray/session_1/logs")
     with (
         running(foreign_ray, tmp_path / "elsewhere") as foreign,
@@ -34,6 +70,7 @@ def test_a_killed_runner_is_cleaned_up_by_the_next_command_and_nothing_else_is(t
         folder = next((tmp_path / "runs").iterdir())
         assert live_runs() == [folder]
         assert sweep() == []
+        guardian_of(runner).kill()
         runner.kill()
         runner.wait()
         wait_for(lambda: not any("launch.json" in process for process in processes_of(temp)))
@@ -96,6 +133,7 @@ def test_the_record_is_kept_whole_by_many_at_once(tmp_path: Path, temp: Path) ->
     program = """
 import sys
 from pathlib import Path
+from placebench.host import guardian
 from placebench.host.ownership import live_runs, own_run, sweep
 for number in range(150):
     with own_run(Path(sys.argv[1])) as record:

@@ -38,7 +38,7 @@ def test_every_preset_and_setting_is_listed_with_its_reading() -> None:
         assert f"{one.form}  {one.reading}" in result.output
     for name, setting in SETTINGS.items():
         assert f"/{name}={setting.form}  {setting.reading}" in result.output
-    assert "8 × GPU, 141.0 GiB each, on node1" in result.output
+    assert "2 × 8 GPU, 141 GiB each, on node0–1" in result.output
 
 
 def test_a_word_shows_its_devices_or_why_it_cannot_be() -> None:
@@ -62,8 +62,8 @@ def test_devices_of_one_node_are_told_in_runs(tmp_path: Path) -> None:
     )
     output = placements(f"{path}/overlap=none", "--devices", "gpu:8x2").output
     assert entry(output, f"{path}/overlap=none") == [
-        "actor_pool: actor, rollout, ref on node0 gpu:0–3; node1 gpu:0–3",
-        "critic_pool: critic, reward on node0 gpu:4–7; node1 gpu:4–7",
+        "actor_pool: actor, rollout, ref on node0–1 gpu:0–3 (8 devices)",
+        "critic_pool: critic, reward on node0–1 gpu:4–7 (8 devices)",
     ]
 
 
@@ -82,7 +82,7 @@ def test_memory_counts() -> None:
         "each device of global_pool needs about" in entry(placements(*arguments, "gpu:2@40GiB").output, "standard")[0]
     )
     assert entry(placements(*arguments, "gpu:8@141GiB").output, "standard") == [
-        "global_pool: actor, rollout, ref, critic, reward on node0 gpu:0–7"
+        "global_pool: actor, rollout, ref, critic, reward on gpu:0–7"
     ]
 
 
@@ -93,8 +93,8 @@ def test_a_file_of_a_run_names_its_placements(tmp_path: Path) -> None:
     )
     output = placements("--config", str(path)).output
     assert entry(output, "learners:1,1+engines:2") == [
-        "learners: actor, ref, critic, reward on node0 gpu:0; node1 gpu:0",
-        "engines: rollout on node0 gpu:1; node1 gpu:1",
+        "learners: actor, ref, critic, reward on node0–1 gpu:0 (2 devices)",
+        "engines: rollout on node0–1 gpu:1 (2 devices)",
     ]
     assert "needs 10 devices" in entry(output, "split:9+1")[0]
     assert "standard" not in output
@@ -202,7 +202,7 @@ def test_described_devices_are_for_plans_alone(tmp_path: Path) -> None:
     run = ["run", "--devices", "gpu:4x2", "--out", str(tmp_path / "runs"), "--placements", "standard,split@nodes"]
     planned = CliRunner().invoke(main, [*run, "--dry-run"])
     assert (planned.exit_code, planned.stderr) == (0, "")
-    assert "critic_pool: critic, reward on node1/gpu:0, node1/gpu:1, node1/gpu:2, node1/gpu:3" in planned.output
+    assert "critic_pool: critic, reward on node1 gpu:0–3" in planned.output
     started = CliRunner().invoke(main, run)
     assert started.exit_code == 2
     assert "--devices gpu:4x2 describes devices that nobody looks for: add --dry-run" in started.stderr

@@ -314,8 +314,8 @@ def test_the_dry_run_shows_what_would_be_done(tmp_path: Path) -> None:
     text = console.export_text()
     console.file.close()
     for line in (
-        "actor_pool: actor, rollout, ref on cpu:0, cpu:1, cpu:2, cpu:3",
-        "critic_pool: critic, reward on cpu:4, cpu:5",
+        "actor_pool: actor, rollout, ref on cpu:0–3",
+        "critic_pool: critic, reward on cpu:4–5",
         "memory a device: about",
         "round 2   split:4+2, split:2+2",
         "for 4 launches (rough, from the number of operations)",

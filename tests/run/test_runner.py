@@ -84,7 +84,7 @@ def test_what_a_finished_job_leaves_is_ended(tmp_path: Path, temp: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("number", "action"), [(signal.SIGINT, "SIG_IGN"), (signal.SIGTERM, "SIG_DFL"), (signal.SIGHUP, "SIG_DFL")]
+    ("number", "action"), [(signal.SIGINT, "SIG_IGN"), (signal.SIGTERM, "SIG_DFL"), (signal.SIGUSR1, "SIG_DFL")]
 )
 def test_a_signal_ends_the_run_and_keeps_what_is_done(
     tmp_path: Path, temp: Path, number: signal.Signals, action: str

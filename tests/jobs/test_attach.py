@@ -1,0 +1,407 @@
+"""The hooks in a job's own Python: stand-ins with the shape of the frameworks' timers, run by a Python of the job."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placebench.jobs.attach.environment import ON_PATH, SPANS, attached
+
+# Modules of the frameworks that are hooked, each with a timer of its form; `use` in `job.py` runs them.
+STAND_INS = {
+    "verl/utils/profiler/performance.py": """
+from contextlib import contextmanager
+def _timer(name, timing_raw):
+    timing_raw[name] = 1.0
+    yield "verl"
+marked_timer = contextmanager(lambda name, raw: (yield from _timer(name, raw)))
+""",
+    "verl/single_controller/base/decorator.py": """
+def register(mode=None):
+    def decorator(function):
+        function.mode = mode
+        return function
+    return decorator
+""",
+    "trl/extras/profiling.py": """
+class ProfilingContext:
+    def __init__(self, name):
+        self.name = name
+    def __enter__(self):
+        return self
+    def __exit__(self, *raised):
+        return False
+""",
+    "transformers/trainer.py": """
+class Trainer:
+    def training_step(self):
+        return 7
+    def evaluate(self):
+        return None
+    def _save_checkpoint(self):
+        return None
+""",
+    "accelerate/optimizer.py": """
+class AcceleratedOptimizer:
+    def step(self):
+        raise ValueError("no gradients")
+""",
+    "openrlhf/trainer/ray/ppo_critic.py": """
+class Critic:
+    def fit(self):
+        return self.forward()
+    def forward(self):
+        return "values"
+class CriticModelActor:  # as behind @ray.remote
+    class __ray_metadata__:
+        modified_class = Critic
+""",
+    "skyrl/train/utils/utils.py": """
+class Timer:
+    __slots__ = ("message",)
+    def __init__(self, message):
+        self.message = message
+    def __enter__(self):
+        return None
+    def __exit__(self, *raised):
+        return True
+    async def __aenter__(self):
+        return None
+    async def __aexit__(self, *raised):
+        return None
+""",
+    "nemo_rl/utils/timer.py": """
+class Timer:
+    def start(self, label):
+        self.running = label
+    def stop(self, label):
+        if self.running != label:
+            raise ValueError(label)
+""",
+    "areal/utils/stats_tracker.py": """
+from contextlib import contextmanager
+class DistributedStatsTracker:
+    @contextmanager
+    def record_timing(self, key):
+        yield key
+""",
+    "vllm/v1/engine/core.py": """
+class Scheduler:
+    left = 3
+    def has_unfinished_requests(self):
+        return self.left > 0
+class EngineCore:
+    def __init__(self):
+        self.scheduler = Scheduler()
+    def step(self):
+        self.scheduler.left -= 1
+        return self.scheduler.left
+    def step_with_batch_queue(self):
+        return self.step()
+""",
+    "sglang/srt/managers/scheduler.py": """
+class Scheduler:
+    def run_batch(self, batch):
+        return batch
+""",
+    "slime/utils/timer.py": "class Timer: pass  # has another shape now",
+    "open_instruct/rl_utils.py": "raise RuntimeError('broken installation')",
+}
+
+JOB = """
+import asyncio, os, sys
+from verl.utils.profiler.performance import marked_timer
+raw = {}
+with marked_timer("step", raw) as value:
+    assert value == "verl" and raw == {"step": 1.0}
+
+from verl.single_controller.base.decorator import register
+class ActorWorker:
+    @register(mode="all")
+    def update_actor(self):
+        return self.compute_log_prob()
+    @register()
+    def compute_log_prob(self):
+        return 3
+    @register()
+    def init_model(self):
+        return 4
+    @register()
+    async def update_weights(self):
+        return 5
+class Training:
+    def __init__(self, kind):
+        self.config = type("Config", (), {"model_type": kind})
+    @register()
+    def train_mini_batch(self):
+        return 6
+worker = ActorWorker()
+assert ActorWorker.update_actor.mode == "all" and ActorWorker.update_actor.__name__ == "update_actor"
+assert (worker.update_actor(), worker.init_model(), asyncio.run(worker.update_weights())) == (3, 4, 5)
+assert Training("value_model").train_mini_batch() == Training("language_model").train_mini_batch() == 6
+
+from trl.extras.profiling import ProfilingContext
+outer = ProfilingContext("vLLM.generate")
+with outer:
+    with outer:
+        pass
+from transformers.trainer import Trainer
+assert Trainer().training_step() == 7
+from accelerate.optimizer import AcceleratedOptimizer
+try:
+    AcceleratedOptimizer().step()
+except ValueError as error:
+    assert str(error) == "no gradients"
+from openrlhf.trainer.ray.ppo_critic import CriticModelActor
+assert CriticModelActor.__ray_metadata__.modified_class().fit() == "values"
+from skyrl.train.utils.utils import Timer as SkyTimer
+with SkyTimer("convert_to_training_input"):
+    raise RuntimeError("the timer's own __exit__ swallows it")
+async def generate():
+    async with SkyTimer("generate"):
+        pass
+asyncio.run(generate())
+from nemo_rl.utils.timer import Timer as NemoTimer
+timer = NemoTimer()
+timer.start("policy_training")
+try:
+    timer.stop("generation")
+except ValueError:
+    pass
+timer.stop("policy_training")
+from areal.utils.stats_tracker import DistributedStatsTracker
+with DistributedStatsTracker().record_timing("rollout") as key:
+    assert key == "rollout"
+from vllm.v1.engine.core import EngineCore
+engine = EngineCore()
+assert [engine.step(), engine.step_with_batch_queue(), engine.step()] == [2, 1, 0]
+from sglang.srt.managers.scheduler import Scheduler
+assert Scheduler().run_batch(8) == 8
+import slime.utils.timer
+try:
+    import open_instruct.rl_utils
+except RuntimeError as error:
+    assert str(error) == "broken installation"
+
+from placebench_attach import span
+os.closerange(3, 100)  # as one that becomes a daemon does
+mine = os.open(os.devnull, os.O_WRONLY)
+with span("gen"):
+    pass
+child = os.fork()
+with span("child" if child == 0 else "parent"):
+    pass
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@dataclass
+class Watched:
+    """A process of a job, as its file tells of it."""
+
+    process: Mapping[str, Any]
+    spans: list[tuple[str, str]] = field(default_factory=list)
+    """Name and source of each."""
+    notes: list[str] = field(default_factory=list)
+
+
+def read(folder: Path) -> list[Watched]:
+    found = []
+    for path in folder.iterdir():
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert lines[0]["kind"] == "process"
+        assert path.name == f"{lines[0]['host']}-{lines[0]['pid']}.jsonl"
+        spans = [line for line in lines if line["kind"] == "span"]
+        assert all(0 < line["start"] <= line["end"] for line in spans)
+        notes = [line["text"] for line in lines if line["kind"] == "note"]
+        found.append(Watched(lines[0], [(line["name"], line["source"]) for line in spans], notes))
+    return sorted(found, key=lambda one: -len(one.spans))
+
+
+def run_python(
+    program: str, folder: Path, environment: Mapping[str, str] | None = None, python: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
+    """Run a program with the hooks; its modules lie in the folder, its spans in `spans` there."""
+    (folder / "spans").mkdir()
+    (folder / "job.py").write_text(program)
+    base = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    full = attached({**base, "PYTHONPATH": str(folder), **(environment or {})}, folder / "spans")
+    return subprocess.run(
+        [python, "-W", "error", "job.py"], cwd=folder, env=full, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def write_stand_ins(folder: Path) -> None:
+    for name, source in STAND_INS.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+        (folder / name.split("/")[0] / "__init__.py").touch()  # or a framework that is installed comes before it
+
+
+def python_3_8() -> str | None:
+    """The oldest Python that the hooks are for, where this machine has it, also among those of pyenv."""
+    found = (shutil.which("python3.8"), *map(str, Path.home().glob(".pyenv/versions/3.8.*/bin/python3.8")))
+    works = (one for one in found if one and subprocess.run([one, "-c", ""], capture_output=True).returncode == 0)
+    return next(works, None)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(lambda: sys.executable, id="this Python"),
+        pytest.param(python_3_8, id="Python 3.8"),
+    ]
+)
+def python(request: pytest.FixtureRequest) -> str:
+    found: Callable[[], str | None] = request.param
+    return found() or pytest.skip("no Python 3.8 on this machine")
+
+
+def test_what_each_framework_times_is_a_span(tmp_path: Path, python: str) -> None:
+    write_stand_ins(tmp_path)
+    done = run_python(JOB, tmp_path, {"RANK": "3"}, python)
+    assert (done.returncode, done.stderr) == (0, "")
+    parent, child = read(tmp_path / "spans")
+    assert parent.spans == [
+        ("step", "timer"),
+        ("update_actor", "worker"),
+        ("update_weights", "worker"),
+        ("update_critic", "worker"),
+        ("vLLM.generate", "timer"),
+        ("vLLM.generate", "timer"),
+        ("training_step", "timer"),
+        ("optimizer_step", "timer"),
+        ("update_critic", "worker"),
+        ("convert_to_training_input", "timer"),
+        ("generate", "timer"),
+        ("policy_training", "timer"),
+        ("rollout", "timer"),
+        ("gen", "engine"),
+        ("gen", "timer"),
+        ("parent", "timer"),
+        ("gen", "engine"),
+    ]
+    assert child.spans == [("child", "timer")]
+    assert child.process["ppid"] == parent.process["pid"]
+    assert parent.process["environment"]["RANK"] == "3"
+    assert parent.process["cores"]
+    (note,) = parent.notes
+    assert "slime.utils.timer is not as this version of placebench knows it" in note
+
+
+def test_the_sitecustomize_of_the_user_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.theirs = __name__")
+    program = "import sys, sitecustomize; print(sys.theirs, sitecustomize.__file__)"
+    done = run_python(program, tmp_path)
+    assert done.stdout.split() == ["sitecustomize", str(tmp_path / "sitecustomize.py")]
+
+
+def test_a_sitecustomize_that_fails_is_told_as_python_tells_it(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('theirs')")
+    done = run_python("print('on')", tmp_path)
+    assert done.stdout == "on\n"
+    assert "RuntimeError: theirs" in done.stderr
+
+
+def test_nothing_is_written_where_nothing_is_asked_for(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ON_PATH)}
+    environment.pop(SPANS, None)
+    program = "import sys, placebench_attach\nwith placebench_attach.span('gen'): print(len(sys.meta_path))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    plain = subprocess.run(
+        [sys.executable, "-c", "import sys; print(len(sys.meta_path))"], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == (plain.stdout, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_ends_the_spans_and_not_the_job(tmp_path: Path) -> None:
+    program = """
+import os, shutil
+shutil.rmtree(os.environ["PLACEBENCH_SPANS"])
+from placebench_attach import span
+for _ in range(3):
+    with span("gen"):
+        print("on")
+"""
+    done = run_python(program, tmp_path)
+    assert done.stdout == "on\non\non\n"
+    assert done.stderr.count("placebench: no more spans from process") == 1
+
+
+def test_the_gpu_of_torch_is_named_once_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("""
+class cuda:
+    is_there = False
+    is_initialized = staticmethod(lambda: cuda.is_there)
+    current_device = staticmethod(lambda: 1)
+    get_device_properties = staticmethod(lambda index: type("Properties", (), {"uuid": f"uuid-of-{index}"}))
+""")
+    program = """
+import torch
+from placebench_attach import span
+for torch.cuda.is_there in (False, True, True):
+    with span("gen"):
+        pass
+"""
+    assert run_python(program, tmp_path).returncode == 0
+    (path,) = (tmp_path / "spans").iterdir()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["process", "span", "device", "span", "span"]
+    assert lines[2]["device"] == "GPU-uuid-of-1"
+
+
+def test_an_engine_that_pauses_or_works_long_has_several_spans(tmp_path: Path) -> None:
+    program = """
+import time
+from placebench_attach.wrapping import BusyEngine
+class Engine:
+    def step(self, seconds):
+        time.sleep(seconds)
+BusyEngine(gap_s=0.05, longest_s=0.02).watch(Engine, "step", lambda engine: engine.has_no_such_thing)
+engine = Engine()
+engine.step(0.0)
+engine.step(0.0)
+time.sleep(0.1)
+engine.step(0.03)
+engine.step(0.0)
+"""
+    assert run_python(program, tmp_path).returncode == 0
+    (watched,) = read(tmp_path / "spans")
+    assert watched.spans == [("gen", "engine")] * 3
+    (note,) = watched.notes
+    assert "Engine is not as this version of placebench knows it" in note
+
+
+def test_what_is_on_the_path_stays_there(tmp_path: Path) -> None:
+    own = {"PYTHONPATH": "/theirs", "RAY_RUNTIME_ENV_HOOK": "theirs.hook"}
+    assert attached(own, tmp_path) == {
+        "PYTHONPATH": f"{ON_PATH}:/theirs", SPANS: str(tmp_path), "RAY_RUNTIME_ENV_HOOK": "theirs.hook",
+    }  # fmt: skip
+    assert attached({}, tmp_path)["PYTHONPATH"] == str(ON_PATH)
+
+
+def test_a_job_on_a_ray_cluster_takes_the_hooks_to_its_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ON_PATH))
+    from placebench_attach.ray_workers import runtime_environment
+
+    monkeypatch.setenv("PYTHONPATH", f"{ON_PATH}{os.pathsep}/theirs")
+    monkeypatch.setenv(SPANS, str(tmp_path))
+    monkeypatch.setenv("PLACEBENCH_LAUNCH", "token")
+    ours = {SPANS: str(tmp_path), "PLACEBENCH_LAUNCH": "token"}
+    assert runtime_environment(None) == {"env_vars": {**ours, "PYTHONPATH": f"{ON_PATH}:/theirs"}}
+    asked = {"working_dir": "/there", "env_vars": {"PYTHONPATH": "/own", "SEED": "1"}}
+    assert runtime_environment(asked) == {
+        "working_dir": "/there", "env_vars": {**ours, "SEED": "1", "PYTHONPATH": f"{ON_PATH}:/own"},
+    }  # fmt: skip
+    assert asked["env_vars"] == {"PYTHONPATH": "/own", "SEED": "1"}
