@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
-from jobs import PPO, Job, meeting_program, run_job
+from jobs import GRPO, PPO, Job, meeting_program, run_job
 
 # A slow machine is no finding.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -82,6 +82,12 @@ def split_job(shared_job: Callable[..., Job]) -> Job:
 def resumed_job(shared_job: Callable[..., Job], split_job: Job) -> Job:
     """Step 4 of `split_job` from its checkpoint, and nothing beside anything else in it."""
     return shared_job("split/overlap=none", 2, *PPO, resume_from=split_job.trial.checkpoints)
+
+
+@pytest.fixture
+def replicas_job(shared_job: Callable[..., Job]) -> Job:
+    """GRPO on two replicas under Ray."""
+    return shared_job("ddp:2", 2, *GRPO, "sharding=shard")
 
 
 @pytest.fixture

@@ -23,10 +23,14 @@ from placebench.spec.words import parse_placement
 from placebench.spec.workload import placed_workload
 from placebench.spec.workload_reading import build_workload
 
-# A small job of PPO with all of its phases; several tests look at the same launches of it, see `conftest.shared_job`.
+# Small jobs with all phases of the algorithm; several tests look at the same launches, see `conftest.shared_job`.
 PPO = (
     *("steps=4", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8"),
     *("algorithm.kl_loss=true", "algorithm.kl_control=adaptive"),
+)
+GRPO = (
+    *("algorithm.name=grpo", "steps=3", "warmup_steps=1"),
+    *("batch.size=16", "batch.mini_batch_size=8", "batch.group_size=4"),
 )
 
 
@@ -189,43 +193,56 @@ def engine_program(folder: Path, name: str) -> str:
 # Where phases may go on side by side, workers see to it that they do: a phase waits for another one to begin, and fails
 # if it does not. Files tell of each beginning.
 MEETING = """
-import itertools, time
+import collections, time
 from pathlib import Path
 from placebench.ppo.engine import Engine
 from placebench.ppo.worker import Worker
 
-def meeting(work, phase, other=None, later=0):
+steps = collections.Counter()
+
+def meet(phase, other=None, later=0):
     # In its n-th step the phase waits until the other one's of step n + later has begun; the first step is number 1.
-    numbers = itertools.count(1)
-
-    def run(self, *arguments, **named):
-        step = next(numbers)
-        begun = Path(__file__).parent / f"{phase}-{step}"
-        begun.touch()
-        awaited = begun.with_name(f"{other}-{step + later}")
-        end = time.monotonic() + 60
-        while other and step + later > 0 and not awaited.exists():
-            if time.monotonic() > end:
-                raise TimeoutError(f"{phase} of step {step} goes on and {awaited.name} does not begin")
-            time.sleep(0.005)
-        return work(self, *arguments, **named)
-
-    return run
+    steps[phase] += 1
+    begun = Path(__file__).parent / f"{phase}-{steps[phase]}"
+    begun.touch()
+    awaited = begun.with_name(f"{other}-{steps[phase] + later}")
+    end = time.monotonic() + 60
+    while other and steps[phase] + later > 0 and not awaited.exists():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{begun.name} goes on and {awaited.name} does not begin")
+        time.sleep(0.005)
 
 class UpdatesMeet(Worker):
-    _run_update_actor = meeting(Worker._run_update_actor, "update_actor", "update_critic")
-    _run_update_critic = meeting(Worker._run_update_critic, "update_critic", "update_actor")
+    def _run_update_actor(self, *batch, **options):
+        meet("update_actor", "update_critic")
+        return super()._run_update_actor(*batch, **options)
+
+    def _run_update_critic(self, *batch, **options):
+        meet("update_critic", "update_actor")
+        return super()._run_update_critic(*batch, **options)
 
 class AllMeet(UpdatesMeet):
-    _run_values = meeting(Worker._run_values, "values", "old_log_prob")
-    _run_old_log_prob = meeting(Worker._run_old_log_prob, "old_log_prob", "values")
+    def _run_values(self, *batch, **options):
+        meet("values", "old_log_prob")
+        return super()._run_values(*batch, **options)
+
+    def _run_old_log_prob(self, *batch, **options):
+        meet("old_log_prob", "values")
+        return super()._run_old_log_prob(*batch, **options)
 
 class LearnerMeets(Worker):
-    _run_old_log_prob = meeting(Worker._run_old_log_prob, "old_log_prob")
-    _run_update_actor = meeting(Worker._run_update_actor, "update_actor", "gen", 1)
+    def _run_old_log_prob(self, *batch, **options):
+        meet("old_log_prob")
+        return super()._run_old_log_prob(*batch, **options)
+
+    def _run_update_actor(self, *batch, **options):
+        meet("update_actor", "gen", 1)
+        return super()._run_update_actor(*batch, **options)
 
 class EngineMeets(Engine):
-    _run_gen = meeting(Engine._run_gen, "gen", "old_log_prob", -1)
+    def _run_gen(self, *prompts, **options):
+        meet("gen", "old_log_prob", -1)
+        return super()._run_gen(*prompts, **options)
 """
 
 

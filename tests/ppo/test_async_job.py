@@ -2,7 +2,6 @@
 
 import itertools
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import psutil
 import pytest
 from jobs import Job, engine_program, launched, meeting_program, run_job
+from launching import wait_for
 
 from placebench.record.folder import read_jsonl
 from placebench.spec.intervals import covered, union
@@ -143,24 +143,23 @@ def test_a_part_that_new_weights_overtake_is_dropped_and_counted(tmp_path: Path)
 
 
 def processes_left(job_folder: Path) -> list[psutil.Process]:
-    """Of the processes of a job that has ended, those that outlive it by more than ten seconds.
+    """Of the processes of a job that has ended, those that outlive it by more than a minute.
 
     The controller ends its Ray and does not wait for it: a worker sees in its own time that its Ray is gone. A run's
     launcher waits for that, and here the job runs without one.
     """
     registered = {row["pid"] for row in read_jsonl(job_folder / "processes.jsonl")}
-    _, alive = psutil.wait_procs([p for p in psutil.process_iter() if p.pid in registered], timeout=10)
+    _, alive = psutil.wait_procs([p for p in psutil.process_iter() if p.pid in registered], timeout=60)
     return [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.slow
 def test_an_engine_that_dies_while_it_is_sent_weights_ends_the_launch(tmp_path: Path) -> None:
-    started, dying = time.monotonic(), engine_program(tmp_path, "DyingEngine")
+    dying = engine_program(tmp_path, "DyingEngine")
     job = run_job(tmp_path / "job", "learners:1+engines:2/staleness=1", 3, *SIZES, "steps=50", program=dying)
     assert job.exit_code == 10, job.output[-3000:]
     assert "ActorDiedError" in job.trial.error.read_text()
     assert len(job.steps) == 2
-    assert time.monotonic() - started < 120
     assert not processes_left(tmp_path / "job")
 
 
@@ -168,13 +167,9 @@ def test_an_engine_that_dies_while_it_is_sent_weights_ends_the_launch(tmp_path: 
 def test_an_interrupt_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     with launched(folder, "learners:1+engines:1/staleness=2", 2, *SIZES, "steps=5000") as process:
-        deadline = time.monotonic() + 100
-        while not (folder / "steps.jsonl").is_file() or len(list(read_jsonl(folder / "steps.jsonl"))) < 3:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: process.poll() is not None or len(list(read_jsonl(folder / "steps.jsonl"))) >= 3, 200)
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(60) == 130
     assert not processes_left(folder)
 
 
@@ -187,16 +182,16 @@ HANDING_OVER = (
 
 
 @pytest.mark.parametrize(
-    ("word", "staleness", "program"),
+    ("word", "devices", "staleness", "program"),
     [
-        ("standard/staleness=1", 1, HANDING_OVER),
-        pytest.param("split/staleness=2", 2, None, marks=pytest.mark.slow),
+        ("standard/staleness=1", 1, 1, HANDING_OVER),
+        pytest.param("split/staleness=2", 2, 2, None, marks=pytest.mark.slow),
     ],
 )
 def test_a_pool_that_generates_and_trains_can_train_on_older_weights(
-    tmp_path: Path, word: str, staleness: int, program: str | None
+    tmp_path: Path, word: str, devices: int, staleness: int, program: str | None
 ) -> None:
-    job = run_job(tmp_path / "job", word, 2, *SIZES, "steps=5", program=program)
+    job = run_job(tmp_path / "job", word, devices, *SIZES, "steps=5", program=program)
     assert job.exit_code == 0, job.output[-3000:]
     # The first steps have nothing older than the weights that the job begins with.
     lags = [min(step, staleness) for step in range(5)]
