@@ -3,7 +3,7 @@
 import click
 
 from placebench import __version__
-from placebench.commands import calibrate, compare, gate, placements, run, show, slurm
+from placebench.commands import calibrate, compare, gate, list, placements, run, show, slurm
 from placebench.commands.group import PlacebenchGroup
 
 # \b keeps click from filling the lines of a paragraph.
@@ -29,6 +29,7 @@ Shell completion (bash; zsh and fish likewise):
         compare.compare,
         gate.check,
         gate.baseline,
+        list.list_command,
         show.show,
         show.report,
         placements.placements,

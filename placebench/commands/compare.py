@@ -8,7 +8,7 @@ import click
 from placebench.commands.console import open_console
 from placebench.commands.options import read_share
 from placebench.commands.outputs import OutputPath
-from placebench.commands.runs import with_latest
+from placebench.commands.runs import with_run
 from placebench.errors import UsageError
 
 _EXAMPLES = """\b
@@ -46,14 +46,15 @@ def compare(
 ) -> None:
     """Compare runs and logs of any framework; the first is what the others are compared with.
 
-    A SOURCE is a run's folder (or latest), each of its placements an arm; RUN:PLACEMENT, one of them; or a log of verl,
-    OpenRLHF, NeMo-RL, TRL, SkyRL, slime, AReaL, prime-rl, open-instruct or placebench. Commas set apart the logs of
-    several launches, + sets apart several files of one launch. NAME=SOURCE names an arm.
+    A SOURCE is a run as of placebench show, each of its placements an arm; RUN:PLACEMENT, one of them; or a log of
+    verl, OpenRLHF, NeMo-RL, TRL, SkyRL, slime, AReaL, prime-rl, open-instruct or placebench. Commas set apart the
+    logs of several launches, + sets apart several files of one launch. NAME=SOURCE names an arm.
     """
     from placebench.compare.comparison import compare_sides
     from placebench.compare.measure.sides import read_sides
-    from placebench.compare.read.sources import ReadingOptions, is_run, parse_source
+    from placebench.compare.read.sources import ReadingOptions, parse_source
     from placebench.compare.statistics.estimates import MIN_EFFECT
+    from placebench.record.folder import is_run
     from placebench.report.summary import summarize
     from placebench.report.terminal import print_summary
 
@@ -61,7 +62,7 @@ def compare(
     counts, ranks = _numbers("--devices", devices), _numbers("--learner-ranks", learner_ranks)
     warmup = ReadingOptions.warmup_steps if warmup_steps is None else warmup_steps
     options = ReadingOptions(log_format, counts, ranks, warmup)
-    words = [parse_source(named_latest(text)) for text in sources]
+    words = [parse_source(named_run(text)) for text in sources]
     if not any(word.launches for word in words):
         # Runs say themselves how they are read.
         of_logs = {"--format": log_format, "--devices": devices, "--learner-ranks": learner_ranks}
@@ -103,7 +104,10 @@ def _numbers(option: str, text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def named_latest(text: str) -> str:
-    """A word with `latest` in place of a run's folder, behind the arm's name if it has one."""
-    name, equals, rest = text.rpartition("=")
-    return f"{name}{equals}{with_latest(rest)}"
+def named_run(text: str) -> str:
+    """A word with the folder of a run in place of its name, behind the arm's name if it has one."""
+    whole = with_run(text)  # names of runs may have a = in them
+    if whole != text or not text.partition("=")[2]:
+        return whole
+    name, equals, rest = text.partition("=")
+    return f"{name}{equals}{with_run(rest)}"

@@ -5,9 +5,9 @@ from pathlib import Path
 import click
 
 from placebench.commands.console import open_console
-from placebench.commands.options import parse_share
+from placebench.commands.options import NearChoice, parse_share
 from placebench.commands.outputs import OutputPath, refuse_same
-from placebench.commands.runs import with_latest
+from placebench.commands.runs import with_run
 from placebench.errors import BaselineError, UsageError
 
 _CHECK_EXAMPLES = """\b
@@ -41,7 +41,7 @@ KINDS = ("host", "devices", "versions", "workload")
     "--min-launches", type=click.IntRange(min=2), default=3, show_default=True, help="Launches needed on both sides."
 )
 @click.option(
-    "--allow", multiple=True, type=click.Choice(KINDS), help="Compare although these differ, and list them; repeatable."
+    "--allow", multiple=True, type=NearChoice(KINDS), help="Compare although these differ, and list them; repeatable."
 )
 @click.option("--paired", is_flag=True, help="The launches of both were interleaved: compare them pair by pair.")
 @click.option("--junit", type=OutputPath(), help="Write JUnit XML.")
@@ -59,8 +59,8 @@ def check(
 ) -> None:
     """Say whether a run is worse than a baseline, with the exit code.
 
-    RUN is the run's folder, latest, or one placement of it, RUN:PLACEMENT; several runs of the same, set apart by
-    commas, count as one. A placement is compared with the baseline's of that name, or with the one that is chosen of
+    RUN is as of placebench show, or one placement of it, RUN:PLACEMENT; several runs of the same, set apart by commas,
+    count as one. A placement is compared with the baseline's of that name, or with the one that is chosen of
     it. A regression is worse by more than --max-regression with its whole 95 % interval; where steps had other tokens,
     at equal tokens as well. On GitHub the step's summary and annotations are written, too.
     """
@@ -71,11 +71,11 @@ def check(
 
     refuse_same({"--junit": junit, "--json": json_path})
     share = parse_share("--max-regression", max_regression)
-    sources = read_sources(runs, with_latest)
+    sources = read_sources(runs, with_run)
     measured = [measured_run(source.path, source.placement) for source in sources]
     refuse_twice(sources, measured)
     try:
-        sources_before = read_sources(baseline, _baseline_with_latest)
+        sources_before = read_sources(baseline, _baseline_with_run)
         for source in sources_before:
             refuse_same({"--baseline": source.path, "--junit": junit, "--json": json_path})
         measured_before = [load_baseline(source.path, source.placement) for source in sources_before]
@@ -107,9 +107,9 @@ def check(
     click.echo(verdict(found))
 
 
-def _baseline_with_latest(text: str) -> str:
+def _baseline_with_run(text: str) -> str:
     try:
-        return with_latest(text)
+        return with_run(text)
     except UsageError as error:
         raise BaselineError(str(error)) from None
 
@@ -125,12 +125,12 @@ def baseline() -> None:
 def save(run: str, path: Path) -> None:
     """Write a run's numbers, host, versions and workload to FILE.
 
-    RUN is the run's folder, latest, or one placement of it, RUN:PLACEMENT.
+    RUN is as of placebench show, or one placement of it, RUN:PLACEMENT.
     """
     from placebench.gate.baseline import save_baseline
     from placebench.gate.sources import read_source
 
-    source = read_source(with_latest(run))
+    source = read_source(with_run(run))
     saved = save_baseline(source.path, path, source.placement)
     launches = ", ".join(f"{len(placement.launches)} of {name}" for name, placement in saved.placements.items())
     click.echo(f"{path}: {launches} launches of {saved.run}")

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import click
 
 from placebench.commands.console import let_everything_be_printed
+from placebench.commands.options import in_words
 from placebench.errors import PlacebenchError
 
 # click's own exit code for a wrong command line, the shell's for SIGINT, and sysexits.h's for a fault of the program:
@@ -37,7 +38,7 @@ class PlacebenchGroup(click.Group):
             code = USAGE
         except click.UsageError as error:
             command = error.ctx.command_path if error.ctx else "placebench"
-            code = fail(f"{error.format_message()} (see {command} --help)", USAGE)
+            code = fail(f"{in_words(error)} (see {command} --help)", USAGE)
         except click.ClickException as error:
             code = fail(error.format_message(), error.exit_code)
         except PlacebenchError as error:

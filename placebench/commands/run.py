@@ -6,7 +6,7 @@ import click
 
 from placebench.commands.options import read_rounds, read_share
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
-from placebench.commands.runs import find_run
+from placebench.commands.runs import RUNS, find_run
 from placebench.commands.start import start
 from placebench.spec.auto_rounds import MOST_ROUNDS
 
@@ -41,8 +41,17 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare, 124 
 @click.option("--resume", metavar="RUN", help="Go on with a run: finished launches stay, the others run again.")
 def run(resume: str | None, **given: Any) -> None:
     """Train under each placement, record the devices, compare and report."""
+    from placebench.host.run_lock import lock_run
     from placebench.plan.plan import make_plan
     from placebench.plan.resume import resume_plan
+    from placebench.record.folder import RunFolder
 
     request = read_request(given)
-    start(make_plan(request) if resume is None else resume_plan(find_run(resume), request), dry_run=request.dry_run)
+    if resume is None:
+        start(make_plan(request), dry_run=request.dry_run)
+        return
+    folder = find_run(resume, request.out or RUNS)
+    with lock_run(RunFolder(folder)) as note:
+        if note:
+            click.echo(f"placebench: {note}", err=True)
+        start(resume_plan(folder, request), dry_run=request.dry_run)

@@ -7,26 +7,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from placebench.commands.options import WRONG_OPTIONS, FiniteRange, LenientOption, read_hz, read_share
+from placebench.commands.options import (
+    WORKLOAD_KEYS,
+    WRONG_OPTIONS,
+    FiniteRange,
+    LenientOption,
+    NearChoice,
+    read_hz,
+    read_share,
+)
 from placebench.commands.outputs import OutputPath
 from placebench.spec.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
     from placebench.plan.request import RunRequest
 
-# Options of `run` that are short for a workload key.
-WORKLOAD_KEYS = {
-    "model": "model",
-    "steps": "steps",
-    "warmup_steps": "warmup_steps",
-    "seed": "seed",
-    "batch_size": "batch.size",
-    "mini_batch_size": "batch.mini_batch_size",
-    "max_prompt_length": "batch.max_prompt_length",
-    "max_response_length": "batch.max_response_length",
-    "rollout": "rollout.backend",
-    "ignore_eos": "rollout.ignore_eos",
-}
 SECONDS = FiniteRange(min=0, min_open=True, max=1e8)
 run_option = partial(click.option, cls=LenientOption)
 
@@ -48,7 +43,7 @@ _SHARED = (
     run_option("--mini-batch-size", type=int, help="Sequences per optimizer step."),
     run_option("--max-prompt-length", type=int, help="Tokens; a longer prompt is refused."),
     run_option("--max-response-length", type=int, help="Tokens, at which generation stops."),
-    run_option("--rollout", type=click.Choice(["torch", "vllm"]), help="What generates the responses."),
+    run_option("--rollout", type=NearChoice(["torch", "vllm"]), help="What generates the responses."),
     run_option("--ignore-eos/--stop-at-eos", default=None, help="Responses of full length: equal work."),
     run_option(
         "--set",
@@ -84,7 +79,7 @@ _SHARED = (
         help="Begin every launch after its last step.",
     ),
     run_option(
-        "--launcher", type=click.Choice(LAUNCHERS), help="What starts the workers; torchrun: of ddp.  [default: ray]"
+        "--launcher", type=NearChoice(LAUNCHERS), help="What starts the workers; torchrun: of ddp.  [default: ray]"
     ),
     run_option("--ray-address", metavar="ADDRESS", help="Run on an existing Ray cluster: host:port, or auto."),
     run_option(

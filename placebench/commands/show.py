@@ -17,7 +17,8 @@ _MIN_EFFECT = click.option(
 def show(run: str, min_effect: float | None) -> None:
     """Print the tables of a finished or half-finished run again.
 
-    RUN is the run's folder, or `latest` for the newest one under runs/.
+    RUN is its folder, its name or what either begins with, or latest; runs/ is where names are looked for, unless a
+    folder stands before them.
     """
     from placebench.report.terminal import show as show_run
 
@@ -30,7 +31,7 @@ def show(run: str, min_effect: float | None) -> None:
 def report(run: str, min_effect: float | None) -> None:
     """Rebuild the report of a run from its files alone.
 
-    RUN is the run's folder, or `latest` for the newest one under runs/. Neither torch, ray nor a GPU is needed.
+    RUN is as of placebench show. Neither torch, ray nor a GPU is needed.
     """
     from placebench.report.build import build_report
 

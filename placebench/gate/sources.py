@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from placebench.compare.read.run_reading import load_run
-from placebench.compare.read.sources import exists, is_run
 from placebench.errors import PlacebenchError, UsageError
 from placebench.gate.baseline import Baseline, load_baseline
+from placebench.record.folder import is_run
+from placebench.spec.reading import exists
 from placebench.spec.words import split_words
 
 
@@ -24,7 +25,7 @@ class CheckedWord:
         return str(self.path) if self.placement is None else f"{self.path}:{self.placement}"
 
 
-def read_sources(text: str, with_latest: Callable[[str], str]) -> tuple[CheckedWord, ...]:
+def read_sources(text: str, with_run: Callable[[str], str]) -> tuple[CheckedWord, ...]:
     """The entries of a list, set apart by commas, which names of folders, files and placements may hold too.
 
     The longest text that is there is an entry, the whole first of all; what is not there ends at the next comma, or
@@ -32,7 +33,7 @@ def read_sources(text: str, with_latest: Callable[[str], str]) -> tuple[CheckedW
 
     Args:
         text: as the user writes it.
-        with_latest: puts the newest run's folder in the place of `latest`.
+        with_run: puts the folder of a run in the place of its name.
 
     Raises:
         UsageError: an entry is empty.
@@ -40,12 +41,12 @@ def read_sources(text: str, with_latest: Callable[[str], str]) -> tuple[CheckedW
     found, rest = [], text.split(",")
     while rest:
         entries = (",".join(rest[:count]) for count in range(len(rest), 0, -1))
-        entry = next((entry for entry in entries if _is_there(with_latest(entry))), None)
+        entry = next((entry for entry in entries if _is_there(with_run(entry))), None)
         if entry is None:
             entry = split_words(",".join(rest))[0] if ":" in rest[0] else rest[0]
         if not entry:
             raise UsageError(f"{text!r}: there is an empty entry: name a run before and behind each comma")
-        found.append(read_source(with_latest(entry)))
+        found.append(read_source(with_run(entry)))
         rest = rest[entry.count(",") + 1 :]
     return tuple(found)
 

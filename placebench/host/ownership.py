@@ -26,9 +26,10 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from placebench.errors import PlacebenchError
+from placebench.errors import PlacebenchError, UsageError
 from placebench.host import guardian
-from placebench.record.folder import RunFolder, Status, write_json
+from placebench.host.run_lock import lock_run
+from placebench.record.folder import RunFolder, Status, recorded_text, write_json
 from placebench.spec.reading import parse_json
 
 if TYPE_CHECKING:
@@ -82,8 +83,6 @@ def own_run(run: Path) -> Iterator[RunRecord]:
     try:
         yield record
     except OSError:
-        from placebench.record.run_file import recorded_text
-
         if recorded_text(RunFolder(run).run_file, "status") == Status.RUNNING:
             end = lock.close  # left to the next sweep: the files could not be written to say that the run ends
         raise
@@ -170,9 +169,10 @@ def _sweep_run(content: dict[str, Any]) -> None:
         kill_processes(lambda: launch_processes(mark))
         remove_ray_temp_dir(mark.ray_temp_dir)
         remove_empty_cache()
-    # A run whose files are gone, damaged or not ours to write must not stop every later command.
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        mark_interrupted(Path(content["run"]))
+    # A run whose files are gone, damaged, not ours to write or in another process's hands stops no later command.
+    run = Path(content["run"])
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, UsageError), lock_run(RunFolder(run)):
+        mark_interrupted(run)
 
 
 def _state_path() -> Path:

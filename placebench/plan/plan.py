@@ -33,6 +33,7 @@ from placebench.spec.shapes import JobShapes, job_shapes
 from placebench.spec.text import slug
 from placebench.spec.words import read_placement, split_words
 from placebench.spec.workload import Workload
+from placebench.spec.workload_reading import mini_batch_that_follows, usual_mini_batch
 from placebench.telemetry.samples import DEFAULT_HZ
 
 _LONGEST_NAME = 60
@@ -88,6 +89,8 @@ class Plan:
     """Of a plan that is only shown, the placement words that cannot be beside those that can."""
     refused: tuple[str, ...] = ()
     """Why they cannot be, one line each."""
+    followed: str | None = None
+    """What of the workload was not given and is not as usual, in a line; None for nothing."""
 
     @property
     def steps_before(self) -> int:
@@ -150,7 +153,7 @@ class Plan:
         placements = [bound.placement for bound in self.placements]
         changed = changes(self.start, self.workload, placements) if self.start else ()
         nearly_full = (line for bound in self.placements for line in tight(self._case(bound)))
-        return (*((shared,) if shared else ()), *changed, *nearly_full)
+        return (*filter(None, (self.followed, shared)), *changed, *nearly_full)
 
     def _case(self, bound: RunPlacement) -> MemoryCase:
         placements = [one.placement for one in self.placements]
@@ -200,6 +203,18 @@ def make_plan(request: RunRequest) -> Plan:
         start=facts.get("start"),
         launcher=facts["launcher"],
         cluster=facts.get("cluster"),
+        followed=_followed(request),
+    )
+
+
+def _followed(request: RunRequest) -> str | None:
+    """That the mini-batch follows the batch."""
+    if (size := mini_batch_that_follows(request.workload)) is None:
+        return None
+    usual = usual_mini_batch(request.workload)
+    return (
+        f"batch.mini_batch_size is {size}: the usual {usual} does not divide batch.size"
+        f" {request.workload['batch']['size']}; --mini-batch-size sets another"
     )
 
 

@@ -18,9 +18,8 @@ from placebench.spec.config import find_line, load_yaml, merge, nest, read_setti
 from placebench.spec.launchers import LAUNCHERS, RAY
 from placebench.spec.words import readable_placements
 from placebench.spec.workload import Workload, keys_below, workload_keys
-from placebench.spec.workload_reading import gives, read_workload
+from placebench.spec.workload_reading import RUN_KEYS, gives, read_workload
 
-RUN_KEYS = ("placements", "rounds", "devices", "name", "out", "launcher")
 DEFAULT_PLACEMENTS = "standard,split"
 DEFAULT_STEP_TIMEOUT_S = 600.0
 

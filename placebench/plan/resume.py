@@ -11,14 +11,13 @@ from placebench.plan.devices import cluster_options, find_devices
 from placebench.plan.plan import Plan
 from placebench.plan.request import OPTIONS, ROUNDS, START, RunRequest
 from placebench.plan.workload_checks import unusable_workload
-from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status
-from placebench.record.run_file import RunFile, recorded_version
+from placebench.record.folder import RunFolder, Status
+from placebench.record.run_file import RunFile, read_run_file
 from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.check import Check, Facts, collect
 from placebench.spec.config import flatten, merge
 from placebench.spec.devices import Device, DeviceSpec, devices_per_node
 from placebench.spec.launchers import RAY
-from placebench.spec.reading import parse_json, refuse_pipe
 from placebench.spec.words import parse_placements
 from placebench.spec.workload import Workload
 from placebench.spec.workload_reading import build_workload, read_workload
@@ -28,22 +27,17 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
     """The plan for the rest of a run: its finished launches are kept, the others run again.
 
     Args:
-        path: the run's folder.
+        path: the run's folder, which the caller has locked.
         request: what is given now; it must agree with the run, but for more rounds.
 
     Raises:
         UsageError: one line for every reason why the run cannot go on.
     """
     folder = RunFolder(path)
-    content = _read_run(folder)
-    if path.resolve() in live_runs():
+    record = read_run_file(folder)
+    if path.resolve() in live_runs():  # also where the disk has no locks
         raise UsageError(f"{path}: the run still goes on in another process; stop that first")
-    try:
-        record = RunFile.parse(content)
-        workload = build_workload(record.workload, f"{folder.run_file}: workload")
-        placements = record.run_placements
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"{folder.run_file}: not as this placebench writes it: {error!r}; start a new run") from None
+    workload, placements = build_workload(record.workload, f"{folder.run_file}: workload"), record.run_placements
     mark_interrupted(path)
     begun = record.resumed_from
     facts = Facts(
@@ -87,19 +81,6 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         launcher=record.launcher,
         cluster=facts.get("cluster"),
     )
-
-
-def _read_run(folder: RunFolder) -> object:
-    refuse_pipe(folder.run_file)
-    try:
-        content: object = parse_json(folder.run_file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"--resume {folder.path}: there is no run; name a folder with run.json in it") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{folder.run_file}: cannot read it: {error}") from None
-    if recorded_version(content) != SCHEMA_VERSION:
-        raise UsageError(f"{folder.run_file}: not a run of this placebench; start a new one")
-    return content
 
 
 def _cluster_options(request: RunRequest, record: RunFile) -> Iterator[str]:

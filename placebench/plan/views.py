@@ -16,7 +16,7 @@ from placebench.spec.devices import Device, by_node, device_ranges, devices_per_
 from placebench.spec.launchers import RAY
 from placebench.spec.placement import Placement, Role
 from placebench.spec.presets import PRESETS
-from placebench.spec.text import few, format_bytes, format_seconds
+from placebench.spec.text import few, format_bytes, format_seconds, plural
 from placebench.spec.words import SETTINGS, names_file, preset_of
 from placebench.spec.workload import Workload, placed_workload
 
@@ -81,7 +81,7 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
         "step",
         f"{plan.workload.algorithm.name}, {batch.size} sequences{groups} of up to"
         f" {batch.max_prompt_length} + {batch.max_response_length} tokens,"
-        f" {batch.size // batch.mini_batch_size} mini-batches × {epochs} epoch{'s' * (epochs > 1)}",
+        f" {plural(batch.size // batch.mini_batch_size, 'mini-batch', 'mini-batches')} × {plural(epochs, 'epoch')}",
     )
     yield "steps", f"{plan.workload.steps} a launch, the first {plan.workload.warmup_steps} left out of the numbers"
     shown = plan.order if plan.done else plan.order[:_MOST_ROUNDS]

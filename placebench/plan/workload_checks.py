@@ -9,6 +9,7 @@ from pathlib import Path
 
 from placebench.errors import MissingExtraError, Reasons, UsageError
 from placebench.spec.check import Check, Facts, collect
+from placebench.spec.nearest import did_you_mean
 from placebench.spec.reading import parse_json, refuse_pipe
 from placebench.spec.shapes import PRESETS, ModelShape, is_folder, model_shape, score_count
 from placebench.spec.workload import Data, Workload
@@ -187,7 +188,8 @@ def _unknown_reward(workload: Workload) -> Iterator[str]:
 
     name = workload.data.reward
     if workload.reward_model is None and name not in REWARDS and not _is_function(name):
-        yield f"data.reward {name!r}: use {', '.join(REWARDS)}, or module:function"
+        near = did_you_mean(name, REWARDS)
+        yield f"data.reward {name!r}: use {', '.join(REWARDS)}, or module:function{near}"
 
 
 def _is_function(name: str) -> bool:

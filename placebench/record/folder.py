@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
-from placebench.spec.reading import parse_json
+from placebench.spec.reading import exists, parse_json
 from placebench.spec.text import slug
 
 SCHEMA_VERSION = 1
@@ -124,6 +124,8 @@ class RunFolder:
     """Every number of the report."""
     calibration_file = _File("calibration.json")
     """How much launches of one placement vary; only in the folder of a calibration."""
+    lock_file = _File("lock")
+    """Held by the process that works on the run; there only as long as one does, or where one was killed."""
 
     def trial(self, round_number: int, placement: str) -> Trial:
         """The folder of a placement's launch in a round (counted from 1)."""
@@ -132,6 +134,41 @@ class RunFolder:
     def trials(self) -> tuple[Trial, ...]:
         """All trial folders there are, by round and name."""
         return tuple(Trial(path) for path in sorted(self.path.glob("trials/*-*")))
+
+    def recorded(self, key: Literal["name", "started"]) -> str:
+        """What the run is called, or when it was started, ISO 8601; empty where its files are damaged."""
+        return recorded_text(self.run_file, key) or recorded_text(self.summary_file, key)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is the folder of a run."""
+    try:
+        return RunFolder(path).run_file.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def run_folders(above: Path) -> list[RunFolder]:
+    """The runs that lie in a folder, newest first: also what is damaged or has only its report left.
+
+    Raises:
+        OSError: the folder is there and cannot be looked into.
+    """
+    try:
+        found = [RunFolder(path) for path in sorted(above.iterdir(), reverse=True) if path.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    runs = [one for one in found if any(map(exists, (one.run_file, one.summary_file, one.path / "trials")))]
+    # A folder may be renamed, and the clock of its host set.
+    return sorted(runs, key=lambda one: one.recorded("started"), reverse=True)
+
+
+def recorded_text(path: Path, key: Literal["status", "started", "name"]) -> str:
+    """A text of `run.json` or `summary.json` without the rest of it; empty where there is none to read."""
+    try:
+        return str(parse_json(path.read_text(encoding="utf-8"))[key])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -208,14 +208,6 @@ def read_run_file(folder: RunFolder) -> RunFile:
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise UsageError(f"{folder.run_file}: not as placebench writes it: {what}") from None
-
-
-def recorded_text(path: Path, key: Literal["status", "started"]) -> str:
-    """The status of a run, or when it was started (its folder may be renamed); empty for a damaged file."""
-    try:
-        return str(parse_json(path.read_text(encoding="utf-8"))[key])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
 
 
 def replace_status(path: Path, old: Status, new: Status) -> None:

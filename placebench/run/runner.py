@@ -6,11 +6,13 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from placebench.errors import InterruptedRunError, LaunchError, PlacebenchError, TimeLimitError, UsageError
 from placebench.host.ownership import guarded, live_runs, own_run
+from placebench.host.run_lock import lock_run
 from placebench.host.signals import StopSignals
 from placebench.plan.checks import full_disks
 from placebench.plan.plan import Plan, PlannedLaunch
@@ -69,7 +71,7 @@ def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, 
     """Run a plan's launches; whatever is done by the end of it stays.
 
     Args:
-        plan: what to run.
+        plan: what to run; a resumed run is locked by the caller, who has read it.
         command: the command line, for `run.json`.
         display: shows what goes on.
         width: how far the ends of the widest headline interval of a run folder lie apart after so many of its rounds;
@@ -84,10 +86,11 @@ def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, 
     with StopSignals() as signals, display, _lost_files_are_an_error(path):
         others = live_runs()
         _make_folder(plan)
-        with own_run(path) as record, guarded(record):
+        lock = nullcontext() if plan.resumed else lock_run(plan.folder)
+        with lock as no_locks, own_run(path) as record, guarded(record):
             for other in others:
                 display.note(f"another run goes on here ({other}): each slows the other down")
-            for note in plan.notes:
+            for note in (*plan.notes, *filter(None, [no_locks])):
                 display.note(note)
             stop = _StopReason(signals, plan.time_limit_s)
             run = _Run(plan, Manifest(plan, command), Launcher(plan, record, job, stop), display, width)

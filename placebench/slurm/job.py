@@ -24,8 +24,7 @@ from pathlib import Path
 from placebench.errors import PlacebenchError, UsageError
 from placebench.host.network import free_port
 from placebench.host.processes import ray_temp_dir
-from placebench.record.folder import RunFolder, Status, utc_now, write_atomically
-from placebench.record.run_file import recorded_text
+from placebench.record.folder import RunFolder, Status, recorded_text, utc_now, write_atomically
 from placebench.report.paths import HTML
 from placebench.sessions.ray_cluster.discovery import PROBE
 from placebench.sessions.slurm_steps import host_names, step_command

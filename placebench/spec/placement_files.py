@@ -21,6 +21,7 @@ from typing import Any
 from placebench.errors import Reasons
 from placebench.spec.config import load_yaml
 from placebench.spec.devices import on_nodes
+from placebench.spec.nearest import did_you_mean
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.text import few, plural
 
@@ -57,7 +58,7 @@ class _File:
 
     def placement(self, nodes: Sequence[int] | None) -> Placement:
         for key in sorted(set(self.content) - set(KEYS), key=str):
-            self._wrong(f"unknown key {key!r}; a placement has {', '.join(KEYS)}")
+            self._wrong(f"unknown key {key!r}; a placement has {', '.join(KEYS)}{did_you_mean(key, KEYS)}")
         pools = self._pools(nodes)
         name, roles = self._name(), self._roles()
         overlap = self._value("overlap", "one of none, updates, all", lambda word: word in tuple(Overlap), Overlap.ALL)
@@ -120,7 +121,7 @@ class _File:
         given, pools = self._mapping("roles"), self._mapping("pools")
         known = {key: str(pool) for key, pool in given.items() if key in tuple(Role)}
         for role in given.keys() - known.keys():
-            self._wrong(f"roles: unknown role {role!r}; the roles are {', '.join(Role)}")
+            self._wrong(f"roles: unknown role {role!r}; the roles are {', '.join(Role)}{did_you_mean(role, Role)}")
         for role, pool in known.items():
             if pool not in [str(name) for name in pools]:
                 self._wrong(f"roles.{role}: there is no pool {pool!r} under pools")

@@ -25,6 +25,14 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
         raise UsageError(f"{path}: cannot read it: {reason}") from None
 
 
+def exists(path: Path) -> bool:
+    """Whether there is something at a path; what is no path at all, such as a name that is too long, is not there."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def refuse_pipe(path: Path) -> None:
     """See that a path is no named pipe or device, which may never come to an end.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from placebench.errors import UsageError
 from placebench.spec.hub import hub_config
+from placebench.spec.nearest import did_you_mean
 from placebench.spec.reading import parse_json, refuse_pipe
 from placebench.spec.workload import Workload
 
@@ -161,6 +162,7 @@ def _config_path(model: str) -> Path:
         return hub_config(model)
     raise UsageError(
         f"unknown model {model!r}: use {', '.join(PRESETS)}, a folder with config.json, or a hub id (owner/name)"
+        f"{did_you_mean(model, PRESETS)}"
     )
 
 

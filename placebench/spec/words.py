@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.errors import Reasons, UsageError
+from placebench.spec.nearest import did_you_mean
 from placebench.spec.placement import Overlap, Placement, Scaling
 from placebench.spec.placement_files import load_placement
 from placebench.spec.presets import PRESETS, SPLIT, SPLIT_NODES, Nodes, Preset, without_critic
@@ -162,7 +163,8 @@ def _preset(word: str) -> Preset:
     if preset := preset_of(word):
         return preset
     forms = ", ".join(one.form for one in PRESETS)
-    raise UsageError(f"unknown placement {word!r}: use {forms}, or a file whose name ends in .yaml")
+    near = did_you_mean(re.split("[:@+/]", word)[0], [one.name for one in PRESETS])
+    raise UsageError(f"unknown placement {word!r}: use {forms}, or a file whose name ends in .yaml{near}")
 
 
 def _settings(word: str, settings: Sequence[str], reasons: Reasons) -> dict[str, Any]:
@@ -175,7 +177,8 @@ def _settings(word: str, settings: Sequence[str], reasons: Reasons) -> dict[str,
         value = read.value(text) if read else None
         if value is None:
             usual = ", ".join(f"{name}={one.form}" for name, one in SETTINGS.items())
-            reasons.add([f"placement {word!r}: unknown setting {setting!r}; use {usual}"])
+            near = "" if key in SETTINGS else did_you_mean(key, SETTINGS)
+            reasons.add([f"placement {word!r}: unknown setting {setting!r}; use {usual}{near}"])
             wrong.add(key)
         elif key in changes:
             reasons.add([f"placement {word!r}: {key} is set twice; give it once"])

@@ -3,7 +3,9 @@
 A YAML file goes over the preset, options and `--set key=value` over the file.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -11,13 +13,17 @@ from pydantic import ValidationError
 from placebench.errors import Reasons
 from placebench.spec.check import Check, Facts, collect
 from placebench.spec.config import merge
+from placebench.spec.nearest import did_you_mean, nearest
 from placebench.spec.shapes import PRESETS
-from placebench.spec.workload import EACH_ALONE, SECTIONS, SMALL_MODEL, Workload, keys_below, workload_keys
+from placebench.spec.workload import EACH_ALONE, SECTIONS, SMALL_MODEL, Batch, Workload, keys_below, workload_keys
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _Location = tuple[int | str, ...]
+
+RUN_KEYS = ("placements", "rounds", "devices", "name", "out", "launcher")
+"""Keys of the file that are of the run, and no workload's."""
 
 # What a model of real size starts from: verl's learning rates, one epoch, 512 + 512 tokens, bf16, vLLM.
 REAL_MODEL: Mapping[str, Any] = {
@@ -87,7 +93,7 @@ def read_workload(content: Mapping[str, Any], origin: str | Callable[[str], str]
             location = one["loc"]
             reasons.add([f"{source(_dotted(location))}: {_in_words(one)}"])
             if one["type"] == "extra_forbidden":
-                unknown |= {key for key in _near(location)[:1] if not gives(given, key)}
+                unknown |= {key for key in (_near(_leaf(one)),) if key and not gives(given, key)}
             else:
                 unknown |= keys_below(_dotted(location[:2]))
         workload = Workload.model_validate(
@@ -110,6 +116,8 @@ def read_workload(content: Mapping[str, Any], origin: str | Callable[[str], str]
 def _over_presets(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """The content over what its model, algorithm and prompts start from."""
     model = content.get("model", SMALL_MODEL)
+    if (following := mini_batch_that_follows(content)) is not None:
+        content = merge(content, {"batch": {"mini_batch_size": following}})
     if model != SMALL_MODEL:
         is_preset = isinstance(model, str) and model in PRESETS
         content = merge(merge(REAL_MODEL, RANDOM_WEIGHTS if is_preset else {}), content)
@@ -121,15 +129,46 @@ def _over_presets(content: Mapping[str, Any]) -> Mapping[str, Any]:
     return content
 
 
+def usual_mini_batch(content: Mapping[str, Any]) -> int:
+    """The mini-batch that a content's model starts from."""
+    is_small = content.get("model", SMALL_MODEL) == SMALL_MODEL
+    return int(Batch().mini_batch_size if is_small else REAL_MODEL["batch"]["mini_batch_size"])
+
+
+def mini_batch_that_follows(content: Mapping[str, Any]) -> int | None:
+    """The mini-batch of a content that gives the batch alone, where the usual one does not divide it.
+
+    A smaller batch is one mini-batch. Of a larger one it is what divides both, so that devices which share both sizes
+    share it too. None where that would be less than half of the usual one, which changes what is trained; the batch is
+    refused then.
+    """
+    batch, usual = content.get("batch"), usual_mini_batch(content)
+    size = batch.get("size") if isinstance(batch, Mapping) and "mini_batch_size" not in batch else None
+    if type(size) is not int or size < 1 or size % usual == 0:
+        return None
+    shared = size if size < usual else gcd(size, usual)
+    return shared if size < usual or 2 * shared >= usual else None
+
+
 def _in_words(error: "ErrorDetails") -> str:
     """What is wrong with one value, in words."""
     key = _dotted(error["loc"])
     if error["type"] == "extra_forbidden":
-        return f"unknown key {key!r}{_suggestion(error['loc'])}"
+        return f"unknown key {key!r}{_suggestion(_leaf(error))}"
     value = error["input"] if not isinstance(error["input"], Mapping) else None
     found = f" (got {value!r})" if value is not None else ""
     message = error["msg"]
-    return f"{key}: {message[0].lower() + message[1:]}{found}"
+    choices = re.findall("'([^']+)'", message) if error["type"] == "literal_error" else ()
+    return f"{key}: {message[0].lower() + message[1:]}{found}{did_you_mean(value, choices)}"
+
+
+def _leaf(error: "ErrorDetails") -> _Location:
+    """Where a wrong value stands; of a section that there is not, its first key."""
+    location, value = error["loc"], error["input"]
+    while isinstance(value, Mapping) and value:
+        key, value = next(iter(value.items()))
+        location = (*location, str(key))
+    return location
 
 
 def _dotted(location: _Location) -> str:
@@ -170,18 +209,19 @@ def asks_for_critic(content: Mapping[str, Any]) -> bool:
 
 
 def _suggestion(location: _Location) -> str:
-    best = _near(location)[:1]
-    if best and "." in best[0] and "." in str(location[-1]):
-        section, _, key = best[0].partition(".")
+    best = _near(location)
+    if best is None:
+        return f"; the keys are {', '.join(workload_keys())}"
+    if best in RUN_KEYS:
+        return f"; did you mean {best!r} of the file, or --{best}?"
+    if "." in best and "." in str(location[-1]):
+        section, _, key = best.partition(".")
         return f"; write it as a section, {section}: {{{key}: ...}}"
-    return f"; did you mean {best[0]!r}?" if best else f"; the keys are {', '.join(workload_keys())}"
+    return f"; did you mean {best!r}?"
 
 
-def _near(location: _Location) -> list[str]:
-    """Keys that an unknown one may have been meant to be, the nearest first."""
-    import difflib
-
+def _near(location: _Location) -> str | None:
+    """The key that an unknown one may have been meant to be."""
     # A dotted key of the file says all of where it belongs, in a section too.
     wanted = str(location[-1]) if "." in str(location[-1]) else _dotted(location)
-    near = difflib.get_close_matches(wanted, workload_keys(), n=1)
-    return near or [key for key in workload_keys() if key.rsplit(".", 1)[-1] == str(location[-1])]
+    return nearest(wanted, (*workload_keys(), *RUN_KEYS))

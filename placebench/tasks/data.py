@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placebench.errors import UsageError
+from placebench.spec.nearest import did_you_mean
 from placebench.spec.reading import parse_json, read_text, refuse_pipe
 from placebench.spec.workload import Data
 from placebench.tasks.code_tests import code_tests, problems, read_tests
@@ -100,7 +101,8 @@ def open_prompts(data: Data, seed: int, longest: int, compared_by: str | None = 
     path = Path(data.source)
     readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
     if path.suffix not in readers:
-        raise UsageError(f"data.source {data.source!r}: use arithmetic, code, a .jsonl or a .parquet file")
+        near = did_you_mean(data.source, ("arithmetic", "code"))
+        raise UsageError(f"data.source {data.source!r}: use arithmetic, code, a .jsonl or a .parquet file{near}")
     prompts = tuple(_prompt(row, data, where, compared_by) for where, row in readers[path.suffix](path))
     if not prompts:
         raise UsageError(f"{path}: has no prompts")

@@ -9,12 +9,11 @@ from click.testing import CliRunner
 from pages import ROOT, checkout, commands, shell
 
 from placebench.cli import main
+from placebench.commands.options import WORKLOAD_KEYS
 from placebench.commands.run import run
-from placebench.commands.run_options import WORKLOAD_KEYS
-from placebench.plan.request import RUN_KEYS
 from placebench.spec.shapes import PRESETS
 from placebench.spec.workload import workload_keys
-from placebench.spec.workload_reading import CODE, GRPO, build_workload
+from placebench.spec.workload_reading import CODE, GRPO, RUN_KEYS, build_workload
 from placebench.tasks.rewards import REWARDS
 
 PAGE = (ROOT / "docs" / "workload.md").read_text(encoding="utf-8")

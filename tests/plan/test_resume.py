@@ -193,7 +193,7 @@ def test_a_run_of_another_version_is_refused_in_one_line_and_left_as_it_is(
     del content[where]
     (folder / "run.json").write_text(json.dumps(content | ({} if value is None else {where: value})))
     before = (folder / "run.json").read_bytes()
-    with pytest.raises(UsageError, match=r"run\.json: not as this placebench writes it") as caught:
+    with pytest.raises(UsageError, match=r"run\.json: not as placebench writes it") as caught:
         resume_plan(folder, RunRequest())
     assert len(str(caught.value).splitlines()) == 1
     assert (folder / "run.json").read_bytes() == before

@@ -11,10 +11,10 @@ from placed import devices_of
 from synthetic_run import SyntheticRun, read_json
 
 from placebench.errors import UsageError
-from placebench.record.folder import RunFolder, Status
+from placebench.record.folder import RunFolder, Status, recorded_text
 from placebench.record.launch_file import LaunchFile
 from placebench.record.parts import PlacementRecord
-from placebench.record.run_file import RunFile, read_run_file, recorded_text, replace_status
+from placebench.record.run_file import RunFile, read_run_file, replace_status
 from placebench.spec.bound import bind
 from placebench.spec.words import parse_placement
 

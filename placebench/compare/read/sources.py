@@ -6,7 +6,8 @@ from pathlib import Path
 
 from placebench.errors import UsageError
 from placebench.logs.read import launch_names
-from placebench.record.folder import RunFolder
+from placebench.record.folder import is_run
+from placebench.spec.reading import exists
 
 
 @dataclass(frozen=True)
@@ -89,22 +90,6 @@ def log_names(sources: Sequence[Source]) -> dict[int, str]:
     unnamed = {place: source.launches[0][0] for place, source in enumerate(sources) if source.launches}
     short = dict(zip(unnamed, launch_names(list(unnamed.values())), strict=True))
     return {place: sources[place].name or name for place, name in short.items()}
-
-
-def is_run(path: Path) -> bool:
-    """Whether a path is the folder of a run."""
-    try:
-        return RunFolder(path).run_file.is_file()
-    except (OSError, ValueError):
-        return False
-
-
-def exists(path: Path) -> bool:
-    """Whether there is something at a path; what is no path at all, such as a name that is too long, is not there."""
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
 
 
 def _split(text: str, sign: str) -> list[str]:

@@ -1,0 +1,31 @@
+"""Which runs there are, and how they went."""
+
+import json
+from pathlib import Path
+
+import click
+
+from placebench.commands.console import open_console
+from placebench.commands.runs import RUNS
+from placebench.errors import UsageError
+
+
+@click.command("list", short_help="List the runs of a folder, newest first.")
+@click.argument("folder", metavar="[FOLDER]", type=click.Path(file_okay=False, path_type=Path), default=RUNS)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with every number.")
+def list_command(folder: Path, as_json: bool) -> None:
+    """List the runs of a folder, newest first: name, start, status, placements, and how their steps compare.
+
+    FOLDER is runs unless given: the --out of the runs. The first column names a run for every other command.
+    """
+    from placebench.report.listing import list_runs, print_runs
+
+    if folder != RUNS and not folder.exists():
+        raise UsageError(f"{folder}: there is no such folder; name the --out of the runs")
+    runs = list_runs(folder)
+    if as_json:
+        click.echo(json.dumps([run.model_dump(mode="json") for run in runs], indent=1))
+    elif runs:
+        print_runs(runs, open_console())
+    else:
+        click.echo(f"there is no run under {folder}/ yet; start one with placebench run")
