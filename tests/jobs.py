@@ -193,21 +193,22 @@ def engine_program(folder: Path, name: str) -> str:
 # Where phases may go on side by side, workers see to it that they do: a phase waits for another one to begin, and fails
 # if it does not. Files tell of each beginning.
 MEETING = """
-import collections, time
+import collections, math, time
 from pathlib import Path
 from placebench.ppo.engine import Engine
 from placebench.ppo.worker import Worker
 
 steps = collections.Counter()
 
-def meet(phase, other=None, later=0):
-    # In its n-th step the phase waits until the other one's of step n + later has begun; the first step is number 1.
+def meet(phase, other=None, later=0, last=math.inf):
+    # In its n-th step the phase waits until the other one's of step n + later has begun; steps are 1 to `last`.
     steps[phase] += 1
     begun = Path(__file__).parent / f"{phase}-{steps[phase]}"
     begun.touch()
-    awaited = begun.with_name(f"{other}-{steps[phase] + later}")
+    step = steps[phase] + later
+    awaited = begun.with_name(f"{other}-{step}")
     end = time.monotonic() + 60
-    while other and steps[phase] + later > 0 and not awaited.exists():
+    while other and 0 < step <= last and not awaited.exists():
         if time.monotonic() > end:
             raise TimeoutError(f"{begun.name} goes on and {awaited.name} does not begin")
         time.sleep(0.005)
@@ -241,7 +242,7 @@ class LearnerMeets(Worker):
 
 class EngineMeets(Engine):
     def _run_gen(self, *prompts, **options):
-        meet("gen", "old_log_prob", -1)
+        meet("gen", "old_log_prob", -1, self._workload.steps)  # engines run ahead of the last step too
         return super()._run_gen(*prompts, **options)
 """
 
