@@ -3,7 +3,7 @@
 # make test-slow  set up .venv-vllm as well and run the tests that take minutes (vLLM on CPU, fuzzing)
 # make clean      remove what the targets above made, except runs/
 #
-# Two tests at a time: a real launch waits for others' processes much of its time.
+# Three tests at a time, on two cores too: much of its time a test waits for processes that it has started.
 # PYTHON=... chooses the interpreter (3.11 or 3.12); ARGS=... is handed to `placebench run`, or to pytest.
 # A stamp file is written only when its installation has succeeded, so that a failed set-up is taken up again.
 
@@ -37,7 +37,7 @@ test: .venv/.installed-test
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	.venv/bin/pytest -n 2 --dist worksteal $(ARGS)
+	.venv/bin/pytest -n 3 --dist worksteal $(ARGS)
 
 test-slow: .venv-vllm/.installed
 	.venv-vllm/bin/pytest -m slow $(ARGS)
