@@ -182,8 +182,8 @@ def _follow(
 
 def _drawable(log: Log | None, name: str, skip_first: int) -> pd.DataFrame:
     """The timings of a growing log that are drawn; empty while there are none."""
-    timings = run_of_logs((log,), name=name).timings if log else None
-    return pd.DataFrame() if timings is None else _without_first(timings, skip_first)
+    timings = run_of_logs((log,)).timings if log else None
+    return pd.DataFrame() if timings is None else _without_first(timings.tidy(name), skip_first)
 
 
 def main() -> None:

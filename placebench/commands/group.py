@@ -82,7 +82,17 @@ def _fail_at_the_host(error: OSError) -> int:
     if error.filename is None and error.errno in OF_A_STREAM:
         drop_stdout()
         return fail(f"cannot write to standard output or a file: {error.strerror}", USAGE)
+    if isinstance(error, FileNotFoundError) and not _has_working_directory():
+        return fail("the working directory is not there any more: cd to one that is", USAGE)
     return _fail_unexpectedly(error)
+
+
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def drop_stdout() -> None:

@@ -58,6 +58,8 @@ class RunRequest:
     """Device samples a second; 0 for none, None for the default."""
     dry_run: bool = False
     """Only the plan is wanted, so that its devices may be described instead of here."""
+    print_config: bool = False
+    """Only the file that asks for the plan is wanted."""
     checkpoint_every: int | None = None
     """Steps from one checkpoint to the next; None for none."""
     resume_from: Path | None = None

@@ -54,6 +54,8 @@ def follow_until_stopped(
         seen, last = -1, ""
         while signals.received is None:
             time.sleep(LOOK_S)
+            if signals.asks_to_pause:
+                _pause(signals, view)
             if followed.steps == seen:
                 continue
             begun = time.monotonic()
@@ -68,6 +70,15 @@ def follow_until_stopped(
                 last = line
             time.sleep((time.monotonic() - begun) * (1 / DRAWING_SHARE - 1))
         return followed.read()[0]
+
+
+def _pause(signals: StopSignals, view: Live | None) -> None:
+    """Leave the terminal to others until the user lets this process go on."""
+    if view is not None:
+        view.stop()
+    signals.pause()
+    if view is not None:
+        view.start(refresh=True)
 
 
 def _page(comparison: Comparison | None, waiting: Sequence[str], warmup_steps: int, width: int) -> str:

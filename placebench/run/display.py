@@ -3,8 +3,8 @@
 import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, Self, TextIO, cast
 
 from rich.console import Console, Group, RenderableType
@@ -34,6 +34,9 @@ class Display(AbstractContextManager["Display"], Protocol):
 
     def note(self, text: str) -> None:
         """Something the user should know, in one line."""
+
+    def released(self) -> AbstractContextManager[None]:
+        """The terminal belongs to others in the body."""
 
 
 def open_display(stream: TextIO | None = None) -> Display:
@@ -109,6 +112,10 @@ class PlainDisplay(Display):
         """Print the note."""
         self._print(f"note: {text}")
 
+    def released(self) -> AbstractContextManager[None]:
+        """Nothing is held."""
+        return nullcontext()
+
     def _print(self, line: str) -> None:
         self._printed = time.monotonic()
         print(line, file=self._stream, flush=True)
@@ -158,6 +165,13 @@ class LiveDisplay(Display):
     def note(self, text: str) -> None:
         """Leave the note above the display."""
         self._console.print(f"[yellow]note:[/] {escape(text)}")
+
+    @contextmanager
+    def released(self) -> Iterator[None]:
+        """Give the cursor back, and draw again after it."""
+        self._live.stop()
+        yield
+        self._live.start()
 
 
 def _render(position: LaunchPosition, state: LaunchState, left_s: float | None) -> RenderableType:

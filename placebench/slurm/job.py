@@ -24,6 +24,7 @@ from pathlib import Path
 from placebench.errors import PlacebenchError, UsageError
 from placebench.host.network import free_port
 from placebench.host.processes import ray_temp_dir
+from placebench.host.signals import ENDING
 from placebench.record.folder import RunFolder, Status, recorded_text, utc_now, write_atomically
 from placebench.report.paths import HTML
 from placebench.sessions.ray_cluster.discovery import PROBE
@@ -68,7 +69,7 @@ class Signals:
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+        for number in ENDING:
             signal.signal(number, self._receive)
 
     def _receive(self, number: int, frame: object) -> None:

@@ -22,8 +22,15 @@ if TYPE_CHECKING:
 
 _Location = tuple[int | str, ...]
 
-RUN_KEYS = ("placements", "rounds", "devices", "name", "out", "launcher")
-"""Keys of the file that are of the run, and no workload's."""
+RUN_KEYS: Mapping[str, str] = {
+    "placements": "words of placebench placements, or files",
+    "rounds": "launches of each placement, or auto: until the intervals are narrow enough",
+    "devices": "cpu:N or gpu:N of this host; gpu:NxM@GGiB describes nodes, for a plan",
+    "name": "of the run; by default from the placements",
+    "out": "folder of the runs",
+    "launcher": "what starts the workers: ray, or torchrun for placements of ddp",
+}
+"""Keys of the file that are of the run, and no workload's, each in a line."""
 
 # What a model of real size starts from: verl's learning rates, one epoch, 512 + 512 tokens, bf16, vLLM.
 REAL_MODEL: Mapping[str, Any] = {
