@@ -111,16 +111,7 @@ def test_a_rank_that_is_killed_and_a_runner_that_is_killed(tmp_path: Path, env: 
         command.wait()
     # The kernel kills the job with its runner, torchrun with the job; ranks end as their connection does.
     wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids))
-    again = subprocess.run(
-        [sys.executable, "-m", "placebench", "show", str(tmp_path / "nothing")],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert f"cleaned up after {folder}" in again.stderr
-    assert second.status is Status.INTERRUPTED
+    wait_for(lambda: second.status is Status.INTERRUPTED and not list(temp.glob("placebench-*")))
 
 
 @pytest.mark.slow
