@@ -8,10 +8,12 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from placebench.errors import UsageError
 from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, write_json
+from placebench.record.job_record import JobRecord
 from placebench.record.parts import ClusterRecord, DeviceRecord, LauncherName, PlacementRecord, Record, RecordFile
 from placebench.spec.auto_rounds import AutoRounds
 from placebench.spec.bound import RunPlacement
 from placebench.spec.launchers import RAY
+from placebench.spec.legible import shown
 from placebench.spec.reading import parse_json, refuse_pipe
 from placebench.spec.shapes import PRESETS, JobShapes
 
@@ -76,7 +78,7 @@ class StartCheckpoint(Record):
 
 def _a_list(entries: object) -> object:
     if not isinstance(entries, list | tuple):
-        raise ValueError(f"resumptions: {entries!r} is no list")
+        raise ValueError(f"resumptions: {shown(entries)} is no list")
     return entries
 
 
@@ -103,8 +105,10 @@ class RunFile(RecordFile):
     checkpoint_every: int | None = None
     """Steps from one checkpoint of a launch to the next; None for none."""
     resumed_from: StartCheckpoint | None = None
-    workload: dict[str, Any]
-    """The workload as the version that wrote it understood it: see `workload_reading`."""
+    workload: dict[str, Any] = Field(default_factory=dict)
+    """The workload as the version that wrote it understood it: see `workload_reading`; none of a job of the user's."""
+    job: JobRecord | None = None
+    """The job of the user's that was run; None for placebench's own."""
     models: JobShapes | None = None
     """Shapes of the job's models, so that a report needs neither folder nor hub; None where they are not known."""
     placements: tuple[PlannedPlacement, ...]
@@ -140,17 +144,28 @@ class RunFile(RecordFile):
         return content | {"models": JobShapes(actor, critic) if actor and critic else None}
 
     @model_validator(mode="after")
+    def _says_what_was_run(self) -> Self:
+        if self.job is None and "workload" not in self.model_fields_set:
+            raise KeyError("workload")
+        return self
+
+    @model_validator(mode="after")
     def _places_known_devices(self) -> Self:
         known = {device.id for device in self.devices}
         for name in (name for one in self.placements for names in one.pools.values() for name in names):
             if name not in known:
-                raise ValueError(f"device {name!r} of a placement is none of the run's")
+                raise ValueError(f"device {shown(name)} of a placement is none of the run's")
         return self
 
     @property
     def run_placements(self) -> tuple[RunPlacement, ...]:
         """The placements on their devices."""
         return tuple(placement.bound_to(self.devices) for placement in self.placements)
+
+    @property
+    def work(self) -> dict[str, Any]:
+        """What a launch did, all that must be equal for times to be comparable: its workload, or the user's job."""
+        return self.workload or {"job": self.job.spec if self.job else {}}
 
     @property
     def steps_before(self) -> int:

@@ -125,7 +125,7 @@ def test_a_real_launch_goes_on_after_ctrl_z_and_nothing_of_it_outlasts_its_kille
         }
         assert ports
         command.kill()
-        wait_for(lambda: not list(temp.glob("placebench-*")))
+        wait_for(lambda: not (list(temp.glob("placebench-*")) or processes_of(temp)))
     assert_nothing_left(temp)
     assert ports.isdisjoint(one.laddr for one in psutil.net_connections())
     folder = next(path for path in tmp_path.iterdir() if path.is_dir())
