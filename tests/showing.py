@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from placebench.report.build import ReportPaths, build_report
+from placebench.report.build import build_report
+from placebench.report.paths import ReportPaths
 from placebench.report.schema import Summary
 from placebench.report.terminal import show
 

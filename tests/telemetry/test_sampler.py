@@ -89,7 +89,7 @@ def has_ended(pid: int) -> bool:
 def busy_share(rows: list[dict[str, Any]]) -> float:
     """Mean load over the samples' time, however unevenly a loaded host lets them come."""
     known = [(row["mono"] - before["mono"], row["util"]) for before, row in itertools.pairwise(rows) if row["util"]]
-    return sum(seconds * util for seconds, util in known) / (rows[-1]["mono"] - rows[0]["mono"])
+    return float(sum(seconds * util for seconds, util in known) / (rows[-1]["mono"] - rows[0]["mono"]))
 
 
 def python(code: str) -> list[str]:
