@@ -247,7 +247,7 @@ def test_a_trace_that_fails_costs_only_the_trace(
     result, said = run(plan(tmp_path, placements="standard", **changes), body)
     result.raise_unless_done()
     assert statuses(result.folder) == {"01-standard": "done"}
-    (note,) = (line for line in said.splitlines() if line.startswith("note: "))
+    (note,) = (line for line in said.splitlines() if line.startswith("note: the launch"))
     assert note.startswith(f"note: the launch is done but for the trace of its kernels: {reason}")
     assert note.endswith("/trials/01-standard)")
     assert_nothing_left(temp)
