@@ -58,7 +58,7 @@ def run(resume: str | None, write_config: Path | None, **given: Any) -> None:
         from placebench.jobs.template import write_template
 
         write_template(write_config, given["job"], given["command"])
-        click.echo(f"{write_config}: edit it, then placebench run --job {write_config} --dry-run")
+        say(f"{write_config}: edit it, then placebench run --job {write_config} --dry-run")
         return
     from placebench.host.run_lock import lock_run
     from placebench.plan.plan import make_plan

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from placebench.commands.console import open_console
 from placebench.commands.group import OF_A_STREAM, USAGE, drop_stdout, fail
 from placebench.errors import InterruptedRunError, Reasons, UsageError
+from placebench.spec.legible import visible_lines
 
 if TYPE_CHECKING:
     from placebench.plan.plan import Plan
@@ -33,7 +32,7 @@ def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> None:
         if plan.job:
             raise UsageError("--print-config is for placebench's own job: --write-config FILE writes a job file")
         Reasons(plan.refused).raise_any()
-        click.echo(config_text(plan, request, command), nl=False)
+        sys.stdout.write(visible_lines(config_text(plan, request, command)))
         return
     if request.dry_run:
         from placebench.plan.views import show_plan
