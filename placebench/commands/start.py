@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from placebench.commands.console import open_console
 from placebench.commands.group import OF_A_STREAM, USAGE, drop_stdout, fail
 from placebench.errors import InterruptedRunError, Reasons, UsageError
-from placebench.spec.legible import visible_lines
 
 if TYPE_CHECKING:
     from placebench.plan.plan import Plan
@@ -32,7 +33,7 @@ def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> None:
         if plan.job:
             raise UsageError("--print-config is for placebench's own job: --write-config FILE writes a job file")
         Reasons(plan.refused).raise_any()
-        sys.stdout.write(visible_lines(config_text(plan, request, command)))
+        click.echo(config_text(plan, request, command), nl=False)  # noqa: TID251 - a file, YAML escapes its text
         return
     if request.dry_run:
         from placebench.plan.views import show_plan
@@ -46,7 +47,8 @@ def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> None:
     from placebench.run.runner import execute
 
     Path.cwd()  # what a launch starts needs one
-    result = execute(plan, ["placebench", *sys.argv[1:]], open_display(), _headline_width)
+    command = ["placebench", *sys.argv[1:]]
+    result = execute(plan, command, open_display(), _headline_width, so_far=_compared_so_far)
     if result.done:
         try:
             with raised_signals():
@@ -67,6 +69,12 @@ def _headline_width(folder: Path, rounds: int) -> float:
     from placebench.compare.measure.precision import headline_width
 
     return headline_width(folder, rounds)
+
+
+def _compared_so_far(folder: Path, placement: str) -> str | None:
+    from placebench.compare.measure.precision import compared_so_far
+
+    return compared_so_far(folder, placement)
 
 
 def _report(folder: Path) -> None:
