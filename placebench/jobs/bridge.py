@@ -20,15 +20,13 @@ from typing import Any
 
 from placebench.errors import JobExit, LaunchError
 from placebench.host import child
-from placebench.jobs.attach.environment import attached
 from placebench.jobs.end import end_by, end_by_words
-from placebench.jobs.hook_spans import HookSpans, Window
-from placebench.jobs.log_steps import StepReader, last_lines
+from placebench.jobs.log_steps import Found, StepReader, last_lines
 from placebench.record.end_file import EndFile
 from placebench.record.folder import Trial, append_jsonl, write_atomically
 from placebench.record.launch_file import LaunchFile
 from placebench.sessions.own_ray import HEAD_PATIENCE
-from placebench.telemetry.spans import Span
+from placebench.spec.devices import Device
 
 _POLL_S = 0.05
 # A framework that ends by itself after the last step has time for it; then it is ended.
@@ -47,11 +45,9 @@ class Bridge:
     """
 
     def __init__(self, trial: Trial) -> None:
-        asked = LaunchFile.read(trial.launch_file)
+        self._asked = asked = LaunchFile.read(trial.launch_file)
         assert asked.job is not None
         self._trial, self._job, self._devices = trial, asked.job, asked.devices
-        self._hooks = HookSpans(trial.hook_spans, asked, asked.job.timers, self._register)
-        self._steps: list[Window] = []  # those whose spans may still come
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._done = 0
 
@@ -67,10 +63,11 @@ class Bridge:
                 self._progress("before")
                 self._wait_for("before", job.before)
             self._progress("start")
+            if job.attach:
+                self._trial.attached.mkdir(exist_ok=True)
             self._start_beside()
             command = self._start("the command", job.command, self._environment, self._trial.log)
-            if len(self._devices) == 1:  # it and its children, whatever they are
-                self._register(command.pid, self._devices[0].id)
+            self._register(command.pid)
             return self._follow(command)
         finally:
             self._stop_all()
@@ -80,9 +77,8 @@ class Bridge:
 
     def _follow(self, command: subprocess.Popen[bytes]) -> EndFile:
         """Read steps until there are enough, or the command ends."""
-        with StepReader(self._trial, self._job, time.monotonic()) as reader:
+        with StepReader(self._trial, self._asked, self._job, time.monotonic()) as reader:
             while command.poll() is None and self._done < self._job.steps:
-                self._hooks.read()
                 self._write(reader.read())
                 for name, process in self._running[:-1]:
                     if process.poll() is not None:
@@ -92,9 +88,7 @@ class Bridge:
             if self._done >= self._job.steps:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     command.wait(_GRACE_S)
-            self._hooks.read(all_files=True)
-            self._write(reader.finish(self._hooks.notes))
-            self._write_hooked(self._hooks.hand_out(self._steps, float("inf")))
+            self._write(reader.finish())
         if self._done >= self._job.steps:
             return EndFile(kind=JobExit.DONE)
         return self._too_early(command.returncode)
@@ -129,9 +123,6 @@ class Bridge:
     @property
     def _environment(self) -> dict[str, str]:
         env = {**os.environ, **_LINE_BY_LINE, **self._job.env}
-        if self._job.attach:
-            self._trial.hook_spans.mkdir(exist_ok=True)
-            env = attached(env, self._trial.hook_spans.absolute())
         if self._job.ray == "own":
             # Ray would join whatever this names; and without a token it would leave one in the user's home.
             env.pop("RAY_ADDRESS", None)
@@ -201,35 +192,35 @@ class Bridge:
                 if number == signal.SIGKILL:
                     return
 
-    def _register(self, pid: int, device: str) -> None:
-        """Say on which device a process works."""
-        with self._trial.processes.open("a", encoding="utf-8") as stream:
-            append_jsonl(stream, {"pid": pid, "device": device, "pool": None, "rank": None, "threads": None})
+    def _register(self, pid: int) -> None:
+        """The command as the process of its device, where there is but one: of several its workers have to say it."""
+        if len(self._devices) == 1:
+            self._bind([(pid, self._devices[0])])
 
-    def _write(self, steps: Sequence[dict[str, Any]]) -> None:
-        if not steps:
+    def _bind(self, bound: Sequence[tuple[int, Device]]) -> None:
+        """Note which process works on which device, for the sampler of CPU devices."""
+        with self._trial.processes.open("a", encoding="utf-8") as stream:
+            for pid, device in bound:
+                pool = self._asked.run_placement.pool_of(device.id)
+                row = {"pid": pid, "device": device.id, "pool": pool, "rank": None, "threads": None}
+                append_jsonl(stream, row)
+
+    def _write(self, found: Found) -> None:
+        if len(self._devices) > 1 and found.bound:
+            self._bind(found.bound)
+        if not found.steps and not found.spans:
             return
         with (
             self._trial.steps.open("a", encoding="utf-8") as rows,
             self._trial.spans.open("a", encoding="utf-8") as spans,
         ):
-            for step in steps:
-                number, seen = step["row"]["step"], step["span"]
-                window = self._hooks.window(number, Window(number, seen["start_mono"], seen["end_mono"]))
-                self._steps.append(window)
-                append_jsonl(spans, self._hooks.whole(window).to_dict())
-                append_jsonl(rows, step["row"])
-        self._done += len(steps)
-        # The last step's may still be on their way.
-        *ended, last = self._steps
-        self._write_hooked(self._hooks.hand_out(ended, last.start))
-        self._steps = [last]
-        self._progress("step", min(self._done + 1, self._job.steps))
-
-    def _write_hooked(self, found: Sequence[Span]) -> None:
-        with self._trial.spans.open("a", encoding="utf-8") as spans:
-            for span in found:
-                append_jsonl(spans, span.to_dict())
+            for span in found.spans:
+                append_jsonl(spans, span)
+            for row in found.steps:
+                append_jsonl(rows, row)
+        self._done += len(found.steps)
+        if found.steps:
+            self._progress("step", min(self._done + 1, self._job.steps))
 
     def _progress(self, stage: str, step: int = 0) -> None:
         content = {"stage": stage, "step": step, "steps": self._job.steps, "running": (), "wall": time.time()}

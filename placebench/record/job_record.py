@@ -53,9 +53,9 @@ class JobLaunch(Record):
     phases: dict[str, str] = Field(default_factory=dict)
     """Phases by the names of the log's own timers."""
     attach: bool = False
-    """Whether its processes load the hooks."""
+    """Whether its processes write spans."""
     timers: dict[str, str] = Field(default_factory=dict)
-    """Phases by the names of the timers that the hooks record: see `jobs.nested.exclusive`."""
+    """Phases by the names of the timers that are in them: see `jobs.nested.exclusive`."""
     learner_ranks: int
     """Ranks that train, by which some logs multiply tokens."""
 
@@ -78,8 +78,6 @@ class LogRecord(Record):
     phases: dict[str, str] = Field(default_factory=dict)
     """Phases by the names of the log's own timers."""
     flags: tuple[LogFlag, ...] = ()
-    notes: tuple[str, ...] = ()
-    """What the hooks could not record, a sentence each."""
 
     @classmethod
     def read(cls, trial: Trial) -> "LogRecord | None":

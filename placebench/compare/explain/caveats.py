@@ -315,7 +315,6 @@ def _of_job(job: JobRecord, launches: Sequence[Launch]) -> Iterator[str]:
         yield "Phases are as the job's log times them, which says nothing of when and on which device they ran."
     flags = {flag.name: flag.text for launch in launches if launch.log for flag in launch.log.flags}
     yield from (f"{name}: {text}" for name, text in flags.items())
-    yield from dict.fromkeys(note for launch in launches if launch.log for note in launch.log.notes)
 
 
 def _measured_steps(launch: Launch, left_out: int) -> int:

@@ -14,36 +14,23 @@ from fake_jobs import cpu_devices, prepare, write
 from placebench.errors import JobExit
 from placebench.jobs import bridge
 from placebench.jobs.adapter import TIMERS
-from placebench.jobs.hook_spans import HookSpans, Window
+from placebench.jobs.attached import AttachedSpans, Window
 from placebench.jobs.registry import ADAPTERS
 from placebench.record.folder import read_jsonl
-from placebench.record.job_record import JobLaunch, LogRecord
-from placebench.record.launch_file import LaunchFile
-from placebench.record.parts import PlacementRecord
+from placebench.record.job_record import LogRecord
 from placebench.spec.bound import bind
 from placebench.spec.devices import Device
 from placebench.spec.words import parse_placement
 
 STEPS = (Window(1, 10.0, 20.0), Window(2, 20.0, 30.0))
 HERE = os.uname().nodename
+OFFSET = time.time() - time.monotonic()
 GPUS = tuple(Device(f"GPU-{index}", "gpu", index, "here", "test", 1 << 30) for index in range(2))
 
 
-def hooks(
-    folder: Path, word: str, devices: tuple[Device, ...] = GPUS, framework: str = "verl"
-) -> tuple[HookSpans, list[tuple[int, str]]]:
+def attached(folder: Path, word: str, devices: tuple[Device, ...] = GPUS, framework: str = "verl") -> AttachedSpans:
     bound = bind(parse_placement(word, (len(devices),)), devices)
-    asked = LaunchFile(
-        schema_version=1,
-        round=1,
-        placement=PlacementRecord.of(bound),
-        devices=devices,
-        job=JobLaunch(framework=framework, command=("x",), env={}, cwd="/", steps=2, learner_ranks=1),
-        ray_temp_dir="/ray",
-    )
-    registered: list[tuple[int, str]] = []
-    timers = ADAPTERS[framework].timers
-    return HookSpans(folder, asked, timers, lambda pid, device: registered.append((pid, device))), registered
+    return AttachedSpans(folder, bound, devices, ADAPTERS[framework].timers, OFFSET)
 
 
 def leave(
@@ -63,38 +50,39 @@ def device(number: int) -> dict[str, Any]:
     return {"kind": "device", "device": f"GPU-{number}"}
 
 
-def found(hook_spans: HookSpans, steps: tuple[Window, ...] = STEPS, until: float = 99.0) -> list[tuple[Any, ...]]:
-    return [
-        (one.step, one.phase, one.role, one.pool, one.device, one.start_mono, one.end_mono)
-        for one in hook_spans.hand_out(steps, until)
-    ]
+def rows(spans: AttachedSpans, windows: tuple[Window, ...] = STEPS, *, final: bool = True) -> list[tuple[Any, ...]]:
+    keys = ("step", "phase", "role", "pool", "device", "start_mono", "end_mono")
+    return [tuple(row[key] for key in keys) for row in spans.rows(windows, final=final)]
+
+
+def bound(spans: AttachedSpans) -> set[tuple[int, str]]:
+    return {(pid, device.id) for pid, device in spans.bound()}
 
 
 def test_a_controller_and_its_workers_say_what_ran_where(tmp_path: Path) -> None:
-    read, registered = hooks(tmp_path, "split")
+    read = attached(tmp_path, "split")
     leave(tmp_path, 1, span("step", 10, 20), span("init", 1, 2), span("gen", 11, 13), span("update_critic", 14, 14.1))
     leave(tmp_path, 2, span("update_actor", 14, 18, "worker"), device(0), RANK="0")
     leave(tmp_path, 3, device(1), span("values", 5, 6, "worker"), span("update_critic", 14, 17, "worker"), RANK="0")
     # Placed by Ray where it wanted: the pool is that of the role, the device the one that was seen.
-    assert found(read) == [
+    assert rows(read) == [
         (1, "gen", "rollout", "actor_pool", "controller", 11, 13),
         (1, "gen", "rollout", "actor_pool", "GPU-0", 11, 13),
         (1, "update_critic", "critic", "critic_pool", "controller", 14, 14.1),
         (1, "update_critic", "critic", "critic_pool", "GPU-1", 14, 17),
         (1, "update_actor", "actor", "actor_pool", "GPU-0", 14, 18),
     ]
-    assert sorted(registered) == [(2, "GPU-0"), (3, "GPU-1")]
-    assert read.window(1, STEPS[1]) == STEPS[0]
-    assert read.window(2, STEPS[1]) == STEPS[1]
-    assert found(read) == []
+    assert bound(read) == {(2, "GPU-0"), (3, "GPU-1")}
+    assert (read.step(1), read.step(2)) == (STEPS[0], None)
+    assert (rows(read), bound(read)) == ([], set())
 
 
 def test_what_an_engine_says_of_generation_goes_before_who_waits_for_it(tmp_path: Path) -> None:
-    read, _ = hooks(tmp_path, "standard", framework="trl")
-    timers = [span("vLLM.generate", 11, 15), span("_prepare_inputs", 10, 16), span("training_step", 10, 19)]
+    read = attached(tmp_path, "standard", framework="trl")
+    timers = [span("T.vLLM.generate", 11, 15), span("T._prepare_inputs", 10, 16), span("training_step", 10, 19)]
     leave(tmp_path, 1, device(0), *timers, span("gen", 11.5, 14, "engine"), RANK="0")
     leave(tmp_path, 2, device(1), *timers, RANK="1")
-    assert found(read) == [
+    assert rows(read) == [
         (1, "gen", "rollout", "global_pool", "GPU-0", 11.5, 14),
         (1, "gen", "rollout", "global_pool", "controller", 11, 15),
         (1, "gen", "rollout", "global_pool", "GPU-1", 11, 15),
@@ -103,44 +91,44 @@ def test_what_an_engine_says_of_generation_goes_before_who_waits_for_it(tmp_path
 
 
 def test_what_ends_after_its_step_waits_for_the_next_call(tmp_path: Path) -> None:
-    read, _ = hooks(tmp_path, "standard")
+    read = attached(tmp_path, "standard")
     leave(tmp_path, 1, device(0), span("gen", 11, 12, "engine"), span("gen", 19, 22, "engine"))
-    assert [one[0:2] for one in found(read, STEPS[:1], until=20.0)] == [(1, "gen")]
-    assert [one[0:2] for one in found(read, STEPS[1:])] == [(2, "gen")]
+    assert rows(read, STEPS[:1], final=False) == []
+    assert [row[:2] for row in rows(read, STEPS[1:], final=False)] == [(1, "gen")]
+    assert [row[:2] for row in rows(read, ())] == [(2, "gen")]
 
 
 def test_times_of_another_host_are_on_the_clock_of_this_one(tmp_path: Path) -> None:
-    read, _ = hooks(tmp_path, "standard")
-    mine = time.time() - time.monotonic()
-    leave(tmp_path, 1, device(0), span("gen", 1011, 1012, "engine"), host="other", offset=mine - 1000)
-    ((*_, start, end),) = found(read)
-    assert (start, end) == pytest.approx((11, 12), abs=0.1)
+    read = attached(tmp_path, "standard")
+    leave(tmp_path, 1, device(0), span("gen", 1011, 1012, "engine"), host="other", offset=OFFSET - 1000)
+    ((*_, start, end),) = rows(read)
+    assert (start, end) == pytest.approx((11, 12))
 
 
 def test_a_number_that_is_another_processs_now_begins_anew(tmp_path: Path) -> None:
-    read, registered = hooks(tmp_path, "standard")
+    read = attached(tmp_path, "standard")
     leave(tmp_path, 1, device(0), span("gen", 11, 12, "engine"))
     path = tmp_path / f"{HERE}-1.jsonl"
     first = path.read_text()
     leave(tmp_path, 1, device(1), span("gen", 21, 22, "engine"))
     path.write_text(first + path.read_text())
-    read.read()
-    assert registered == [(1, "GPU-0"), (1, "GPU-1")]
+    read.read(all_files=True)
+    assert bound(read) == {(1, "GPU-0"), (1, "GPU-1")}
 
 
 def test_on_cpu_devices_role_and_rank_say_the_device_and_notes_are_kept(tmp_path: Path) -> None:
-    read, registered = hooks(tmp_path, "split:2+1", cpu_devices(3))
+    read = attached(tmp_path, "split:2+1", cpu_devices(3))
     leave(tmp_path, os.getpid(), span("values", 11, 12, "worker"), {"kind": "note", "text": "odd"}, RANK="0")
     leave(tmp_path, 2**22 + 1, span("old_log_prob", 11, 12, "worker"), RANK="1")
     leave(tmp_path, 2**22 + 2, span("gen", 11, 12))
     before = os.sched_getaffinity(0)
     try:
-        assert {one[4] for one in found(read)} == {"cpu:2", "cpu:1", "controller", "cpu:0"}
+        assert {one[4] for one in rows(read)} == {"cpu:2", "cpu:1", "controller", "cpu:0"}
         assert os.sched_getaffinity(0) == {min(before)}
     finally:
         os.sched_setaffinity(0, before)
-    assert dict(registered) == {os.getpid(): "cpu:2", 2**22 + 1: "cpu:1"}
-    assert read.notes == ["odd"]
+    assert bound(read) == {(os.getpid(), "cpu:2"), (2**22 + 1, "cpu:1")}
+    assert list(read.notes) == ["odd"]
 
 
 @pytest.mark.parametrize("name", ["verl", "trl", "command"])
@@ -199,12 +187,11 @@ def test_a_loop_of_the_users_own_says_its_phases(tmp_path: Path) -> None:
     assert {row["device"] for row in read_jsonl(trial.processes)} == {"cpu:0", "cpu:1"}
     record = LogRecord.read(trial)
     assert record
-    (note,) = record.notes
-    assert "trl.extras.profiling is not as this version of placebench knows it" in note
+    assert any("trl.extras.profiling is not as this version of placebench knows it" in one.text for one in record.flags)
 
 
 def test_a_job_that_is_not_to_be_attached_loads_no_hooks(tmp_path: Path) -> None:
     text = "import sys\nprint('step:1 - loss:0.5', flush=True)\nassert 'placebench_attach.imports' not in sys.modules"
     trial = prepare(tmp_path, sys.executable, str(write(tmp_path, "job.py", text)), steps=1, attach=False)
     assert bridge.main(str(trial.path)) == JobExit.DONE
-    assert not trial.hook_spans.exists()
+    assert not trial.attached.exists()

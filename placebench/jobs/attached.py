@@ -1,21 +1,23 @@
-"""What a job's hooks leave in `spans/`, one file a process (see `attach`), read while it is written.
+"""Spans of a job of the user's from the files that its own processes write (see `attach`), as rows of `spans.jsonl`.
 
-From it come the rows of `spans.jsonl`, with the step that each belongs to by its time and the device that its process
-works on, and those of `processes.jsonl`. A process says the device itself, by the UUID of its GPU; on CPU devices,
-which nothing but their cores makes one, the rank does, and the process is bound to them.
+A span belongs to the step in whose time its middle lies, and to the device on which its process works: the GPU that the
+process names; on CPU devices, which name themselves to nobody, the one that its rank has in the pool of its phase's
+role, to whose cores it is then held. What the framework times by itself is the controller's view, unless the process
+that times it works on a device too, as a rank of a trainer does.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from placebench.jobs.nested import Timing, exclusive
+from placebench.jobs.nested import WITHIN, Timing, exclusive
 from placebench.record.folder import JsonlTail
-from placebench.record.launch_file import LaunchFile
+from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.phases import GEN, PHASE
 from placebench.spec.placement import Role
@@ -49,7 +51,7 @@ class _Process:
     """Added to its times they are of this host's clock."""
     gpu: str | None = None
     """UUID of the GPU that torch uses in it."""
-    device: str | None = None
+    device: Device | None = None
     """The device that it works on, once it is known."""
     spans: dict[str, list[Timing]] = field(default_factory=dict)
     """By source, in the order in which they ended; those that are not handed out yet."""
@@ -67,28 +69,35 @@ class _Process:
         return "RANK" in self.head["environment"] or any(source != _TIMER for source in self.spans)
 
 
-class HookSpans:
+class AttachedSpans:
     """The spans of a launch under way.
 
     Args:
         folder: where the processes write them.
-        asked: what the launch runs.
+        placement: the launch's placement.
+        devices: its devices.
         timers: phases by the names of the framework's timers, see `nested.exclusive`; `STEP` for a whole step.
-        register: is told the process id of a worker and its device, once these are known.
+        wall_offset: seconds from the monotonic clock of this host to those since the epoch.
     """
 
     def __init__(
-        self, folder: Path, asked: LaunchFile, timers: Mapping[str, str], register: Callable[[int, str], None]
+        self,
+        folder: Path,
+        placement: RunPlacement,
+        devices: Sequence[Device],
+        timers: Mapping[str, str],
+        wall_offset: float,
     ) -> None:
-        self._folder, self._timers, self._register = folder, timers, register
-        self._devices = asked.devices
-        self._placement = asked.run_placement
-        self._wall_offset = time.time() - time.monotonic()
+        self._folder, self._placement, self._devices, self._timers = folder, placement, devices, timers
+        self._wall_offset = wall_offset
+        self._names = {name for key in timers for name in key.split(WITHIN)}
         self._processes: dict[Path, _Process] = {}
         self._looked = 0.0
         self._steps: list[Window] = []
+        self._waiting: list[Window] = []
         self._has_begun = False
-        self.notes: list[str] = []
+        self._bound: list[tuple[int, Device]] = []
+        self.notes: dict[str, None] = {}
         """What the hooks could not record, a sentence each."""
 
     def read(self, *, all_files: bool = False) -> None:
@@ -106,31 +115,39 @@ class HookSpans:
             for line in process.tail.read():
                 self._take(process, line)
 
-    def window(self, number: int, otherwise: Window) -> Window:
-        """The time of a step as the framework's own timer of whole steps has it, where there is one."""
-        return self._steps[number - 1] if number <= len(self._steps) else otherwise
+    def bound(self) -> list[tuple[int, Device]]:
+        """Processes whose device has become known since the last call, by their pid."""
+        found, self._bound = self._bound, []
+        return found
 
-    def whole(self, step: Window) -> Span:
-        """The span of a whole step."""
-        return self._span(step.step, _Piece(CONTROLLER, Timing(STEP, step.start, step.end), _TIMER))
+    def step(self, number: int) -> Window | None:
+        """The time of a step, counted from 1, as the framework's own timer has it; None where it has none."""
+        return self._steps[number - 1] if number <= len(self._steps) else None
 
-    def hand_out(self, steps: Sequence[Window], until: float) -> list[Span]:
-        """The spans of some steps that have ended, each once; those from before the first step are lost.
+    def rows(self, windows: Sequence[Window], *, final: bool = False) -> list[dict[str, Any]]:
+        """Rows of the spans of steps that have ended, each once; those from before the first step are lost.
+
+        Spans of the last step may still be on their way: they come with those of the next one.
 
         Args:
-            steps: in order.
-            until: the end of the time that belongs to the last of them, with what is done between two steps.
+            windows: steps that have become whole since the last call, in order.
+            final: whether no more will be written.
         """
+        self._waiting += windows
+        ended = self._waiting if final else self._waiting[:-1]
+        if not ended:
+            return []
+        self._waiting = self._waiting[len(ended) :]
         self.read(all_files=True)
-        found: dict[int, list[_Piece]] = {step.step: [] for step in steps}
-        for piece in self._pieces(until) if steps else ():
+        found: dict[int, list[_Piece]] = {window.step: [] for window in ended}
+        for piece in self._pieces(self._waiting[0].start if self._waiting else inf):
             middle = (piece.timing.start + piece.timing.end) / 2
-            before = steps[0].step if self._has_begun else None
-            step = next((one.step for one in reversed(steps) if one.start <= middle), before)
+            before = ended[0].step if self._has_begun else None
+            step = next((window.step for window in reversed(ended) if window.start <= middle), before)
             if step is not None:
                 found[step].append(piece)
-        self._has_begun |= bool(steps)
-        return [self._span(step.step, piece) for step in steps for piece in self._completed(found[step.step])]
+        self._has_begun = True
+        return [self._row(step, piece) for step, pieces in found.items() for piece in self._completed(pieces)]
 
     def _take(self, process: _Process, line: Mapping[str, Any]) -> None:
         kind = line["kind"]
@@ -140,9 +157,9 @@ class HookSpans:
         elif kind == "device":
             process.gpu = line["device"]
         elif kind == "note":
-            self.notes.append(line["text"])
+            self.notes[line["text"]] = None
         elif kind == "span":
-            timing = Timing(line["name"], line["start"] + process.shift_s, line["end"] + process.shift_s)
+            timing = Timing(self._named(line["name"]), line["start"] + process.shift_s, line["end"] + process.shift_s)
             if line["source"] == _TIMER and self._timers.get(timing.name) == STEP:
                 process.times_steps = True
                 if process.is_first:
@@ -152,14 +169,17 @@ class HookSpans:
         if process.device is None and kind in ("device", "span"):
             self._find_device(process)
 
+    def _named(self, name: str) -> str:
+        """A timer's name, without that of the class which some frameworks put before it."""
+        behind = name.partition(".")[2]
+        return behind if name not in self._names and behind in self._names else name
+
     def _find_device(self, process: _Process) -> None:
-        device = self._device_of(process)
-        if device is not None:
-            process.device = device.id
-            if device.cores:
-                _bind(process.head["pid"], device.cores)
-            if len(self._devices) > 1:  # a single one has the command and its children
-                self._register(process.head["pid"], device.id)
+        process.device = self._device_of(process)
+        if process.device is not None:
+            if process.device.cores:
+                hold_to(process.head["pid"], process.device.cores)
+            self._bound.append((process.head["pid"], process.device))
 
     def _device_of(self, process: _Process) -> Device | None:
         """The device that a process works on; None for the controller, and where it is not known yet."""
@@ -198,7 +218,7 @@ class HookSpans:
     def _places(self, process: _Process, source: str) -> Iterator[str]:
         """For whom a process's spans count: its device, and the controller where they are its own view."""
         if process.device is not None:
-            yield process.device
+            yield process.device.id
         has_controller = any(one.times_steps and one.device is None for one in self._processes.values())
         if source == _TIMER and (process.device is None or (process.is_first and not has_controller)):
             yield CONTROLLER
@@ -207,8 +227,10 @@ class HookSpans:
         """The pieces of a step in order of their ends, with generation on the devices that generate.
 
         Where an engine says when it worked, nobody else is asked. Where nobody says it, the devices of the rollout's
-        pool generate while the controller waits.
+        pool generate while the controller waits. Where no device is known to work, there is nothing to say.
         """
+        if all(piece.device == CONTROLLER for piece in pieces):
+            return []
         engines = {piece.device for piece in pieces if piece.source == _ENGINE}
         kept = [
             piece
@@ -222,12 +244,12 @@ class HookSpans:
             kept += [_Piece(device, piece.timing, piece.source) for piece in generates for device in devices]
         return sorted(kept, key=lambda piece: piece.timing.end)
 
-    def _span(self, step: int, piece: "_Piece") -> Span:
+    def _row(self, step: int, piece: "_Piece") -> dict[str, Any]:
         phase, start, end = piece.timing.name, piece.timing.start, piece.timing.end
         role = PHASE[phase].role if phase in PHASE else None
         pool = self._placement.roles.get(role) if role is not None else None
         wall = self._wall_offset
-        return Span(step, phase, role, pool, piece.device, start + wall, end + wall, start, end)
+        return Span(step, phase, role, pool, piece.device, start + wall, end + wall, start, end).to_dict()
 
 
 @dataclass(frozen=True)
@@ -242,8 +264,8 @@ class _Piece:
     """Who says so."""
 
 
-def _bind(pid: int, cores: Iterable[int]) -> None:
-    """Let a process and its threads run on the cores of its device alone, if it is still there."""
-    with suppress(OSError):
+def hold_to(pid: int, cores: Iterable[int]) -> None:
+    """Let all threads of a process run on some cores alone; what ends meanwhile is left out."""
+    with suppress(FileNotFoundError, ProcessLookupError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             os.sched_setaffinity(int(thread), cores)
