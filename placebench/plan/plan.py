@@ -74,6 +74,8 @@ class Plan:
     """Whether the run compares its only placement with itself."""
     done: frozenset[tuple[int, str]] = frozenset()
     """Launches that an earlier start of this run has finished, as (round, placement name)."""
+    damaged: tuple[str, ...] = ()
+    """Launches of an earlier start that are done, cannot be read and run again, one line each."""
     resumed: bool = False
     """Whether the folder is there already."""
     checkpoint_every: int | None = None
@@ -150,7 +152,7 @@ class Plan:
         placements = [bound.placement for bound in self.placements]
         changed = changes(self.start, self.workload, placements) if self.start else ()
         nearly_full = (line for bound in self.placements for line in tight(self._case(bound)))
-        return (*((shared,) if shared else ()), *changed, *nearly_full)
+        return (*self.damaged, *((shared,) if shared else ()), *changed, *nearly_full)
 
     def _case(self, bound: RunPlacement) -> MemoryCase:
         placements = [one.placement for one in self.placements]
