@@ -29,8 +29,7 @@ def read_steps(path: Path) -> pd.DataFrame:
     timings = read_run([path]).timings
     if timings is None:
         raise click.ClickException(f"{path}: the log has no timings")
-    kept = timings[timings["kind"].isin([Kind.PHASE, Kind.STEP])]
-    wide = kept.pivot(index="step", columns="phase", values="seconds").sort_index()
+    wide = timings.seconds[[phase for phase, kind in timings.kinds.items() if kind in (Kind.PHASE, Kind.STEP)]]
     apart = wide.columns.intersection(["testing", "save_checkpoint"])
     phases = wide.drop(columns=[*apart, "step"], errors="ignore")
     step = wide["step"] - wide[apart].fillna(0).sum(axis=1) if "step" in wide else phases.sum(axis=1)

@@ -1,10 +1,13 @@
 """The command line: the group alone; each command is a module of `placebench.commands`."""
 
+import sys
+
 import click
 
 from placebench import __version__
-from placebench.commands import calibrate, compare, gate, list, placements, run, show, slurm
+from placebench.commands import calibrate, compare, completion, gate, list, placements, run, show, slurm
 from placebench.commands.group import PlacebenchGroup
+from placebench.host.terminal import say
 
 # \b keeps click from filling the lines of a paragraph.
 _EXAMPLES = """\b
@@ -14,10 +17,7 @@ Examples:
   placebench run --config bench.yaml --set batch.size=64
   placebench placements --devices gpu:8x2
   placebench show latest
-
-\b
-Shell completion (bash; zsh and fish likewise):
-  eval "$(_PLACEBENCH_COMPLETE=bash_source placebench)"
+  placebench list
 """
 
 
@@ -34,6 +34,7 @@ Shell completion (bash; zsh and fish likewise):
         show.report,
         placements.placements,
         slurm.slurm,
+        completion.completion,
     ],
     epilog=_EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -44,4 +45,4 @@ def main() -> None:
     from placebench.host.ownership import sweep
 
     for killed in sweep():
-        click.echo(f"placebench: cleaned up after {killed}, which had been killed", err=True)
+        say(f"placebench: cleaned up after {killed}, which had been killed", sys.stderr)

@@ -38,8 +38,8 @@ def read_one(data: bytes) -> None:
     log_format = CHOICES[data[0] % len(CHOICES)] if data else None
     with suppress(UsageError):
         run = read_run([path], log_format=log_format, devices=2, learner_ranks=2)
-        assert not run.frame.duplicated(["step", "metric"]).any()
-        assert run.frame["step"].is_monotonic_increasing
+        assert run.metrics.index.is_unique
+        assert run.metrics.index.is_monotonic_increasing
         arm = side_of_logs([run], devices=2, warmup_steps=0)
         assert len(arm.launch_values) == 1
 

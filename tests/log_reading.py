@@ -27,13 +27,15 @@ def sample(folder: Path, name: str) -> LoggedRun:
 
 
 def metrics(run: LoggedRun, step: int) -> dict[str, float]:
-    rows = run.frame[run.frame["step"] == step]
+    frame = pd.concat([log.table.frame("log") for log in reversed(run.logs)])
+    rows = frame[frame["step"] == step]
     return dict(zip(rows["metric"], rows["value"], strict=True))
 
 
 def phases(run: LoggedRun, step: int) -> dict[str, tuple[float, str]]:
     assert run.timings is not None
-    rows = run.timings[run.timings["step"] == step]
+    rows = run.timings.tidy("log")
+    rows = rows[rows["step"] == step]
     return {
         phase: (round(seconds, 6), kind)
         for phase, seconds, kind in zip(rows["phase"], rows["seconds"], rows["kind"], strict=True)

@@ -6,6 +6,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from placebench.host.terminal import new_console
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -27,13 +29,7 @@ def open_console(*, redraws: bool = False) -> "Console":
     Args:
         redraws: whether what it shows is drawn over, which lines that a narrow terminal wraps would not allow.
     """
-    from rich.console import Console
-
-    class PipedConsole(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
-    console = PipedConsole(highlight=False)
+    console = new_console()
     # Squeezed into less, a table would show the first digits of its numbers as if they were all.
     console.width = console.width if redraws else max(console.width, _LEAST_COLUMNS)
     return console

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import click
 
+from placebench.commands.completion import complete_sources
 from placebench.commands.console import open_console
-from placebench.commands.options import parse_share
+from placebench.commands.options import NearChoice, parse_share
 from placebench.commands.outputs import OutputPath, refuse_same
 from placebench.commands.runs import with_run
 from placebench.errors import BaselineError, UsageError
+from placebench.host.terminal import say
 
 _CHECK_EXAMPLES = """\b
 Examples:
@@ -25,8 +27,14 @@ KINDS = ("host", "devices", "versions", "workload")
 
 
 @click.command(epilog=_CHECK_EXAMPLES, short_help="Say by the exit code whether a run is worse than a baseline.")
-@click.argument("runs", metavar="RUN[,RUN...]")
-@click.option("--baseline", required=True, metavar="FILE|RUN[,...]", help="A baseline file, or a run as above.")
+@click.argument("runs", metavar="RUN[,RUN...]", shell_complete=complete_sources)
+@click.option(
+    "--baseline",
+    required=True,
+    metavar="FILE|RUN[,...]",
+    shell_complete=complete_sources,
+    help="A baseline file, or a run as above.",
+)
 @click.option(
     "--max-regression",
     default="5%",
@@ -41,7 +49,7 @@ KINDS = ("host", "devices", "versions", "workload")
     "--min-launches", type=click.IntRange(min=2), default=3, show_default=True, help="Launches needed on both sides."
 )
 @click.option(
-    "--allow", multiple=True, type=click.Choice(KINDS), help="Compare although these differ, and list them; repeatable."
+    "--allow", multiple=True, type=NearChoice(KINDS), help="Compare although these differ, and list them; repeatable."
 )
 @click.option("--paired", is_flag=True, help="The launches of both were interleaved: compare them pair by pair.")
 @click.option("--junit", type=OutputPath(), help="Write JUnit XML.")
@@ -102,17 +110,17 @@ def check(
     if json_path:
         write_json(found, json_path)
     for line in report_to_github(found):
-        click.echo(line)
+        click.echo(line)  # noqa: TID251 - a command to GitHub, its text escaped
     if found.error:
         raise found.error
-    click.echo(verdict(found))
+    say(verdict(found))
 
 
 def _baseline_with_run(text: str) -> str:
     try:
         return with_run(text)
     except UsageError as error:
-        raise BaselineError(str(error)) from None
+        raise BaselineError(*error.args) from None
 
 
 @click.group()
@@ -121,7 +129,7 @@ def baseline() -> None:
 
 
 @baseline.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=complete_sources)
 @click.argument("path", metavar="FILE", type=OutputPath())
 def save(run: str, path: Path) -> None:
     """Write a run's numbers, host, versions and workload to FILE.
@@ -134,6 +142,6 @@ def save(run: str, path: Path) -> None:
     source = read_source(with_run(run))
     saved = save_baseline(source.path, path, source.placement)
     for line in saved.set_aside:
-        click.echo(f"placebench: {line}", err=True)
+        say(f"placebench: {line}", err=True)
     launches = ", ".join(f"{len(placement.launches)} of {name}" for name, placement in saved.placements.items())
-    click.echo(f"{path}: {launches} launches of {saved.run}")
+    say(f"{path}: {launches} launches of {saved.run}")

@@ -8,6 +8,8 @@ import click
 
 from placebench.errors import UsageError
 from placebench.spec.auto_rounds import MOST_ROUNDS
+from placebench.spec.legible import shown
+from placebench.spec.nearest import did_you_mean, nearest
 from placebench.telemetry.samples import MAX_HZ
 
 # A rarer sample than this says nothing of a phase.
@@ -25,8 +27,48 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+class NearChoice(click.Choice[str]):
+    """A choice of words that says which of them an unknown one may have been meant to be."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The word."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(error.message.removesuffix(".") + did_you_mean(value, self.choices), param, ctx)
+
+
+def in_words(error: click.UsageError) -> str:
+    """What is wrong with a command line; an unknown option comes with what it may have been meant to be."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return error.format_message()
+    from placebench.spec.workload import workload_keys
+
+    word = error.option_name.lstrip("-").replace("-", "_")
+    flags = {param.opts[0].lstrip("-").replace("-", "_"): param.opts[0] for param in error.ctx.command.params}
+    meant = nearest(word, (*flags, *(workload_keys() if "set" in flags else ())))
+    if meant is None:
+        return error.message
+    short = next((name for name, key in WORKLOAD_KEYS.items() if key == meant), meant)
+    return f"{error.message} Did you mean {flags.get(short) or f'--set {meant}=…'}?"
+
+
 # Where a command finds why options of it cannot be read, by their names.
 WRONG_OPTIONS = "wrong_options"
+
+# Options of `run` that are short for a workload key.
+WORKLOAD_KEYS = {
+    "model": "model",
+    "steps": "steps",
+    "warmup_steps": "warmup_steps",
+    "seed": "seed",
+    "batch_size": "batch.size",
+    "mini_batch_size": "batch.mini_batch_size",
+    "max_prompt_length": "batch.max_prompt_length",
+    "max_response_length": "batch.max_response_length",
+    "rollout": "rollout.backend",
+    "ignore_eos": "rollout.ignore_eos",
+}
 
 
 class LenientOption(click.Option):
@@ -58,7 +100,7 @@ def parse_share(option: str, text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1:
-        raise UsageError(f"{option} {text!r}: write a share, such as 5% or 0.05")
+        raise UsageError(f"{option} {shown(text)}: write a share, such as 5% or 0.05")
     return value
 
 
@@ -81,5 +123,5 @@ def read_rounds(_: click.Context, param: click.Parameter, text: str | None) -> i
     if text == "auto":
         return "auto"
     if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= MOST_ROUNDS:
-        raise UsageError(f"{param.opts[0]} {text!r}: neither a number from 1 to {MOST_ROUNDS} nor auto")
+        raise UsageError(f"{param.opts[0]} {shown(text)}: neither a number from 1 to {MOST_ROUNDS} nor auto")
     return int(text)

@@ -1,13 +1,19 @@
 """Training under each placement, and the comparison of what it measured."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
+from placebench.commands.completion import complete_placements, complete_runs
 from placebench.commands.options import read_rounds, read_share
+from placebench.commands.outputs import OutputPath
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
 from placebench.commands.runs import RUNS, find_run
 from placebench.commands.start import start
+from placebench.errors import UsageError
+from placebench.host.terminal import say
 from placebench.spec.auto_rounds import MOST_ROUNDS
 
 _EXAMPLES = """Options override the YAML file, the file overrides the preset.
@@ -18,6 +24,8 @@ Examples:
   placebench run --placements split,split/overlap=none
   placebench run --model qwen2.5-0.5b --set optimizer.actor_lr=1e-6 --dry-run
   placebench run --resume latest
+  placebench run --job verl --placements standard,split:3+1 -- bash run_qwen7b.sh
+  placebench run --job mine.yaml --rounds 5
 
 \b
 Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare, 124 time limit, 130 interrupted.
@@ -25,7 +33,12 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare, 124 
 
 
 @click.command(epilog=_EXAMPLES, short_help="Train under each placement, compare and report.")
-@run_option("--placements", metavar="WORDS", help="Words of placebench placements.  [default: standard,split]")
+@run_option(
+    "--placements",
+    metavar="WORDS",
+    shell_complete=complete_placements,
+    help="Words of placebench placements.  [default: standard,split]",
+)
 @run_option(
     "--rounds",
     callback=read_rounds,
@@ -38,20 +51,40 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare, 124 
 @run_option("--max-rounds", type=click.IntRange(2, MOST_ROUNDS), help="With auto: the most rounds.  [default: 20]")
 @run_option("--max-time", "max_time_s", type=SECONDS, help="With auto: seconds that the rounds may take.")
 @shared_options
-@click.option("--resume", metavar="RUN", help="Go on with a run: finished launches stay, the others run again.")
-def run(resume: str | None, **given: Any) -> None:
-    """Train under each placement, record the devices, compare and report."""
+@click.option(
+    "--resume",
+    metavar="RUN",
+    shell_complete=complete_runs,
+    help="Go on with a run: finished launches stay, the others run again.",
+)
+@click.option(
+    "--write-config",
+    type=OutputPath(),
+    metavar="FILE",
+    help="Write a job file for --job, every key with its meaning, and start nothing.",
+)
+def run(resume: str | None, write_config: Path | None, **given: Any) -> None:
+    """Train under each placement, or run a job of yours under each, record the devices, compare and report."""
+    if write_config is not None:
+        from placebench.jobs.template import write_template
+
+        write_template(write_config, given["job"], given["command"])
+        say(f"{write_config}: edit it, then placebench run --job {write_config} --dry-run")
+        return
     from placebench.host.run_lock import lock_run
     from placebench.plan.plan import make_plan
     from placebench.plan.resume import resume_plan
     from placebench.record.folder import RunFolder
 
     request = read_request(given)
+    command = ("placebench", "run")
     if resume is None:
-        start(make_plan(request), dry_run=request.dry_run)
+        start(make_plan(request), request, command)
         return
+    if request.print_config:
+        raise UsageError("--print-config is for a new run, and --resume goes on with one: leave one of them out")
     folder = find_run(resume, request.out or RUNS)
     with lock_run(RunFolder(folder)) as note:
         if note:
-            click.echo(f"placebench: {note}", err=True)
-        start(resume_plan(folder, request), dry_run=request.dry_run)
+            say(f"placebench: {note}", sys.stderr)
+        start(resume_plan(folder, request), request, command)

@@ -7,40 +7,44 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from placebench.commands.options import WRONG_OPTIONS, FiniteRange, LenientOption, read_hz, read_share
+from placebench.commands.completion import complete_devices, complete_models, complete_settings
+from placebench.commands.options import (
+    WORKLOAD_KEYS,
+    WRONG_OPTIONS,
+    FiniteRange,
+    LenientOption,
+    NearChoice,
+    read_hz,
+    read_share,
+)
 from placebench.commands.outputs import OutputPath
 from placebench.spec.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
     from placebench.plan.request import RunRequest
 
-# Options of `run` that are short for a workload key.
-WORKLOAD_KEYS = {
-    "model": "model",
-    "steps": "steps",
-    "warmup_steps": "warmup_steps",
-    "seed": "seed",
-    "batch_size": "batch.size",
-    "mini_batch_size": "batch.mini_batch_size",
-    "max_prompt_length": "batch.max_prompt_length",
-    "max_response_length": "batch.max_response_length",
-    "rollout": "rollout.backend",
-    "ignore_eos": "rollout.ignore_eos",
-}
 SECONDS = FiniteRange(min=0, min_open=True, max=1e8)
 run_option = partial(click.option, cls=LenientOption)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _SHARED = (
     run_option(
+        "--job",
+        metavar="WORD|FILE",
+        help="A job of yours, started by the command behind --: verl, trl, command, or a job file.",
+    ),
+    run_option(
         "--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: 2%]"
     ),
     run_option(
-        "--devices", metavar="SPEC", help="cpu:N or gpu:N; gpu:NxM: a plan for M nodes.  [default: all GPUs, else CPU]"
+        "--devices",
+        metavar="SPEC",
+        shell_complete=complete_devices,
+        help="cpu:N or gpu:N; gpu:NxM: a plan for M nodes.  [default: all GPUs, else CPU]",
     ),
     run_option("--name", help="Name of the run.  [default: from the placements]"),
     run_option("--out", type=OutputPath(is_folder=True), help="Folder of the runs.  [default: runs]"),
-    run_option("--model", help="A preset, a folder, or a hub id.  [default: tiny]"),
+    run_option("--model", shell_complete=complete_models, help="A preset, a folder, or a hub id.  [default: tiny]"),
     run_option("--steps", type=int, help="Training steps of a launch.  [default: 10]"),
     run_option("--warmup-steps", type=int, help="First steps, left out of the numbers.  [default: 2]"),
     run_option("--seed", type=int, help="Seed of data, weights and sampling.  [default: 0]"),
@@ -48,13 +52,14 @@ _SHARED = (
     run_option("--mini-batch-size", type=int, help="Sequences per optimizer step."),
     run_option("--max-prompt-length", type=int, help="Tokens; a longer prompt is refused."),
     run_option("--max-response-length", type=int, help="Tokens, at which generation stops."),
-    run_option("--rollout", type=click.Choice(["torch", "vllm"]), help="What generates the responses."),
+    run_option("--rollout", type=NearChoice(["torch", "vllm"]), help="What generates the responses."),
     run_option("--ignore-eos/--stop-at-eos", default=None, help="Responses of full length: equal work."),
     run_option(
         "--set",
         "settings",
         multiple=True,
         metavar="KEY=VALUE",
+        shell_complete=complete_settings,
         help="Any workload key that --dry-run prints; repeatable.",
     ),
     run_option(
@@ -84,7 +89,7 @@ _SHARED = (
         help="Begin every launch after its last step.",
     ),
     run_option(
-        "--launcher", type=click.Choice(LAUNCHERS), help="What starts the workers; torchrun: of ddp.  [default: ray]"
+        "--launcher", type=NearChoice(LAUNCHERS), help="What starts the workers; torchrun: of ddp.  [default: ray]"
     ),
     run_option("--ray-address", metavar="ADDRESS", help="Run on an existing Ray cluster: host:port, or auto."),
     run_option(
@@ -93,7 +98,10 @@ _SHARED = (
         type=SECONDS,
         help="On a Ray cluster: wait for devices so long.  [default: 60]",
     ),
+    click.option("--allow-kill", is_flag=True, help="Run a job's scripts that may end processes of others, too."),
     click.option("--dry-run", is_flag=True, help="Print the checked plan and start nothing."),
+    click.option("--print-config", is_flag=True, help="Print the plan as a file for --config, and start nothing."),
+    click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]"),
 )
 
 
@@ -110,6 +118,8 @@ def read_request(given: Mapping[str, Any]) -> "RunRequest":
 
     present = {name: value for name, value in given.items() if value is not None}
     settings, config = present.pop("settings"), present.pop("config", None)
+    # Neither starts anything.
+    present["dry_run"] = present.get("dry_run", False) or present.get("print_config", False)
     wrong: Mapping[str, str] = present.pop(WRONG_OPTIONS, {})
     short = {
         WORKLOAD_KEYS[name]: (f"--{name.replace('_', '-')}", present.pop(name))
@@ -117,4 +127,5 @@ def read_request(given: Mapping[str, Any]) -> "RunRequest":
         if name in WORKLOAD_KEYS
     }
     reasons = {WORKLOAD_KEYS.get(name, name): reason for name, reason in wrong.items()}
-    return build_request(present, short, settings, config, reasons)
+    job, command = present.pop("job", None), present.pop("command", ())
+    return build_request(present, short, settings, config, reasons, job=job, command=command)

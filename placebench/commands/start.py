@@ -1,24 +1,41 @@
 """Starting a plan: run it and report, or show it."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from placebench.commands.console import open_console
 from placebench.commands.group import OF_A_STREAM, USAGE, drop_stdout, fail
-from placebench.errors import InterruptedRunError, Reasons
+from placebench.errors import InterruptedRunError, Reasons, UsageError
 
 if TYPE_CHECKING:
     from placebench.plan.plan import Plan
+    from placebench.plan.request import RunRequest
 
 
-def start(plan: "Plan", *, dry_run: bool) -> None:
-    """Run a plan and report, or show it.
+def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> None:
+    """Run a plan and report, or show it, or print the file that asks for it.
+
+    Args:
+        plan: what is asked for, checked.
+        request: what has asked for it.
+        command: words of the command line to which such a file would be given.
 
     Raises:
         UsageError: placements asked for cannot be; the plan of the others is shown.
     """
-    if dry_run:
+    if request.print_config:
+        from placebench.plan.as_config import config_text
+
+        if plan.job:
+            raise UsageError("--print-config is for placebench's own job: --write-config FILE writes a job file")
+        Reasons(plan.refused).raise_any()
+        click.echo(config_text(plan, request, command), nl=False)  # noqa: TID251 - a file, YAML escapes its text
+        return
+    if request.dry_run:
         from placebench.plan.views import show_plan
 
         show_plan(plan, open_console())
@@ -29,7 +46,9 @@ def start(plan: "Plan", *, dry_run: bool) -> None:
     from placebench.run.display import open_display
     from placebench.run.runner import execute
 
-    result = execute(plan, ["placebench", *sys.argv[1:]], open_display(), _headline_width)
+    Path.cwd()  # what a launch starts needs one
+    command = ["placebench", *sys.argv[1:]]
+    result = execute(plan, command, open_display(), _headline_width, so_far=_compared_so_far)
     if result.done:
         try:
             with raised_signals():
@@ -52,6 +71,12 @@ def _headline_width(folder: Path, rounds: int) -> float:
     return headline_width(folder, rounds)
 
 
+def _compared_so_far(folder: Path, placement: str) -> str | None:
+    from placebench.compare.measure.precision import compared_so_far
+
+    return compared_so_far(folder, placement)
+
+
 def _report(folder: Path) -> None:
     """Build and print the report of a run; a reader of it that goes away does not change the run's exit code."""
     from placebench.report.build import build_report
@@ -68,4 +93,4 @@ def _report(folder: Path) -> None:
             raise
         # The run keeps its exit code: it is done, and its report is in its folder.
         drop_stdout()
-        fail(f"cannot write to standard output: {error.strerror}; the report is in {folder}", USAGE)
+        fail(USAGE, f"cannot write to standard output: {error.strerror}; the report is in {folder}")

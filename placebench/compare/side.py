@@ -13,6 +13,7 @@ from placebench.compare.metrics import PATH_KEYS, STEP_TIME
 from placebench.compare.statistics.estimates import Estimate, LaunchValue, Ratio, estimate
 from placebench.compare.statistics.work import UnequalWork
 from placebench.logs.head import Facts
+from placebench.logs.timing import Timings
 
 # Seconds that are divided into parts: their parts add up only as means.
 ADDITIVE = ("hidden", "idle", "overlap/", "wait/", "wait_", "not_traced/", "queues/", *PATH_KEYS)
@@ -40,8 +41,8 @@ class Background:
 
     sources: tuple[LaunchSource, ...] = ()
     """What each launch was read from."""
-    timings: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Columns launch, step, phase, seconds, kind: every step, for the figure."""
+    timings: Mapping[str, Timings] = field(default_factory=dict)
+    """What every step took, by launch, for the figure."""
     facts: Facts = field(default_factory=dict)
     """What is known of the run: text, or a number where a little more or less is no difference."""
     flags: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from placebench.compare.side import Side
 from placebench.errors import BaselineError, LaunchError, UsageError
 from placebench.record.folder import RunFolder, Status, utc_now, write_output
 from placebench.spec.launchers import RAY
+from placebench.spec.legible import shown
 from placebench.spec.reading import refuse_pipe
 
 # Fewer launches have no interval.
@@ -102,7 +103,7 @@ def measured_run(path: Path, placement: str | None = None) -> Baseline:
         measured=record.started or utc_now(),
         host=record.host,
         versions=record.versions,
-        workload=record.workload,
+        workload=record.work,
         launcher=record.launcher,
         placements={side.name: _measured(side) for side in measure_run(run)},
     )
@@ -192,7 +193,7 @@ def _chosen(baseline: Baseline, path: Path, placement: str | None) -> Baseline:
     if placement is None:
         return baseline
     if placement not in baseline.placements:
-        raise UsageError(f"{path} has no placement {placement!r}: it has {', '.join(baseline.placements)}")
+        raise UsageError(f"{path} has no placement {shown(placement)}: it has {', '.join(baseline.placements)}")
     return baseline.only(placement)
 
 
@@ -200,7 +201,7 @@ def _read_baseline(path: Path) -> Baseline:
     try:
         refuse_pipe(path)
     except UsageError as error:
-        raise BaselineError(str(error)) from None
+        raise BaselineError(*error.args) from None
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import combinations, groupby
 
 import pandas as pd
 
@@ -10,7 +10,7 @@ from placebench.logs.console import STEP_SECONDS
 from placebench.logs.formats import Count, Dialect, any_matches
 from placebench.logs.table import Restart, StepTable
 from placebench.logs.throughput import reported_devices
-from placebench.logs.timing import STEP
+from placebench.logs.timing import STEP, Timings
 
 # The log's clock must differ from the step's own time by this share, and by this many seconds, to be worth a word.
 CLOCK_SHARE = 0.05
@@ -53,35 +53,39 @@ def table_flags(table: StepTable) -> Iterator[Flag]:
         yield Flag("open-end", "the last line has no line end: its last number may be cut off")
 
 
-def clock_flags(frame: pd.DataFrame, timings: pd.DataFrame | None) -> Iterator[Flag]:
+def clock_flags(metrics: pd.DataFrame, timings: Timings | None) -> Iterator[Flag]:
     """Whether the log's clock shows more or less time a step than the step's own time.
 
     Args:
-        frame: a tidy log frame.
-        timings: its timings, None where it has none.
+        metrics: a row a step and a column a metric.
+        timings: the timings among them, None where there are none.
     """
-    clock = frame.loc[frame["metric"] == STEP_SECONDS, ["step", "value"]]
-    if timings is None or clock.empty:
+    if timings is None or STEP_SECONDS not in metrics or STEP not in timings.seconds:
         return
-    both = clock.merge(timings.loc[timings["phase"] == STEP, ["step", "seconds"]], on="step")
-    shown, timed = both["value"].median(), both["seconds"].median()
+    both = pd.DataFrame({"shown": metrics[STEP_SECONDS], "timed": timings.seconds[STEP]}).dropna()
+    shown, timed = both["shown"].median(), both["timed"].median()
     if abs(shown - timed) > max(CLOCK_SHARE * timed, CLOCK_SECONDS):
         why = "the rest is in no number of it" if shown > timed else "steps overlap, or some time is counted twice"
         yield Flag("clock", f"the log's clock shows {shown:.1f} s a step, its step time {timed:.1f} s: {why}")
 
 
-def disagreement_flags(frame: pd.DataFrame) -> Iterator[Flag]:
+def disagreement_flags(files: Sequence[pd.DataFrame]) -> Iterator[Flag]:
     """Whether several files of a run give a metric different values.
 
     Args:
-        frame: a tidy log frame, of one file after the other.
+        files: the metrics of each, a row a step and a column a metric.
     """
-    cells = frame.groupby(["metric", "step"], sort=False)["value"].agg(["min", "max"])
-    slack = SAME_ABSOLUTE + SAME_RELATIVE * cells["max"].abs()
-    names = cells.index[(cells["max"] - cells["min"] > slack).to_numpy()].get_level_values("metric").unique()
-    if not names.empty:
-        listed = ", ".join(sorted(names)[:3])
-        yield Flag("files-disagree", f"the files give different values of {listed}: the first counts")
+    names = set()
+    for one, other in combinations(files, 2):
+        for name in set(one.columns) & set(other.columns):
+            first, second = one[name].align(other[name], join="inner")
+            slack = SAME_ABSOLUTE + SAME_RELATIVE * first.where(first > second, second).abs()
+            if ((first - second).abs() > slack).any():
+                names.add(name)
+    if names:
+        yield Flag(
+            "files-disagree", f"the files give different values of {', '.join(sorted(names)[:3])}: the first counts"
+        )
 
 
 def apart_flags(throughput: pd.DataFrame, devices: int | None) -> Iterator[Flag]:

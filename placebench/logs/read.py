@@ -16,7 +16,7 @@ from placebench.logs.registry import DIALECTS, FORMATS, dialect_of, format_named
 from placebench.logs.source import Survey, whole_lines
 from placebench.logs.table import DamagedLogError, StepTable
 from placebench.logs.tensorboard import TENSORBOARD
-from placebench.logs.timing import found_instead, timing_frame
+from placebench.logs.timing import found_instead, timings_of
 from placebench.spec.text import plural
 
 # With the second in which the file was opened; what follows names the host and the process.
@@ -44,21 +44,33 @@ class Log:
         """What a reader of its numbers must know."""
         return (*trap_flags(self.dialect, self.table.names), *table_flags(self.table))
 
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """A row a step and a column a metric, as `StepTable.wide` gives them.
+
+        Raises:
+            UsageError: the metrics are too many for one table.
+        """
+        try:
+            return self.table.wide()
+        except DamagedLogError as error:
+            raise UsageError(f"{self.path}: {self.format.title}: {error}") from None
+
     def timings(self, launch: str) -> pd.DataFrame:
-        """The timings as `timing_frame` gives them, by the rules of the log's framework.
+        """The timings as `Timings.tidy` gives them, by the rules of the log's framework.
 
         Raises:
             UsageError: there are no timings; the message says what there is.
         """
-        frame = self.table.frame(launch)
-        if frame.empty:
+        rules = self.dialect.timing
+        timings = timings_of(self.metrics, rules)
+        if timings is None:
+            looked_for = ", ".join([*(f"{prefix}…" for prefix in rules.prefixes), *rules.exact])
             raise UsageError(
-                f"{self.path}: no timing lines: {found_instead(self.table.count_steps(), self.table.names)}"
+                f"{self.path}: no timings in seconds ({looked_for}): "
+                f"{found_instead(self.table.count_steps(), self.table.names)}"
             )
-        try:
-            return timing_frame(frame, self.dialect.timing)
-        except UsageError as error:
-            raise UsageError(f"{self.path}: {error}") from None
+        return timings.tidy(launch)
 
 
 def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str], bool] | None = None) -> Log:

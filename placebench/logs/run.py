@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from placebench.logs.head import DEVICES, ROLLOUT_DEVICES, Facts, head_facts
 from placebench.logs.read import Log, launch_names, scan_log
 from placebench.logs.registry import UNKNOWN_DIALECT
 from placebench.logs.throughput import throughput_frame
-from placebench.logs.timing import timing_frame, timing_rows
+from placebench.logs.timing import Timings, timings_of
 
 # Names under which frameworks log the mean lengths of a step's prompts and responses.
 LENGTHS: Mapping[str, tuple[str, ...]] = {
@@ -50,10 +51,10 @@ class LoggedRun:
     """The launch's files, read."""
     dialect: Dialect
     """What the names of the metrics mean."""
-    frame: pd.DataFrame
-    """Metrics: columns launch, step, metric, value."""
-    timings: pd.DataFrame | None
-    """Timings: columns launch, step, phase, seconds, kind, as `timing_frame` gives them; None where there are none."""
+    metrics: pd.DataFrame
+    """Metrics: a row a step and a column a metric, NaN where a step lacks it."""
+    timings: Timings | None
+    """What the steps took; None where nothing is timed."""
     throughput: pd.DataFrame
     """Throughput, as `throughput_frame` gives it."""
     flags: tuple[Flag, ...]
@@ -103,17 +104,15 @@ def run_of_logs(
     """
     dialect = _one_dialect(logs)
     name = launch_names([logs[0].path])[0] if name is None else name
-    frames = [log.table.frame(name) for log in logs]
-    frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+    files = [log.metrics for log in logs]
+    metrics = reduce(pd.DataFrame.combine_first, files)
     names = tuple(dict.fromkeys(name for log in logs for name in log.table.names))
     flags = [*trap_flags(dialect, names)]
     for log in logs:
         where = f"{log.path}: " if len(logs) > 1 else ""
         flags += [Flag(flag.name, where + flag.text) for flag in table_flags(log.table)]
-    if len(frames) > 1:
-        flags += disagreement_flags(frame)
-        frame = frame.drop_duplicates(["step", "metric"]).sort_values("step", kind="stable", ignore_index=True)
-    timings = timing_frame(frame, dialect.timing) if timing_rows(frame, dialect.timing).any() else None
+    flags += disagreement_flags(files)
+    timings = timings_of(metrics, dialect.timing)
     head: Facts = {}
     for log in logs:
         head |= head_facts(log.path)
@@ -122,7 +121,7 @@ def run_of_logs(
         devices = int(head[DEVICES])
     steps_per_number = min(log.table.steps_per_number or 0 for log in logs) or None
     throughput = throughput_frame(
-        frame,
+        metrics,
         timings,
         dialect.tokens,
         devices=devices,
@@ -130,11 +129,13 @@ def run_of_logs(
         rollout_apart=rollout_apart,
         steps_per_number=steps_per_number,
     )
-    flags += clock_flags(frame, timings)
+    flags += clock_flags(metrics, timings)
     flags += throughput_flags(throughput, dialect, learner_ranks, names, steps_per_number)
     if rollout_apart:
         flags += apart_flags(throughput, devices)
-    return LoggedRun(name, logs, dialect, frame, timings, throughput, tuple(dict.fromkeys(flags)), head, rollout_apart)
+    return LoggedRun(
+        name, logs, dialect, metrics, timings, throughput, tuple(dict.fromkeys(flags)), head, rollout_apart
+    )
 
 
 def _one_dialect(logs: Sequence[Log]) -> Dialect:
@@ -163,7 +164,7 @@ def logged_facts(run: LoggedRun, devices: int | None = None) -> Facts:
     counted = run.throughput.dropna(subset="tokens")
     if len(counted):
         facts["tokens a step"] = float(counted["tokens"].sum() / counted["steps"].sum())
-    return facts | _lengths(run.frame)
+    return facts | _lengths(run.metrics)
 
 
 def _inferred_devices(run: LoggedRun) -> int | None:
@@ -173,12 +174,11 @@ def _inferred_devices(run: LoggedRun) -> int | None:
     return None if np.isnan(ratio) else round(float(ratio))
 
 
-def _lengths(frame: pd.DataFrame) -> Facts:
+def _lengths(metrics: pd.DataFrame) -> Facts:
     facts: Facts = {}
     for fact, names in LENGTHS.items():
-        for name in names:
-            values = frame.loc[frame["metric"] == name, "value"]
-            values = values[np.isfinite(values)]
+        for name in filter(metrics.columns.__contains__, names):
+            values = metrics[name][np.isfinite(metrics[name])]
             if len(values):
                 facts[fact] = float(values.mean())
                 break

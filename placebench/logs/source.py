@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from placebench.errors import UsageError
+from placebench.spec.legible import shown
 
 BLOCK_BYTES = 1 << 20
 # A 'line' longer than this is no step line; it is passed on in pieces, so memory stays bounded.
@@ -138,7 +139,9 @@ class Survey:
         if self.binary:
             return "the file is binary"
         lines = f"{self.lines:,} line{'s' * (self.lines != 1)}"
-        return f"found {lines} of text, beginning with {self.sample!r}" if self.sample else f"found {lines} of blanks"
+        return (
+            f"found {lines} of text, beginning with {shown(self.sample)}" if self.sample else f"found {lines} of blanks"
+        )
 
 
 def _first_text(block: bytes) -> str:

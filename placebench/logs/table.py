@@ -22,6 +22,8 @@ MIXED_STEPS = 3
 DAMAGED_KEPT = 5
 # Steps are stored as signed 64-bit integers; one from here on is no step.
 STEP_LIMIT = 2**63
+# A table of more cells, at eight bytes each, is of metrics whose names change from step to step.
+CELL_LIMIT = 1 << 29
 
 
 class DamagedLogError(Exception):
@@ -106,11 +108,13 @@ class StepTable:
         known = self._layouts.get(key)
         if known is not None:
             return known
-        for name in key:
+        # Lone surrogates, from a JSON escape, are no text.
+        clean = [name.encode("utf-8", "replace").decode() for name in key]
+        for name in clean:
             self.names.setdefault(name, len(self.names))
-        last = {name: place for place, name in enumerate(key)}
+        last = {name: place for place, name in enumerate(clean)}
         kept = tuple(sorted(place for name, place in last.items() if self._keep is None or self._keep(name)))
-        new = Layout(kept, np.array([self.names[key[place]] for place in kept], np.int32))
+        new = Layout(kept, np.array([self.names[clean[place]] for place in kept], np.int32))
         self._layouts[key] = new
         return new
 
@@ -237,7 +241,11 @@ class StepTable:
 
     def count_steps(self) -> int:
         """How many steps the log has lines of, whatever was kept of them."""
-        return len(set().union(*(layout.steps for layout in self._layouts.values())))
+        return len(self.steps())
+
+    def steps(self) -> set[int]:
+        """The steps that the log has lines of, whatever was kept of them."""
+        return set().union(*(layout.steps for layout in self._layouts.values()))
 
     def frame(self, launch: str) -> pd.DataFrame:
         """What is kept as a tidy frame, by step and in the order of printing.
@@ -245,13 +253,8 @@ class StepTable:
         Returns:
             Columns launch (str), step (int64), metric (str) and value (float64).
         """
-        layouts = [layout for layout in self._layouts.values() if layout.kept]
-        steps = _joined([np.frombuffer(layout.steps, np.int64) for layout in layouts])
-        order = _joined([np.frombuffer(layout.order, np.int64) for layout in layouts])
+        layouts, steps, order, undone = self._rows()
         widths = _joined([np.full(len(layout.steps), len(layout.kept)) for layout in layouts])
-        # Before the first standing restart nothing is undone.
-        begins = np.array([0, *(restart.order for restart in self.standing)])
-        undone = order < begins[np.searchsorted([restart.step for restart in self.standing], steps, "right")]
         ranked = np.lexsort((order, steps))
         ranked = ranked[~undone[ranked]]
         ends = np.cumsum(widths[ranked])
@@ -273,12 +276,56 @@ class StepTable:
             step, metric, value = step[last], metric[last], value[last]
         return pd.DataFrame(
             {
-                "launch": _text(np.zeros(len(step), np.int8), [launch]),
+                "launch": text_column(np.zeros(len(step), np.int8), [launch]),
                 "step": step,
-                "metric": _text(metric, list(self.names)),
+                "metric": text_column(metric, list(self.names)),
                 "value": value,
             }
         )
+
+    def wide(self) -> pd.DataFrame:
+        """What is kept as a table: a row a step, ascending, and a column a metric; NaN where a step lacks it.
+
+        Raises:
+            DamagedLogError: the table would have more than `CELL_LIMIT` cells.
+        """
+        layouts, steps, order, undone = self._rows()
+        distinct, place = np.unique(steps[~undone], return_inverse=True)
+        # Of each metric: where in the steps and when its values were read, and the values.
+        found: dict[int, list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Any]]] = {}
+        first = done_before = 0
+        for layout in layouts:
+            rows = slice(first, first + len(layout.steps))
+            done = ~undone[rows]
+            places = place[done_before : done_before + int(done.sum())]
+            values = np.frombuffer(layout.values, np.float64).reshape(-1, len(layout.kept))
+            for column, metric in enumerate(layout.metrics.tolist() if len(places) else ()):
+                found.setdefault(metric, []).append((places, order[rows][done], (values, done, column)))
+            first, done_before = rows.stop, done_before + len(places)
+        if len(distinct) * len(found) > CELL_LIMIT:
+            raise DamagedLogError(
+                f"{len(found):,} metrics in {len(distinct):,} steps are too many: a metric needs one name in all steps"
+            )
+        names = list(self.names)
+        cells = np.full((len(found), len(distinct)), np.nan)
+        for row, parts in zip(cells, found.values(), strict=True):
+            where, when = (_joined([part[at] for part in parts]) for at in (0, 1))
+            numbers = np.concatenate([values[done, column] for _, _, (values, done, column) in parts])
+            # The last value of a step counts.
+            ranked = np.argsort(when) if len(parts) > 1 else slice(None)
+            row[where[ranked]] = numbers[ranked]
+        return pd.DataFrame(cells.T, distinct, [names[metric] for metric in found], copy=False)
+
+    def _rows(
+        self,
+    ) -> tuple[list[Layout], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """The layouts of which something is kept; of their rows, one after the other: step, order, whether undone."""
+        layouts = [layout for layout in self._layouts.values() if layout.kept]
+        steps = _joined([np.frombuffer(layout.steps, np.int64) for layout in layouts])
+        order = _joined([np.frombuffer(layout.order, np.int64) for layout in layouts])
+        # Before the first standing restart nothing is undone.
+        begins = np.array([0, *(restart.order for restart in self.standing)])
+        return layouts, steps, order, order < begins[np.searchsorted([r.step for r in self.standing], steps, "right")]
 
 
 def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
@@ -299,7 +346,7 @@ def _last_of_each(
     return keep
 
 
-def _text(codes: npt.NDArray[Any], names: Sequence[str]) -> pd.Series[str]:
+def text_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pd.Series[str]:
     """The names that codes stand for, in the string type of the pandas at hand, without a Python object a row."""
     # Lone surrogates, from a JSON escape or a file name that is no UTF-8, are no text.
     names = [name.encode("utf-8", "replace").decode() for name in names]

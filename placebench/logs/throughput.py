@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from placebench.logs.formats import Count, Tokens
-from placebench.logs.timing import STEP
+from placebench.logs.timing import STEP, Timings
 
 Series: TypeAlias = "pd.Series[float]"
 
@@ -19,8 +19,8 @@ IDENTITY_SLACK = 0.01
 
 
 def throughput_frame(
-    frame: pd.DataFrame,
-    timings: pd.DataFrame | None,
+    metrics: pd.DataFrame,
+    timings: Timings | None,
     tokens: Tokens | None,
     *,
     devices: int | None = None,
@@ -31,7 +31,7 @@ def throughput_frame(
     """Tokens and throughput of each step.
 
     Args:
-        frame: a tidy log frame of one launch.
+        metrics: a row a step and a column a metric, of one launch.
         timings: its timings; the phase `step` is the wall time.
         tokens: where the log counts tokens; None where it does not.
         devices: all devices allocated to the run; inferred from the log's own throughput where not given.
@@ -46,21 +46,20 @@ def throughput_frame(
         tokens_per_s_per_device, reported (tokens/s/device, the log's own) and contradicts (bool: the row's own figures
         do not fit together). What is not known is NaN.
     """
-    wide = frame.pivot(index="step", columns="metric", values="value")
     seconds = (
-        pd.Series(dtype=np.float64)
-        if timings is None
-        else timings[timings["phase"] == STEP].set_index("step")["seconds"].astype(np.float64)
+        timings.seconds[STEP].dropna()
+        if timings is not None and STEP in timings.seconds
+        else pd.Series(dtype=np.float64, index=pd.Index([], dtype=np.int64))
     )
-    rows = pd.DataFrame({"seconds": seconds}).sort_index()
-    counted = _counted(wide, tokens, learner_ranks)
+    rows = pd.DataFrame({"seconds": seconds})
+    counted = _counted(metrics, tokens, learner_ranks)
     if tokens is not None and tokens.count is Count.CUMULATIVE:
         rows = rows.join(_differences(rows["seconds"], counted, steps_per_number))
     else:
         rows = rows.assign(tokens=counted.reindex(rows.index), steps=1.0, spent=rows["seconds"])
     rows["reported"] = np.nan
-    if tokens is not None and tokens.reported in wide:
-        rows["reported"] = wide[tokens.reported].reindex(rows.index)
+    if tokens is not None and tokens.reported in metrics:
+        rows["reported"] = metrics[tokens.reported].reindex(rows.index)
     per_second = rows["tokens"] / rows["spent"].where(rows["spent"] > 0)
     rows["tokens_per_s"] = per_second
     inferred = reported_devices(rows)

@@ -13,8 +13,9 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from placebench.errors import UsageError
+from placebench.logs.table import text_column
 from placebench.spec.phases import PHASE_ORDER
 
 STEP = "step"
@@ -121,51 +122,71 @@ VERL_TIMING = TimingRules(
 PLACEBENCH_TIMING = TimingRules(prefixes=("timing_s/",), overlapping=True)
 
 
-def timing_frame(frame: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> pd.DataFrame:
-    """Timings of a tidy log frame under phase names, each with what it is to the step.
+@dataclass(frozen=True)
+class Timings:
+    """What the steps of one launch took: a number a step and phase, which millions of steps have room for."""
+
+    seconds: pd.DataFrame
+    """Seconds, a row a step (ascending) and a column a phase, in `phase_order`; NaN where a step lacks the phase."""
+    kinds: Mapping[str, Kind]
+    """What each phase is to the step."""
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """The steps that have timings."""
+        return self.seconds.index.to_numpy(dtype=np.int64)
+
+    def tidy(self, launch: str) -> pd.DataFrame:
+        """The timings row by row.
+
+        Returns:
+            Columns launch (str), step (int64), phase (str), seconds (float64) and kind (a `Kind` word), by step, and
+            phase in `phase_order`.
+        """
+        values = self.seconds.to_numpy()
+        step, phase = np.nonzero(~np.isnan(values))
+        phases = [str(name) for name in self.seconds.columns]
+        return pd.DataFrame(
+            {
+                "launch": text_column(np.zeros(len(step), np.int8), [launch]),
+                "step": self.steps[step],
+                "phase": text_column(phase, phases),
+                "seconds": values[step, phase],
+                "kind": text_column(phase, [self.kinds[name].value for name in phases]),
+            }
+        )
+
+
+def timings_of(metrics: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> Timings | None:
+    """The timings among the metrics of a launch, under phase names, each with what it is to the step.
 
     `timing/x` (verl before 0.2) and `timing_s/x` both become phase `x`. `unattributed` is the log's own
     `timing_s/unattributed` if it has one, else step - sum of the serial phases; it is left out where phases
     overlap or the log has no step time.
 
     Args:
-        frame: columns launch, step, metric, value, as `StepTable.frame` gives them.
+        metrics: a row a step and a column a metric, as `StepTable.wide` gives them.
         rules: what the names mean in the log's format.
 
     Returns:
-        Columns launch (str), step (int), phase (str), seconds (float64) and kind (a `Kind` word), by launch in
-        the order of the frame, step, and phase in `phase_order`.
-
-    Raises:
-        UsageError: the frame has no timings.
+        None where there are no timings: of a finite time, and no 0 of what need not be in a step.
     """
-    chosen = frame[timing_rows(frame, rules)]
-    names = list(frame["metric"].unique())
-    if chosen.empty:
-        raise UsageError(
-            f"no timing metrics ({', '.join([*(f'{prefix}…' for prefix in rules.prefixes), *rules.exact])}): "
-            f"{found_instead(frame['step'].nunique(), names)}"
-        )
-    # The first prefix is sorted last and so is the one that is kept.
-    names.sort(key=lambda name: [name.startswith(prefix) for prefix in rules.prefixes])
-    ranks = {name: rank for rank, name in enumerate(names)}
-    tidy = chosen.sort_values("metric", key=lambda metric: metric.map(ranks), kind="stable")
-    tidy = tidy.assign(phase=tidy["metric"].map({name: rules.phase(name) for name in names}))
-    tidy = tidy.rename(columns={"value": "seconds"})[["launch", "step", "phase", "seconds"]]
-    tidy = _derive(tidy.drop_duplicates(["launch", "step", "phase"], keep="last"), rules)
-    return pd.concat(
-        [_classify(tidy[tidy["launch"] == launch], rules) for launch in chosen["launch"].unique()], ignore_index=True
-    )
-
-
-def timing_rows(frame: pd.DataFrame, rules: TimingRules) -> "pd.Series[bool]":
-    """Which rows of a tidy log frame are timings: of a finite time, and no 0 of what need not be in a step."""
-    phases = {name: rules.phase(name) for name in frame["metric"].unique()}
-    timings = [name for name, phase in phases.items() if phase is not None]
-    movable = [name for name, phase in phases.items() if phase in rules.movable]
-    said_none = frame["metric"].isin(movable) & (frame["value"] == 0)
-    timed: pd.Series[bool] = frame["metric"].isin(timings) & np.isfinite(frame["value"]) & ~said_none
-    return timed
+    # The first prefix comes last and so is the one that is kept.
+    names = sorted(metrics.columns, key=lambda name: [name.startswith(prefix) for prefix in rules.prefixes])
+    seconds: dict[str, pd.Series[float]] = {}
+    for name in names:
+        phase = rules.phase(name)
+        if phase is None:
+            continue
+        timed = metrics[name].where(np.isfinite(metrics[name]))
+        if phase in rules.movable:
+            timed = timed.where(timed != 0)
+        if timed.notna().any():
+            seconds[phase] = timed.combine_first(seconds[phase]) if phase in seconds else timed
+    if not seconds:
+        return None
+    wide = pd.DataFrame(seconds)
+    return _classify(_derive(wide[wide.notna().any(axis=1)], rules), rules)
 
 
 def found_instead(steps: int, metrics: Iterable[str]) -> str:
@@ -184,38 +205,33 @@ def phase_order(phases: Iterable[str]) -> list[str]:
     return sorted(set(phases), key=lambda phase: (known.get(phase, last.get(phase, len(known))), phase))
 
 
-def _derive(tidy: pd.DataFrame, rules: TimingRules) -> pd.DataFrame:
+def _derive(seconds: pd.DataFrame, rules: TimingRules) -> pd.DataFrame:
     """Add the phases that the rules compute from others."""
     for derived in rules.derived:
-        wide = tidy.pivot(index=["launch", "step"], columns="phase", values="seconds")
-        if derived.base not in wide:
-            continue
-        inside = _exceed_step((derived.base, *derived.minus_inside), wide)
-        taken = _sum_of(derived.minus, wide) + _sum_of(derived.minus_inside, wide).where(inside, 0.0)
-        seconds = (wide[derived.base] - taken).dropna()
-        added = seconds.clip(lower=0).rename("seconds").reset_index().assign(phase=derived.phase)
-        tidy = pd.concat([tidy[tidy["phase"] != derived.phase], added[tidy.columns]], ignore_index=True)
-    return tidy
+        if derived.base in seconds:
+            taken = _sum_of(derived.minus, seconds)
+            if _exceed_step((derived.base, *derived.minus_inside), seconds):
+                taken += _sum_of(derived.minus_inside, seconds)
+            seconds = seconds.assign(**{derived.phase: (seconds[derived.base] - taken).clip(lower=0)})
+    return seconds
 
 
-def _sum_of(phases: Iterable[str], wide: pd.DataFrame) -> "pd.Series[float]":
-    """Seconds of those phases that are there, by launch and step."""
-    total: pd.Series[float] = wide[[phase for phase in phases if phase in wide]].sum(axis=1)
+def _sum_of(phases: Iterable[str], seconds: pd.DataFrame) -> "pd.Series[float]":
+    """Seconds of those phases that are there, by step."""
+    total: pd.Series[float] = seconds[[phase for phase in phases if phase in seconds]].sum(axis=1)
     return total
 
 
-def _exceed_step(phases: Iterable[str], wide: pd.DataFrame) -> "pd.Series[bool]":
-    """Whether phases are longer together than the step, on most steps of each row's launch."""
-    if STEP not in wide:
-        return pd.Series(False, index=wide.index)
-    longer = _sum_of(phases, wide) > wide[STEP] * (1 + TIMER_SLACK)
-    return longer.groupby(level="launch").transform("mean") > 0.5
+def _exceed_step(phases: Iterable[str], seconds: pd.DataFrame) -> bool:
+    """Whether phases are longer together than the step, on most steps."""
+    if STEP not in seconds:
+        return False
+    return bool((_sum_of(phases, seconds) > seconds[STEP] * (1 + TIMER_SLACK)).mean() > 0.5)
 
 
-def _classify(launch: pd.DataFrame, rules: TimingRules) -> pd.DataFrame:
-    """Give the timings of one launch their kinds and add `unattributed`."""
-    seconds = launch.pivot(index="step", columns="phase", values="seconds")
-    kinds = {str(phase): rules.kind(str(phase)) for phase in seconds.columns}
+def _classify(seconds: pd.DataFrame, rules: TimingRules) -> Timings:
+    """Give the phases of a launch their kinds and add `unattributed`."""
+    kinds = {str(phase): rules.kind(str(phase)) for phase in sorted(seconds.columns)}
     for container, parts in rules.containers.items():
         if container in kinds and not kinds.keys().isdisjoint(parts):
             kinds[container] = Kind.DETAIL
@@ -231,15 +247,10 @@ def _classify(launch: pd.DataFrame, rules: TimingRules) -> pd.DataFrame:
             overlapping = overlapping or bool((unexplained > slack).any())
         elif not overlapping and UNATTRIBUTED not in kinds:
             kinds[UNATTRIBUTED] = Kind.UNATTRIBUTED
-            added = rest.clip(lower=0).dropna().rename("seconds").reset_index()
-            launch = pd.concat([launch, added.assign(launch=launch["launch"].iloc[0], phase=UNATTRIBUTED)])
+            seconds = seconds.assign(**{UNATTRIBUTED: rest.clip(lower=0)})
     if overlapping:
         kinds = {phase: Kind.OVERLAP if kind is Kind.PHASE else kind for phase, kind in kinds.items()}
-    ranks = {phase: rank for rank, phase in enumerate(phase_order(kinds))}
-    launch = launch.assign(
-        kind=launch["phase"].map({phase: kind.value for phase, kind in kinds.items()}), rank=launch["phase"].map(ranks)
-    )
-    return launch.sort_values(["step", "rank"])[["launch", "step", "phase", "seconds", "kind"]]
+    return Timings(seconds[phase_order(kinds)], kinds)
 
 
 def _outside_step(seconds: pd.DataFrame, kinds: Mapping[str, Kind], rules: TimingRules) -> frozenset[str]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from placebench.errors import DamagedLaunchError, UsageError
 from placebench.record.folder import Trial
+from placebench.spec.legible import shown
 from placebench.spec.reading import refuse_pipe
 
 CONTROLLER = "controller"
@@ -36,7 +37,7 @@ class _Line(BaseModel):
 class StepLine(_Line):
     """A line of `steps.jsonl`."""
 
-    step: Annotated[Step, Field(ge=1)]
+    step: Step
     metrics: dict[str, float]
     """Losses may be infinite or NaN, as training makes them; times and counts may not."""
 
@@ -79,6 +80,13 @@ class KernelLine(_Line):
     copy_s: Seconds
     no_kernel_s: Seconds
     span_s: Seconds
+
+
+class PauseLine(_Line):
+    """A line of `pauses.jsonl`: when the launch was stopped."""
+
+    start_mono: Mono
+    end_mono: Mono
 
 
 class HeaderLine(_Line):
@@ -150,7 +158,8 @@ class FooterLine(_Line):
 DeviceLine = Annotated[
     HeaderLine | SampleLine | PowerLine | EnergyLine | ErrorLine | FooterLine, Field(discriminator="kind")
 ]
-_STEPS, _SPANS, _KERNELS = TypeAdapter(StepLine), TypeAdapter(SpanLine), TypeAdapter(KernelLine)
+_STEPS, _SPANS = TypeAdapter(StepLine), TypeAdapter(SpanLine)
+_KERNELS, _PAUSES = TypeAdapter(KernelLine), TypeAdapter(PauseLine)
 _DEVICES: TypeAdapter[DeviceLine] = TypeAdapter(DeviceLine)
 LineT = TypeVar("LineT")
 
@@ -163,6 +172,7 @@ class LaunchLines:
     """By step, one each."""
     spans: tuple[SpanLine, ...] = ()
     kernels: tuple[KernelLine, ...] = ()
+    pauses: tuple[PauseLine, ...] = ()
     devices: tuple[DeviceLine, ...] = ()
 
 
@@ -181,12 +191,13 @@ def read_launch(trial: Trial, devices: Collection[str], *, with_samples: bool = 
         tuple(_read(trial.steps, _STEPS)),
         tuple(_read(trial.spans, _SPANS)),
         tuple(_read(trial.kernels, _KERNELS, is_optional=True)),
+        tuple(_read(trial.pauses, _PAUSES, is_optional=True)),
         tuple(_read(trial.device_samples, _DEVICES, is_optional=True)) if with_samples else (),
     )
     steps = [line.step for line in lines.steps]
     whole = sorted(line.step for line in lines.spans if line.device == CONTROLLER and line.phase == WHOLE_STEP)
-    if not steps or steps != list(range(steps[0], steps[0] + len(steps))):
-        raise DamagedLaunchError(f"{trial.steps}: it has not every step, once and in order")
+    if not steps or steps != sorted(set(steps)):
+        raise DamagedLaunchError(f"{trial.steps}: it has not every step once, in order")
     if whole != steps:
         raise DamagedLaunchError(f"{trial.spans}: it has not the steps of {trial.steps.name}, each once")
     _check_devices(trial.spans, [line.device for line in lines.spans], {*devices, CONTROLLER})
@@ -225,7 +236,7 @@ def _read(path: Path, line_type: TypeAdapter[LineT], *, is_optional: bool = Fals
 def _check_devices(path: Path, found: list[str], known: Collection[str]) -> None:
     for number, device in enumerate(found, start=1):
         if device not in known:
-            raise _damaged(path, number, f"device {device!r:.60} is none of the placement's")
+            raise _damaged(path, number, f"device {shown(device)} is none of the placement's")
 
 
 def _damaged(path: Path, number: int, what: str) -> DamagedLaunchError:

@@ -23,6 +23,7 @@ from placebench.record.folder import write_json
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, device_from_dict, device_to_dict
 from placebench.spec.launchers import LAUNCHERS
+from placebench.spec.legible import shown
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.reading import parse_json
 from placebench.spec.workload import MOST
@@ -32,12 +33,12 @@ def _device(content: Any) -> Device:
     if isinstance(content, Device):
         return content
     if not isinstance(content, dict):
-        raise ValueError(f"{content!r:.60} is no device")
+        raise ValueError(f"{shown(content)} is no device")
     device = device_from_dict(content)
     if not (
         0 <= device.index <= MOST and 0 < device.memory_bytes <= 2**60 and all(0 <= c <= MOST for c in device.cores)
     ):
-        raise ValueError(f"device {device.id!r:.60} has an index, memory or cores that no device has")
+        raise ValueError(f"device {shown(device.id)} has an index, memory or cores that no device has")
     return device
 
 
@@ -46,7 +47,7 @@ DeviceRecord = Annotated[Device, PlainValidator(_device), PlainSerializer(device
 
 def _known_launcher(name: object) -> object:
     if name not in LAUNCHERS:
-        raise ValueError(f"launcher {name!r}")
+        raise ValueError(f"launcher {shown(name)}")
     return name
 
 
@@ -69,9 +70,9 @@ def _in_a_year(text: str) -> str:
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r:.60} is no time in ISO 8601") from None
+        raise ValueError(f"{shown(text)} is no time in ISO 8601") from None
     if when.year < 1970:  # there is none after 9999 in ISO 8601
-        raise ValueError(f"{text!r:.60} is before 1970")
+        raise ValueError(f"{shown(text)} is before 1970")
     return text
 
 
@@ -95,12 +96,12 @@ class PlacementRecord(Record):
     def _roles_live_in_pools(self) -> Self:
         for role, pool in self.roles.items():
             if pool not in self.pools:
-                raise ValueError(f"placement {self.name!r:.60}: the pool {pool!r:.60} of {role} is none of its pools")
+                raise ValueError(f"placement {shown(self.name)}: the pool {shown(pool)} of {role} is none of its pools")
         if missing := [role for role in (Role.ACTOR, Role.ROLLOUT) if role not in self.roles]:
-            raise ValueError(f"placement {self.name!r:.60}: {missing[0]} lives in no pool")
+            raise ValueError(f"placement {shown(self.name)}: {missing[0]} lives in no pool")
         devices = [device for names in self.pools.values() for device in names]
         if len(set(devices)) < len(devices):
-            raise ValueError(f"placement {self.name!r:.60}: a device of it is in two pools")
+            raise ValueError(f"placement {shown(self.name)}: a device of it is in two pools")
         return self
 
     @classmethod
@@ -179,4 +180,4 @@ def _plain_error(error: ValidationError) -> KeyError | ValueError:
     if first["type"] == "value_error":
         return ValueError(str(first["ctx"]["error"]))
     where = ".".join(str(part) for part in first["loc"])
-    return ValueError(f"{where}: {first['msg']}, not {first['input']!r:.100}")
+    return ValueError(f"{where}: {first['msg']}, not {shown(first['input'])}")

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from placebench.errors import UsageError
 from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, write_json
+from placebench.record.job_record import JobRecord
 from placebench.record.parts import (
     Bytes,
     ClusterRecord,
@@ -25,6 +26,7 @@ from placebench.record.parts import (
 from placebench.spec.auto_rounds import LEAST_PRECISION, MOST_ROUNDS, AutoRounds
 from placebench.spec.bound import RunPlacement
 from placebench.spec.launchers import RAY
+from placebench.spec.legible import shown
 from placebench.spec.reading import parse_json, refuse_pipe
 from placebench.spec.shapes import PRESETS, JobShapes
 from placebench.spec.text import slug
@@ -94,7 +96,7 @@ class StartCheckpoint(Record):
 
 def _a_list(entries: object) -> object:
     if not isinstance(entries, list | tuple):
-        raise ValueError(f"resumptions: {entries!r} is no list")
+        raise ValueError(f"resumptions: {shown(entries)} is no list")
     return entries
 
 
@@ -177,8 +179,10 @@ class RunFile(RecordFile):
     checkpoint_every: Annotated[Steps, Field(ge=1)] | None = None
     """Steps from one checkpoint of a launch to the next; None for none."""
     resumed_from: StartCheckpoint | None = None
-    workload: WorkloadRecord
-    """The workload as the version that wrote it understood it: see `workload_reading`."""
+    workload: WorkloadRecord = Field(default_factory=dict)
+    """The workload as the version that wrote it understood it: see `workload_reading`; none of a job of the user's."""
+    job: JobRecord | None = None
+    """The job of the user's that was run; None for placebench's own."""
     models: Annotated[JobShapes, AfterValidator(_a_shape)] | None = None
     """Shapes of the job's models, so that a report needs neither folder nor hub; None where they are not known."""
     placements: Annotated[tuple[PlannedPlacement, ...], Field(min_length=1)]
@@ -214,11 +218,17 @@ class RunFile(RecordFile):
         return content | {"models": JobShapes(actor, critic) if actor and critic else None}
 
     @model_validator(mode="after")
+    def _says_what_was_run(self) -> Self:
+        if self.job is None and "workload" not in self.model_fields_set:
+            raise KeyError("workload")
+        return self
+
+    @model_validator(mode="after")
     def _places_known_devices(self) -> Self:
         known = {device.id for device in self.devices}
         for name in (name for one in self.placements for names in one.pools.values() for name in names):
             if name not in known:
-                raise ValueError(f"device {name!r:.60} of a placement is none of the run's")
+                raise ValueError(f"device {shown(name)} of a placement is none of the run's")
         if len(known) < len(self.devices):
             raise ValueError("two of the devices have one id")
         return self
@@ -229,7 +239,7 @@ class RunFile(RecordFile):
         if len({slug(name) for name in names}) < len(names):
             raise ValueError("two of the placements have one name")
         if strange := {*chain(*self.order), *(one.placement for one in self.launches)} - {*names}:
-            raise ValueError(f"order and launches name {sorted(strange)[0]!r:.60}, which is none of the placements")
+            raise ValueError(f"order and launches name {shown(sorted(strange)[0])}, which is none of the placements")
         if self.warmup_steps + self.steps_before >= self.steps:
             raise ValueError(f"of {self.steps} steps none is left behind {self.warmup_steps} warm-up steps")
         return self
@@ -238,6 +248,11 @@ class RunFile(RecordFile):
     def run_placements(self) -> tuple[RunPlacement, ...]:
         """The placements on their devices."""
         return tuple(placement.bound_to(self.devices) for placement in self.placements)
+
+    @property
+    def work(self) -> dict[str, Any]:
+        """What a launch did, all that must be equal for times to be comparable: its workload, or the user's job."""
+        return self.workload or {"job": self.job.spec if self.job else {}}
 
     @property
     def steps_before(self) -> int:

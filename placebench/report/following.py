@@ -15,6 +15,7 @@ from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
 from placebench.compare.read.sources import ReadingOptions, Source
 from placebench.compare.side import Side
 from placebench.host.signals import StopSignals
+from placebench.host.terminal import new_console
 from placebench.report.summary import summarize
 from placebench.report.terminal import print_summary
 from placebench.spec.text import plural, quantity, ratio
@@ -54,6 +55,8 @@ def follow_until_stopped(
         seen, last = -1, ""
         while signals.received is None:
             time.sleep(LOOK_S)
+            if signals.asks_to_pause:
+                _pause(signals, view)
             if followed.steps == seen:
                 continue
             begun = time.monotonic()
@@ -70,9 +73,18 @@ def follow_until_stopped(
         return followed.read()[0]
 
 
+def _pause(signals: StopSignals, view: Live | None) -> None:
+    """Leave the terminal to others until the user lets this process go on."""
+    if view is not None:
+        view.stop()
+    signals.pause()
+    if view is not None:
+        view.start(refresh=True)
+
+
 def _page(comparison: Comparison | None, waiting: Sequence[str], warmup_steps: int, width: int) -> str:
     """The tables, to be redrawn in place on a terminal."""
-    page = Console(file=io.StringIO(), width=width, force_terminal=True, highlight=False)
+    page = new_console(io.StringIO(), width=width, force_terminal=True)
     with page.capture() as captured:
         if comparison:
             print_summary(summarize(comparison, warmup_steps), page)

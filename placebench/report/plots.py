@@ -167,12 +167,17 @@ def steps(comparison: Comparison) -> Figure | None:
     tables = [
         table.assign(placement=side.name)
         for side in comparison.sides
-        if len(table := _mean_timings(side) if comparison.run else side.background.timings)
+        if len(table := _mean_timings(side) if comparison.run else _logged_timings(side))
     ]
     if not tables:
         return None
     timings = pd.concat(tables, ignore_index=True)
     return phases_over_steps(timings[timings["kind"] != Kind.DETAIL], by="placement")
+
+
+def _logged_timings(side: Side) -> pd.DataFrame:
+    """Every step's timings of the launches of a side, in the columns that the figure takes."""
+    return pd.concat([pd.DataFrame(), *(timings.tidy(name) for name, timings in side.background.timings.items())])
 
 
 def _mean_timings(side: Side) -> pd.DataFrame:

@@ -29,6 +29,7 @@ from placebench.report.tables import (
     single_grid,
 )
 from placebench.report.time_tables import path_grid, short_path_grid, single_path_grid
+from placebench.spec.legible import legible
 from placebench.spec.text import plural
 
 PHASE_INDENT = 2
@@ -58,6 +59,7 @@ def show(run_dir: Path, console: Console, min_effect: float | None = None) -> No
 
 def print_summary(summary: Summary, console: Console) -> None:
     """Print what the report says; nothing is coloured where the console has no colours."""
+    summary = legible(summary)
     _print_numbers(summary, console)
     _print_words(summary, console)
     differing = difference_grid(summary)
@@ -71,13 +73,12 @@ def _print_numbers(summary: Summary, console: Console) -> None:
     """The tables, those that have rows."""
     first, *others = summary.placements
     for other in others:
-        rows = comparison_rows(first, other)
-        console.print(_against(f"{other.name} against {first.name}", first, other, rows, console.width))
-        console.print()
+        if rows := comparison_rows(first, other):
+            console.print(_against(f"{other.name} against {first.name}", first, other, rows, console.width))
+            console.print()
         _print_grid(short_path_grid(path_grid(first, other)), 1, console)
     if not others:
-        console.print(grid_table(single_grid(first), 1, console.width))
-        console.print()
+        _print_grid(single_grid(first), 1, console)
         _print_grid(single_path_grid(first), 1, console)
     _print_grid(calibration_grid(summary), 1, console)
     _print_grid(overview_grid(summary), 1, console)

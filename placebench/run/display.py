@@ -1,19 +1,19 @@
 """Telling the user what a run is doing: a live display on a terminal, plain lines elsewhere."""
 
-import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, Self, TextIO, cast
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from placebench.host.terminal import in_ci, new_console, say
 from placebench.record.folder import Status
 from placebench.run.progress import LaunchPosition, activity
 from placebench.run.watch import LaunchState
@@ -29,18 +29,20 @@ class Display(AbstractContextManager["Display"], Protocol):
     def update(self, state: LaunchState, left_s: float | None) -> None:
         """The launch goes on; `left_s` is the time left of the whole run in seconds, None while unknown."""
 
-    def end(self, status: Status, seconds: float, reason: str | None) -> None:
-        """The launch has ended after `seconds`; `reason` says why when it is not done."""
+    def end(self, status: Status, seconds: float, said: str | None) -> None:
+        """The launch has ended after `seconds`; `said` is why it is not done, or what it measured."""
 
     def note(self, text: str) -> None:
         """Something the user should know, in one line."""
+
+    def released(self) -> AbstractContextManager[None]:
+        """The terminal belongs to others in the body."""
 
 
 def open_display(stream: TextIO | None = None) -> Display:
     """The display for a stream (stderr when not given): live on a terminal, plain lines elsewhere and with CI=true."""
     steady = cast("TextIO", SteadyStream(stream or sys.stderr))
-    in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
-    return LiveDisplay(steady) if steady.isatty() and not in_ci else PlainDisplay(steady)
+    return LiveDisplay(steady) if steady.isatty() and not in_ci() else PlainDisplay(steady)
 
 
 class SteadyStream:
@@ -101,24 +103,28 @@ class PlainDisplay(Display):
         elif since >= self._silence_s:
             self._print(f"{self._head}: {activity(state, self._steps)}, {format_seconds(state.silent_s)} so far")
 
-    def end(self, status: Status, seconds: float, reason: str | None) -> None:
+    def end(self, status: Status, seconds: float, said: str | None) -> None:
         """Print how it ended."""
-        self._print(f"{self._head}: {status} after {format_seconds(seconds)}" + (f": {reason}" if reason else ""))
+        self._print(f"{self._head}: {status} after {format_seconds(seconds)}" + (f": {said}" if said else ""))
 
     def note(self, text: str) -> None:
         """Print the note."""
         self._print(f"note: {text}")
 
+    def released(self) -> AbstractContextManager[None]:
+        """Nothing is held."""
+        return nullcontext()
+
     def _print(self, line: str) -> None:
         self._printed = time.monotonic()
-        print(line, file=self._stream, flush=True)
+        say(line, self._stream)
 
 
 class LiveDisplay(Display):
     """A few lines that are redrawn in place; finished launches scroll up as one line each."""
 
     def __init__(self, stream: TextIO, interval_s: float = 0.4) -> None:
-        self._console = Console(file=stream, highlight=False)
+        self._console = new_console(stream)
         # Redrawn by `update` alone: a thread of its own would be forked with every launch.
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._interval_s = interval_s
@@ -143,7 +149,7 @@ class LiveDisplay(Display):
             self._drawn = now
             self._live.update(_render(self._position, state, left_s), refresh=True)
 
-    def end(self, status: Status, seconds: float, reason: str | None) -> None:
+    def end(self, status: Status, seconds: float, said: str | None) -> None:
         """Leave one line about the launch."""
         position = self._position
         if position is None:
@@ -152,12 +158,19 @@ class LiveDisplay(Display):
         style = "green" if status is Status.DONE else "red"
         self._console.print(
             f"[bold]{position.number}/{position.of_total}[/] round {position.round} {escape(position.placement)}"
-            f" [{style}]{status}[/] after {format_seconds(seconds)}" + (f": {escape(reason)}" if reason else "")
+            f" [{style}]{status}[/] after {format_seconds(seconds)}" + (f": {escape(said)}" if said else "")
         )
 
     def note(self, text: str) -> None:
         """Leave the note above the display."""
         self._console.print(f"[yellow]note:[/] {escape(text)}")
+
+    @contextmanager
+    def released(self) -> Iterator[None]:
+        """Give the cursor back, and draw again after it."""
+        self._live.stop()
+        yield
+        self._live.start()
 
 
 def _render(position: LaunchPosition, state: LaunchState, left_s: float | None) -> RenderableType:

@@ -10,7 +10,7 @@ from rich.console import Console
 from synthetic_run import SyntheticRun
 
 from placebench.compare.comparison import compare_run
-from placebench.compare.read.warmup import find_warmup
+from placebench.compare.read.warmup import find_warmup, medians_of_heads, medians_of_tails
 from placebench.report.summary import summarize
 from placebench.report.tables import launch_grid
 from placebench.report.terminal import print_summary
@@ -44,6 +44,22 @@ def test_a_slow_step_in_the_middle_and_fast_first_steps_are_no_warmup() -> None:
 def test_launches_without_a_change_keep_their_steps() -> None:
     cut = [find_warmup(noisy(20, seed), 2) > 2 for seed in range(400)]
     assert np.mean(cut) < 0.03
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=40), st.data())
+def test_medians_of_all_heads_and_tails_are_those_of_each(values: list[float], data: st.DataObject) -> None:
+    most = data.draw(st.integers(1, len(values) - 1))
+    array = np.array(values)
+    assert medians_of_heads(array).tolist() == [np.median(array[: cut + 1]) for cut in range(len(array))]
+    assert medians_of_tails(array, most).tolist() == [np.median(array[cut + 1 :]) for cut in range(most)]
+
+
+def test_a_warmup_is_found_among_many_steps() -> None:
+    seconds = noisy(300_000, 0, (1.5,) * 100_000)
+    rare = noisy(300_000, 1)
+    rare[np.random.default_rng(2).integers(0, 150_000, 15_000)] *= 3
+    assert find_warmup(seconds, 2) == 100_000
+    assert find_warmup(rare, 2) == 2
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=40), st.integers(0, 50), st.sampled_from([0.001, 60.0]))

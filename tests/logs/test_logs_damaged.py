@@ -37,9 +37,9 @@ CUT: dict[str, Callable[[bytes], bytes]] = {
 def test_a_step_that_is_cut_off_is_left_out_and_told(tmp_path: Path, name: str) -> None:
     content = log_samples.SAMPLES[name][1]
     run = read_run([write(tmp_path, CUT[name](content))])
-    whole = read_run([write(tmp_path, content, "whole.log")], name="train").frame
-    assert run.frame.equals(whole[: len(run.frame)]) or name == "slime"
-    assert len(run.frame) < len(whole)
+    frame, whole = run.logs[0].table.frame("log"), frame_of(write(tmp_path, content, "whole.log"))
+    assert frame.equals(whole[: len(frame)]) or name == "slime"
+    assert len(frame) < len(whole)
     assert "cut-off" in flags(run)
 
 
@@ -94,8 +94,8 @@ def test_torn_logs_are_read_or_refused(tmp_path: Path, parts: list[bytes], log_f
         run = read_run([write(tmp_path, b"".join(parts))], log_format=log_format, devices=2, learner_ranks=2)
     except UsageError:
         return
-    assert not run.frame.duplicated(["step", "metric"]).any()
-    assert run.frame["step"].is_monotonic_increasing
+    assert run.metrics.index.is_unique
+    assert run.metrics.index.is_monotonic_increasing
 
 
 @SHARED_FOLDER

@@ -46,7 +46,7 @@ def test_a_folder_of_a_restarted_run_reads_as_one_file_would(tmp_path: Path) -> 
     write(folder, "not an event", "notes.txt")
     run = read_run([folder])
     whole = read_run([write(tmp_path, before + after[len(log_samples.FILE_VERSION) :])], name="run")
-    assert run.frame.equals(whole.frame)
+    assert run.metrics.equals(whole.metrics)
     assert {step: phases(run, step)["step"][0] for step in (10, 11, 40)} == {10: 10.0, 11: 5.0, 40: 5.0}
     assert flags(run) == {"restart", "cut-off", "no-tokens"}
     assert flags(whole) == {"restart", "no-tokens"}

@@ -12,9 +12,10 @@ from codecs import BOM_UTF8
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 from click.testing import CliRunner
-from launching import wait_for
+from launching import Screen, wait_for
 from log_samples import SAMPLES
 from pandas.testing import assert_frame_equal
 from synthetic_run import SyntheticRun
@@ -53,7 +54,7 @@ def test_a_log_that_grew_in_pieces_is_the_log(tmp_path: Path, monkeypatch: pytes
     whole, grown = tmp_path / "whole", tmp_path / "grown"
     whole.write_bytes(content)
     grown.write_bytes(b"")
-    expected = read_run([whole], name="x")
+    expected = read_run([whole])
     lock = threading.Lock()
     with GrowingLog(grown, lock, log_format=known) as log, grown.open("ab", buffering=0) as stream:
         for begin in range(0, len(content), 97):
@@ -62,16 +63,15 @@ def test_a_log_that_grew_in_pieces_is_the_log(tmp_path: Path, monkeypatch: pytes
 
         def frame() -> pd.DataFrame:
             with lock:
-                found = [] if log.log is None else [run_of_logs((log.log,), name="x").frame]
-            return settled(found[0]) if found else pd.DataFrame()
+                return settled(pd.DataFrame() if log.log is None else run_of_logs((log.log,)).metrics)
 
-        wait_for(lambda: len(frame()) == len(settled(expected.frame)))
-        assert_frame_equal(frame(), settled(expected.frame))
+        wait_for(lambda: frame().count().sum() == settled(expected.metrics).count().sum())
+        assert_frame_equal(frame(), settled(expected.metrics))
 
 
 def settled(frame: pd.DataFrame) -> pd.DataFrame:
     """All but the last step: some formats show only by the next step that a step is whole."""
-    kept: pd.DataFrame = frame[frame["step"] < 3]
+    kept: pd.DataFrame = frame[frame.index < 3]
     return kept
 
 
@@ -194,23 +194,23 @@ def test_off_a_terminal_it_prints_a_line_for_news_and_the_tables_at_the_end(tmp_
 def test_on_a_terminal_it_redraws_its_tables(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(lines(1, 4))
     master, slave = pty.openpty()
-    shown = b""
-
-    def shows(text: bytes) -> bool:
-        nonlocal shown
-        shown += os.read(master, 1 << 16)
-        return text in shown
-
+    screen = Screen(master)
     command = follow(tmp_path, "a.log", stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"})
     try:
         os.close(slave)
-        wait_for(lambda: shows(b"a step takes 2.00 s"))
-        assert b"Ctrl-C ends it." in shown
+        wait_for(lambda: screen.shows("a step takes 2.00 s"))
+        assert screen.shows("Ctrl-C ends it.")
+        command.send_signal(signal.SIGTSTP)
+        wait_for(lambda: psutil.Process(command.pid).status() == psutil.STATUS_STOPPED)
+        assert screen.cursor_is_shown()
+        command.send_signal(signal.SIGCONT)
         with (tmp_path / "a.log").open("a") as stream:
             stream.write(lines(5, 9, 4.0))
-        wait_for(lambda: shows(b"a step takes 4.00 s"))
+        wait_for(lambda: screen.shows("a step takes 4.00 s"))
+        assert not screen.cursor_is_shown()
         command.send_signal(signal.SIGINT)
         assert command.wait(20) == 0
+        assert screen.cursor_is_shown()
     finally:
         command.kill()
         command.wait()

@@ -277,7 +277,7 @@ def test_every_trap_is_told_by_some_log(tmp_path: Path) -> None:
 
 def test_open_instruct_wide_and_wrapped_are_equal(tmp_path: Path) -> None:
     wide, wrapped = (sample(tmp_path, f"open-instruct, {shape}") for shape in ("wide", "wrapped"))
-    assert wide.frame.equals(wrapped.frame)
+    assert wide.metrics.equals(wrapped.metrics)
     found = phases(wide, 1)
     assert found["update_actor"] == (2.8, Kind.PHASE)
     assert found["training"] == (7.9, Kind.DETAIL)

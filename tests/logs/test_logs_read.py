@@ -67,8 +67,8 @@ def test_gzip_line_ends_and_a_missing_last_one(
 
 def test_the_launch_is_named_by_the_file_or_the_caller(tmp_path: Path) -> None:
     path = write(tmp_path, CONSOLE, "split.log.gz")
-    assert set(read_run([path]).frame["launch"]) == {"split"}
-    assert set(read_run([path], name="01-split").frame["launch"]) == {"01-split"}
+    assert read_run([path]).name == "split"
+    assert read_run([path], name="01-split").name == "01-split"
 
 
 def test_only_wanted_metrics_are_kept(tmp_path: Path) -> None:
@@ -142,10 +142,13 @@ def test_a_forced_format_that_does_not_fit_is_named(tmp_path: Path) -> None:
 
 def test_a_log_without_timings_says_what_it_has(tmp_path: Path) -> None:
     path = write(tmp_path, b"step:0 - val-core/acc:0.5 - val-aux/n:2\n")
-    with pytest.raises(UsageError, match="no timing lines: found 1 step with 2 other metrics, such as val-aux/n"):
+    with pytest.raises(
+        UsageError,
+        match=r"no timings in seconds \(timing_s/…, timing/…\): found 1 step with 2 other metrics, such as val-aux/n",
+    ):
         scan_log(path, keep=is_timing).timings("a")
     path = write(tmp_path, b"step:0 - timing_s/gen:nan\n")
-    with pytest.raises(UsageError, match=r"log\.txt: no timing metrics"):
+    with pytest.raises(UsageError, match=r"log\.txt: no timings"):
         scan_log(path, keep=is_timing).timings("a")
 
 

@@ -5,27 +5,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placebench.errors import UsageError
-from placebench.logs.timing import PLACEBENCH_TIMING, VERL_TIMING, Kind, TimingRules, phase_order, timing_frame
+from placebench.logs.timing import PLACEBENCH_TIMING, VERL_TIMING, Kind, TimingRules, Timings, phase_order, timings_of
 from placebench.spec.phases import PHASE_ORDER
 
 Steps = dict[int, dict[str, float]]
 
 
-def tidy(steps: Steps, launch: str = "a") -> pd.DataFrame:
-    rows = [(launch, step, metric, value) for step, metrics in steps.items() for metric, value in metrics.items()]
-    return pd.DataFrame(rows, columns=["launch", "step", "metric", "value"])
+def timings_in(steps: Steps, rules: TimingRules = VERL_TIMING) -> Timings:
+    found = timings_of(pd.DataFrame.from_dict(steps, orient="index"), rules)
+    assert found is not None
+    return found
 
 
 def kinds(steps: Steps, rules: TimingRules = VERL_TIMING) -> dict[str, str]:
-    timing = timing_frame(tidy(steps), rules)
-    return dict(zip(timing["phase"], timing["kind"], strict=True))
+    return {phase: kind.value for phase, kind in timings_in(steps, rules).kinds.items()}
 
 
 def seconds_of(phase: str, steps: Steps, rules: TimingRules = VERL_TIMING) -> dict[int, float]:
-    timing = timing_frame(tidy(steps), rules)
-    chosen = timing[timing["phase"] == phase]
-    return dict(zip(chosen["step"], chosen["seconds"], strict=True))
+    return {int(str(step)): value for step, value in timings_in(steps, rules).seconds[phase].dropna().items()}
 
 
 def timings(**seconds: float) -> dict[str, float]:
@@ -42,8 +39,8 @@ def test_both_prefixes_give_phases_and_the_newer_counts() -> None:
 def test_phases_stand_in_the_order_of_the_step_graph() -> None:
     names = ["step", "zeta", *reversed(PHASE_ORDER), "unattributed", "alpha"]
     assert phase_order(names) == [*PHASE_ORDER, "alpha", "zeta", "unattributed", "step"]
-    frame = timing_frame(tidy({1: timings(**dict.fromkeys(names, 0.0))}))
-    assert list(frame["phase"]) == phase_order(names)
+    steps = {1: timings(**dict.fromkeys(names, 0.0))}
+    assert list(timings_in(steps).tidy("a")["phase"]) == phase_order(names)
 
 
 def test_unattributed_is_the_step_without_its_serial_phases() -> None:
@@ -151,16 +148,7 @@ def test_a_zero_says_that_there_was_no_validation() -> None:
     assert kinds(steps)["testing"] == Kind.OUTSIDE
 
 
-def test_launches_are_judged_apart_and_keep_their_order() -> None:
-    serial = tidy({1: timings(gen=1.0, adv=1.0, step=2.0)}, "z")
-    overlapping = tidy({1: timings(gen=1.0, adv=1.0, step=1.0)}, "a")
-    timing = timing_frame(pd.concat([serial, overlapping], ignore_index=True))
-    assert list(timing["launch"].unique()) == ["z", "a"]
-    assert list(timing.loc[timing["phase"] == "gen", "kind"]) == [Kind.PHASE, Kind.OVERLAP]
-
-
-def test_a_frame_without_timings_is_refused() -> None:
-    with pytest.raises(UsageError, match="found 2 steps with 1 other metric, such as critic/kl"):
-        timing_frame(tidy({1: {"critic/kl": 1.0}, 2: {"critic/kl": 1.0}}))
-    with pytest.raises(UsageError, match="found no metrics"):
-        timing_frame(tidy({}).astype({"metric": str, "value": float}))
+def test_without_seconds_there_are_no_timings() -> None:
+    assert timings_of(pd.DataFrame({"critic/kl": [1.0, 2.0]}, [1, 2])) is None
+    assert timings_of(pd.DataFrame({"timing_s/gen": [float("nan"), float("inf")]}, [1, 2])) is None
+    assert timings_of(pd.DataFrame(index=pd.Index([], dtype="int64"))) is None

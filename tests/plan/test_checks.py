@@ -7,10 +7,11 @@ import pytest
 from checkpoint_files import write_checkpoint
 
 from placebench.plan import plan, resume
-from placebench.plan.request import RUN_KEYS, RunRequest, request_facts
+from placebench.plan.request import RunRequest, request_facts
 from placebench.slurm import checks as slurm_checks
 from placebench.spec.check import Check, collect
 from placebench.spec.workload import workload_keys
+from placebench.spec.workload_reading import RUN_KEYS
 
 
 @pytest.mark.parametrize("checks", [plan._CHECKS, slurm_checks._CHECKS])

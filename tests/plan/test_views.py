@@ -1,7 +1,7 @@
 """Plans and catalogues on the terminal: of many devices at most a screen a placement, and none hides the others."""
 
 import re
-from math import ceil
+from math import ceil, gcd
 from pathlib import Path
 
 import pytest
@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placebench.cli import main
+from placebench.errors import UsageError
 from placebench.spec.devices import Device, device_ranges, node_ranges
 from placebench.spec.shapes import PRESETS
+from placebench.spec.workload_reading import build_workload
 
 LINES, COLUMNS = 24, 80
 
@@ -142,3 +144,28 @@ def test_a_run_of_some_that_cannot_be_is_refused_with_the_same_reasons(tmp_path:
 def test_nothing_is_shown_where_more_is_wrong_or_nothing_is_left(arguments: list[str]) -> None:
     refused = dry_run("--devices", "gpu:4@80GiB", *arguments)
     assert (refused.exit_code, refused.stdout) == (2, "")
+
+
+@given(st.integers(1, 4000), st.sampled_from(["tiny", "qwen2.5-0.5b"]))
+def test_the_mini_batch_follows_a_batch_that_is_given_alone(size: int, model: str) -> None:
+    usual = build_workload({"model": model}).batch.mini_batch_size
+    try:
+        batch = build_workload({"model": model, "batch": {"size": size}}).batch
+    except UsageError:
+        assert size > usual
+        assert 2 * gcd(size, usual) < usual
+        return
+    assert batch.size == size
+    assert size % batch.mini_batch_size == 0
+    # Devices that share the usual sizes share these.
+    assert batch.mini_batch_size in (size, gcd(size, usual))
+    assert min(size, usual) <= 2 * batch.mini_batch_size <= 2 * usual
+
+
+def test_a_mini_batch_that_follows_is_told() -> None:
+    small = dry_run("--devices", "gpu:8@141GiB", "--model", "qwen2.5-0.5b", "--batch-size", "64")
+    note = "batch.mini_batch_size is 64: the usual 128 does not divide batch.size 64; --mini-batch-size sets another"
+    assert f"note      {note}\n" in small.stdout
+    assert "64 sequences of up to 512 + 512 tokens, 1 mini-batch × 1 epoch\n" in small.stdout
+    for given_too in (["--mini-batch-size", "32"], ["--set", "batch.mini_batch_size=32"], ["--batch-size", "96"]):
+        assert "the usual" not in dry_run("--devices", "cpu:2", "--batch-size", "96", *given_too).stdout

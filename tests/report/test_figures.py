@@ -10,14 +10,15 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from placebench.logs.timing import Kind, timing_frame
+from placebench.logs.timing import Kind, timings_of
 from placebench.report import figures, style
 from placebench.spec.phases import PHASE_ORDER
 
 
 def tidy(launch: str, **seconds: float) -> pd.DataFrame:
-    rows = [(launch, step, f"timing_s/{phase}", value) for step in range(1, 7) for phase, value in seconds.items()]
-    return timing_frame(pd.DataFrame(rows, columns=["launch", "step", "metric", "value"]))
+    found = timings_of(pd.DataFrame({f"timing_s/{phase}": value for phase, value in seconds.items()}, range(1, 7)))
+    assert found is not None
+    return found.tidy(launch)
 
 
 SERIAL = tidy("standard", gen=2.0, ref=1.0, adv=0.5, update_actor=1.0, step=5.0)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -156,9 +157,30 @@ def test_a_model_that_is_nowhere_to_be_had_is_refused(tmp_path: Path, hub: Hub) 
     assert refused.stderr == (
         f"placebench: model owner/small: {hub.address} does not answer, and the model is not in the cache"
         f" {tmp_path / 'cache' / 'hub'}: download it where there is a connection (`hf download owner/small`), or name"
-        " a folder\n"
+        " a folder or a preset\n"
     )
     assert hub.asked == []
+
+
+def test_a_hub_that_swallows_what_it_is_asked_is_waited_for_once(tmp_path: Path, hub: Hub) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+        there = {"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}", "HF_HUB_ETAG_TIMEOUT": "1"}
+        refused = run(hub, tmp_path, "owner/small", "--set", "critic_model=owner/other", **there)
+    assert refused.returncode == 2
+    lines = refused.stderr.splitlines()
+    assert [" ".join(line.split()[1:3]) for line in lines] == ["model owner/small:", "model owner/other:"]
+    assert all("does not answer, and the model is not in the cache" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "variables", [{"HTTP_PROXY": "nonsense://x", "http_proxy": "nonsense://x"}, {"HF_HUB_ETAG_TIMEOUT": "soon"}]
+)
+def test_variables_of_the_client_that_are_wrong_end_in_one_line(
+    tmp_path: Path, hub: Hub, variables: dict[str, str]
+) -> None:
+    refused = run(hub, tmp_path, "owner/small", **variables)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert refused.stderr.startswith("placebench: model owner/small: ")
 
 
 @pytest.mark.parametrize(

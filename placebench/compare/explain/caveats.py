@@ -21,7 +21,9 @@ from placebench.compare.statistics.estimates import Ratio
 from placebench.compare.statistics.work import UnequalWork
 from placebench.logs.timing import STEP, phase_order
 from placebench.record.folder import Status
-from placebench.spec.text import factor, listing, number, plural
+from placebench.record.job_record import JobRecord
+from placebench.spec.devices import index_ranges
+from placebench.spec.text import factor, format_seconds, listing, number, plural
 
 ADVICE = " --ignore-eos makes work equal."
 MISSED_TICKS = 0.01
@@ -49,15 +51,20 @@ def _of_run(comparison: Comparison, run: Run) -> Iterator[str]:
     first, *others = placements = comparison.placements
     names = {side.placement.name for side in placements}
     launches = [launch for side in placements for launch in side.launches]
-    yield from (_missing(launch) for launch in run.missing if launch.placement in names)
+    missing = [launch for launch in run.missing if launch.placement in names]
+    yield from (_missing(launch) for launch in missing if launch.status is not Status.PLANNED)
+    yield from _not_started([launch for launch in missing if launch.status is Status.PLANNED])
     yield from (line for launch in launches for line in _not_finite(launch))
     yield from _few_launches(comparison)
     yield from (line for other in others for line in _pairing(first, other))
-    yield from (line for other in others for line in _weak_scaling(first, other) or _unequal_work(first, other, ADVICE))
-    yield from _gains(overlap_gains(comparison), ADVICE)
+    advice = "" if run.record.job else ADVICE
+    yield from (line for other in others for line in _weak_scaling(first, other) or _unequal_work(first, other, advice))
+    yield from _gains(overlap_gains(comparison), advice)
     yield from (line for other in others for line in _unequal_pools(first, other))
     yield from (line for launch in launches for line in _launch(run, launch))
     yield from _load(placements)
+    if run.record.job:
+        yield from _of_job(run.record.job, launches)
     yield from hardware_warnings(comparison)
 
 
@@ -92,6 +99,16 @@ def load_meaning(side: RunSide) -> str:
 
 def _missing(launch: Launch) -> str:
     return f"{launch.label}: {status_words(launch.status)}{f': {launch.error}' if launch.error else ''}"
+
+
+def _not_started(launches: Sequence[Launch]) -> Iterator[str]:
+    """All of them in one line: there may be hundreds."""
+    rounds: dict[str, list[int]] = {}
+    for launch in launches:
+        rounds.setdefault(launch.placement, []).append(launch.round)
+    if rounds:
+        texts = (f"{name} in {'round' if len(of) == 1 else 'rounds'} {index_ranges(of)}" for name, of in rounds.items())
+        yield f"not started: {', '.join(texts)}"
 
 
 def status_words(status: Status) -> str:
@@ -274,6 +291,10 @@ def _unequal_pools(first: RunSide, other: RunSide) -> Iterator[str]:
 def _launch(run: Run, launch: Launch) -> Iterator[str]:
     left_out = run.record.steps_before + run.record.warmup_steps
     planned = run.record.steps - left_out
+    if launch.pauses:
+        stopped = format_seconds(sum(end - start for start, end in launch.pauses))
+        steps = listing(map(str, launch.paused_steps)) or "none"
+        yield f"{launch.label}: stopped for {stopped} by Ctrl-Z; steps left out for that: {steps}"
     measured = _measured_steps(launch, left_out)
     if measured < planned:
         yield f"{launch.label}: {measured} of {planned} measured steps on record"
@@ -286,6 +307,15 @@ def _launch(run: Run, launch: Launch) -> Iterator[str]:
         due = sampling.ticks + sampling.missed
         yield f"{launch.label}: the sampler missed {sampling.missed} of {due} samples"
     yield from (f"{launch.label}: {error}" for error in sampling.errors)
+
+
+def _of_job(job: JobRecord, launches: Sequence[Launch]) -> Iterator[str]:
+    """What to mind of a job of the user's and of its log."""
+    yield from job.notes
+    if launches and not any(launch.has_phases for launch in launches):
+        yield "Phases are as the job's log times them, which says nothing of when and on which device they ran."
+    flags = {flag.name: flag.text for launch in launches if launch.log for flag in launch.log.flags}
+    yield from (f"{name}: {text}" for name, text in flags.items())
 
 
 def _measured_steps(launch: Launch, left_out: int) -> int:

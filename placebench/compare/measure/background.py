@@ -12,7 +12,7 @@ from placebench.compare.measure.placements import RunSide
 from placebench.compare.read.host_facts import host_facts
 from placebench.compare.side import Background, LaunchSource
 from placebench.logs.head import Facts
-from placebench.logs.timing import STEP, UNATTRIBUTED, Kind
+from placebench.logs.timing import STEP, UNATTRIBUTED, Kind, Timings, phase_order
 from placebench.spec.config import flatten
 
 # Run keys of a workload that say how much was measured, not what.
@@ -40,24 +40,23 @@ def with_background(side: RunSide) -> RunSide:
         LaunchSource(str(launch.trial.path), "run", len(launch.steps), int(measured.get(launch.round, 0)))
         for launch in side.launches
     )
-    timings = pd.concat([_trial_timings(launch.steps, str(launch.trial.path)) for launch in side.launches])
+    timings = {str(launch.trial.path): _trial_timings(launch.steps) for launch in side.launches}
     return replace(side, background=Background(sources, timings, _facts(side)))
 
 
-def _trial_timings(steps: pd.DataFrame, launch: str) -> pd.DataFrame:
+def _trial_timings(steps: pd.DataFrame) -> Timings:
     """The timings of a launch as the controller saw them."""
-    tidy = steps.filter(regex="^timing_s/").rename(columns=lambda name: str(name).removeprefix("timing_s/"))
-    tidy = tidy.melt(var_name="phase", value_name="seconds", ignore_index=False).reset_index().dropna(subset="seconds")
-    kinds = {STEP: Kind.STEP.value, UNATTRIBUTED: Kind.UNATTRIBUTED.value}
-    kind = [kinds.get(phase, Kind.OVERLAP.value) for phase in tidy["phase"]]
-    return tidy.assign(launch=launch, kind=kind)[["launch", "step", "phase", "seconds", "kind"]]
+    seconds = steps.filter(regex="^timing_s/").rename(columns=lambda name: str(name).removeprefix("timing_s/"))
+    kinds = {str(phase): Kind.OVERLAP for phase in seconds.columns}
+    kinds |= {phase: Kind(phase) for phase in (STEP, UNATTRIBUTED) if phase in kinds}
+    return Timings(seconds[phase_order(kinds)], kinds)
 
 
 def _facts(side: RunSide) -> Facts:
     run = side.run
     devices = [run.devices[device] for device in side.placement.devices]
     facts: Facts = {
-        "framework": "placebench",
+        "framework": run.record.job.framework if run.record.job else "placebench",
         "launcher": run.record.launcher,
         "devices": str(len(devices)),
         "kind of device": "GPU" if any(device.kind == "gpu" for device in devices) else "CPU",

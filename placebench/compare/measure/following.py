@@ -66,7 +66,7 @@ class FollowedSides:
                 logs.append(log)
             devices, ranks = each(self._options.devices, place), each(self._options.learner_ranks, place)
             runs.append(run_of_logs(tuple(logs), devices=devices, learner_ranks=ranks))
-        steps = [run.timings["step"].nunique() if run.timings is not None else 0 for run in runs]
+        steps = [0 if run.timings is None else len(run.timings.steps) for run in runs]
         if min(steps) <= self._options.warmup_steps:
             return f"{self._names[place]} has {min(steps)} steps; the first {self._options.warmup_steps} are warm-up"
         return side_of_logs(

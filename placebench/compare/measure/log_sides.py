@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -21,10 +20,8 @@ from placebench.logs.head import Facts
 from placebench.logs.read import is_timing
 from placebench.logs.registry import DIALECTS
 from placebench.logs.run import LENGTHS, LoggedRun, logged_facts, read_run
-from placebench.logs.timing import UNATTRIBUTED, Kind, found_instead
+from placebench.logs.timing import STEP, UNATTRIBUTED, Kind, Timings, found_instead
 from placebench.spec.text import listing, plural
-
-Steps: TypeAlias = NDArray[np.int64]
 
 PARTS = (Kind.DETAIL, Kind.OUTSIDE)
 _OF_USE = {
@@ -73,29 +70,30 @@ def side_of_logs(
 ) -> Side:
     """A side from launches that have been read; see `log_side`."""
     label = runs[0].name if name is None else name
-    launches, values, timings, steps = [], [], [], []
+    launches, values, steps = [], [], []
     for number, run in enumerate(runs, start=1):
-        launch, numbers, tidy, measured = _measure(run, warmup_steps)
+        launch, numbers, measured = _measure(run, warmup_steps)
         launches.append(launch)
         values.append(numbers)
         if len(measured):
             steps.append(measured.assign(round=number))
-        timings.append(tidy.assign(launch=launch.path))
     flags = [f"{label}: {text}" for text in _flags(launches, runs)]
     facts, unequal = _joined_facts([logged_facts(run, devices) for run in runs])
     if unequal:
         flags.append(f"{label}: its launches differ in {listing(unequal)}")
-    everything = pd.concat(timings, ignore_index=True)
+    timings = {launch.path: run.timings for launch, run in zip(launches, runs, strict=True) if run.timings}
     return Side(
         name=label,
         launch_values=pd.DataFrame.from_dict(dict(enumerate(values, start=1)), orient="index"),
         steps=pd.concat(steps, ignore_index=True) if steps else pd.DataFrame(),
         background=Background(
             sources=tuple(launches),
-            timings=everything,
+            timings=timings,
             facts=facts,
             flags=tuple(flags),
-            overlapping=frozenset(everything.loc[everything["kind"] == Kind.OVERLAP, "phase"]),
+            overlapping=frozenset(
+                phase for one in timings.values() for phase, kind in one.kinds.items() if kind is Kind.OVERLAP
+            ),
             step_is_sum=any(run.dialect.timing.step_is_sum for run in runs),
         ),
     )
@@ -116,22 +114,23 @@ def _flags(launches: Sequence[LaunchSource], runs: Sequence[LoggedRun]) -> list[
     return lines
 
 
-def _measure(run: LoggedRun, warmup_steps: int) -> tuple[LaunchSource, dict[str, float], pd.DataFrame, pd.DataFrame]:
-    """The numbers of one launch, medians of the measured steps; all its timings; time and tokens of these steps."""
+def _measure(run: LoggedRun, warmup_steps: int) -> tuple[LaunchSource, dict[str, float], pd.DataFrame]:
+    """The numbers of one launch, medians of the measured steps; time and tokens of these steps."""
     source = "+".join(str(log.path) for log in run.logs)
     if run.timings is None:
         count = max(log.table.count_steps() for log in run.logs)
         found = found_instead(count, {name for log in run.logs for name in log.table.names})
         raise UsageError(f"{source}: it has no timings, so there is nothing to compare: {found}")
-    steps = np.sort(run.timings["step"].unique())
-    warm = _warmup(run, run.timings, steps, warmup_steps)
+    timings, steps = run.timings, run.timings.steps
+    warm = _warmup(run, timings, warmup_steps)
     if warm.all():
         raise UsageError(f"{source}: --warmup-steps {warmup_steps} leaves none of its {plural(len(steps), 'step')}")
-    measured = run.timings[run.timings["step"].isin(steps[~warm])]
-    upkeep = _upkeep(run, run.timings)
+    measured = timings.seconds[~warm]
+    upkeep = _upkeep(run, timings)
     numbers = {}
-    for (phase, kind), group in measured.groupby(["phase", "kind"], sort=False):
-        numbers[_key(str(phase), Kind(str(kind)), is_upkeep=phase in upkeep)] = _typical(run, group["seconds"])
+    for phase in _by_appearance(measured):
+        key = _key(phase, timings.kinds[phase], is_upkeep=phase in upkeep)
+        numbers[key] = _typical(run, measured[phase].dropna())
     whole = _step_seconds(measured)
     steps_work = pd.DataFrame()
     if len(whole):
@@ -143,19 +142,29 @@ def _measure(run: LoggedRun, warmup_steps: int) -> tuple[LaunchSource, dict[str,
             numbers[name] = _typical_rate(run, rows[name] * share, rows["spent"])
         if not _alternates(run):
             steps_work = pd.DataFrame({"step": work.index, "step_time": work, "tokens": rows["tokens"]})
-    clock = run.frame.loc[(run.frame["metric"] == STEP_SECONDS) & run.frame["step"].isin(steps[~warm]), "value"]
-    if len(clock):
-        numbers[LOG_CLOCK.key] = _typical(run, clock)
+    if STEP_SECONDS in run.metrics:
+        clock = run.metrics[STEP_SECONDS].reindex(steps[~warm]).dropna()
+        if len(clock):
+            numbers[LOG_CLOCK.key] = _typical(run, clock)
     formats = "+".join(dict.fromkeys(log.format.name for log in run.logs))
-    return LaunchSource(source, formats, len(steps), int((~warm).sum())), numbers, run.timings, steps_work
+    return LaunchSource(source, formats, len(steps), int((~warm).sum())), numbers, steps_work
 
 
-def _warmup(run: LoggedRun, timings: pd.DataFrame, steps: Steps, warmup_steps: int) -> NDArray[np.bool_]:
+def _by_appearance(measured: pd.DataFrame) -> list[str]:
+    """The phases that steps have, those of the first step first."""
+    first = (measured.notna().to_numpy().argmax(axis=0)).tolist()
+    names = [str(phase) for phase in measured.columns]
+    ranks = {name: place for name, place in zip(names, first, strict=True) if measured[name].notna().any()}
+    return sorted(ranks, key=ranks.__getitem__)
+
+
+def _warmup(run: LoggedRun, timings: Timings, warmup_steps: int) -> NDArray[np.bool_]:
     """Which steps are warm-up: the first of the log and the first behind each restart, as `find_warmup` tells."""
+    steps = timings.steps
     restarts = (restart.step for log in run.logs for restart in log.table.standing)
     begins = sorted({0, *(int(np.searchsorted(steps, step)) for step in restarts)})
-    whole = _step_seconds(timings)
-    work = whole - _upkeep_seconds(timings, _upkeep(run, timings), whole.index)
+    whole = _step_seconds(timings.seconds)
+    work = whole - _upkeep_seconds(timings.seconds, _upkeep(run, timings), whole.index)
     seconds: Floats = np.asarray(work.reindex(steps), dtype=np.float64)
     warm = np.zeros(len(steps), np.bool_)
     for begin, end in pairwise([*begins, len(steps)]):
@@ -165,21 +174,21 @@ def _warmup(run: LoggedRun, timings: pd.DataFrame, steps: Steps, warmup_steps: i
     return warm
 
 
-def _step_seconds(timings: pd.DataFrame) -> "pd.Series[float]":
-    found: pd.Series[float] = timings[timings["kind"] == Kind.STEP].set_index("step")["seconds"]
-    return found
+def _step_seconds(seconds: pd.DataFrame) -> "pd.Series[float]":
+    """The time of the steps that have one."""
+    return seconds[STEP].dropna() if STEP in seconds else pd.Series(dtype=np.float64)
 
 
-def _upkeep_seconds(timings: pd.DataFrame, upkeep: frozenset[str], steps: pd.Index) -> "pd.Series[float]":
+def _upkeep_seconds(seconds: pd.DataFrame, upkeep: frozenset[str], steps: pd.Index) -> "pd.Series[float]":
     """Seconds of validation and checkpoints inside each step."""
-    spent: pd.Series[float] = timings[timings["phase"].isin(upkeep)].groupby("step")["seconds"].sum()
-    return spent.reindex(steps, fill_value=0.0)
+    spent: pd.Series[float] = seconds.loc[steps, sorted(upkeep)].sum(axis=1)
+    return spent
 
 
-def _upkeep(run: LoggedRun, timings: pd.DataFrame) -> frozenset[str]:
+def _upkeep(run: LoggedRun, timings: Timings) -> frozenset[str]:
     """Validation and checkpoints that the log's step time contains: no part of what a step costs."""
-    inside = timings.loc[timings["kind"] == Kind.PHASE, "phase"]
-    return frozenset(inside[inside.isin(run.dialect.timing.movable)])
+    movable = run.dialect.timing.movable
+    return frozenset(phase for phase, kind in timings.kinds.items() if kind is Kind.PHASE and phase in movable)
 
 
 def _key(phase: str, kind: Kind, *, is_upkeep: bool) -> str:

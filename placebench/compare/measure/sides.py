@@ -12,6 +12,7 @@ from placebench.compare.read.sources import ReadingOptions, Source, check_source
 from placebench.compare.side import Side
 from placebench.errors import UsageError
 from placebench.record.folder import RunFolder
+from placebench.spec.legible import shown
 
 
 def read_sides(
@@ -72,7 +73,7 @@ def run_sides(path: Path, placement: str | None = None) -> tuple[RunSide, ...]:
     run = load_run(path)
     names = [known.name for known in run.placements]
     if placement is not None and placement not in names:
-        raise UsageError(f"{path} has no placement {placement!r}: it has {', '.join(names)}")
+        raise UsageError(f"{path} has no placement {shown(placement)}: it has {', '.join(names)}")
     sides = measure_run(run, placement)
     for side in sides:
         if not side.launches:

@@ -1,6 +1,6 @@
 """A run folder and its launches, finished or not, whose files are read into frames; see `run_reading`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -8,9 +8,11 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
+from placebench.compare.read.logged import logged_phases
 from placebench.compare.read.warmup import find_warmup
 from placebench.logs.timing import STEP
 from placebench.record.folder import RunFolder, Status, Trial
+from placebench.record.job_record import LogRecord
 from placebench.record.launch_lines import (
     EnergyLine,
     ErrorLine,
@@ -23,7 +25,7 @@ from placebench.record.launch_lines import (
 from placebench.record.run_file import RunFile
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
-from placebench.telemetry.spans import CONTROLLER
+from placebench.telemetry.spans import CONTROLLER, TRACED_STEP
 
 SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end", "allocated_bytes", "reserved_bytes")
 # What the controller does within a step that is no part of training it; it is taken out of the step's time.
@@ -84,14 +86,45 @@ class Launch:
         return pd.DataFrame(rows, columns=None if rows else ["step"]).set_index("step")
 
     @cached_property
+    def pauses(self) -> Sequence[tuple[float, float]]:
+        """When it was stopped by Ctrl-Z: start and end, seconds of the monotonic clock."""
+        return [(line.start_mono, line.end_mono) for line in self.lines.pauses]
+
+    @cached_property
+    def paused_steps(self) -> tuple[int, ...]:
+        """Steps of which a pause was a part; GPUs work on in it, so that nobody knows what they would have taken."""
+        whole = self._all_spans[is_whole_step(self._all_spans)]
+        return tuple(sorted(int(step) for step in whole.loc[_meets(whole, self.pauses), "step"]))
+
+    @cached_property
     def spans(self) -> pd.DataFrame:
-        """Phase spans, columns `SPAN_COLUMNS`.
+        """Phase spans of all steps but `paused_steps`, columns `SPAN_COLUMNS`.
 
         Start and end are in seconds of the monotonic clock, `allocated_bytes` is the most that tensors took at a time,
         `reserved_bytes` that with what their allocator kept in reserve, NaN where that is not counted.
         """
+        spans = self._all_spans
+        return spans[~spans["step"].isin(self.paused_steps)] if self.pauses else spans
+
+    @cached_property
+    def _all_spans(self) -> pd.DataFrame:
         frame = pd.DataFrame([list(vars(line).values()) for line in self.lines.spans], columns=list(SPAN_COLUMNS))
         return frame.astype({"allocated_bytes": float, "reserved_bytes": float})
+
+    @cached_property
+    def log(self) -> LogRecord | None:
+        """How the log of a job of the user's is to be read; None of placebench's own job."""
+        return LogRecord.read(self.trial)
+
+    @cached_property
+    def has_phases(self) -> bool:
+        """Whether spans say when phases ran."""
+        return not is_whole_step(self.spans).all()
+
+    @cached_property
+    def logged_phases(self) -> pd.DataFrame:
+        """Seconds of the phases of which the log alone tells: see `logged.logged_phases`; empty where spans do."""
+        return pd.DataFrame() if self.has_phases or self.log is None else logged_phases(self.steps, self.log)
 
     @cached_property
     def step_seconds(self) -> "pd.Series[float]":
@@ -115,8 +148,13 @@ class Launch:
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
-        """What ran on each GPU in the traced step: columns `phase`, `device` and `KERNEL_TIMES`, seconds."""
-        return pd.DataFrame(map(vars, self.lines.kernels), columns=["phase", "device", *KERNEL_TIMES])
+        """What ran on each GPU in the traced step: columns `phase`, `device` and `KERNEL_TIMES`, seconds.
+
+        Nothing where a pause was a part of it.
+        """
+        traced = self.spans[self.spans["phase"] == TRACED_STEP]
+        rows = [] if _meets(traced, self.pauses).any() else list(map(vars, self.lines.kernels))
+        return pd.DataFrame(rows, columns=["phase", "device", *KERNEL_TIMES])
 
     @cached_property
     def samples(self) -> pd.DataFrame:
@@ -220,6 +258,14 @@ def is_whole_step(spans: pd.DataFrame) -> "pd.Series[bool]":
     """Which spans, columns as in `Launch.spans`, are of a whole step: the controller's from its start to its end."""
     whole: pd.Series[bool] = (spans["device"] == CONTROLLER) & (spans["phase"] == STEP)
     return whole
+
+
+def _meets(spans: pd.DataFrame, times: Iterable[tuple[float, float]]) -> "pd.Series[bool]":
+    """Which spans any of some times has a part in."""
+    met = pd.Series(data=False, index=spans.index)
+    for start, end in times:
+        met |= (spans["start"] < end) & (spans["end"] > start)
+    return met
 
 
 def _in_order(rows: Sequence[tuple[float, str, float | None]], columns: Sequence[str]) -> pd.DataFrame:

@@ -9,6 +9,7 @@ on behind each cut that counts, for a warm-up may fade in several steps. Never i
 """
 
 import numpy as np
+import pandas as pd
 
 from placebench.compare.statistics.estimates import Floats
 
@@ -45,11 +46,31 @@ def _cut(logs: Floats, most: int) -> int:
     count, cuts = len(logs), np.arange(1, most + 1)
     sums = logs.cumsum()
     slower = sums[cuts - 1] / cuts - (sums[-1] - sums[cuts - 1]) / (count - cuts)
+    cuts = cuts[: 1 + np.flatnonzero(slower > LEAST_SLOWER).max(initial=-1)]
+    if not len(cuts):
+        return 0
+    slower = slower[: len(cuts)]
     # One slow step among many is an outlier and makes no head: a head's median must be slower too.
-    medians = np.array([np.median(logs[:cut]) - np.median(logs[cut:]) for cut in cuts])
-    explained = cuts * (count - cuts) / count * slower**2 * (slower > LEAST_SLOWER) * (medians > slower / 2)
+    is_head = (slower > LEAST_SLOWER) & (
+        medians_of_heads(logs[: len(cuts)]) - medians_of_tails(logs, len(cuts)) > slower / 2
+    )
+    explained = cuts * (count - cuts) / count * slower**2 * is_head
     best = int(explained.argmax())
     return int(cuts[best]) if explained[best] > THRESHOLD * _long_run_variance(logs[cuts[best] :]) else 0
+
+
+def medians_of_heads(values: Floats) -> Floats:
+    """The median of the first value, of the first two, and so on to that of all."""
+    return pd.Series(values).expanding().median().to_numpy()
+
+
+def medians_of_tails(values: Floats, most: int) -> Floats:
+    """The medians of all but the first value, of all but the first two, and so on to all but the first `most`."""
+    rest, added = np.sort(values[most:]), values[1:most][::-1]
+    # A value added moves the median by one place at most, so the ends of the rest, alike on both sides, do not count.
+    ends = max(len(rest) - len(added) - 1, 0) // 2
+    core = rest[ends : len(rest) - ends]
+    return medians_of_heads(np.concatenate([core, added]))[len(core) - 1 :][::-1]
 
 
 def _long_run_variance(logs: Floats) -> float:
