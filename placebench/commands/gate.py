@@ -1,5 +1,6 @@
 """The gate for CI: keeping a baseline and checking a run against one."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -142,6 +143,6 @@ def save(run: str, path: Path) -> None:
     source = read_source(with_run(run))
     saved = save_baseline(source.path, path, source.placement)
     for line in saved.set_aside:
-        say(f"placebench: {line}", err=True)
+        say(f"placebench: {line}", sys.stderr)
     launches = ", ".join(f"{len(placement.launches)} of {name}" for name, placement in saved.placements.items())
     say(f"{path}: {launches} launches of {saved.run}")
