@@ -199,7 +199,9 @@ def read_launch(trial: Trial, devices: Collection[str], *, with_samples: bool = 
     if not steps or steps != sorted(set(steps)):
         raise DamagedLaunchError(f"{trial.steps}: it has not every step once, in order")
     if whole != steps:
-        raise DamagedLaunchError(f"{trial.spans}: it has not the steps of {trial.steps.name}, each once")
+        raise DamagedLaunchError(
+            f"{trial.path}: {trial.steps.name} and {trial.spans.name} have not the same steps, each once"
+        )
     _check_devices(trial.spans, [line.device for line in lines.spans], {*devices, CONTROLLER})
     _check_devices(trial.kernels, [line.device for line in lines.kernels], devices)
     return lines

@@ -223,7 +223,9 @@ def test_a_damaged_launch_is_told_and_the_others_are_saved_and_checked(tmp_path:
     before, now = run(tmp_path / "before", rounds=4), run(tmp_path / "now", rounds=4)
     for path in (before, now):
         (path / "trials/02-split/spans.jsonl").write_bytes(bytes(100))
-    damaged = "set aside: round 2 split: {}/trials/02-split/spans.jsonl: it has not the steps of steps.jsonl, each once"
+    damaged = (
+        "set aside: round 2 split: {}/trials/02-split: steps.jsonl and spans.jsonl have not the same steps, each once"
+    )
     saved = invoke("baseline", "save", before, tmp_path / "base.json")
     assert saved.stderr == f"placebench: {damaged.format(before)}\n"
     assert saved.stdout == f"{tmp_path / 'base.json'}: 4 of standard, 3 of split launches of demo\n"
