@@ -11,9 +11,11 @@ from placebench.errors import Reasons, UsageError
 from placebench.host.network import free_ports
 from placebench.jobs.adapter import Adapter, Asked, Settings
 from placebench.jobs.adapters.command import COMMAND
+from placebench.jobs.attach.environment import attached
 from placebench.jobs.registry import ADAPTERS
 from placebench.jobs.scripts import Given, read_command
 from placebench.jobs.spec import JobSpec, PlacementOfJob, fill
+from placebench.record.folder import Trial
 from placebench.record.job_record import Companion, JobLaunch, JobRecord
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, Kind
@@ -123,8 +125,8 @@ class Job:
         given = self.spec.placements[name].pools or {"all": tuple(nodes)}
         pools = tuple(Pool(pool, _on_nodes(counts, nodes)) for pool, counts in given.items())
         wrong = [
-            f"placement {shown(name)}: pools.{pool.name}: {list(given[pool.name])} must be a count for each of the nodes"
-            f" ({len(nodes)}), and some device"
+            f"placement {shown(name)}: pools.{pool.name}: {shown(list(given[pool.name]))} must be a count for each of"
+            f" the nodes ({len(nodes)}), and some device"
             for pool in pools
             if len(pool.counts) != len(nodes) or not pool.size
         ]
@@ -216,6 +218,7 @@ class Job:
             log_files=tuple(fill(name, names) for name in spec.log.files or self.adapter.log_files),
             log_format=spec.log.format or self.adapter.log_format,
             phases=spec.phases,
+            attach=spec.attach,
             learner_ranks=ranks,
         )
 
@@ -235,7 +238,12 @@ class Job:
             env |= {"RAY_TMPDIR": names["ray_temp_dir"], "RAY_USAGE_STATS_ENABLED": "0"}
         elif ray != "none":
             env["RAY_ADDRESS"] = ray
-        return {**env, **of_user}
+        env = {**env, **of_user}
+        if not self.spec.attach:
+            return env
+        if own_path := env.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")):
+            env["PYTHONPATH"] = own_path
+        return attached(env, Trial(Path("{folder}")).attached)
 
     @property
     def unusable(self) -> Iterator[str]:
