@@ -138,7 +138,6 @@ class AttachedSpans:
         if not ended:
             return []
         self._waiting = self._waiting[len(ended) :]
-        self.read(all_files=True)
         found: dict[int, list[_Piece]] = {window.step: [] for window in ended}
         for piece in self._pieces(self._waiting[0].start if self._waiting else inf):
             middle = (piece.timing.start + piece.timing.end) / 2

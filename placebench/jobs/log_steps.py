@@ -105,7 +105,7 @@ class StepReader:
     def finish(self) -> Found:
         """The steps that are left, whole or not; and `log.json`."""
         self._find_files()
-        self._attached.read()
+        self._attached.read(all_files=True)
         for source in self._sources.values():
             source.growing.finish()
             _look(source, time.monotonic())
@@ -150,6 +150,7 @@ class StepReader:
         found, windows = Found(), []
         fresh = sorted(self._chosen.seen)[self._written : min(whole, self._job.steps)] if self._chosen else []
         if self._chosen and fresh:
+            self._attached.read(all_files=True)  # a step is timed before it is logged
             run = self._run(self._chosen)
             seconds, tokens = _step_seconds(run), _tokens(run)
             for step in fresh:

@@ -51,6 +51,7 @@ def device(number: int) -> dict[str, Any]:
 
 
 def rows(spans: AttachedSpans, windows: tuple[Window, ...] = STEPS, *, final: bool = True) -> list[tuple[Any, ...]]:
+    spans.read(all_files=True)
     keys = ("step", "phase", "role", "pool", "device", "start_mono", "end_mono")
     return [tuple(row[key] for key in keys) for row in spans.rows(windows, final=final)]
 
