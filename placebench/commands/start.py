@@ -33,7 +33,8 @@ def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> None:
         if plan.job:
             raise UsageError("--print-config is for placebench's own job: --write-config FILE writes a job file")
         Reasons(plan.refused).raise_any()
-        click.echo(config_text(plan, request, command), nl=False)
+        for line in config_text(plan, request, command).splitlines():
+            say(line)
         return
     if request.dry_run:
         from placebench.plan.views import show_plan
