@@ -4,12 +4,14 @@ from pathlib import Path
 
 import click
 
+from placebench.commands.completion import complete_sources
 from placebench.commands.console import open_console
 from placebench.commands.options import NearChoice, parse_share
 from placebench.commands.outputs import OutputPath, refuse_same
 from placebench.commands.runs import with_run
 from placebench.errors import BaselineError, UsageError
 from placebench.host.terminal import say
+from placebench.spec.auto_rounds import MOST_ROUNDS
 
 _CHECK_EXAMPLES = """\b
 Examples:
@@ -26,8 +28,14 @@ KINDS = ("host", "devices", "versions", "workload")
 
 
 @click.command(epilog=_CHECK_EXAMPLES, short_help="Say by the exit code whether a run is worse than a baseline.")
-@click.argument("runs", metavar="RUN[,RUN...]")
-@click.option("--baseline", required=True, metavar="FILE|RUN[,...]", help="A baseline file, or a run as above.")
+@click.argument("runs", metavar="RUN[,RUN...]", shell_complete=complete_sources)
+@click.option(
+    "--baseline",
+    required=True,
+    metavar="FILE|RUN[,...]",
+    shell_complete=complete_sources,
+    help="A baseline file, or a run as above.",
+)
 @click.option(
     "--max-regression",
     default="5%",
@@ -39,7 +47,11 @@ KINDS = ("host", "devices", "versions", "workload")
     "--metric", "metrics", multiple=True, metavar="NAME", help="A number to check; repeatable.  [default: step]"
 )
 @click.option(
-    "--min-launches", type=click.IntRange(min=2), default=3, show_default=True, help="Launches needed on both sides."
+    "--min-launches",
+    type=click.IntRange(2, MOST_ROUNDS),
+    default=3,
+    show_default=True,
+    help="Launches needed on both sides.",
 )
 @click.option(
     "--allow", multiple=True, type=NearChoice(KINDS), help="Compare although these differ, and list them; repeatable."
@@ -121,7 +133,7 @@ def baseline() -> None:
 
 
 @baseline.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=complete_sources)
 @click.argument("path", metavar="FILE", type=OutputPath())
 def save(run: str, path: Path) -> None:
     """Write a run's numbers, host, versions and workload to FILE.

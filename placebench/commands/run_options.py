@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from placebench.commands.completion import complete_devices, complete_models, complete_settings
 from placebench.commands.options import (
     WORKLOAD_KEYS,
     WRONG_OPTIONS,
@@ -17,6 +18,7 @@ from placebench.commands.options import (
     read_share,
 )
 from placebench.commands.outputs import OutputPath
+from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
@@ -36,11 +38,14 @@ _SHARED = (
         "--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: 2%]"
     ),
     run_option(
-        "--devices", metavar="SPEC", help="cpu:N or gpu:N; gpu:NxM: a plan for M nodes.  [default: all GPUs, else CPU]"
+        "--devices",
+        metavar="SPEC",
+        shell_complete=complete_devices,
+        help="cpu:N or gpu:N; gpu:NxM: a plan for M nodes.  [default: all GPUs, else CPU]",
     ),
     run_option("--name", help="Name of the run.  [default: from the placements]"),
     run_option("--out", type=OutputPath(is_folder=True), help="Folder of the runs.  [default: runs]"),
-    run_option("--model", help="A preset, a folder, or a hub id.  [default: tiny]"),
+    run_option("--model", shell_complete=complete_models, help="A preset, a folder, or a hub id.  [default: tiny]"),
     run_option("--steps", type=int, help="Training steps of a launch.  [default: 10]"),
     run_option("--warmup-steps", type=int, help="First steps, left out of the numbers.  [default: 2]"),
     run_option("--seed", type=int, help="Seed of data, weights and sampling.  [default: 0]"),
@@ -55,6 +60,7 @@ _SHARED = (
         "settings",
         multiple=True,
         metavar="KEY=VALUE",
+        shell_complete=complete_settings,
         help="Any workload key that --dry-run prints; repeatable.",
     ),
     run_option(
@@ -73,7 +79,7 @@ _SHARED = (
     run_option("--sample-hz", type=float, callback=read_hz, help="Device samples a second; 0: none.  [default: 5]"),
     run_option(
         "--checkpoint-every",
-        type=click.IntRange(min=1),
+        type=click.IntRange(1, MOST_STEPS),
         metavar="STEPS",
         help="Checkpoint every launch after so many steps.",
     ),
