@@ -18,7 +18,7 @@ from placebench.spec.legible import encodable, one_line
 # 1 says that a check has found a regression.
 USAGE, _INTERRUPTED, _UNEXPECTED = 2, 130, 70
 # As many as fit on a screen.
-_MOST_REASONS = 30
+_MOST_REASONS = 100
 # What is wrong with a file or disk, and not with the program that meets it.
 _OF_THE_HOST = frozenset(
     (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP)
