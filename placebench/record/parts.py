@@ -97,7 +97,9 @@ class PlacementRecord(Record):
         for role, pool in self.roles.items():
             if pool not in self.pools:
                 raise ValueError(f"placement {shown(self.name)}: the pool {shown(pool)} of {role} is none of its pools")
-        if missing := [role for role in (Role.ACTOR, Role.ROLLOUT) if role not in self.roles]:
+        # Of a job of the user's own placement nobody knows which roles it has.
+        missing = [role for role in (Role.ACTOR, Role.ROLLOUT) if role not in self.roles]
+        if self.roles and missing:
             raise ValueError(f"placement {shown(self.name)}: {missing[0]} lives in no pool")
         devices = [device for names in self.pools.values() for device in names]
         if len(set(devices)) < len(devices):
