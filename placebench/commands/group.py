@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import click
 
-from placebench.commands.console import let_everything_be_printed
+from placebench.commands.console import let_everything_be_printed, progress_on_stderr
 from placebench.errors import PlacebenchError
 
 # click's own exit code for a wrong command line, the shell's for SIGINT, and sysexits.h's for a fault of the program:
@@ -30,7 +30,8 @@ class PlacebenchGroup(click.Group):
         kwargs["standalone_mode"] = False
         let_everything_be_printed()
         try:
-            code = super().main(*args, **kwargs)
+            with progress_on_stderr():
+                code = super().main(*args, **kwargs)
             sys.stdout.flush()
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
