@@ -13,7 +13,7 @@ try:
     import click
     import pandas as pd
 
-    from placebench.commands.console import let_everything_be_printed
+    from placebench.commands.console import let_everything_be_printed, progress_on_stderr
     from placebench.errors import PlacebenchError, UsageError
     from placebench.host.signals import StopSignals
     from placebench.logs.follow import GrowingLog
@@ -149,11 +149,12 @@ def _follow(
     """
     lock, seen = threading.Lock(), -1
     shown: set[str] = set()
-    waiting, has_drawn = "no step was read yet", False
+    waiting, has_drawn, is_last = "no step was read yet", False, False
     with StopSignals() as signals, ExitStack() as stack:
         growing = [stack.enter_context(GrowingLog(path, lock, log_format=log_format, keep=is_timing)) for path in logs]
-        while signals.received is None:
+        while not is_last:
             time.sleep(LOOK_S)
+            is_last = signals.received is not None
             with lock:
                 steps = sum(log.steps for log in growing)
                 found = [log.log for log in growing]
@@ -190,7 +191,8 @@ def main() -> None:
     """Run the command; what the user got wrong ends in one line and its exit code."""
     let_everything_be_printed()
     try:
-        plot_timing_metrics.main(standalone_mode=False)
+        with progress_on_stderr():
+            plot_timing_metrics.main(standalone_mode=False)
     except PlacebenchError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(error.exit_code)

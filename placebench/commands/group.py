@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import click
 
-from placebench.commands.console import let_everything_be_printed
+from placebench.commands.console import let_everything_be_printed, progress_on_stderr
 from placebench.commands.options import in_words
 from placebench.errors import PlacebenchError
 
@@ -31,7 +31,8 @@ class PlacebenchGroup(click.Group):
         kwargs["standalone_mode"] = False
         let_everything_be_printed()
         try:
-            code = super().main(*args, **kwargs)
+            with progress_on_stderr():
+                code = super().main(*args, **kwargs)
             sys.stdout.flush()
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()

@@ -20,6 +20,7 @@ SHORT_SEGMENT_LINES = 3
 SHORT_SEGMENTS = 3
 MIXED_STEPS = 3
 DAMAGED_KEPT = 5
+ODD_KEPT = 3
 # Steps are stored as signed 64-bit integers; one from here on is no step.
 STEP_LIMIT = 2**63
 # A table of more cells, at eight bytes each, is of metrics whose names change from step to step.
@@ -42,6 +43,20 @@ class Restart:
     """Step lines read before the restart."""
 
 
+@dataclass(frozen=True)
+class OddValue:
+    """A value of a metric that cannot be."""
+
+    line: int
+    """Its line in the file, 0 where the format has no lines."""
+    step: int
+    """Its step."""
+    metric: str
+    """Name of the metric."""
+    value: float
+    """The value."""
+
+
 @dataclass
 class Layout:
     """The rows of all step lines that have the same metrics in the same order."""
@@ -54,6 +69,8 @@ class Layout:
     """Step of each row."""
     order: array[int] = field(default_factory=lambda: array("q"))
     """When each row was read last, counted in step lines."""
+    lines: array[int] = field(default_factory=lambda: array("q"))
+    """Line of each row in the file, 0 where the format has no lines."""
     values: array[float] = field(default_factory=lambda: array("d"))
     """The stored values, row after row."""
     rows: dict[int, int] = field(default_factory=dict)
@@ -101,6 +118,7 @@ class StepTable:
         self._last = -1
         self._behind = 0
         self._rises = 0
+        self._anew_at = -1
 
     def layout(self, names: Sequence[str]) -> Layout:
         """The layout of a line with these metrics; a name that stands twice is stored from its last place."""
@@ -133,11 +151,13 @@ class StepTable:
             layout.rows[step] = len(layout.steps)
             layout.steps.append(step)
             layout.order.append(self.lines)
+            layout.lines.append(self.where())
             layout.values.fromlist(values)
         else:
             width = len(layout.kept)
             self.replaced += layout.order[row] >= self._begin(step)
             layout.order[row] = self.lines
+            layout.lines[row] = self.where()
             layout.values[row * width : (row + 1) * width] = array("d", values)
         self.lines += 1
 
@@ -145,20 +165,28 @@ class StepTable:
         """Whether a step comes after all before it."""
         return step > self._last
 
-    def add_rows(self, layout: Layout, steps: Sequence[int], values: npt.NDArray[np.float64]) -> None:
+    def add_rows(
+        self, layout: Layout, steps: Sequence[int], lines: Sequence[int], values: npt.NDArray[np.float64]
+    ) -> None:
         """Store the kept values of several step lines at once.
 
         Args:
             layout: layout of all of them.
             steps: step of each line; they rise, and the table `rises_to` the first.
+            lines: where each stands in the file.
             values: the kept values, line after line.
         """
         layout.rows.update(zip(steps, range(len(layout.steps), len(layout.steps) + len(steps)), strict=True))
         layout.steps.extend(steps)
+        layout.lines.extend(lines)
         layout.order.extend(range(self.lines, self.lines + len(steps)))
         layout.values.frombytes(values.tobytes())
         self.lines += len(steps)
         self._last = steps[-1]
+
+    def begin_anew(self) -> None:
+        """Take what comes next as another file under the same name: all that it does again is done from there on."""
+        self._anew_at = self.lines
 
     def damage(self, line: int) -> None:
         """Note a step that is cut off or torn apart."""
@@ -174,6 +202,9 @@ class StepTable:
 
     def _look_back(self, layout: Layout, step: int, values: list[float]) -> None:
         """Distinguish a step printed twice, one out of order and a restart."""
+        if self.lines == self._anew_at:
+            self._restart(step)
+            return
         begin = self._begin(step)
         seen = [
             (other, row)
@@ -311,6 +342,35 @@ class StepTable:
             ranked = np.argsort(when) if len(parts) > 1 else slice(None)
             row[where[ranked]] = numbers[ranked]
         return pd.DataFrame(cells.T, distinct, [names[metric] for metric in found], copy=False)
+
+    def values_outside(self, most: float, of_kind: Callable[[str], bool]) -> tuple[int, list[OddValue]]:
+        """The values of metrics that are not between 0 and `most`, NaN among them.
+
+        Args:
+            most: the highest value that counts.
+            of_kind: which metrics are looked at, by name.
+
+        Returns:
+            How many there are, and the first few of them.
+        """
+        layouts, steps, _, undone = self._rows()
+        names = list(self.names)
+        count, first = 0, 0
+        odd: list[OddValue] = []
+        for layout in layouts:
+            values = np.frombuffer(layout.values, np.float64).reshape(-1, len(layout.kept))
+            done = ~undone[first : first + len(values)]
+            for column, metric in enumerate(layout.metrics.tolist()):
+                if of_kind(names[metric]):
+                    number = values[:, column]
+                    rows = np.flatnonzero(done & ~((number >= 0) & (number <= most)))
+                    count += len(rows)
+                    odd += [
+                        OddValue(layout.lines[row], int(steps[first + row]), names[metric], float(number[row]))
+                        for row in rows[:ODD_KEPT].tolist()
+                    ]
+            first += len(values)
+        return count, sorted(odd, key=lambda value: (value.line, value.step))[:ODD_KEPT]
 
     def _rows(
         self,

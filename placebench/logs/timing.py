@@ -24,6 +24,8 @@ UNATTRIBUTED = "unattributed"
 # Three decimals are printed by old versions; timers start and stop a little apart.
 ROUNDING_S = 0.0005
 TIMER_SLACK = 0.01
+# Some months: what is longer is no time of a step.
+MOST_SECONDS = 1e7
 
 
 class Kind(StrEnum):
@@ -169,7 +171,7 @@ def timings_of(metrics: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> Timin
         rules: what the names mean in the log's format.
 
     Returns:
-        None where there are no timings: of a finite time, and no 0 of what need not be in a step.
+        None where there are no timings: seconds that a step can take, and no 0 of what need not be in a step.
     """
     # The first prefix comes last and so is the one that is kept.
     names = sorted(metrics.columns, key=lambda name: [name.startswith(prefix) for prefix in rules.prefixes])
@@ -178,7 +180,7 @@ def timings_of(metrics: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> Timin
         phase = rules.phase(name)
         if phase is None:
             continue
-        timed = metrics[name].where(np.isfinite(metrics[name]))
+        timed = seconds_of(metrics[name])
         if phase in rules.movable:
             timed = timed.where(timed != 0)
         if timed.notna().any():
@@ -187,6 +189,11 @@ def timings_of(metrics: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> Timin
         return None
     wide = pd.DataFrame(seconds)
     return _classify(_derive(wide[wide.notna().any(axis=1)], rules), rules)
+
+
+def seconds_of(values: "pd.Series[float]") -> "pd.Series[float]":
+    """A column without the values that are no time of a step: negative, infinite or beyond reason."""
+    return values.where((values >= 0) & (values <= MOST_SECONDS))
 
 
 def found_instead(steps: int, metrics: Iterable[str]) -> str:

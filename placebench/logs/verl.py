@@ -195,7 +195,8 @@ class _Reader:
         for _, run in groupby(waiting, key=lambda line: id(line.layout)):
             lines = list(run)
             last = first + len(lines) * len(lines[0].layout.kept)
-            self._table.add_rows(lines[0].layout, [line.step for line in lines], values[first:last])
+            places = [self._line_at(line.begin.end()) for line in lines]
+            self._table.add_rows(lines[0].layout, [line.step for line in lines], places, values[first:last])
             first = last
 
     def _store_singly(self, waiting: list[_Waiting]) -> None:
