@@ -7,6 +7,7 @@ from io import StringIO
 from pathlib import Path
 
 import log_samples
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -153,8 +154,8 @@ def test_an_odd_step_is_dropped_and_told(tmp_path: Path, name: str, odd: str) ->
     assert run.timings is not None
     told = [flag.text for flag in run.flags if flag.name == "no-seconds"]
     where = run.timings.seconds.index.tolist()
-    assert run.timings.seconds.max(axis=None) <= 1e7
-    assert run.timings.seconds.min(axis=None) >= 0
+    seconds = run.timings.seconds.to_numpy()
+    assert 0 <= np.nanmin(seconds) <= np.nanmax(seconds) <= 1e7
     side = side_of_logs([run])
     assert side.value("step_time" if name != "areal" else "phase/update_actor") == pytest.approx(4.0)
     assert set(where) >= {*range(1, 7), *range(8, 14)}
