@@ -1,10 +1,13 @@
 """The command line: the group alone; each command is a module of `placebench.commands`."""
 
+import sys
+
 import click
 
 from placebench import __version__
 from placebench.commands import calibrate, compare, gate, list, placements, run, show, slurm
 from placebench.commands.group import PlacebenchGroup
+from placebench.host.terminal import say
 
 # \b keeps click from filling the lines of a paragraph.
 _EXAMPLES = """\b
@@ -44,4 +47,4 @@ def main() -> None:
     from placebench.host.ownership import sweep
 
     for killed in sweep():
-        click.echo(f"placebench: cleaned up after {killed}, which had been killed", err=True)
+        say(f"placebench: cleaned up after {killed}, which had been killed", sys.stderr)

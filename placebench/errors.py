@@ -9,9 +9,16 @@ T = TypeVar("T")
 
 
 class PlacebenchError(Exception):
-    """An error that ends a command with one line for the user and `exit_code`."""
+    """An error that ends a command with one line for the user, or one for every reason, and `exit_code`.
+
+    Attributes:
+        args: its lines. Names in them may hold ends of lines, which end none of them.
+    """
 
     exit_code = 3
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 class UsageError(PlacebenchError):
@@ -112,7 +119,7 @@ class Reasons:
     """Collects the reasons why something cannot be, to name them all at once."""
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
-        self._lines = list(lines)
+        self._lines = dict.fromkeys(lines)
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -121,14 +128,14 @@ class Reasons:
 
     def add(self, lines: Iterable[str]) -> None:
         """Add reasons, each once."""
-        self._lines = list(dict.fromkeys((*self._lines, *lines)))
+        self._lines.update(dict.fromkeys(lines))
 
     def attempt(self, check: Callable[[], T]) -> T | None:
         """The check's result; None, and its reasons kept, when it refuses."""
         try:
             return check()
         except UsageError as error:
-            self.add(str(error).splitlines())
+            self.add(error.args)
             return None
 
     def raise_any(self) -> None:
@@ -138,4 +145,4 @@ class Reasons:
             UsageError: one line a reason.
         """
         if self._lines:
-            raise UsageError("\n".join(self._lines))
+            raise UsageError(*self._lines)

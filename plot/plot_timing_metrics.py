@@ -14,8 +14,10 @@ try:
     import pandas as pd
 
     from placebench.commands.console import let_everything_be_printed, progress_on_stderr
+    from placebench.commands.group import fail, refuse_undecodable
     from placebench.errors import PlacebenchError, UsageError
     from placebench.host.signals import StopSignals
+    from placebench.host.terminal import say
     from placebench.logs.follow import GrowingLog
     from placebench.logs.read import Log, is_timing, launch_names, scan_log
     from placebench.logs.registry import FORMATS
@@ -23,6 +25,7 @@ try:
     from placebench.logs.timing import Kind
     from placebench.report import figures
     from placebench.report.style import save_figure
+    from placebench.spec.legible import sheet_cell
 except ModuleNotFoundError as missing:
     # Called with a Python that lacks the package: the one that `make demo` has set up has it.
     venv = Path(__file__).resolve().parents[1] / ".venv"
@@ -95,14 +98,14 @@ def plot_timing_metrics(
         log = scan_log(path, log_format=log_format, keep=is_timing)
         timing = log.timings(name)
         for line in _flag_lines(log):
-            click.echo(line, err=True)
+            say(line, sys.stderr)
         kept = _without_first(timing, skip_first)
         if kept.empty:
             has = f"which has timings of {timing['step'].nunique()} steps"
             raise UsageError(f"--skip-first {skip_first} leaves nothing of {path}, {has}")
         timings.append(kept)
     for written in _draw(timings, output_dir, suffix, smooth):
-        click.echo(written)
+        say(written)
 
 
 def _draw(timings: list[pd.DataFrame], output_dir: Path, suffix: str, smooth: int) -> list[Path]:
@@ -122,7 +125,9 @@ def _draw(timings: list[pd.DataFrame], output_dir: Path, suffix: str, smooth: in
         written = [output_dir / f"{name}.{suffix}" for name in drawn]
         for path, figure in zip(written, drawn.values(), strict=True):
             save_figure(figure, path)
-        table.to_csv(output_dir / CSV_NAME, index=False)
+        table.assign(**{name: table[name].map(sheet_cell) for name in ("launch", "phase")}).to_csv(
+            output_dir / CSV_NAME, index=False
+        )
     except OSError as error:
         raise UsageError(f"--output-dir {output_dir}: cannot write there: {error.strerror}") from None
     return [*written, output_dir / CSV_NAME]
@@ -167,16 +172,16 @@ def _follow(
             seen = steps
             shown.update(lines)
             for line in lines:
-                click.echo(line, err=True)
+                say(line, sys.stderr)
             lacking = [str(path) for path, timing in zip(logs, timings, strict=True) if timing.empty]
             if not lacking:
-                click.echo(f"{steps} steps: {', '.join(map(str, draw(timings)))}")
+                say(f"{steps} steps: {', '.join(map(str, draw(timings)))}")
                 has_drawn = True
                 continue
             before, behind = waiting, f" behind the first {skip_first}" if skip_first else ""
             waiting = f"no step with timings{behind} yet in {', '.join(lacking)}"
             if waiting != before:
-                click.echo(f"waiting: {waiting}")
+                say(f"waiting: {waiting}")
     if not has_drawn:
         raise UsageError(f"nothing was drawn: {waiting}")
 
@@ -191,14 +196,13 @@ def main() -> None:
     """Run the command; what the user got wrong ends in one line and its exit code."""
     let_everything_be_printed()
     try:
+        refuse_undecodable(sys.argv)
         with progress_on_stderr():
             plot_timing_metrics.main(standalone_mode=False)
     except PlacebenchError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(error.exit_code)
+        sys.exit(fail(error.exit_code, *error.args, name="Error"))
     except click.ClickException as error:
-        click.echo(f"Error: {error.format_message()}", err=True)
-        sys.exit(error.exit_code)
+        sys.exit(fail(error.exit_code, error.format_message(), name="Error"))
     except click.Abort:
         sys.exit(130)
 

@@ -1,6 +1,7 @@
 """Runs real launches of small scripted jobs, and looks at what processes they leave."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -106,9 +107,8 @@ def running(command: Sequence[str], temp: Path, **options: Any) -> Iterator["sub
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
         text=True,
-        **{"env": {**os.environ, "TMPDIR": str(temp)}, **options},
+        **{"stderr": subprocess.STDOUT, "env": {**os.environ, "TMPDIR": str(temp)}, **options},
     )
     try:
         yield process
@@ -155,3 +155,26 @@ def assert_nothing_left(temp: Path) -> None:
 def statuses(folder: Path) -> dict[str, str]:
     """The status of every launch of a run, by its folder's name."""
     return {trial.path.name: str(trial.status) for trial in RunFolder(folder).trials()}
+
+
+class Screen:
+    """What a terminal has been sent."""
+
+    def __init__(self, ours: int) -> None:
+        self._ours, self._sent = ours, b""
+        os.set_blocking(ours, False)
+
+    def _read(self) -> str:
+        with suppress(OSError):  # nothing more is there, or nobody writes any more
+            while more := os.read(self._ours, 65536):
+                self._sent += more
+        return self._sent.decode()
+
+    def shows(self, text: str) -> bool:
+        """Whether a text is among it, in however many lines."""
+        return text.replace(" ", "") in re.sub(r"\s", "", re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", self._read()))
+
+    def cursor_is_shown(self) -> bool:
+        """Whether the cursor was last shown, not hidden."""
+        sent = self._read()
+        return sent.rfind("\x1b[?25h") > sent.rfind("\x1b[?25l") > -1

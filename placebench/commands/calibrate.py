@@ -42,4 +42,4 @@ def calibrate(placement: str, pairs: int, **given: Any) -> None:
     if len(split_words(placement)) > 1:
         several = f"--placement {placement}: name one placement, which is compared with itself"
         request = replace(request, wrong=(*request.wrong, several))
-    start(make_plan(request), dry_run=request.dry_run)
+    start(make_plan(request), request, ("placebench", "calibrate", "--placement", placement, "--pairs", str(pairs)))

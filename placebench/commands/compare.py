@@ -10,6 +10,7 @@ from placebench.commands.options import read_share
 from placebench.commands.outputs import OutputPath
 from placebench.commands.runs import with_run
 from placebench.errors import UsageError
+from placebench.spec.legible import shown
 
 _EXAMPLES = """\b
 Examples:
@@ -98,7 +99,7 @@ def _numbers(option: str, text: str | None) -> tuple[int, ...]:
         return ()
     parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"{option} {text!r}: give a number above 0, or one for each argument: 8 or 8,16")
+        raise UsageError(f"{option} {shown(text)}: give a number above 0, or one for each argument: 8 or 8,16")
     return tuple(int(part) for part in parts)
 
 

@@ -10,6 +10,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from placebench.host.terminal import new_console, printable, say
 from placebench.logs.progress import told_by
 
 if TYPE_CHECKING:
@@ -35,13 +36,7 @@ def open_console(*, redraws: bool = False) -> "Console":
     Args:
         redraws: whether what it shows is drawn over, which lines that a narrow terminal wraps would not allow.
     """
-    from rich.console import Console
-
-    class PipedConsole(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
-    console = PipedConsole(highlight=False)
+    console = new_console()
     # Squeezed into less, a table would show the first digits of its numbers as if they were all.
     console.width = console.width if redraws else max(console.width, _LEAST_COLUMNS)
     return console
@@ -55,10 +50,10 @@ def progress_on_stderr() -> Iterator[None]:
     def tell(text: str) -> None:
         nonlocal next_at, gap
         if sys.stderr.isatty():
-            sys.stderr.write(_CLEAR_LINE + text[: shutil.get_terminal_size().columns - 1])
+            sys.stderr.write(_CLEAR_LINE + printable(text)[: shutil.get_terminal_size().columns - 1])
             sys.stderr.flush()
         elif text and time.monotonic() >= next_at:
-            print(text, file=sys.stderr, flush=True)
+            say(text, sys.stderr)
             gap *= 2
             next_at = time.monotonic() + gap
 

@@ -9,6 +9,7 @@ from placebench.commands.options import NearChoice, parse_share
 from placebench.commands.outputs import OutputPath, refuse_same
 from placebench.commands.runs import with_run
 from placebench.errors import BaselineError, UsageError
+from placebench.host.terminal import say
 
 _CHECK_EXAMPLES = """\b
 Examples:
@@ -101,17 +102,17 @@ def check(
     if json_path:
         write_json(found, json_path)
     for line in report_to_github(found):
-        click.echo(line)
+        click.echo(line)  # noqa: TID251 - a command to GitHub, its text escaped
     if found.error:
         raise found.error
-    click.echo(verdict(found))
+    say(verdict(found))
 
 
 def _baseline_with_run(text: str) -> str:
     try:
         return with_run(text)
     except UsageError as error:
-        raise BaselineError(str(error)) from None
+        raise BaselineError(*error.args) from None
 
 
 @click.group()
@@ -133,4 +134,4 @@ def save(run: str, path: Path) -> None:
     source = read_source(with_run(run))
     saved = save_baseline(source.path, path, source.placement)
     launches = ", ".join(f"{len(placement.launches)} of {name}" for name, placement in saved.placements.items())
-    click.echo(f"{path}: {launches} launches of {saved.run}")
+    say(f"{path}: {launches} launches of {saved.run}")

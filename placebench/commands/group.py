@@ -3,17 +3,22 @@
 import errno
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import click
 
 from placebench.commands.console import let_everything_be_printed, progress_on_stderr
 from placebench.commands.options import in_words
-from placebench.errors import PlacebenchError
+from placebench.errors import PlacebenchError, UsageError
+from placebench.host.terminal import say
+from placebench.spec.legible import encodable, one_line
 
 # click's own exit code for a wrong command line, the shell's for SIGINT, and sysexits.h's for a fault of the program:
 # 1 says that a check has found a regression.
 USAGE, _INTERRUPTED, _UNEXPECTED = 2, 130, 70
+# As many as fit on a screen.
+_MOST_REASONS = 30
 # What is wrong with a file or disk, and not with the program that meets it.
 _OF_THE_HOST = frozenset(
     (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP)
@@ -31,6 +36,7 @@ class PlacebenchGroup(click.Group):
         kwargs["standalone_mode"] = False
         let_everything_be_printed()
         try:
+            refuse_undecodable(sys.argv[1:] if (given := kwargs.get("args", *args[:1])) is None else given)
             with progress_on_stderr():
                 code = super().main(*args, **kwargs)
             sys.stdout.flush()
@@ -39,13 +45,13 @@ class PlacebenchGroup(click.Group):
             code = USAGE
         except click.UsageError as error:
             command = error.ctx.command_path if error.ctx else "placebench"
-            code = fail(f"{in_words(error)} (see {command} --help)", USAGE)
+            code = fail(USAGE, f"{in_words(error)} (see {command} --help)")
         except click.ClickException as error:
-            code = fail(error.format_message(), error.exit_code)
+            code = fail(error.exit_code, error.format_message())
         except PlacebenchError as error:
-            code = fail(str(error), error.exit_code)
+            code = fail(error.exit_code, *error.args)
         except (click.Abort, KeyboardInterrupt):
-            code = fail("stopped", _INTERRUPTED)
+            code = fail(_INTERRUPTED, "stopped")
         except BrokenPipeError:
             drop_stdout()
             code = 0
@@ -56,11 +62,24 @@ class PlacebenchGroup(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def fail(message: str, code: int) -> int:
-    """Say on stderr what went wrong; returns the exit code."""
-    for line in message.splitlines():
-        click.echo(f"placebench: {line}", err=True)
+def fail(code: int, *reasons: str, name: str = "placebench") -> int:
+    """Say on stderr what went wrong, one line a reason, behind the program's name; returns the exit code."""
+    for reason in reasons[:_MOST_REASONS]:
+        say(f"{name}: {one_line(reason)}", sys.stderr)
+    if len(reasons) > _MOST_REASONS:
+        say(f"{name}: and {len(reasons) - _MOST_REASONS:,} more reasons", sys.stderr)
     return code
+
+
+def refuse_undecodable(words: Iterable[str]) -> None:
+    """See that the words of a command line are UTF-8, as all text in records, reports and messages is.
+
+    Raises:
+        UsageError: one is not, most likely the name of a file.
+    """
+    for word in words:
+        if not word.isprintable() and encodable(word) != word:
+            raise UsageError(f"{word}: not UTF-8: rename the file, or name it by a link")
 
 
 def _fail_unexpectedly(error: Exception) -> int:
@@ -72,18 +91,27 @@ def _fail_unexpectedly(error: Exception) -> int:
         return _UNEXPECTED
     with tempfile.NamedTemporaryFile("w", prefix="placebench-", suffix=".log", delete=False) as stream:
         traceback.print_exception(error, file=stream)
-    return fail(
-        f"unexpected {type(error).__name__}: {error}; the traceback is in {stream.name}: please report it", _UNEXPECTED
-    )
+    what = f"unexpected {type(error).__name__}: {one_line(str(error))}"
+    return fail(_UNEXPECTED, f"{what}; the traceback is in {stream.name}: please report it")
 
 
 def _fail_at_the_host(error: OSError) -> int:
     if error.filename is not None and error.errno in _OF_THE_HOST:
-        return fail(f"{error.filename}: {error.strerror}", USAGE)
+        return fail(USAGE, f"{error.filename}: {error.strerror}")
     if error.filename is None and error.errno in OF_A_STREAM:
         drop_stdout()
-        return fail(f"cannot write to standard output or a file: {error.strerror}", USAGE)
+        return fail(USAGE, f"cannot write to standard output or a file: {error.strerror}")
+    if isinstance(error, FileNotFoundError) and not _has_working_directory():
+        return fail(USAGE, "the working directory is not there any more: cd to one that is")
     return _fail_unexpectedly(error)
+
+
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def drop_stdout() -> None:

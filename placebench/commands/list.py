@@ -8,6 +8,7 @@ import click
 from placebench.commands.console import open_console
 from placebench.commands.runs import RUNS
 from placebench.errors import UsageError
+from placebench.host.terminal import say
 
 
 @click.command("list", short_help="List the runs of a folder, newest first.")
@@ -24,8 +25,8 @@ def list_command(folder: Path, as_json: bool) -> None:
         raise UsageError(f"{folder}: there is no such folder; name the --out of the runs")
     runs = list_runs(folder)
     if as_json:
-        click.echo(json.dumps([run.model_dump(mode="json") for run in runs], indent=1))
+        click.echo(json.dumps([run.model_dump(mode="json") for run in runs], indent=1))  # noqa: TID251 - ASCII alone
     elif runs:
         print_runs(runs, open_console())
     else:
-        click.echo(f"there is no run under {folder}/ yet; start one with placebench run")
+        say(f"there is no run under {folder}/ yet; start one with placebench run")

@@ -8,6 +8,7 @@ import click
 
 from placebench.errors import UsageError
 from placebench.spec.auto_rounds import MOST_ROUNDS
+from placebench.spec.legible import shown
 from placebench.spec.nearest import did_you_mean, nearest
 from placebench.telemetry.samples import MAX_HZ
 
@@ -99,7 +100,7 @@ def parse_share(option: str, text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1:
-        raise UsageError(f"{option} {text!r}: write a share, such as 5% or 0.05")
+        raise UsageError(f"{option} {shown(text)}: write a share, such as 5% or 0.05")
     return value
 
 
@@ -122,5 +123,5 @@ def read_rounds(_: click.Context, param: click.Parameter, text: str | None) -> i
     if text == "auto":
         return "auto"
     if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= MOST_ROUNDS:
-        raise UsageError(f"{param.opts[0]} {text!r}: neither a number from 1 to {MOST_ROUNDS} nor auto")
+        raise UsageError(f"{param.opts[0]} {shown(text)}: neither a number from 1 to {MOST_ROUNDS} nor auto")
     return int(text)

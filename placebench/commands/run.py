@@ -1,5 +1,6 @@
 """Training under each placement, and the comparison of what it measured."""
 
+import sys
 from typing import Any
 
 import click
@@ -8,6 +9,8 @@ from placebench.commands.options import read_rounds, read_share
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
 from placebench.commands.runs import RUNS, find_run
 from placebench.commands.start import start
+from placebench.errors import UsageError
+from placebench.host.terminal import say
 from placebench.spec.auto_rounds import MOST_ROUNDS
 
 _EXAMPLES = """Options override the YAML file, the file overrides the preset.
@@ -47,11 +50,14 @@ def run(resume: str | None, **given: Any) -> None:
     from placebench.record.folder import RunFolder
 
     request = read_request(given)
+    command = ("placebench", "run")
     if resume is None:
-        start(make_plan(request), dry_run=request.dry_run)
+        start(make_plan(request), request, command)
         return
+    if request.print_config:
+        raise UsageError("--print-config is for a new run, and --resume goes on with one: leave one of them out")
     folder = find_run(resume, request.out or RUNS)
     with lock_run(RunFolder(folder)) as note:
         if note:
-            click.echo(f"placebench: {note}", err=True)
-        start(resume_plan(folder, request), dry_run=request.dry_run)
+            say(f"placebench: {note}", sys.stderr)
+        start(resume_plan(folder, request), request, command)

@@ -89,6 +89,7 @@ _SHARED = (
         help="On a Ray cluster: wait for devices so long.  [default: 60]",
     ),
     click.option("--dry-run", is_flag=True, help="Print the checked plan and start nothing."),
+    click.option("--print-config", is_flag=True, help="Print the plan as a file for --config, and start nothing."),
 )
 
 
@@ -105,6 +106,8 @@ def read_request(given: Mapping[str, Any]) -> "RunRequest":
 
     present = {name: value for name, value in given.items() if value is not None}
     settings, config = present.pop("settings"), present.pop("config", None)
+    # Neither starts anything.
+    present["dry_run"] = present.get("dry_run", False) or present.get("print_config", False)
     wrong: Mapping[str, str] = present.pop(WRONG_OPTIONS, {})
     short = {
         WORKLOAD_KEYS[name]: (f"--{name.replace('_', '-')}", present.pop(name))

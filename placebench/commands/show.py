@@ -5,6 +5,7 @@ import click
 from placebench.commands.console import open_console
 from placebench.commands.options import read_share
 from placebench.commands.runs import find_run
+from placebench.host.terminal import say
 
 _MIN_EFFECT = click.option(
     "--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: the run's]"
@@ -38,4 +39,4 @@ def report(run: str, min_effect: float | None) -> None:
     paths = build_report(find_run(run), min_effect)
     for path in (paths.html, paths.markdown, paths.summary, paths.trace):
         if path is not None:
-            click.echo(path)
+            say(path)

@@ -1,8 +1,11 @@
 """Starting a plan: run it and report, or show it."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
 
 from placebench.commands.console import open_console
 from placebench.commands.group import OF_A_STREAM, USAGE, drop_stdout, fail
@@ -10,15 +13,27 @@ from placebench.errors import InterruptedRunError, Reasons
 
 if TYPE_CHECKING:
     from placebench.plan.plan import Plan
+    from placebench.plan.request import RunRequest
 
 
-def start(plan: "Plan", *, dry_run: bool) -> None:
-    """Run a plan and report, or show it.
+def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> None:
+    """Run a plan and report, or show it, or print the file that asks for it.
+
+    Args:
+        plan: what is asked for, checked.
+        request: what has asked for it.
+        command: words of the command line to which such a file would be given.
 
     Raises:
         UsageError: placements asked for cannot be; the plan of the others is shown.
     """
-    if dry_run:
+    if request.print_config:
+        from placebench.plan.as_config import config_text
+
+        Reasons(plan.refused).raise_any()
+        click.echo(config_text(plan, request, command), nl=False)
+        return
+    if request.dry_run:
         from placebench.plan.views import show_plan
 
         show_plan(plan, open_console())
@@ -29,6 +44,7 @@ def start(plan: "Plan", *, dry_run: bool) -> None:
     from placebench.run.display import open_display
     from placebench.run.runner import execute
 
+    Path.cwd()  # what a launch starts needs one
     result = execute(plan, ["placebench", *sys.argv[1:]], open_display(), _headline_width)
     if result.done:
         try:
@@ -68,4 +84,4 @@ def _report(folder: Path) -> None:
             raise
         # The run keeps its exit code: it is done, and its report is in its folder.
         drop_stdout()
-        fail(f"cannot write to standard output: {error.strerror}; the report is in {folder}", USAGE)
+        fail(USAGE, f"cannot write to standard output: {error.strerror}; the report is in {folder}")

@@ -15,6 +15,7 @@ from placebench.compare.side import Side
 from placebench.errors import BaselineError, LaunchError, UsageError
 from placebench.record.folder import RunFolder, utc_now, write_output
 from placebench.spec.launchers import RAY
+from placebench.spec.legible import shown
 from placebench.spec.reading import refuse_pipe
 
 # Fewer launches have no interval.
@@ -176,7 +177,7 @@ def _chosen(baseline: Baseline, path: Path, placement: str | None) -> Baseline:
     if placement is None:
         return baseline
     if placement not in baseline.placements:
-        raise UsageError(f"{path} has no placement {placement!r}: it has {', '.join(baseline.placements)}")
+        raise UsageError(f"{path} has no placement {shown(placement)}: it has {', '.join(baseline.placements)}")
     return baseline.only(placement)
 
 
@@ -184,7 +185,7 @@ def _read_baseline(path: Path) -> Baseline:
     try:
         refuse_pipe(path)
     except UsageError as error:
-        raise BaselineError(str(error)) from None
+        raise BaselineError(*error.args) from None
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

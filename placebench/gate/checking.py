@@ -14,6 +14,7 @@ from placebench.errors import BaselineError, LaunchError, PlacebenchError, Regre
 from placebench.gate.baseline import Baseline, MeasuredPlacement
 from placebench.gate.work import OtherWork, other_work
 from placebench.spec.config import flatten
+from placebench.spec.legible import shown
 from placebench.spec.text import interval, listing, number, plural, quantity, ratio
 
 # More of these is worse, though a comparison of placements calls neither side better.
@@ -254,9 +255,11 @@ def _metrics(words: Sequence[str], sides: Sequence[Baseline]) -> list[Metric]:
     for word in words or (STEP_TIME.label,):
         found = next((metric for metric in metrics if word in (metric.label, metric.key)), None)
         if found is None:
-            raise UsageError(f"--metric {word!r}: no such number: use {listing(metric.label for metric in usable)}")
+            raise UsageError(
+                f"--metric {shown(word)}: no such number: use {listing(metric.label for metric in usable)}"
+            )
         if found not in usable:
-            raise UsageError(f"--metric {word!r}: neither side of it is worse, so it cannot regress")
+            raise UsageError(f"--metric {shown(word)}: neither side of it is worse, so it cannot regress")
         chosen.append(found)
     return list(dict.fromkeys(chosen))
 

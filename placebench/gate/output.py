@@ -17,7 +17,9 @@ from placebench.errors import UsageError
 from placebench.gate.baseline import write_named
 from placebench.gate.checking import BaselineCheck, MetricCheck, Outcome, describe, unequal_work
 from placebench.gate.work import OtherWork
+from placebench.host.terminal import printable
 from placebench.report.columns import Holds, add_columns, broken
+from placebench.spec.legible import escape_markdown, legible
 from placebench.spec.text import MISSING, interval, plural, quantity, ratio, threshold
 
 STYLES = {
@@ -32,9 +34,10 @@ HOLDS = (Holds.NAMES, Holds.LABELS, *[Holds.NUMBERS] * 5, Holds.LABELS)
 
 def print_check(check: BaselineCheck, console: Console) -> None:
     """Print the table and what must be known beside it; errors are for whoever ends the command."""
+    check = legible(check)
     if check.cases:
         table = Table(
-            title=title(check), title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1)
+            title=Text(title(check)), title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1)
         )
         rows = [_cells(case) for case in check.cases]
         widths = add_columns(table, HEADER, HOLDS, rows, console.width)
@@ -107,6 +110,7 @@ def write_junit(check: BaselineCheck, path: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
+    check = legible(check)  # XML has no control characters
     errors = problems(check)
     suites = ElementTree.Element("testsuites")
     suite = ElementTree.SubElement(
@@ -120,16 +124,16 @@ def write_junit(check: BaselineCheck, path: Path) -> None:
     )
     for name, text in errors:
         case = ElementTree.SubElement(suite, "testcase", classname="placebench", name=name)
-        ElementTree.SubElement(case, "error", message=_xml_text(text))
+        ElementTree.SubElement(case, "error", message=text)
     for found in check.cases:
-        place = {"classname": f"placebench.{_xml_text(found.placement)}", "name": found.metric.label}
+        place = {"classname": f"placebench.{found.placement}", "name": found.metric.label}
         case = ElementTree.SubElement(suite, "testcase", place)
         if found.outcome is Outcome.REGRESSION:
-            ElementTree.SubElement(case, "failure", type="regression", message=_xml_text(describe(found)))
+            ElementTree.SubElement(case, "failure", type="regression", message=describe(found))
         if found.outcome is Outcome.UNDECIDED:
-            ElementTree.SubElement(case, "skipped", message=_xml_text(unequal_work(found) or ""))
+            ElementTree.SubElement(case, "skipped", message=unequal_work(found) or "")
         texts = filter(None, (describe(found), unequal_work(found)))
-        ElementTree.SubElement(case, "system-out").text = _xml_text("\n".join(texts))
+        ElementTree.SubElement(case, "system-out").text = "\n".join(texts)
     ElementTree.indent(suites)
     write_named(path, ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n")
 
@@ -210,30 +214,18 @@ def report_to_github(check: BaselineCheck, environment: Mapping[str, str] = os.e
 
 def markdown(check: BaselineCheck) -> str:
     """The table for a summary page."""
-    lines = [f"### {_cell(title(check))}", "", _cell(verdict(check)), ""]
+    lines = [f"### {escape_markdown(title(check))}", "", escape_markdown(verdict(check)), ""]
     if check.cases:
         lines += [f"| {' | '.join(HEADER)} |", "|" + " --- |" * len(HEADER)]
-        lines += [f"| {' | '.join(map(_cell, _cells(case)))} |" for case in check.cases]
+        lines += [f"| {' | '.join(map(escape_markdown, _cells(case)))} |" for case in check.cases]
         lines.append("")
-    lines += [f"- {_cell(text)}" for text in _warnings(check)]
+    lines += [f"- {escape_markdown(text)}" for text in _warnings(check)]
     return "\n".join(lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    """Text that Markdown leaves as it is."""
-    for mark in "\\`*_|<[":
-        text = text.replace(mark, f"\\{mark}")
-    return text.replace("\n", " ")
 
 
 def _command_text(text: str) -> str:
     """Text as GitHub's workflow commands escape it."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _xml_text(text: str) -> str:
-    """Text without the control characters that XML cannot hold."""
-    return "".join(char if char.isprintable() or char in "\t\n" else "?" for char in text)
+    return printable(text).replace("%", "%25")
 
 
 def _number(value: float) -> float | None:

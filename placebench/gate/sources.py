@@ -8,6 +8,7 @@ from placebench.compare.read.run_reading import load_run
 from placebench.errors import PlacebenchError, UsageError
 from placebench.gate.baseline import Baseline, load_baseline
 from placebench.record.folder import is_run
+from placebench.spec.legible import shown
 from placebench.spec.reading import exists
 from placebench.spec.words import split_words
 
@@ -45,7 +46,7 @@ def read_sources(text: str, with_run: Callable[[str], str]) -> tuple[CheckedWord
         if entry is None:
             entry = split_words(",".join(rest))[0] if ":" in rest[0] else rest[0]
         if not entry:
-            raise UsageError(f"{text!r}: there is an empty entry: name a run before and behind each comma")
+            raise UsageError(f"{shown(text)}: there is an empty entry: name a run before and behind each comma")
         found.append(read_source(with_run(entry)))
         rest = rest[entry.count(",") + 1 :]
     return tuple(found)

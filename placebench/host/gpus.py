@@ -12,6 +12,7 @@ from typing import Any
 import pynvml
 
 from placebench.errors import UsageError
+from placebench.spec.legible import shown
 from placebench.spec.text import plural
 
 NO_DRIVER_CODES = (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
@@ -210,7 +211,7 @@ def _named_gpu(inventory: GpuInventory, word: str, visible: str) -> Gpu:
         matches = [gpu for gpu in inventory.gpus if word.startswith("GPU-") and gpu.uuid.startswith(word)]
     if len(matches) != 1:
         raise UsageError(
-            f"CUDA_VISIBLE_DEVICES={visible}: {word!r} names {len(matches) or 'no'} GPUs; there are"
+            f"CUDA_VISIBLE_DEVICES={visible}: {shown(word)} names {len(matches) or 'no'} GPUs; there are"
             f" {_describe(inventory.gpus)}"
         )
     return matches[0]

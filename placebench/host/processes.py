@@ -9,10 +9,11 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,13 +83,34 @@ def kill_processes(find: Callable[[], list[psutil.Process]], patience_s: float =
     left: set[psutil.Process] = set()
     # One that is ending gives back a GPU's memory last, when nothing but its pid is to be seen of it any more.
     while left := {process for process in left if _is_live(process)}.union(find()):
-        for process in left:
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                process.kill()
+        _send(left, signal.SIGKILL)
         if time.monotonic() > deadline:
             return list(left)
         time.sleep(_POLL_S)
     return []
+
+
+@contextlib.contextmanager
+def frozen(find: Callable[[], list[psutil.Process]]) -> Iterator[None]:
+    """Keep processes stopped in the body, those included that are started while the others are being stopped.
+
+    Args:
+        find: looks for the processes to stop.
+    """
+    stopped: set[psutil.Process] = set()
+    try:
+        while more := set(find()) - stopped:
+            _send(more, signal.SIGSTOP)
+            stopped |= more
+        yield
+    finally:
+        _send(stopped, signal.SIGCONT)
+
+
+def _send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            process.send_signal(number)
 
 
 def oom_kills(files: Iterable[Path] | None = None) -> int:

@@ -56,16 +56,23 @@ def raised_signals() -> Iterator[None]:
 class StopSignals:
     """Notes the signals of `ENDING` while it is entered; one ignored before (nohup) stays ignored.
 
+    So is SIGTSTP, by which Ctrl-Z asks a process to pause.
+
     Attributes:
         received: the first signal that came; None as long as none did.
+        asks_to_pause: whether Ctrl-Z has come and `pause` was not called since.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self.asks_to_pause = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in ENDING:
+        # A parent may have blocked them; and where this one is ignored, nobody is told how a process has ended.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (*ENDING, signal.SIGTSTP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
         return self
@@ -73,6 +80,17 @@ class StopSignals:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self.asks_to_pause:
+            signal.raise_signal(signal.SIGTSTP)
+
+    def pause(self) -> None:
+        """Stop this process until it is told to go on (`fg`, or a terminal that closes)."""
+        self.asks_to_pause = False
+        # Not SIGTSTP: the kernel drops that where no shell could let the process go on again.
+        signal.raise_signal(signal.SIGSTOP)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        self.received = self.received or signal.Signals(number)
+        if number == signal.SIGTSTP:
+            self.asks_to_pause = True
+        else:
+            self.received = self.received or signal.Signals(number)

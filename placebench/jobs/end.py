@@ -13,7 +13,7 @@ _ALLOCATOR = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _EXCEPTION = re.compile(
-    r"(?:[\w.]+\.)?(?P<name>\w+(?:Error|Exception|Exit|Interrupt|Timeout))\b(?:\([\w.]+\))?: (?P<text>.+)"
+    r"(?:[\w.]+\.)?(?P<name>\w*(?:Error|Exception|Exit|Interrupt|Timeout))\b(?:\([\w.]+\))?: (?P<text>.+)"
 )
 
 
@@ -43,7 +43,7 @@ def classify(error: BaseException) -> JobExit:
     if isinstance(error, NodeLostError | PlacementTimeoutError):
         return JobExit.NODE_LOST if isinstance(error, NodeLostError) else JobExit.NOT_PLACED
     texts = " ".join(f"{type(cause).__name__}: {cause}" for cause in _causes(error))
-    if any(word in texts for word in ("OutOfMemoryError", "MemoryError", "can't allocate memory", "out of memory")):
+    if any(word in texts for word in ("OutOfMemoryError", "MemoryError", "annot allocate memory", "out of memory")):
         return JobExit.OOM
     if any(word in texts for word in ("GPU is lost", "device unavailable", "uncorrectable ECC")):
         return JobExit.DEVICE_LOST

@@ -21,7 +21,7 @@ from placebench.jobs.end import end_by
 from placebench.ppo.heap import freeze_heap
 from placebench.record.checkpoints import new_checkpoint, read_checkpoint
 from placebench.record.end_file import EndFile
-from placebench.record.folder import TRACING, Trial, append_jsonl, write_atomically
+from placebench.record.folder import FINISHING, STOPPING, TRACING, Trial, append_jsonl, write_atomically
 from placebench.record.launch_file import LaunchFile
 from placebench.sessions.base import Session
 from placebench.sessions.own_ray import OwnRay
@@ -89,7 +89,7 @@ class PPOJob:
                 spans = self._build(workers)
             self._write_spans(spans + self._recorder.drain())
             self._train(workers)
-            self._progress("stop", step=self._workload.steps)
+            self._progress(STOPPING, step=self._workload.steps)
             with self._recorder.span(0, "stop"):
                 spans = [span for batch in self._get(_call(workers, "stop")) for span in batch]
             self._write_spans(spans + self._recorder.drain())
@@ -186,6 +186,7 @@ class PPOJob:
                 if self._asked.checkpoint_every and step % self._asked.checkpoint_every == 0:
                     controller.settle()
                     self._save(workers, step, controller.kl_coef)
+        self._progress(FINISHING, step=self._workload.steps)
         self._write_spans(controller.finish().spans)
         if self._traces_kernels():
             self._trace_kernels(controller, workers)

@@ -8,6 +8,7 @@ from itertools import chain
 from placebench.logs.console import number_of
 from placebench.logs.formats import LogFormat
 from placebench.logs.table import STEP_LIMIT, DamagedLogError, StepTable
+from placebench.spec.legible import shown
 
 # The run's own first: W&B numbers the calls that logged something, one or several a step or one in several steps.
 CALL_NAMES = ("_step", "Step")
@@ -80,7 +81,7 @@ def _add_row(names: dict[int, str], row: list[str], place: int, table: StepTable
         return
     step = number_of(row[place].strip())
     if step is None or not step.is_integer() or not 0 <= step < STEP_LIMIT:
-        raise DamagedLogError(f"line {table.where()}: the step {row[place][:40]!r} is no whole number")
+        raise DamagedLogError(f"line {table.where()}: the step {shown(row[place][:40])} is no whole number")
     metrics = {}
     for at, name in names.items():
         text = row[at].strip()
@@ -91,7 +92,7 @@ def _add_row(names: dict[int, str], row: list[str], place: int, table: StepTable
             metrics[name] = number
         elif "," in text and THOUSANDS.fullmatch(text):
             raise DamagedLogError(
-                f"line {table.where()}: {text!r} under {name} has separators of thousands: export plain numbers"
+                f"line {table.where()}: {shown(text)} under {name} has separators of thousands: export plain numbers"
             )
     if metrics:
         table.add(int(step), metrics)

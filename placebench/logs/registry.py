@@ -17,6 +17,7 @@ from placebench.logs.tensorboard import TENSORBOARD
 from placebench.logs.timing import TimingRules
 from placebench.logs.trl import TRL, TRL_STATE
 from placebench.logs.verl import VERL, VERL_JSONL
+from placebench.spec.legible import shown
 from placebench.spec.nearest import did_you_mean
 
 FORMATS: tuple[LogFormat, ...] = (
@@ -49,7 +50,7 @@ def format_named(name: str) -> LogFormat:
     if found := next((known for known in FORMATS if known.name == name), None):
         return found
     names = [known.name for known in FORMATS]
-    raise UsageError(f"unknown log format {name!r}: use {', '.join(names)}{did_you_mean(name, names)}")
+    raise UsageError(f"unknown log format {shown(name)}: use {', '.join(names)}{did_you_mean(name, names)}")
 
 
 def format_of(block: bytes) -> LogFormat | None:

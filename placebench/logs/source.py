@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from placebench.errors import UsageError
+from placebench.spec.legible import shown
 from placebench.spec.text import format_bytes
 
 BLOCK_BYTES = 1 << 20
@@ -92,7 +93,9 @@ class Survey:
         if self.gave_up:
             return f"the file unpacks to over {UNPACKED_TIMES} times its size, as no log does: {first} no step"
         lines = f"{self.lines:,} line{'s' * (self.lines != 1)}"
-        return f"found {lines} of text, beginning with {self.sample!r}" if self.sample else f"found {lines} of blanks"
+        return (
+            f"found {lines} of text, beginning with {shown(self.sample)}" if self.sample else f"found {lines} of blanks"
+        )
 
 
 def whole_lines(

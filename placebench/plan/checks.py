@@ -12,6 +12,7 @@ from placebench.errors import MissingExtraError
 from placebench.record.checkpoints import checkpoint_bytes
 from placebench.spec.check import Facts
 from placebench.spec.launchers import TORCHRUN
+from placebench.spec.legible import shown
 from placebench.spec.shapes import job_shapes
 from placebench.spec.text import format_bytes
 from placebench.spec.workload import Workload
@@ -31,7 +32,7 @@ def missing_packages(launcher: str) -> Iterator[str]:
 def wrong_name(name: str) -> Iterator[str]:
     """A name that cannot be part of a folder's name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9+=._@-]{0,99}", name):
-        yield f"--name {name!r}: use up to 100 letters, digits and + = . _ @ -, beginning with a letter or digit"
+        yield f"--name {shown(name)}: use up to 100 letters, digits and + = . _ @ -, beginning with a letter or digit"
 
 
 def unusable_folder(folder: Path, facts: Facts) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from placebench.plan.memory_settings import (
 )
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
+from placebench.spec.legible import shown
 from placebench.spec.placement_checks import impossible_placements
 from placebench.spec.presets import LEARNERS, SPLIT
 from placebench.spec.shapes import job_shapes
@@ -42,7 +43,7 @@ def _too_large(case: MemoryCase) -> Iterator[str]:
 
     Before it one for a placement whose engines may take too little to generate, with the least share in which they can.
     """
-    what = f"placement {case.bound.name!r}"
+    what = f"placement {shown(case.bound.name)}"
     engine = case.engine
     if engine and engine.is_starved:
         least = engine.hundredths(engine.least)
@@ -66,7 +67,7 @@ def tight(case: MemoryCase) -> Iterator[str]:
         each_alone = worst.need == worst.estimate.peak
         who = f"each device of {worst.pool} needs" if each_alone else "its devices together need"
         yield (
-            f"placement {case.bound.name!r} may run out of memory: {who} about {format_bytes(worst.need)},"
+            f"placement {shown(case.bound.name)} may run out of memory: {who} about {format_bytes(worst.need)},"
             f" {worst.place} has {format_bytes(worst.have)}, and estimates are known to within 10 %{more}"
         )
 

@@ -11,6 +11,7 @@ from placebench.host.devices import sharing_note
 from placebench.plan import checks
 from placebench.plan.devices import DEVICES, are_described, cluster_options, devices_elsewhere
 from placebench.plan.headroom import relief, tight, too_large
+from placebench.plan.limits import low_limits
 from placebench.plan.memory_settings import MemoryCase
 from placebench.plan.request import OPTIONS, PLACEMENTS, ROUNDS, START, WORKLOAD, RunRequest, request_facts
 from placebench.plan.workload_checks import WORKLOAD_CHECKS, WORKLOAD_CHECKS_HERE
@@ -264,6 +265,7 @@ _CHECKS = (
     DEVICES,
     Check(cluster_options),
     Check(devices_elsewhere),
+    Check(low_limits, {"host"}),
     PLACEMENTS,
     Check(unusable_launcher),
     START,

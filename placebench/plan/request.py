@@ -16,6 +16,7 @@ from placebench.spec.auto_rounds import DEFAULT_ROUNDS, LEAST_PRECISION, MOST_RO
 from placebench.spec.check import Check, Facts
 from placebench.spec.config import find_line, load_yaml, merge, nest, read_settings
 from placebench.spec.launchers import LAUNCHERS, RAY
+from placebench.spec.legible import shown
 from placebench.spec.words import readable_placements
 from placebench.spec.workload import Workload, keys_below, workload_keys
 from placebench.spec.workload_reading import RUN_KEYS, gives, read_workload
@@ -58,6 +59,8 @@ class RunRequest:
     """Device samples a second; 0 for none, None for the default."""
     dry_run: bool = False
     """Only the plan is wanted, so that its devices may be described instead of here."""
+    print_config: bool = False
+    """Only the file that asks for the plan is wanted."""
     checkpoint_every: int | None = None
     """Steps from one checkpoint to the next; None for none."""
     resume_from: Path | None = None
@@ -140,15 +143,15 @@ def _run_value(config: Path, key: str, value: Any) -> Any:
     where = f"{_place(config, key)}: {key}"
     if key == "rounds":
         if value != "auto" and (type(value) is not int or not 1 <= value <= MOST_ROUNDS):
-            raise UsageError(f"{where}: {value!r} is neither a number from 1 to {MOST_ROUNDS} nor auto")
+            raise UsageError(f"{where}: {shown(value)} is neither a number from 1 to {MOST_ROUNDS} nor auto")
         return value
     if key == "launcher" and value not in LAUNCHERS:
-        raise UsageError(f"{where}: {value!r} is neither {' nor '.join(LAUNCHERS)}")
+        raise UsageError(f"{where}: {shown(value)} is neither {' nor '.join(LAUNCHERS)}")
     if key == "placements" and isinstance(value, list) and all(isinstance(word, str) for word in value):
         return ",".join(value)
     if not isinstance(value, str):
         example = "a list of words, such as [standard, split]" if key == "placements" else "text"
-        raise UsageError(f"{where}: {value!r} is not {example}")
+        raise UsageError(f"{where}: {shown(value)} is not {example}")
     return Path(value) if key == "out" else value
 
 

@@ -8,6 +8,7 @@ from placebench.errors import UsageError
 from placebench.host.ownership import live_runs, mark_interrupted
 from placebench.plan import checks
 from placebench.plan.devices import cluster_options, find_devices
+from placebench.plan.limits import low_limits
 from placebench.plan.plan import Plan
 from placebench.plan.request import OPTIONS, ROUNDS, START, RunRequest
 from placebench.plan.workload_checks import unusable_workload
@@ -177,10 +178,15 @@ def _other_placements(
         yield _difference("--placements", words, ",".join(placement.name for placement in placements))
 
 
+def _low_limits(record: RunFile) -> Iterator[str]:
+    return low_limits(record.devices, record.launcher, record.cluster)
+
+
 _CHECKS = (
     OPTIONS,
     Check(checks.missing_packages),
     Check(checks.full_disks),
+    Check(_low_limits),
     Check(_cluster_options),
     Check(_missing_devices),
     Check(unusable_workload),

@@ -14,6 +14,7 @@ from placebench.predict.memory.fitting import describe_memory
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, by_node, device_ranges, devices_per_node, node_ranges
 from placebench.spec.launchers import RAY
+from placebench.spec.legible import shown
 from placebench.spec.placement import Placement, Role
 from placebench.spec.presets import PRESETS
 from placebench.spec.text import few, format_bytes, format_seconds, plural
@@ -154,7 +155,7 @@ def _show_entry(entry: Entry, catalogue: Catalogue, console: Console) -> None:
     )
     pools = _pools(entry.bound, catalogue.devices, catalogue.workload) if can and entry.bound else ()
     # A reason begins with the word, which stands above it.
-    reasons = (line.removeprefix(f"placement {entry.word!r}").removeprefix(":").lstrip() for line in entry.reasons)
+    reasons = (line.removeprefix(f"placement {shown(entry.word)}").removeprefix(":").lstrip() for line in entry.reasons)
     for line in (*(text for _, text in pools), *reasons):
         console.print(f"    {line}", markup=False, soft_wrap=True)
 

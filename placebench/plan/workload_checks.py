@@ -9,6 +9,7 @@ from pathlib import Path
 
 from placebench.errors import MissingExtraError, Reasons, UsageError
 from placebench.spec.check import Check, Facts, collect
+from placebench.spec.legible import shown
 from placebench.spec.nearest import did_you_mean
 from placebench.spec.reading import parse_json, refuse_pipe
 from placebench.spec.shapes import PRESETS, ModelShape, is_folder, model_shape, score_count
@@ -91,13 +92,13 @@ def _unusable_prompts(workload: Workload) -> Iterator[str]:
         )
         lengths = {prompt.text: len(CharacterTokenizer().encode(prompt.text)) for prompt in prompts}
     except UsageError as error:
-        yield str(error)
+        yield from error.args
         return
     text, length = max(lengths.items(), key=lambda item: item[1])
     if length > longest:
         yield (
-            f"data.source {data.source}: the prompt {text[:40]!r} has {length} tokens and batch.max_prompt_length is"
-            f" {longest}; raise it"
+            f"data.source {data.source}: the prompt {shown(text[:40])} has {length} tokens and batch.max_prompt_length"
+            f" is {longest}; raise it"
         )
 
 
@@ -189,7 +190,7 @@ def _unknown_reward(workload: Workload) -> Iterator[str]:
     name = workload.data.reward
     if workload.reward_model is None and name not in REWARDS and not _is_function(name):
         near = did_you_mean(name, REWARDS)
-        yield f"data.reward {name!r}: use {', '.join(REWARDS)}, or module:function{near}"
+        yield f"data.reward {shown(name)}: use {', '.join(REWARDS)}, or module:function{near}"
 
 
 def _is_function(name: str) -> bool:
@@ -218,14 +219,14 @@ def _broken_reward(workload: Workload) -> Iterator[str]:
             command, capture_output=True, text=True, errors="replace", timeout=_IMPORT_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        yield f"data.reward {name!r}: importing {module} takes more than {_IMPORT_TIMEOUT_S} s; make that quicker"
+        yield f"data.reward {shown(name)}: importing {module} takes more than {_IMPORT_TIMEOUT_S} s; make that quicker"
         return
     # A module may end the process with 0 too.
     if done.returncode or _IMPORTED not in done.stdout:
         said = (line for line in done.stderr.splitlines() if line.startswith("data.reward "))
         yield next(said, None) or (
-            f"data.reward {name!r}: importing {module} ends the process ({done.returncode}); take out of {module} what"
-            " ends it, or name another function"
+            f"data.reward {shown(name)}: importing {module} ends the process ({done.returncode}); take out of {module}"
+            " what ends it, or name another function"
         )
 
 

@@ -27,6 +27,7 @@ from placebench.errors import Reasons, UsageError
 from placebench.record.folder import write_json
 from placebench.spec.check import Check
 from placebench.spec.config import flatten
+from placebench.spec.legible import shown
 from placebench.spec.placement import Placement
 from placebench.spec.reading import parse_json, refuse_pipe
 from placebench.spec.shapes import JobShapes
@@ -169,7 +170,7 @@ def _another_value(key: str, start: Checkpoint, workload: Workload) -> Iterator[
     wanted, found = flatten(workload.model_dump(mode="json"))[key], flatten(start.workload).get(key)
     if wanted != found:
         yield (
-            f"--resume-from {start.path}: its {key} is {found!r} and the workload's is {wanted!r};"
+            f"--resume-from {start.path}: its {key} is {shown(found)} and the workload's is {shown(wanted)};"
             " take the checkpoint's"
         )
 

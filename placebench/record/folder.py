@@ -22,8 +22,9 @@ from placebench.spec.text import slug
 SCHEMA_VERSION = 1
 # Begins the line on what the models of a worker held that was refused memory.
 HELD = "held by "
-# The stage in `progress.json` of a launch that has done all its steps and traces kernels.
-TRACING = "trace kernels"
+# The stages in `progress.json` of a launch that has done all its steps: it awaits what it still has under way, traces
+# kernels, and lets its workers and their session end.
+FINISHING, TRACING, STOPPING = "finish", "trace kernels", "stop"
 
 
 class Status(StrEnum):
@@ -65,6 +66,8 @@ class Trial:
     """Phase spans per device."""
     device_samples = _File("devices.jsonl")
     """Samples of every device."""
+    pauses = _File("pauses.jsonl")
+    """When the launch was stopped by Ctrl-Z; only where it was."""
     clocks = _File("clocks.jsonl")
     """Measured offsets of the nodes' clocks; only where a launch ran on a Ray cluster."""
     processes = _File("processes.jsonl")
@@ -86,10 +89,10 @@ class Trial:
         return int(self.path.name.split("-", 1)[0])
 
     def read_progress(self) -> dict[str, Any]:
-        """What the job was doing last; empty before it has said so."""
+        """What the job was doing last; empty before it has said so, and of a damaged file."""
         try:
             return dict(parse_json(self.progress.read_text(encoding="utf-8")))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError, TypeError):
             return {}
 
     @property

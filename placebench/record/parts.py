@@ -12,6 +12,7 @@ from placebench.record.folder import write_json
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, device_from_dict, device_to_dict
 from placebench.spec.launchers import LAUNCHERS
+from placebench.spec.legible import shown
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.reading import parse_json
 
@@ -25,7 +26,7 @@ DeviceRecord = Annotated[Device, PlainValidator(_device), PlainSerializer(device
 
 def _known_launcher(name: object) -> object:
     if name not in LAUNCHERS:
-        raise ValueError(f"launcher {name!r}")
+        raise ValueError(f"launcher {shown(name)}")
     return name
 
 
@@ -126,4 +127,4 @@ def _plain_error(error: ValidationError) -> KeyError | ValueError:
     if first["type"] == "value_error":
         return ValueError(str(first["ctx"]["error"]))
     where = ".".join(str(part) for part in first["loc"])
-    return ValueError(f"{where}: {first['msg']}, not {first['input']!r:.100}")
+    return ValueError(f"{where}: {first['msg']}, not {shown(first['input'])}")

@@ -12,6 +12,7 @@ from placebench.record.parts import ClusterRecord, DeviceRecord, LauncherName, P
 from placebench.spec.auto_rounds import AutoRounds
 from placebench.spec.bound import RunPlacement
 from placebench.spec.launchers import RAY
+from placebench.spec.legible import shown
 from placebench.spec.reading import parse_json, refuse_pipe
 from placebench.spec.shapes import PRESETS, JobShapes
 
@@ -76,7 +77,7 @@ class StartCheckpoint(Record):
 
 def _a_list(entries: object) -> object:
     if not isinstance(entries, list | tuple):
-        raise ValueError(f"resumptions: {entries!r} is no list")
+        raise ValueError(f"resumptions: {shown(entries)} is no list")
     return entries
 
 
@@ -144,7 +145,7 @@ class RunFile(RecordFile):
         known = {device.id for device in self.devices}
         for name in (name for one in self.placements for names in one.pools.values() for name in names):
             if name not in known:
-                raise ValueError(f"device {name!r} of a placement is none of the run's")
+                raise ValueError(f"device {shown(name)} of a placement is none of the run's")
         return self
 
     @property

@@ -16,6 +16,7 @@ from placebench.compare.read.sources import ReadingOptions, Source
 from placebench.compare.side import Side
 from placebench.errors import UsageError
 from placebench.host.signals import StopSignals
+from placebench.host.terminal import new_console
 from placebench.report.summary import summarize
 from placebench.report.terminal import print_summary
 from placebench.spec.text import plural, quantity, ratio
@@ -55,6 +56,8 @@ def follow_until_stopped(
         seen, last = -1, ""
         while signals.received is None:
             time.sleep(LOOK_S)
+            if signals.asks_to_pause:
+                _pause(signals, view)
             if followed.steps == seen:
                 continue
             begun = time.monotonic()
@@ -76,9 +79,18 @@ def follow_until_stopped(
     return sides
 
 
+def _pause(signals: StopSignals, view: Live | None) -> None:
+    """Leave the terminal to others until the user lets this process go on."""
+    if view is not None:
+        view.stop()
+    signals.pause()
+    if view is not None:
+        view.start(refresh=True)
+
+
 def _page(comparison: Comparison | None, waiting: Sequence[str], warmup_steps: int, width: int) -> str:
     """The tables, to be redrawn in place on a terminal."""
-    page = Console(file=io.StringIO(), width=width, force_terminal=True, highlight=False)
+    page = new_console(io.StringIO(), width=width, force_terminal=True)
     with page.capture() as captured:
         if comparison:
             print_summary(summarize(comparison, warmup_steps), page)

@@ -15,6 +15,7 @@ from placebench.record.folder import RunFolder, Status, run_folders
 from placebench.record.parts import Record
 from placebench.record.run_file import read_run_file
 from placebench.report.columns import GAP
+from placebench.spec.legible import encodable, legible
 from placebench.spec.text import MISSING, ratio
 
 DAMAGED = "damaged"
@@ -90,7 +91,7 @@ def list_runs(above: Path) -> list[ListedRun]:
 
 
 def _listed(folder: RunFolder) -> ListedRun:
-    where = {"name": folder.path.name, "folder": str(folder.path)}
+    where = {"name": encodable(folder.path.name), "folder": encodable(str(folder.path))}
     error: str | None = None
     summary: ListedSummary | None = None
     try:
@@ -104,7 +105,7 @@ def _listed(folder: RunFolder) -> ListedRun:
     if summary and not folder.run_file.exists():
         names = tuple(one.name for one in summary.placements)
         return ListedRun(
-            **where | {"name": summary.name or folder.path.name},
+            **where | {"name": summary.name or where["name"]},
             started=summary.started,
             status=summary.status,
             done=summary.done,
@@ -118,7 +119,7 @@ def _listed(folder: RunFolder) -> ListedRun:
         return ListedRun(**where, started="", status=DAMAGED, error=str(wrong))
     names = tuple(one.name for one in record.placements)
     return ListedRun(
-        **where | {"name": record.name or folder.path.name},
+        **where | {"name": record.name or where["name"]},
         started=record.started,
         status=record.status,
         done=sum(launch.status is Status.DONE for launch in record.launches),
@@ -131,6 +132,7 @@ def _listed(folder: RunFolder) -> ListedRun:
 
 def print_runs(runs: Sequence[ListedRun], console: Console) -> None:
     """A line a run where all fit; else two, so that no name is broken."""
+    runs = legible(list(runs))
     names = [run.name for run in runs]
     # By a name that is given twice, no run is found.
     words = [Path(run.folder).name if names.count(run.name) > 1 else run.name for run in runs]

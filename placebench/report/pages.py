@@ -8,6 +8,7 @@ import jinja2
 from placebench.report import tables, time_tables
 from placebench.report.notes import notes
 from placebench.report.schema import Summary
+from placebench.spec.legible import escape_markdown, legible
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Picture:
 def markdown(summary: Summary, pictures: Sequence[Picture], trace: str | None) -> str:
     """`report.md`: headline, tables and links to the figures; text is escaped."""
     environment = _environment(autoescape=False)
-    environment.filters["plain"] = _markdown_text
+    environment.filters["plain"] = escape_markdown
     return _render(environment, "report.md.j2", summary, pictures, trace)
 
 
@@ -50,6 +51,7 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
 def _render(
     environment: jinja2.Environment, template: str, summary: Summary, pictures: Sequence[Picture], trace: str | None
 ) -> str:
+    summary = legible(summary)
     return environment.get_template(template).render(
         summary=summary,
         first=summary.placements[0],
@@ -59,9 +61,3 @@ def _render(
         pictures=pictures,
         trace=trace,
     )
-
-
-def _markdown_text(text: str) -> str:
-    for mark in "\\`*|<[":
-        text = text.replace(mark, f"\\{mark}")
-    return text.replace("\n", " ")

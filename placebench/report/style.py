@@ -12,9 +12,11 @@ import matplotlib.colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.text import Text
 
 from placebench.logs.timing import STEP, UNATTRIBUTED, phase_order
 from placebench.report.columns import broken
+from placebench.spec.legible import visible_lines
 from placebench.spec.phases import HAND_OVER, PHASES
 
 # The step graph's phases, those that hand memory over last, and what is none of its phases.
@@ -125,9 +127,29 @@ def svg_text(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
+def _make_legible(figure: Figure) -> None:
+    """Let a figure show of names what can be looked at and has room; some characters are no XML, and others no text."""
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            labels = [label.get_text() for label in axis.get_ticklabels()]
+            if (shown := [_fitting(label, LABEL_WIDTH // 2 + 5) for label in labels]) != labels:
+                axis.set_ticklabels(shown)
+    for text in figure.findobj(Text):
+        text.set_text(_fitting(text.get_text(), LABEL_WIDTH + 5))
+
+
+def _fitting(text: str, width: int) -> str:
+    """Text without what cannot be seen, and without the middle of its longest lines."""
+    lines = visible_lines(text).split("\n")
+    return "\n".join(line if len(line) <= 2 * width else f"{line[:width]}…{line[-width + 1 :]}" for line in lines)
+
+
 def _save(figure: Figure, target: Path | io.StringIO, file_format: str) -> None:
+    _make_legible(figure)
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(file_format)
     with mpl.rc_context({"svg.hashsalt": "placebench", "svg.fonttype": "none"}), warnings.catch_warnings():
         # A log's name may hold letters that the font lacks: boxes in the picture, no reason to warn.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
+        # Beside names of hundreds of letters there is no room for bars.
+        warnings.filterwarnings("ignore", message="constrained_layout not applied", category=UserWarning)
         figure.savefig(target, format=file_format, dpi=150, metadata=undated)

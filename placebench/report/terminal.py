@@ -27,6 +27,7 @@ from placebench.report.tables import (
     single_grid,
 )
 from placebench.report.time_tables import path_grid, short_path_grid, single_path_grid
+from placebench.spec.legible import legible
 from placebench.spec.text import plural
 
 PHASE_INDENT = 2
@@ -52,6 +53,7 @@ def show(run_dir: Path, console: Console, min_effect: float | None = None) -> No
 
 def print_summary(summary: Summary, console: Console) -> None:
     """Print what the report says; nothing is coloured where the console has no colours."""
+    summary = legible(summary)
     _print_numbers(summary, console)
     _print_words(summary, console)
     differing = difference_grid(summary)

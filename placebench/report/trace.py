@@ -24,6 +24,7 @@ from placebench.compare.measure.energy import power_curve
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.read.run import Launch, is_whole_step
 from placebench.logs.timing import STEP
+from placebench.spec.legible import legible, visible
 from placebench.telemetry.spans import CONTROLLER
 
 GIB = 2**30
@@ -52,7 +53,7 @@ def write_trace(comparison: Comparison, path: Path) -> bool:
         events += _tracks(side, launch, process, zero)
         events += _counters(side, launch, process, zero)
         events += _queue(launch, process, zero)
-    content = {"displayTimeUnit": "ms", "otherData": {"run": launches[0][1].run.name}, "traceEvents": events}
+    content = {"displayTimeUnit": "ms", "otherData": {"run": visible(launches[0][1].run.name)}, "traceEvents": events}
     with path.open("wb") as stream, gzip.GzipFile("", "wb", 6, stream, mtime=0) as packed:
         packed.write(json.dumps(content, separators=(",", ":"), allow_nan=False).encode())
     return True
@@ -101,13 +102,13 @@ def _slice(
     start, end = (_micros(time, times[2]) for time in times[:2])
     return {
         "ph": "X",
-        "name": name,
+        "name": visible(name),
         "cat": category,
         "pid": track[0],
         "tid": track[1],
         "ts": start,
         "dur": round(end - start, 3),
-        "args": {key: value for key, value in arguments.items() if isinstance(value, int | str)},
+        "args": legible({key: value for key, value in arguments.items() if isinstance(value, int | str)}),
     }
 
 
@@ -191,11 +192,11 @@ def _queue(launch: Launch, process: int, zero: float) -> Iterator[Event]:
 
 def _counter(process: int, name: str, unit: str, micros: float, value: float) -> Event:
     """A reading; Perfetto joins the name and the unit to the name of a track."""
-    return {"ph": "C", "name": name, "pid": process, "ts": micros, "args": {unit: round(value, 4)}}
+    return {"ph": "C", "name": visible(name), "pid": process, "ts": micros, "args": {unit: round(value, 4)}}
 
 
 def _metadata(kind: str, process: int, track: int, **arguments: str | int) -> Event:
-    return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": arguments}
+    return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": legible(arguments)}
 
 
 def _micros(mono: float, zero: float) -> float:

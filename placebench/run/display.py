@@ -1,19 +1,19 @@
 """Telling the user what a run is doing: a live display on a terminal, plain lines elsewhere."""
 
-import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, Self, TextIO, cast
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from placebench.host.terminal import in_ci, new_console, say
 from placebench.record.folder import Status
 from placebench.run.progress import LaunchPosition, activity
 from placebench.run.watch import LaunchState
@@ -35,12 +35,14 @@ class Display(AbstractContextManager["Display"], Protocol):
     def note(self, text: str) -> None:
         """Something the user should know, in one line."""
 
+    def released(self) -> AbstractContextManager[None]:
+        """The terminal belongs to others in the body."""
+
 
 def open_display(stream: TextIO | None = None) -> Display:
     """The display for a stream (stderr when not given): live on a terminal, plain lines elsewhere and with CI=true."""
     steady = cast("TextIO", SteadyStream(stream or sys.stderr))
-    in_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
-    return LiveDisplay(steady) if steady.isatty() and not in_ci else PlainDisplay(steady)
+    return LiveDisplay(steady) if steady.isatty() and not in_ci() else PlainDisplay(steady)
 
 
 class SteadyStream:
@@ -109,16 +111,20 @@ class PlainDisplay(Display):
         """Print the note."""
         self._print(f"note: {text}")
 
+    def released(self) -> AbstractContextManager[None]:
+        """Nothing is held."""
+        return nullcontext()
+
     def _print(self, line: str) -> None:
         self._printed = time.monotonic()
-        print(line, file=self._stream, flush=True)
+        say(line, self._stream)
 
 
 class LiveDisplay(Display):
     """A few lines that are redrawn in place; finished launches scroll up as one line each."""
 
     def __init__(self, stream: TextIO, interval_s: float = 0.4) -> None:
-        self._console = Console(file=stream, highlight=False)
+        self._console = new_console(stream)
         # Redrawn by `update` alone: a thread of its own would be forked with every launch.
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._interval_s = interval_s
@@ -158,6 +164,13 @@ class LiveDisplay(Display):
     def note(self, text: str) -> None:
         """Leave the note above the display."""
         self._console.print(f"[yellow]note:[/] {escape(text)}")
+
+    @contextmanager
+    def released(self) -> Iterator[None]:
+        """Give the cursor back, and draw again after it."""
+        self._live.stop()
+        yield
+        self._live.start()
 
 
 def _render(position: LaunchPosition, state: LaunchState, left_s: float | None) -> RenderableType:

@@ -1,14 +1,16 @@
 """Why a launch is not done: from how its process ended and its `end.json`, in one line and in `error.txt`."""
 
+import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from placebench.errors import JobExit
+from placebench.plan.limits import exceeded_limit
 from placebench.plan.plan import Plan
 from placebench.record.end_file import EndFile
-from placebench.record.folder import TRACING, Status, Trial, write_atomically
+from placebench.record.folder import FINISHING, STOPPING, TRACING, Status, Trial, write_atomically
 from placebench.run.memory_use import describe_use
 from placebench.spec.bound import RunPlacement
 
@@ -28,6 +30,17 @@ CLUSTER_CHANGED = (JobExit.NODE_LOST, JobExit.NOT_PLACED)
 # Ray's last words in a process that it aborts, from C++, because the head of the cluster, its GCS, does not answer.
 _NO_HEAD = "Failed to connect to GCS within"
 
+_AFTER_STEPS: Mapping[str, str] = {
+    FINISHING: "an end in order",
+    TRACING: "the trace of its kernels",
+    STOPPING: "an end in order",
+}
+
+_OF_A_GPU = "CUDA|HIP|NCCL|GPU"
+_HOST_MEMORY = (
+    "the memory of the host ran out, not that of a GPU: look for what else runs there, and ask the batch system or"
+    " container for more (--mem in SLURM)"
+)
 _ADVICE: Mapping[Status, str] = {
     Status.FAILED: "read what the job printed last, below or in train.log",
     Status.OOM: (
@@ -54,6 +67,8 @@ class LaunchEnd:
     """The word in its `status` file."""
     reason: str | None = None
     """One line on why it is not done; None when it is."""
+    advice: str | None = None
+    """What to do; None where it is the same for all that end so."""
 
 
 def judge(exit_code: int, finished: int, steps: int) -> LaunchEnd:
@@ -79,16 +94,18 @@ def lost_head(trial: Trial) -> bool:
 
 
 def explain(trial: Trial, end: LaunchEnd) -> LaunchEnd:
-    """The end, its reason replaced by the job's own exception where it wrote one."""
+    """The end, its reason replaced by the job's own exception where it wrote one, and by the limit that it ran into."""
     if end.status in (Status.DONE, Status.TIMEOUT, Status.INTERRUPTED):
         return end
     left = EndFile.read(trial)
-    return LaunchEnd(end.status, (left and left.message) or end.reason)
+    reason = (left and left.message) or end.reason
+    limit = exceeded_limit("\n".join((reason or "", _read_end(trial.error), _read_end(trial.log))))
+    return LaunchEnd(end.status, f"{limit}: {reason}", limit.advice) if limit else LaunchEnd(end.status, reason)
 
 
-def was_tracing(trial: Trial) -> bool:
-    """Whether the job had done all its steps when it ended, and was tracing kernels."""
-    return trial.read_progress().get("stage") == TRACING
+def lacks_only(trial: Trial) -> str | None:
+    """What is missing of a launch whose job had done all its steps when it ended; None where steps are missing."""
+    return _AFTER_STEPS.get(trial.read_progress().get("stage", ""))
 
 
 def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> None:
@@ -102,9 +119,12 @@ def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> 
     """
     if end.status is not Status.DONE:
         written, printed = _read_end(trial.error), _read_end(trial.log)
-        parts = [f"{end.status}: {end.reason}\nwhat to do: {_ADVICE[end.status]}"]
-        if end.status is Status.OOM:
-            lines = describe_use(trial, EndFile.read(trial), plan, bound)
+        left = EndFile.read(trial)
+        is_of_host = end.status is Status.OOM and not _is_of_a_device(end.reason or "", left, bound)
+        advice = end.advice or (_HOST_MEMORY if is_of_host else _ADVICE[end.status])
+        parts = [f"{end.status}: {end.reason}\nwhat to do: {advice}"]
+        if end.status is Status.OOM and not end.advice and not is_of_host:
+            lines = describe_use(trial, left, plan, bound)
             parts.append("\n".join(("--- memory by device ---", *lines)))
         if end.status is Status.INTERRUPTED:
             printed, written = printed.partition(_TRACEBACK)[0].strip(), ""  # what it says of being stopped
@@ -115,6 +135,13 @@ def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> 
             parts.append(f"--- the last lines of train.log ---\n{printed}")
         write_atomically(trial.error, "\n\n".join(parts) + "\n")
     trial.set_status(end.status)
+
+
+def _is_of_a_device(reason: str, left: EndFile | None, bound: RunPlacement) -> bool:
+    """Whether memory that ran out was a device's; that of a CPU device is the host's."""
+    kinds = {device.kind for devices in bound.members.values() for device in devices}
+    is_told = left is not None and (left.held or left.allocator) is not None
+    return kinds == {"cpu"} or is_told or re.search(_OF_A_GPU, reason) is not None
 
 
 def _read_end(path: Path) -> str:

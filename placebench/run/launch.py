@@ -12,14 +12,14 @@ from placebench.host.compile_cache import remove_empty_cache
 from placebench.host.ownership import RunRecord
 from placebench.host.processes import LaunchMark, oom_kills, stop_process
 from placebench.plan.plan import Plan, PlannedLaunch
-from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, Trial, read_jsonl
+from placebench.record.folder import SCHEMA_VERSION, STOPPING, RunFolder, Status, Trial, read_jsonl
 from placebench.record.launch_file import LaunchFile
 from placebench.record.parts import ClusterRecord, PlacementRecord
 from placebench.record.run_file import LaunchWall
-from placebench.run.failures import CLUSTER_CHANGED, LaunchEnd, explain, judge, lost_head, was_tracing, write_end
+from placebench.run.failures import CLUSTER_CHANGED, LaunchEnd, explain, judge, lacks_only, lost_head, write_end
 from placebench.run.processes import LaunchProcesses
 from placebench.run.progress import activity
-from placebench.run.watch import LaunchState, TrialWatch
+from placebench.run.watch import NOT_AS_WRITTEN, DamagedFilesError, LaunchState, Pause, TrialWatch
 from placebench.sessions.ray_cluster.clocks import clock_notes
 from placebench.sessions.ray_cluster.discovery import Cluster
 from placebench.spec.text import format_seconds
@@ -29,6 +29,8 @@ JOB = (sys.executable, "-m", "placebench.jobs.ppo")
 SAMPLER = (sys.executable, "-m", "placebench.telemetry.sampler")
 
 _POLL_S = 0.1
+# For the workers and their session to end once all steps are done: of no use to what is measured.
+_STOP_PATIENCE_S = 60.0
 # Together with the report of what is there, a run that is stopped ends within ten seconds.
 _JOB_GRACE_S = 3.0
 _SAMPLER_GRACE_S = 2.0
@@ -58,10 +60,18 @@ class Launcher:
         record: keeps by what the processes of the launch are known, for the case that this process is killed.
         job: command of the training job; the trial's folder becomes its last argument.
         stop: why the run must end now; None while it need not.
+        pause: stops the launch for as long as the user wants, and returns when that was; None where it is not wanted.
     """
 
-    def __init__(self, plan: Plan, record: RunRecord, job: Sequence[str], stop: Callable[[], str | None]) -> None:
-        self._plan, self._record, self._job, self._stop = plan, record, job, stop
+    def __init__(
+        self,
+        plan: Plan,
+        record: RunRecord,
+        job: Sequence[str],
+        stop: Callable[[], str | None],
+        pause: Callable[[LaunchMark], Pause | None] = lambda mark: None,
+    ) -> None:
+        self._plan, self._record, self._job, self._stop, self._pause = plan, record, job, stop, pause
 
     def run(self, launch: PlannedLaunch, trial: Trial, on_state: Callable[[LaunchState], None]) -> LaunchResult:
         """Run one launch from its first process until the last one is gone.
@@ -79,10 +89,14 @@ class Launcher:
             trial.set_status(Status.RUNNING)
             sampler = self._start_sampler(trial, processes)
             job = processes.start([*self._job, str(trial.path)], trial.log)
-            end = self._watch(job, TrialWatch(trial), on_state)
+            watch = TrialWatch(trial)
+            try:
+                end = self._watch(job, watch, on_state, processes.mark)
+            except DamagedFilesError as error:
+                end = LaunchEnd(Status.FAILED, str(error))
             stop_process(job, _JOB_GRACE_S)
             job_ended = time.monotonic()
-            notes = _end_sampler(sampler, trial) + clock_notes(trial)
+            notes = watch.pauses + _end_sampler(sampler, trial) + clock_notes(trial)
         no_head = end.status is Status.FAILED and lost_head(trial)
         if no_head:
             end = self._headless()
@@ -93,8 +107,8 @@ class Launcher:
         )
         ends_run = job.returncode in CLUSTER_CHANGED or (no_head and self._plan.cluster is not None)
         end = explain(trial, end)
-        if end.status is not Status.DONE and not ends_run and was_tracing(trial):
-            notes += (f"the launch is done but for the trace of its kernels: {end.reason} (see {trial.path})",)
+        if end.status is not Status.DONE and not ends_run and (missing := lacks_only(trial)):
+            notes += (f"the launch is done but for {missing}: {end.reason} (see {trial.path})",)
             end = LaunchEnd(Status.DONE)
         write_end(trial, end, self._plan, launch.placement)
         wall = _launch_wall(trial, started, job_ended, time.monotonic())
@@ -105,22 +119,29 @@ class Launcher:
         return processes.start([*SAMPLER, str(trial.path), "--hz", f"{hz:g}"], _sampler_log(trial)) if hz else None
 
     def _watch(
-        self, job: subprocess.Popen[bytes], watch: TrialWatch, on_state: Callable[[LaunchState], None]
+        self,
+        job: subprocess.Popen[bytes],
+        watch: TrialWatch,
+        on_state: Callable[[LaunchState], None],
+        mark: LaunchMark,
     ) -> LaunchEnd:
-        """Follow the job until it ends, or has to."""
+        """Follow the job until it ends, or has to; while the user wants it, stop with it."""
+        patience, steps = self._plan.step_timeout_s, self._plan.workload.steps
         while job.poll() is None:
             state = watch.read()
             on_state(state)
+            if pause := self._pause(mark):
+                watch.leave_out(pause, activity(state, steps))
             if reason := self._stop():
                 return LaunchEnd(Status.INTERRUPTED, reason)
-            if state.silent_s > self._plan.step_timeout_s:
-                doing = activity(state, self._plan.workload.steps)
-                return LaunchEnd(Status.TIMEOUT, f"no progress for {format_seconds(state.silent_s)} ({doing})")
+            if state.silent_s > (min(patience, _STOP_PATIENCE_S) if state.stage == STOPPING else patience):
+                silence = f"no progress for {format_seconds(state.silent_s)} ({activity(state, steps)})"
+                return LaunchEnd(Status.TIMEOUT, silence)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.wait(_POLL_S)
         state = watch.read()
         on_state(state)
-        end = judge(job.returncode, len(state.step_times), self._plan.workload.steps - self._plan.steps_before)
+        end = judge(job.returncode, len(state.step_times), steps - self._plan.steps_before)
         # A signal to all processes at once, as a cancelled batch job gets it, may end the job before it is seen here.
         if end.status is not Status.DONE and (reason := self._stop()):
             return LaunchEnd(Status.INTERRUPTED, reason)
@@ -158,11 +179,12 @@ class Launcher:
 def _launch_wall(trial: Trial, started: float, job_ended: float, cleaned: float) -> LaunchWall:
     """Where the time went; all times on the host's monotonic clock, since the other one may be set meanwhile."""
     total, cleanup = cleaned - started, cleaned - job_ended
-    steps = list(read_jsonl(trial.steps))
-    if not steps:
+    try:
+        steps = list(read_jsonl(trial.steps))
+        first = float(steps[0]["mono"]) - float(steps[0]["metrics"]["timing_s/step"])
+        last = float(steps[-1]["mono"])
+    except (IndexError, *NOT_AS_WRITTEN):  # none has finished, or the launch has failed for what the file holds
         return LaunchWall(total_s=total, cleanup_s=cleanup)
-    first = float(steps[0]["mono"]) - float(steps[0]["metrics"]["timing_s/step"])
-    last = float(steps[-1]["mono"])
     return LaunchWall(
         total_s=total,
         before_steps_s=first - started,

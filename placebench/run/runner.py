@@ -4,7 +4,6 @@ import contextlib
 import errno
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -15,9 +14,11 @@ from placebench.host.ownership import guarded, live_runs, own_run
 from placebench.host.run_lock import lock_run
 from placebench.host.signals import StopSignals
 from placebench.plan.checks import full_disks
+from placebench.plan.limits import exceeded_limit
 from placebench.plan.plan import Plan, PlannedLaunch
-from placebench.record.folder import RunFolder, Status
+from placebench.record.folder import RunFolder, Status, Trial
 from placebench.record.run_file import LaunchWall
+from placebench.run.asked import TIME_LIMIT, Asked
 from placebench.run.display import Display
 from placebench.run.launch import JOB, Launcher, LaunchResult, fresh_trial
 from placebench.run.manifest import Manifest
@@ -25,9 +26,8 @@ from placebench.run.progress import LaunchPosition, time_left
 from placebench.run.watch import LaunchState
 
 Width = Callable[[Path, int], float]
-TIME_LIMIT = "the time limit has passed"
-# What a disk that could be written when the run began may come to.
-_NOT_WRITABLE = (errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
+# What a disk that could be written when the run began may come to, or a file that something else is put in place of.
+_NOT_WRITABLE = (errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP)
 
 
 @dataclass(frozen=True)
@@ -92,26 +92,11 @@ def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, 
                 display.note(f"another run goes on here ({other}): each slows the other down")
             for note in (*plan.notes, *filter(None, [no_locks])):
                 display.note(note)
-            stop = _StopReason(signals, plan.time_limit_s)
-            run = _Run(plan, Manifest(plan, command), Launcher(plan, record, job, stop), display, width)
-            result = run.go(stop)
+            asked = Asked(signals, plan.time_limit_s, display)
+            run = _Run(plan, Manifest(plan, command), Launcher(plan, record, job, asked, asked.pause), display, width)
+            result = run.go(asked)
     is_late = result.stopped_by in (None, TIME_LIMIT)
     return replace(result, late_signal=signals.received if is_late else None)
-
-
-class _StopReason:
-    """Why the run must end now: a signal, or its time limit; None while it need not."""
-
-    def __init__(self, signals: StopSignals, limit_s: float | None) -> None:
-        self._signals = signals
-        self._deadline = None if limit_s is None else time.monotonic() + limit_s
-
-    def __call__(self) -> str | None:
-        if self._signals.received is not None:
-            return f"stopped by {self._signals.received.name}"
-        if self._deadline is not None and time.monotonic() > self._deadline:
-            return TIME_LIMIT
-        return None
 
 
 class _Run:
@@ -125,27 +110,27 @@ class _Run:
         self._done = len(plan.done)
         self._failures: list[tuple[Path, str]] = []
 
-    def go(self, stop: _StopReason) -> RunResult:
+    def go(self, asked: Asked) -> RunResult:
         """Run what is to come; the manifest says failed unless it comes to an end in order."""
         status = Status.FAILED
         try:
-            self._run_rounds(stop)
+            self._run_rounds(asked)
             enough = self._plan.auto is None
-            while not enough and not self._failures and not stop():
+            while not enough and not self._failures and not asked():
                 if self._add_round():
-                    self._run_rounds(stop)
+                    self._run_rounds(asked)
                 else:
                     enough = True
-            ended = stop() if self._done < self._plan.total or not enough else None
+            ended = asked() if self._done < self._plan.total or not enough else None
             status = Status.INTERRUPTED if ended else Status.FAILED if self._failures else Status.DONE
         finally:
             self._manifest.finish(status)
         return RunResult(self._plan.folder.path, self._done, self._plan.total, tuple(self._failures), ended)
 
-    def _run_rounds(self, stop: _StopReason) -> None:
+    def _run_rounds(self, asked: Asked) -> None:
         launches = self._plan.launches
         for index, launch in enumerate(launches):
-            if stop() or self._run(launch, index, launches).ends_run:
+            if asked() or self._run(launch, index, launches).ends_run:
                 break
 
     def _add_round(self) -> bool:
@@ -166,6 +151,7 @@ class _Run:
         return False
 
     def _run(self, launch: PlannedLaunch, index: int, launches: Sequence[PlannedLaunch]) -> LaunchResult:
+        Path.cwd()  # without it, what is started would fail, and not say why
         plan, name = self._plan, launch.placement.name
         to_add = max(self._expected_rounds - plan.rounds, 0)
         remaining = [later.placement.name for later in launches[index + 1 :]]
@@ -192,7 +178,8 @@ class _Run:
             self._display.update(state, time_left(self._finished, name, state, steps, remaining))
 
         trial = fresh_trial(plan.folder, launch.round, name)
-        result = self._launcher.run(launch, trial, show)
+        with _interrupted_by_errors(trial):
+            result = self._launcher.run(launch, trial, show)
         self._manifest.add(launch, trial, result.status, result.wall)
         self._display.end(result.status, result.wall.total_s, result.reason)
         for note in result.notes:
@@ -206,8 +193,30 @@ class _Run:
             self._finished.setdefault(name, []).append(result.wall)
         elif result.status is not Status.INTERRUPTED:
             self._failures.append((path, f"{result.status}, {result.reason}"))
+            Path.cwd()
             for reason in full_disks(self._plan.folder.path):
                 raise PlacebenchError(f"{reason}, then go on with placebench run --resume {self._plan.folder.path}")
+
+
+def _has_begun(path: Path) -> bool:
+    try:
+        return RunFolder(path).run_file.exists()
+    except PermissionError:  # it was there to be written
+        return True
+
+
+def _lost_folder(path: Path, error: OSError) -> str | None:
+    """Which folder is not there any more, and what to do; None where none that a run needs is missing."""
+    lost = "was moved or removed while the run went on:"
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return f"the working directory {lost} cd to one that is there, and go on with placebench run --resume"
+    if not path.is_dir():
+        return f"{path} {lost} where it still is, go on with placebench run --resume"
+    named = Path(error.filename or "")
+    missing = [part for part in (named, *named.parents) if part.is_relative_to(path) and not part.exists()]
+    return f"{missing[-1]} {lost} go on with placebench run --resume {path}" if missing else None
 
 
 def _make_folder(plan: Plan) -> None:
@@ -218,28 +227,39 @@ def _make_folder(plan: Plan) -> None:
 
 
 @contextlib.contextmanager
+def _interrupted_by_errors(trial: Trial) -> Iterator[None]:
+    """Let no launch say that it runs when an error of the body has ended it."""
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(OSError):
+            trial.set_status(Status.INTERRUPTED)
+        raise
+
+
+@contextlib.contextmanager
 def _lost_files_are_an_error(path: Path) -> Iterator[None]:
-    """Tell in one line that the disk is full or cannot be written, or that the run's folder is not there any more.
+    """Tell in one line that the disk is full or cannot be written, or that a folder is not there any more.
 
     Raises:
         PlacebenchError: one of these.
     """
     try:
         yield
-    except FileNotFoundError as error:
-        if path.is_dir():
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if (lost := _lost_folder(path, error)) is None:
             raise
-        raise PlacebenchError(
-            f"{path} was moved or removed while the run went on: where it still is, go on with placebench run --resume"
-        ) from error
+        raise PlacebenchError(lost) from error
     except OSError as error:
         go_on = f"go on with placebench run --resume {path}"
-        if error.errno in _NOT_WRITABLE and RunFolder(path).run_file.exists():
-            what = f"{error.filename or path}: {error.strerror}"
+        if limit := exceeded_limit(str(error)):
+            raise PlacebenchError(f"{limit} ({error}): {limit.advice}, then {go_on}") from error
+        if error.errno in _NOT_WRITABLE and _has_begun(path):
+            what = f"{error.filename2 or error.filename or path}: {error.strerror}"
             raise PlacebenchError(f"{what}: see to the disk, then {go_on}") from error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        if not RunFolder(path).run_file.exists():
+        if not _has_begun(path):
             with contextlib.suppress(OSError):
                 path.rmdir()  # nothing has begun in it
             go_on = "start the run again"

@@ -4,7 +4,16 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from placebench.record.folder import JsonlTail, Trial
+from placebench.errors import LaunchError
+from placebench.record.folder import JsonlTail, Trial, append_jsonl
+from placebench.spec.text import format_seconds
+
+# What reading a file raises that something else has written.
+NOT_AS_WRITTEN = (KeyError, TypeError, ValueError, AttributeError)
+
+
+class DamagedFilesError(LaunchError):
+    """A launch cannot be followed any more."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +48,25 @@ class LaunchState:
     """Seconds since the job last showed progress."""
 
 
+@dataclass(frozen=True)
+class Pause:
+    """A time for which a launch was stopped, on the host's monotonic clock."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it was."""
+        return self.end - self.start
+
+
 class TrialWatch:
-    """Follows the files of a launch that runs."""
+    """Follows the files of a launch that runs.
+
+    Attributes:
+        pauses: a line on each time for which the launch was stopped.
+    """
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -50,9 +76,39 @@ class TrialWatch:
         self._loads: dict[str, DeviceLoad] = {}
         self._progress: dict[str, Any] = {}
         self._begun = self._changed = time.monotonic()
+        self.pauses: tuple[str, ...] = ()
+
+    def leave_out(self, pause: Pause, doing: str) -> None:
+        """Let a time for which the launch was stopped count as no part of it, and record it for those who compare.
+
+        Args:
+            pause: the time.
+            doing: what the launch did when it was stopped.
+        """
+        self._begun += pause.seconds
+        self._changed += pause.seconds
+        with self._trial.pauses.open("a", encoding="utf-8") as stream:
+            append_jsonl(stream, {"start_mono": pause.start, "end_mono": pause.end})
+        stopped = f"stopped for {format_seconds(pause.seconds)} by Ctrl-Z in {doing}"
+        self.pauses += (f"{stopped}: steps of which that was a part are not compared",)
 
     def read(self) -> LaunchState:
-        """The launch's state; finished steps and changes of phase count as progress, printed text does not."""
+        """The launch's state; finished steps and changes of phase count as progress, printed text does not.
+
+        Raises:
+            FileNotFoundError: the launch's folder is not there any more.
+            DamagedFilesError: a file holds what no job or sampler writes.
+        """
+        self._trial.path.stat()
+        try:
+            return self._read()
+        except NOT_AS_WRITTEN as error:
+            raise DamagedFilesError(
+                f"a file of the launch holds what no job writes ({type(error).__name__}: {error}): look at what else"
+                " writes into its folder"
+            ) from None
+
+    def _read(self) -> LaunchState:
         progress = self._trial.read_progress()
         steps = self._steps.read()
         now = time.monotonic()

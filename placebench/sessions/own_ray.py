@@ -2,15 +2,21 @@
 
 import logging
 import os
+import re
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from placebench.errors import WorkerFault, mark_fault
+from placebench.errors import LaunchError, WorkerFault, mark_fault
 from placebench.sessions.base import OneHost
 
 # Seconds for which a process waits for a head that does not answer before Ray ends it; by default it is a minute.
 HEAD_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
+OBJECT_STORE_BYTES = 1 << 29
+RAY_NOT_STARTED = "Ray did not start"
+# What Ray's processes write into their logs when they give up.
+_LAST_WORDS = re.compile(r"(?:what\(\): |Check failed: )(?P<words>.+?)(?: /\S+\(\+0x\w+\).*)?$")
 
 
 class RayCalls:
@@ -53,6 +59,15 @@ def name_dead_worker(error: BaseException, workers: Mapping[str, Any]) -> None:
             mark_fault(error, WorkerFault(device, has_died=True))
 
 
+def _last_words(folder: Path) -> str | None:
+    """Why a process of a Ray that did not start gave up, by its logs; None where they do not say it."""
+    for log in sorted(folder.glob("session_latest/logs/*.[eo][ru][rt]")):
+        for line in log.read_text(errors="replace").splitlines():
+            if found := _LAST_WORDS.search(line):
+                return found["words"]
+    return None
+
+
 class OwnRay(OneHost):
     """A Ray that lives as long as the launch and takes nobody else's work.
 
@@ -66,7 +81,11 @@ class OwnRay(OneHost):
         self._workers: dict[str, Any] = {}
 
     def open(self) -> None:
-        """Start it."""
+        """Start it.
+
+        Raises:
+            LaunchError: it does not start.
+        """
         os.environ.setdefault(*HEAD_PATIENCE)
         # Ray reads its settings when it is imported.
         os.environ |= {
@@ -79,15 +98,19 @@ class OwnRay(OneHost):
         }
         import ray
 
-        ray.init(
-            address="local",
-            num_cpus=self._devices,
-            num_gpus=0,  # workers bind to their device themselves, by UUID
-            include_dashboard=False,
-            logging_level=logging.WARNING,
-            _temp_dir=self._folder,
-            object_store_memory=1 << 29,
-        )
+        try:
+            ray.init(
+                address="local",
+                num_cpus=self._devices,
+                num_gpus=0,  # workers bind to their device themselves, by UUID
+                include_dashboard=False,
+                logging_level=logging.WARNING,
+                _temp_dir=self._folder,
+                object_store_memory=OBJECT_STORE_BYTES,
+            )
+        except Exception as error:  # a plain one where it has waited in vain for a process of its own
+            said = _last_words(Path(self._folder)) or str(error).partition("\n")[0]
+            raise LaunchError(f"{RAY_NOT_STARTED}: {said}") from error
         self.calls = RayCalls()
 
     def start_worker(self, worker: type, pool: str, device: str, *arguments: Any) -> Any:

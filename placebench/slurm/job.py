@@ -24,6 +24,8 @@ from pathlib import Path
 from placebench.errors import PlacebenchError, UsageError
 from placebench.host.network import free_port
 from placebench.host.processes import ray_temp_dir
+from placebench.host.signals import ENDING
+from placebench.host.terminal import say
 from placebench.record.folder import RunFolder, Status, recorded_text, utc_now, write_atomically
 from placebench.report.paths import HTML
 from placebench.sessions.ray_cluster.discovery import PROBE
@@ -68,7 +70,7 @@ class Signals:
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+        for number in ENDING:
             signal.signal(number, self._receive)
 
     def _receive(self, number: int, frame: object) -> None:
@@ -120,9 +122,7 @@ def ray_on(job: Allocation, folder: Path, gpus: int, signals: Signals) -> Iterat
             except subprocess.TimeoutExpired:
                 # A step that SLURM has ended by itself, as with a cancelled job, needed nobody to ask.
                 if refused:
-                    print(
-                        f"placebench: Ray was not asked to end: {refused}; SLURM ends it with the job", file=sys.stderr
-                    )
+                    say(f"placebench: Ray was not asked to end: {refused}; SLURM ends it with the job", sys.stderr)
                 nodes.kill()
                 nodes.wait()
 
@@ -235,13 +235,13 @@ def main(arguments: Sequence[str]) -> int:
             os.dup2(output.fileno(), sys.stdout.fileno())
             os.dup2(output.fileno(), sys.stderr.fileno())
     except PlacebenchError as wrong:
-        print(f"placebench: {wrong}", file=sys.stderr)
+        say(f"placebench: {wrong}", sys.stderr)
         return wrong.exit_code
     except OSError as wrong:
         where = wrong.filename or options.logs
-        print(
+        say(
             f"placebench: {where}: {wrong.strerror}: name another folder with --logs of placebench slurm submit",
-            file=sys.stderr,
+            sys.stderr,
         )
         return UsageError.exit_code
     begun, started = utc_now(), time.monotonic()
@@ -275,7 +275,7 @@ def _run(
             if signals.received is None:
                 code = signals.wait(subprocess.Popen(run_command(words, folder, address)))
     except PlacebenchError as failed:
-        print(f"placebench: {failed}", file=sys.stderr)
+        say(f"placebench: {failed}", sys.stderr)
         return failed.exit_code, str(failed)
     except Exception as failed:  # noqa: BLE001 - whatever it is, there is a summary, and the job can go on
         traceback.print_exc()
@@ -289,7 +289,7 @@ def _requeue(job: Allocation) -> str | None:
         subprocess.run(["scontrol", "requeue", job.job_id], check=True, timeout=_ASK_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:
         why = f"queueing it again failed: {error}"
-        print(f"placebench: {why}", file=sys.stderr)
+        say(f"placebench: {why}", sys.stderr)
         return why
     return None
 

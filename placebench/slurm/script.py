@@ -9,6 +9,7 @@ from pathlib import Path
 
 from placebench.errors import UsageError
 from placebench.spec.launchers import RAY, TORCHRUN
+from placebench.spec.legible import shown
 
 DEFAULT_GRACE_S = 120
 # With DETAIL, DDP over gloo ends in a segmentation fault (torch 2.13).
@@ -146,12 +147,12 @@ def refuse_wrong(job: Submission) -> None:
         if (name := _sbatch_name(word)) in _DECIDED:
             reasons.append(f"{name}: the script sets it itself; {_DECIDED[name]}")
     if job.sbatch and not job.sbatch[0].startswith("-"):
-        reasons.append(f"{job.sbatch[0]!r} is neither an option of sbatch nor after --")
+        reasons.append(f"{shown(job.sbatch[0])} is neither an option of sbatch nor after --")
     reasons += _too_short(job)
     if any("\n" in word for word in (*job.sbatch, str(job.logs))):
         reasons.append("an option of sbatch has a line break in it: a line of the script holds one option")
     if reasons:
-        raise UsageError("\n".join(reasons))
+        raise UsageError(*reasons)
 
 
 def _too_short(job: Submission) -> Iterator[str]:

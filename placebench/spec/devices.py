@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any, Literal, TypeVar, get_args
 
 from placebench.errors import UsageError
+from placebench.spec.legible import shown
 from placebench.spec.text import few
 
 Kind = Literal["cpu", "gpu"]
@@ -75,8 +76,8 @@ def parse_devices(text: str) -> DeviceSpec:
     match = _SPEC.fullmatch(text.strip())
     if match is None:
         raise UsageError(
-            f"--devices {text!r}: write cpu:N or gpu:N with N above 0, or cpu or gpu for all there are; for a plan of"
-            " nodes elsewhere gpu:NxM, or gpu:NxM@GGiB with the memory of a device"
+            f"--devices {shown(text)}: write cpu:N or gpu:N with N above 0, or cpu or gpu for all there are; for a plan"
+            " of nodes elsewhere gpu:NxM, or gpu:NxM@GGiB with the memory of a device"
         )
     count, nodes, gib = (None if match[name] is None else int(match[name]) for name in ("count", "nodes", "gib"))
     memory = None if gib is None else gib << 30
@@ -146,7 +147,7 @@ def device_from_dict(content: Mapping[str, Any]) -> Device:
     try:
         kind = content["kind"]
         if kind not in get_args(Kind):
-            raise ValueError(f"kind {kind!r} is not one of cpu, gpu")
+            raise ValueError(f"kind {shown(kind)} is not one of cpu, gpu")
         if kind == "cpu" and not content["cores"]:
             raise ValueError("a CPU device needs cores")
         return Device(
@@ -159,9 +160,9 @@ def device_from_dict(content: Mapping[str, Any]) -> Device:
             cores=tuple(int(core) for core in content["cores"]),
         )
     except KeyError as error:
-        raise UsageError(f"device {content.get('id', content)!r}: key {error} is missing") from None
+        raise UsageError(f"device {shown(content.get('id', content))}: key {error} is missing") from None
     except (TypeError, ValueError) as error:
-        raise UsageError(f"device {content!r}: {error}") from None
+        raise UsageError(f"device {shown(content)}: {error}") from None
 
 
 def devices_per_node(devices: Sequence[Device]) -> tuple[int, ...]:

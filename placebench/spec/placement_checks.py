@@ -10,6 +10,7 @@ from typing import get_args
 from placebench.errors import Reasons
 from placebench.spec.check import Check, Facts, collect
 from placebench.spec.devices import on_nodes
+from placebench.spec.legible import shown
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.presets import LEARNERS
 from placebench.spec.shapes import ModelShape, model_shape
@@ -33,7 +34,7 @@ def _shared_folders(placements: Sequence[Placement], others: Sequence[Placement]
     for placement in (*placements, *others):
         other = folders.setdefault(slug(placement.name), placement.name)
         if other != placement.name:
-            yield f"placements {other!r} and {placement.name!r} would share one folder: rename one of them"
+            yield f"placements {shown(other)} and {shown(placement.name)} would share one folder: rename one of them"
 
 
 def _unusable_layouts(
@@ -48,7 +49,7 @@ def _unusable_layouts(
         # What the placement says stands in place of the workload's own.
         unknown = facts.unknown - ({_ENGINE_SIZE} if placement.tensor_parallel else set())
         alone = Facts(unknown, placement=placement, workload=workload, steps=workload.steps - steps_before)
-        yield from (f"placement {placement.name!r}: {reason}" for reason in collect(_LAYOUT_CHECKS, alone).lines)
+        yield from (f"placement {shown(placement.name)}: {reason}" for reason in collect(_LAYOUT_CHECKS, alone).lines)
 
 
 def contradictions(placement: Placement) -> Iterator[str]:
@@ -202,7 +203,7 @@ def _refused_batches(
         size, mini_batch = _nearest_sizes(batch, whole, ranks)
         way_out = f"try --batch-size {size} --mini-batch-size {mini_batch}"
     for placement, wrong in refused:
-        yield f"placement {placement.name!r}: {wrong}; {way_out}"
+        yield f"placement {shown(placement.name)}: {wrong}; {way_out}"
 
 
 def _nearest_sizes(batch: Batch, whole: int, ranks: int) -> tuple[int, int]:

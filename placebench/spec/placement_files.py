@@ -21,6 +21,7 @@ from typing import Any
 from placebench.errors import Reasons
 from placebench.spec.config import load_yaml
 from placebench.spec.devices import on_nodes
+from placebench.spec.legible import shown
 from placebench.spec.nearest import did_you_mean
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.text import few, plural
@@ -58,7 +59,7 @@ class _File:
 
     def placement(self, nodes: Sequence[int] | None) -> Placement:
         for key in sorted(set(self.content) - set(KEYS), key=str):
-            self._wrong(f"unknown key {key!r}; a placement has {', '.join(KEYS)}{did_you_mean(key, KEYS)}")
+            self._wrong(f"unknown key {shown(key)}; a placement has {', '.join(KEYS)}{did_you_mean(key, KEYS)}")
         pools = self._pools(nodes)
         name, roles = self._name(), self._roles()
         overlap = self._value("overlap", "one of none, updates, all", lambda word: word in tuple(Overlap), Overlap.ALL)
@@ -79,20 +80,20 @@ class _File:
         value = self.content.get(key, default)
         if key not in self.content or is_right(value):
             return value
-        self._wrong(f"{key}: {value!r} is not {what}")
+        self._wrong(f"{key}: {shown(value)} is not {what}")
         return default
 
     def _name(self) -> str:
         name = self.content.get("name", self.path.stem)
         if not _is_name(name):
-            self._wrong(f"name: {name!r} {_NO_NAME}")
+            self._wrong(f"name: {shown(name)} {_NO_NAME}")
         return str(name)
 
     def _pools(self, nodes: Sequence[int] | None) -> tuple[Pool, ...]:
         given = self._mapping("pools")
         for name in given:
             if not _is_name(name):
-                self._wrong(f"pools: {name!r} {_NO_NAME}")
+                self._wrong(f"pools: {shown(name)} {_NO_NAME}")
         of_pools = {name: self._counts(name, value, nodes) for name, value in given.items() if _is_name(name)}
         pools = tuple(Pool(name, counts) for name, counts in of_pools.items() if counts)
         needs = [
@@ -109,7 +110,7 @@ class _File:
         is_list = isinstance(counts, list) and all(_is_whole(count, 0) for count in counts)
         if not is_list or not sum(counts) or (nodes is not None and len(counts) != len(nodes)):
             here = "" if nodes is None else f", and here is {plural(len(nodes), 'node')}"
-            self._wrong(f"pools.{name}: {value!r} must be a list with one device count per node{here}")
+            self._wrong(f"pools.{name}: {shown(value)} must be a list with one device count per node{here}")
             return ()
         return tuple(counts)
 
@@ -121,10 +122,10 @@ class _File:
         given, pools = self._mapping("roles"), self._mapping("pools")
         known = {key: str(pool) for key, pool in given.items() if key in tuple(Role)}
         for role in given.keys() - known.keys():
-            self._wrong(f"roles: unknown role {role!r}; the roles are {', '.join(Role)}{did_you_mean(role, Role)}")
+            self._wrong(f"roles: unknown role {shown(role)}; the roles are {', '.join(Role)}{did_you_mean(role, Role)}")
         for role, pool in known.items():
             if pool not in [str(name) for name in pools]:
-                self._wrong(f"roles.{role}: there is no pool {pool!r} under pools")
+                self._wrong(f"roles.{role}: there is no pool {shown(pool)} under pools")
         if Role.CRITIC in known and not self.has_critic:
             self._wrong("roles.critic: the algorithm trains no critic; leave it out")
         judge = Role.CRITIC if self.has_critic else Role.REF

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from placebench.errors import Reasons, UsageError
 from placebench.spec.devices import on_nodes
+from placebench.spec.legible import shown
 from placebench.spec.placement import Placement, Pool, Role, Scaling
 from placebench.spec.text import few, plural
 
@@ -47,7 +48,7 @@ def _split(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement:
     elif nodes is None:
         return _two_pools(word, (), ())
     elif (total := sum(nodes)) < 2:
-        raise UsageError(f"placement {word!r} needs at least 2 devices, there is {total}: try --devices cpu:2")
+        raise UsageError(f"placement {shown(word)} needs at least 2 devices, there is {total}: try --devices cpu:2")
     else:
         actor, critic = total - total // 2, total // 2
     _require(word, {"actor_pool": actor, "critic_pool": critic}, nodes)
@@ -59,7 +60,9 @@ def _split_nodes(word: str, match: re.Match[str], nodes: Nodes | None) -> Placem
     if nodes is None:
         return _two_pools(word, (), ())
     if len(nodes) < 2:
-        raise UsageError(f"placement {word!r} needs at least 2 nodes, there is 1: write split to halve its devices")
+        raise UsageError(
+            f"placement {shown(word)} needs at least 2 nodes, there is 1: write split to halve its devices"
+        )
     half = len(nodes) - len(nodes) // 2
     actor = tuple(have if node < half else 0 for node, have in enumerate(nodes))
     return _two_pools(word, actor, _left(nodes, actor))
@@ -87,17 +90,17 @@ def _learners(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement
     learners = wanted + (0,) * (len(nodes) - len(wanted))
     if len(wanted) > len(nodes):
         there = f"there {_are(len(nodes))} {plural(len(nodes), 'node')}"
-        reasons.add([f"placement {word!r} has learners on {len(wanted)} nodes, {there}: {_PER_NODE}"])
+        reasons.add([f"placement {shown(word)} has learners on {len(wanted)} nodes, {there}: {_PER_NODE}"])
     else:
         reasons.add(
-            f"placement {word!r} needs {want} learners on {where}, which has {plural(have, 'device')}: {_PER_NODE}"
+            f"placement {shown(word)} needs {want} learners on {where}, which has {plural(have, 'device')}: {_PER_NODE}"
             for where, (want, have) in on_nodes(zip(learners, nodes, strict=True))
             if want > have
         )
     if shared_by > max(nodes):
         reasons.add(
             [
-                f"placement {word!r}: an engine of {shared_by} devices must lie on one node, and the largest has"
+                f"placement {shown(word)}: an engine of {shared_by} devices must lie on one node, and the largest has"
                 f" {plural(max(nodes), 'device')}; lower xtp{shared_by}"
             ]
         )
@@ -108,8 +111,8 @@ def _learners(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement
     if sum(fitting) < engines:
         wanted_engines = f"{plural(engines, 'engine')} of {plural(shared_by, 'device')}"
         raise UsageError(
-            f"placement {word!r}: there is no room for {wanted_engines} on what the learners leave, {_by_node(left)}:"
-            f" {sum(fitting)} would fit; an engine lies whole on one node"
+            f"placement {shown(word)}: there is no room for {wanted_engines} on what the learners leave,"
+            f" {_by_node(left)}: {sum(fitting)} would fit; an engine lies whole on one node"
         )
     pools = (Pool("learners", learners), Pool("engines", tuple(shared_by * count for count in fill(fitting, engines))))
     roles = dict.fromkeys(Role, "learners") | {Role.ROLLOUT: "engines"}
@@ -222,8 +225,8 @@ def _require(word: str, wanted: Mapping[str, int], nodes: Nodes) -> None:
         by = ", ".join(f"{pool} {count}" for pool, count in wanted.items())
         where = f" ({_by_node(nodes)})" if len(nodes) > 1 else ""
         raise UsageError(
-            f"placement {word!r} needs {plural(need, 'device')} ({by}), there {_are(have)} {have}{where}: lower the"
-            " counts or raise --devices"
+            f"placement {shown(word)} needs {plural(need, 'device')} ({by}), there {_are(have)} {have}{where}: lower"
+            " the counts or raise --devices"
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from placebench.errors import UsageError
 from placebench.spec.hub import hub_config
+from placebench.spec.legible import shown
 from placebench.spec.nearest import did_you_mean
 from placebench.spec.reading import parse_json, refuse_pipe
 from placebench.spec.workload import Workload
@@ -161,7 +162,7 @@ def _config_path(model: str) -> Path:
     if slash and owner not in ("", ".", "..", "~") and name and "/" not in name and not Path(model).exists():
         return hub_config(model)
     raise UsageError(
-        f"unknown model {model!r}: use {', '.join(PRESETS)}, a folder with config.json, or a hub id (owner/name)"
+        f"unknown model {shown(model)}: use {', '.join(PRESETS)}, a folder with config.json, or a hub id (owner/name)"
         f"{did_you_mean(model, PRESETS)}"
     )
 

@@ -14,6 +14,7 @@ KEY=VALUE = "overlap=" ("none" | "updates" | "all") | "staleness=" NUMBER | "inf
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.errors import Reasons, UsageError
+from placebench.spec.legible import shown
 from placebench.spec.nearest import did_you_mean
 from placebench.spec.placement import Overlap, Placement, Scaling
 from placebench.spec.placement_files import load_placement
@@ -61,7 +63,7 @@ def readable_placements(
     """
     words = split_words(text)
     if "" in words:
-        reasons.add([f"--placements {text!r} has an empty entry: write for example standard,split"])
+        reasons.add([f"--placements {shown(text)} has an empty entry: write for example standard,split"])
     right: list[Placement] = []
     others: list[Placement] = []
     for word in filter(None, words):
@@ -73,11 +75,11 @@ def readable_placements(
         reasons.add(of_word.lines)
         if placement:
             (others if of_word.lines else right).append(placement)
-    names = [placement.name for placement in (*right, *others)]
+    names = Counter(placement.name for placement in (*right, *others))
     reasons.add(
-        f"placement {name!r} is given twice in --placements {text!r}: name each once"
-        for name in names
-        if names.count(name) > 1
+        f"placement {shown(name)} is given twice in --placements {shown(text)}: name each once"
+        for name, count in names.items()
+        if count > 1
     )
     return tuple(right), tuple(others)
 
@@ -118,7 +120,7 @@ def read_placement(word: str, nodes: Nodes | None, reasons: Reasons, *, has_crit
     if placement is None:
         return None
     if placement.scaling is None and changes.pop("scaling", None):
-        reasons.add([f"placement {word!r}: scaling is a setting of ddp:N; leave it out"])
+        reasons.add([f"placement {shown(word)}: scaling is a setting of ddp:N; leave it out"])
     return replace(placement, name="/".join((placement.name, *settings)), **changes)
 
 
@@ -138,8 +140,8 @@ def _without_settings(word: str, head: str, nodes: Nodes | None, has_critic: boo
     match = re.fullmatch(preset.pattern, head)
     if match is None:
         raise UsageError(
-            f"placement {word!r}: {head!r} is not of the form {preset.form}, {preset.example}; counts are whole numbers"
-            " above 0"
+            f"placement {shown(word)}: {shown(head)} is not of the form {preset.form}, {preset.example}; counts are"
+            " whole numbers above 0"
         )
     placement = replace(preset.resolve(word, match, nodes), name=head)
     return placement if has_critic or preset not in (SPLIT, SPLIT_NODES) else without_critic(placement)
@@ -164,7 +166,7 @@ def _preset(word: str) -> Preset:
         return preset
     forms = ", ".join(one.form for one in PRESETS)
     near = did_you_mean(re.split("[:@+/]", word)[0], [one.name for one in PRESETS])
-    raise UsageError(f"unknown placement {word!r}: use {forms}, or a file whose name ends in .yaml{near}")
+    raise UsageError(f"unknown placement {shown(word)}: use {forms}, or a file whose name ends in .yaml{near}")
 
 
 def _settings(word: str, settings: Sequence[str], reasons: Reasons) -> dict[str, Any]:
@@ -178,10 +180,10 @@ def _settings(word: str, settings: Sequence[str], reasons: Reasons) -> dict[str,
         if value is None:
             usual = ", ".join(f"{name}={one.form}" for name, one in SETTINGS.items())
             near = "" if key in SETTINGS else did_you_mean(key, SETTINGS)
-            reasons.add([f"placement {word!r}: unknown setting {setting!r}; use {usual}{near}"])
+            reasons.add([f"placement {shown(word)}: unknown setting {shown(setting)}; use {usual}{near}"])
             wrong.add(key)
         elif key in changes:
-            reasons.add([f"placement {word!r}: {key} is set twice; give it once"])
+            reasons.add([f"placement {shown(word)}: {key} is set twice; give it once"])
             wrong.add(key)
         changes[key] = value
     # Whether engines may take weights in flight hangs on staleness, which is not known then.

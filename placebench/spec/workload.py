@@ -57,27 +57,37 @@ class Data(_Section):
 
     source: str = Field(
         "arithmetic",
-        description="'arithmetic' (generated from the seed), 'code' (small programming problems), a .jsonl or a"
-        " .parquet file",
+        description="arithmetic (sums, drawn by the seed), code (programming problems), a .jsonl or a .parquet file",
     )
-    prompt_key: str = Field("prompt", description="field of the file that holds the prompt")
-    answer_key: str = Field("answer", description="field of the file that holds the answer handed to the reward")
-    reward: str = Field("prefix_match", description="a built-in reward's name, or module:function")
-    operand_max: Positive = Field(4, description="largest operand of the arithmetic task")
+    prompt_key: str = Field("prompt", description="field of the file with the prompt")
+    answer_key: str = Field("answer", description="field of the file with the answer that the reward gets")
+    reward: str = Field(
+        "prefix_match",
+        description="prefix_match, exact_match, last_number, code_tests, or a function of your own, module:function",
+    )
+    operand_max: Positive = Field(4, description="largest number in a sum")
     fill_prompts: bool = Field(
-        False, description="solved examples fill every arithmetic prompt up to batch.max_prompt_length characters"
+        False,
+        description="fill every prompt of arithmetic up to its longest with solved sums; true for presets but tiny",
     )
 
 
 class Batch(_Section):
     """How much work one step is, summed over all devices."""
 
-    size: Positive = Field(128, description="sequences per step")
-    group_size: Positive = Field(1, description="responses to each prompt of a step")
-    mini_batch_size: Positive = Field(32, description="sequences per optimizer step")
-    micro_batch_tokens: Positive = Field(16384, description="most tokens in one forward pass of one device")
-    max_prompt_length: Positive = Field(16, description="tokens; longer prompts are refused")
-    max_response_length: Positive = Field(8, description="tokens; generation stops there")
+    size: Positive = Field(128, description="sequences a step, over all devices")
+    group_size: Positive = Field(1, description="responses to each prompt")
+    mini_batch_size: Positive = Field(
+        32,
+        description="sequences an optimizer step; it follows a batch that is given alone and that the default does"
+        " not divide",
+    )
+    micro_batch_tokens: Positive = Field(
+        16384,
+        description="most tokens that a device takes in one pass; lower it where memory is short",
+    )
+    max_prompt_length: Positive = Field(16, description="tokens; a longer prompt is refused")
+    max_response_length: Positive = Field(8, description="tokens, at which generation stops")
 
     def conflicts(self) -> Iterator[Conflict]:
         """Values that do not go together."""
@@ -95,22 +105,30 @@ class Batch(_Section):
 class Rollout(_Section):
     """How responses are generated."""
 
-    backend: Literal["torch", "vllm"] = "torch"
-    temperature: Rate = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    ignore_eos: bool = Field(False, description="a response ends at its length, never at an end-of-sequence token")
-    response_lengths: Literal["longest", "lognormal"] = Field(
-        "longest", description="length of a response that nothing else ends: max_response_length, or drawn"
+    backend: Literal["torch", "vllm"] = Field("torch", description="what generates")
+    temperature: Rate = Field(1.0, description="of sampling")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0,
+        description="sample from the likeliest words of this total probability",
     )
-    response_length_median: Positive = Field(256, description="median of the drawn lengths, tokens")
+    ignore_eos: bool = Field(False, description="a response ends at its length alone; true for presets but tiny")
+    response_lengths: Literal["longest", "lognormal"] = Field(
+        "longest",
+        description="length of a response that nothing else ends: longest, that is batch.max_response_length; or"
+        " lognormal, drawn",
+    )
+    response_length_median: Positive = Field(256, description="median of drawn lengths, tokens")
     response_length_sigma: Rate = Field(0.8, description="standard deviation of the drawn lengths' logarithm")
-    tensor_parallel_size: EngineSize = Field(1, description="devices that share one vLLM engine")
+    tensor_parallel_size: EngineSize = Field(
+        1,
+        description="devices that share one vLLM engine: 1, 2, 4 or 8; of learners:…+engines:… the word says it",
+    )
     memory_share: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None,
-        description="most of a device's memory that a vLLM engine may take: weights, working memory, keys and values;"
-        " null for those of the whole batch",
+        description="most of a device's memory that a vLLM engine may take, a fraction: weights, working memory, keys"
+        " and values; null for those of the whole batch",
     )
-    sleep: bool = Field(True, description="a vLLM engine gives its GPU memory back while the pool trains")
+    sleep: bool = Field(True, description="a vLLM engine gives back its GPU memory while its pool trains")
     cuda_graphs: bool = Field(True, description="vLLM replays decoding as CUDA graphs")
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -132,28 +150,31 @@ class Rollout(_Section):
 class Algorithm(_Section):
     """Settings of PPO and GRPO, under verl's names; GRPO has no critic and so no use for gamma, lam and clip_value."""
 
-    name: Literal["ppo", "grpo"] = "ppo"
-    gamma: Fraction = 1.0
-    lam: Fraction = 0.95
-    clip_ratio: Rate = 0.2
-    clip_value: Rate = 0.5
-    importance_cap: Rate = Field(2.0, description="largest importance weight of a token that older weights generated")
-    entropy_coeff: Coefficient = 0.01
-    epochs: Positive = 2
-    kl_in_reward: bool = True
+    name: Literal["ppo", "grpo"] = Field("ppo", description="ppo or grpo")
+    gamma: Fraction = Field(1.0, description="γ of generalised advantage estimation")
+    lam: Fraction = Field(0.95, description="λ of generalised advantage estimation")
+    clip_ratio: Rate = Field(0.2, description="how far the policy's ratio counts beyond 1, either way")
+    clip_value: Rate = Field(0.5, description="how far a value may move from the old one before its loss is clipped")
+    importance_cap: Rate = Field(2.0, description="largest weight of a token that older weights generated")
+    entropy_coeff: Coefficient = Field(0.01, description="weight of the entropy in the policy's loss")
+    epochs: Positive = Field(2, description="passes over a step's batch")
+    kl_in_reward: bool = Field(True, description="the KL to the reference lowers every token's reward")
     kl_loss: bool = Field(
-        False, description="add the KL to the actor's loss, with kl_estimator k3: k1's gradient is 0 on average"
+        False,
+        description="the KL to the reference is a part of the policy's loss; with k3, since the gradient of k1 is 0 on"
+        " average",
     )
-    kl_estimator: Literal["k1", "k3"] = "k1"
-    kl_coef: Coefficient = 0.001
-    kl_control: Literal["fixed", "adaptive"] = "fixed"
-    kl_target: Rate = 0.1
-    kl_horizon: Positive = 10_000
-    whiten_advantages: bool = True
-    whiten_rewards: bool = False
-    norm_adv_by_std_in_grpo: bool = Field(
-        True, description="divide a response's advantage by the standard deviation of its group's rewards"
+    kl_estimator: Literal["k1", "k3"] = Field("k1", description="k1, log π − log π_ref; or k3, which is never negative")
+    kl_coef: Coefficient = Field(0.001, description="weight of the KL")
+    kl_control: Literal["fixed", "adaptive"] = Field(
+        "fixed",
+        description="fixed, or adaptive: the weight follows the KL measured",
     )
+    kl_target: Rate = Field(0.1, description="of adaptive: the KL wanted")
+    kl_horizon: Positive = Field(10_000, description="of adaptive: the more sequences, the slower the weight moves")
+    whiten_advantages: bool = Field(True, description="advantages of a step have mean 0 and deviation 1")
+    whiten_rewards: bool = Field(False, description="rewards of a step have deviation 1, about the mean they had")
+    norm_adv_by_std_in_grpo: bool = Field(True, description="divide by the deviation of a group's rewards")
 
     @property
     def has_critic(self) -> bool:
@@ -172,12 +193,12 @@ class Optimizer(_Section):
     Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101) and goes over all parameters.
     """
 
-    actor_lr: Rate = 1e-3
-    critic_lr: Rate = 3e-3
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
-    eps: Rate = 1e-8
-    weight_decay: Coefficient = 0.0
-    grad_clip: Rate = 1.0
+    actor_lr: Rate = Field(1e-3, description="learning rate of the actor")
+    critic_lr: Rate = Field(3e-3, description="learning rate of the critic")
+    betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), description="of AdamW")
+    eps: Rate = Field(1e-8, description="of AdamW")
+    weight_decay: Coefficient = Field(0.0, description="of AdamW")
+    grad_clip: Rate = Field(1.0, description="largest norm of the gradient")
 
 
 class Workload(_Section):
@@ -187,20 +208,35 @@ class Workload(_Section):
     left out of the numbers.
     """
 
-    model: str = Field(SMALL_MODEL, description="a preset, a folder, or a hub id")
-    critic_model: str | None = Field(None, description="the critic's model; the actor's when not given")
-    reward_model: str | None = Field(
-        None, description="a model with one score, of the actor's vocabulary, in place of data.reward"
+    model: str = Field(
+        SMALL_MODEL,
+        description="tiny, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, llama-3.1-8b: shapes with random weights; a folder"
+        " with config.json; or a hub id, owner/name",
     )
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    steps: Positive = 10
-    warmup_steps: Annotated[int, Field(ge=0)] = 2
-    precision: Literal["float32", "bfloat16"] = "float32"
-    sharding: Literal["replicate", "shard"] = "replicate"
-    activation_checkpointing: bool = False
+    critic_model: str | None = Field(None, description="the critic's model, in the same words; by default the actor's")
+    reward_model: str | None = Field(None, description="a model that scores in place of data.reward, see placements")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(0, description="of data, random weights and sampling")
+    steps: Positive = Field(10, description="training steps of a launch")
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(
+        2,
+        description="first steps of a launch, which are left out of the numbers",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="of computing; master weights and Adam's states are float32",
+    )
+    sharding: Literal["replicate", "shard"] = Field(
+        "replicate",
+        description="whole models on every device of a pool, or FSDP2 over the pool",
+    )
+    activation_checkpointing: bool = Field(
+        False,
+        description="compute activations anew instead of keeping them: less memory, more work",
+    )
     torch_compile: bool = Field(False, description="compile the transformer blocks for training and scoring")
     trace_kernels: bool = Field(
-        True, description="on GPUs, run in the first round one step more than `steps`, to trace what it spends time on"
+        True,
+        description="on GPUs, run in the first round one step more than steps, to trace what it spends its time on",
     )
     data: Data = Data()
     batch: Batch = Batch()

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from placebench.errors import Reasons
 from placebench.spec.check import Check, Facts, collect
 from placebench.spec.config import merge
+from placebench.spec.legible import shown
 from placebench.spec.nearest import did_you_mean, nearest
 from placebench.spec.shapes import PRESETS
 from placebench.spec.workload import EACH_ALONE, SECTIONS, SMALL_MODEL, Batch, Workload, keys_below, workload_keys
@@ -21,9 +22,20 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _Location = tuple[int | str, ...]
+# Each is looked up among all keys; who has so many wrong has named the wrong file.
+_MOST_TOLD = 50
+# Parts of a dotted key that are told.
+_DEEPEST = 4
 
-RUN_KEYS = ("placements", "rounds", "devices", "name", "out", "launcher")
-"""Keys of the file that are of the run, and no workload's."""
+RUN_KEYS: Mapping[str, str] = {
+    "placements": "words of placebench placements, or files",
+    "rounds": "launches of each placement, or auto: until the intervals are narrow enough",
+    "devices": "cpu:N or gpu:N of this host; gpu:NxM@GGiB describes nodes, for a plan",
+    "name": "of the run; by default from the placements",
+    "out": "folder of the runs",
+    "launcher": "what starts the workers: ray, or torchrun for placements of ddp",
+}
+"""Keys of the file that are of the run, and no workload's, each in a line."""
 
 # What a model of real size starts from: verl's learning rates, one epoch, 512 + 512 tokens, bf16, vLLM.
 REAL_MODEL: Mapping[str, Any] = {
@@ -89,16 +101,17 @@ def read_workload(content: Mapping[str, Any], origin: str | Callable[[str], str]
     try:
         workload = Workload.model_validate(content, context=EACH_ALONE)
     except ValidationError as error:
-        for one in error.errors():
+        errors = error.errors(include_url=False)
+        for one in errors[:_MOST_TOLD]:
             location = one["loc"]
             reasons.add([f"{source(_dotted(location))}: {_in_words(one)}"])
             if one["type"] == "extra_forbidden":
                 unknown |= {key for key in (_near(_leaf(one)),) if key and not gives(given, key)}
             else:
                 unknown |= keys_below(_dotted(location[:2]))
-        workload = Workload.model_validate(
-            _without(content, [one["loc"] for one in error.errors()]), context=EACH_ALONE
-        )
+        if len(errors) > _MOST_TOLD:
+            reasons.add([f"{source('')}: {len(errors) - _MOST_TOLD:,} more keys are not known, or have wrong values"])
+        workload = Workload.model_validate(_without(content, [one["loc"] for one in errors]), context=EACH_ALONE)
     if "model" in unknown:  # whose presets would say the rest
         unknown |= {key for key in workload_keys() if not gives(given, key)}
     parts = {name: getattr(workload, name) for name in SECTIONS} | {"workload": workload}
@@ -154,9 +167,9 @@ def _in_words(error: "ErrorDetails") -> str:
     """What is wrong with one value, in words."""
     key = _dotted(error["loc"])
     if error["type"] == "extra_forbidden":
-        return f"unknown key {key!r}{_suggestion(_leaf(error))}"
+        return f"unknown key {shown(key)}{_suggestion(_leaf(error))}"
     value = error["input"] if not isinstance(error["input"], Mapping) else None
-    found = f" (got {value!r})" if value is not None else ""
+    found = f" (got {shown(value)})" if value is not None else ""
     message = error["msg"]
     choices = re.findall("'([^']+)'", message) if error["type"] == "literal_error" else ()
     return f"{key}: {message[0].lower() + message[1:]}{found}{did_you_mean(value, choices)}"
@@ -165,7 +178,7 @@ def _in_words(error: "ErrorDetails") -> str:
 def _leaf(error: "ErrorDetails") -> _Location:
     """Where a wrong value stands; of a section that there is not, its first key."""
     location, value = error["loc"], error["input"]
-    while isinstance(value, Mapping) and value:
+    while isinstance(value, Mapping) and value and len(location) < _DEEPEST:
         key, value = next(iter(value.items()))
         location = (*location, str(key))
     return location
@@ -195,8 +208,8 @@ def _without(content: Mapping[str, Any], locations: Iterable[_Location]) -> dict
         if isinstance(name, str)
     }
     for name, *below in locations:
-        if below and isinstance(section := left.get(str(name)), Mapping):
-            left[str(name)] = {key: value for key, value in section.items() if key != below[0]}
+        if below and isinstance(section := left.get(str(name)), dict):
+            section.pop(below[0], None)
         else:
             left.pop(str(name), None)
     return left
@@ -211,13 +224,13 @@ def asks_for_critic(content: Mapping[str, Any]) -> bool:
 def _suggestion(location: _Location) -> str:
     best = _near(location)
     if best is None:
-        return f"; the keys are {', '.join(workload_keys())}"
+        return "; --dry-run prints every key"
     if best in RUN_KEYS:
-        return f"; did you mean {best!r} of the file, or --{best}?"
+        return f"; did you mean {shown(best)} of the file, or --{best}?"
     if "." in best and "." in str(location[-1]):
         section, _, key = best.partition(".")
         return f"; write it as a section, {section}: {{{key}: ...}}"
-    return f"; did you mean {best!r}?"
+    return f"; did you mean {shown(best)}?"
 
 
 def _near(location: _Location) -> str | None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placebench.errors import UsageError
+from placebench.spec.legible import shown
 from placebench.spec.nearest import did_you_mean
 from placebench.spec.reading import parse_json, read_text, refuse_pipe
 from placebench.spec.workload import Data
@@ -102,7 +103,7 @@ def open_prompts(data: Data, seed: int, longest: int, compared_by: str | None = 
     readers = {".jsonl": _read_jsonl, ".parquet": _read_parquet}
     if path.suffix not in readers:
         near = did_you_mean(data.source, ("arithmetic", "code"))
-        raise UsageError(f"data.source {data.source!r}: use arithmetic, code, a .jsonl or a .parquet file{near}")
+        raise UsageError(f"data.source {shown(data.source)}: use arithmetic, code, a .jsonl or a .parquet file{near}")
     prompts = tuple(_prompt(row, data, where, compared_by) for where, row in readers[path.suffix](path))
     if not prompts:
         raise UsageError(f"{path}: has no prompts")
@@ -139,12 +140,12 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _prompt(row: Mapping[str, Any], data: Data, where: str, compared_by: str | None) -> Prompt:
     """Take prompt and answer of a row; verl keeps chat messages in `prompt` and the answer in `reward_model`."""
     if data.prompt_key not in row:
-        raise UsageError(f"{where}: no field {data.prompt_key!r} (data.prompt_key); it has {', '.join(row)}")
+        raise UsageError(f"{where}: no field {shown(data.prompt_key)} (data.prompt_key); it has {', '.join(row)}")
     content = row[data.prompt_key]
     if isinstance(content, list):
-        content = _chat(content, f"{where}: {data.prompt_key!r}")
+        content = _chat(content, f"{where}: {shown(data.prompt_key)}")
     if not isinstance(content, str) or not content:
-        raise UsageError(f"{where}: {data.prompt_key!r} must be text or a list of chat messages")
+        raise UsageError(f"{where}: {shown(data.prompt_key)} must be text or a list of chat messages")
     answer = row.get(data.answer_key)
     if answer is None and isinstance(reward_model := row.get("reward_model"), Mapping):
         answer = reward_model.get("ground_truth")
@@ -172,7 +173,7 @@ def _chat(messages: Sequence[object], where: str) -> str:
 def _check_answer(answer: object, row: Mapping[str, Any], data: Data, where: str, compared_by: str) -> None:
     """Refuse a row without an answer, or with one that the reward cannot use: found in a step, it ends the launch."""
     if answer is None:
-        lacks = f"{data.answer_key!r} is null" if data.answer_key in row else f"no field {data.answer_key!r}"
+        lacks = f"{shown(data.answer_key)} is null" if data.answer_key in row else f"no field {shown(data.answer_key)}"
         raise UsageError(
             f"{where}: {lacks}, the answer that data.reward {compared_by} compares with; it has {', '.join(row)}; set"
             " data.answer_key"

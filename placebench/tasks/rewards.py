@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from placebench.errors import UsageError
+from placebench.spec.legible import shown
 from placebench.spec.workload import Workload
 from placebench.tasks.code_tests import code_tests
 
@@ -53,14 +54,14 @@ def load_reward(name: str) -> RewardFunction:
         return REWARDS[name]
     module_name, colon, function_name = name.partition(":")
     if not colon:
-        raise UsageError(f"data.reward {name!r}: use {', '.join(REWARDS)}, or module:function")
+        raise UsageError(f"data.reward {shown(name)}: use {', '.join(REWARDS)}, or module:function")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything as it is imported
-        raise UsageError(f"data.reward {name!r}: cannot import it: {type(error).__name__}: {error}") from None
+        raise UsageError(f"data.reward {shown(name)}: cannot import it: {type(error).__name__}: {error}") from None
     if not callable(function):
-        raise UsageError(f"data.reward {name!r}: {function_name} is not a function")
+        raise UsageError(f"data.reward {shown(name)}: {function_name} is not a function")
     loaded: RewardFunction = function
     return loaded

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from placebench.errors import UsageError
+from placebench.spec.legible import shown
 from placebench.spec.shapes import PRESETS
 
 CHARACTERS = "0123456789+-*/=()<>.,:;?! abcdefghijklmnopqrstuvwxyz"
@@ -26,7 +27,7 @@ class CharacterTokenizer:
         unknown = sorted(set(text.lower()) - set(CHARACTERS))
         if unknown:
             raise UsageError(
-                f"prompt {text!r}: {unknown[0]!r} has no token in a model with random weights;"
+                f"prompt {shown(text)}: {shown(unknown[0])} has no token in a model with random weights;"
                 f" use {CHARACTERS!r} only, or a real model with --model"
             )
         return [CHARACTERS.index(character) + 1 for character in text.lower()]

@@ -14,9 +14,10 @@ from placebench.compare.explain.reasons import headline
 from placebench.compare.measure.sides import run_sides
 from placebench.compare.read.run_reading import load_run
 from placebench.errors import UsageError
-from placebench.record.folder import Status, append_jsonl, read_jsonl
+from placebench.record.folder import RunFolder, Status, append_jsonl, read_jsonl
 from placebench.report.notes import notes
 from placebench.report.summary import summarize
+from placebench.spec.text import format_seconds
 
 
 def test_a_half_finished_run_names_what_is_missing(tmp_path: Path) -> None:
@@ -236,6 +237,24 @@ def test_steps_that_are_missing_are_told(tmp_path: Path) -> None:
     path = SyntheticRun(rounds=2).write(tmp_path / "run")
     damage_run_file(path, steps=9)
     assert caveats(compare_run(path))[0] == "round 1 standard: 4 of 7 measured steps on record"
+
+
+def test_steps_in_which_a_run_was_stopped_are_left_out_and_named(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=2, steps=8, warmup_steps=1).write(tmp_path / "run")
+    trial = RunFolder(path).trial(1, "standard")
+    launch = load_run(path).launches[0]
+    ends = {step: float(time) for step, time in launch.spans.groupby("step")["end"].max().items()}
+    with trial.pauses.open("w") as stream:
+        append_jsonl(stream, {"start_mono": ends[4] - 0.2, "end_mono": ends[5] - 0.1})
+        append_jsonl(stream, {"start_mono": 0.0, "end_mono": 12.0})
+    comparison = compare_run(path)
+    steps = comparison.first.steps
+    assert steps.loc[steps["round"] == 1, "step"].tolist() == [2, 3, 6, 7, 8]
+    stopped = format_seconds(12.1 + ends[5] - ends[4])
+    assert caveats(comparison)[:2] == (
+        f"round 1 standard: stopped for {stopped} by Ctrl-Z; steps left out for that: 4 and 5",
+        "round 1 standard: 5 of 7 measured steps on record",
+    )
 
 
 def test_plain_nvml_load_comes_with_its_warning(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from placebench.cli import main
 from placebench.commands.options import WORKLOAD_KEYS
 from placebench.commands.run import run
 from placebench.spec.shapes import PRESETS
-from placebench.spec.workload import workload_keys
+from placebench.spec.workload import Workload, workload_keys
 from placebench.spec.workload_reading import CODE, GRPO, RUN_KEYS, build_workload
 from placebench.tasks.rewards import REWARDS
 
@@ -43,6 +43,14 @@ def test_every_key_stands_there_once_in_order() -> None:
     assert len(ROWS) == len(KEYS)
 
 
+def test_a_key_means_there_what_the_program_says() -> None:
+    for key, cell in KEYS.items():
+        section, _, name = key.rpartition(".")
+        model = type(Workload.model_fields[section].default) if section else Workload
+        told = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", ROWS[cell][1]).replace("`", "")
+        assert model.model_fields[name].description == told, key
+
+
 def test_the_defaults_are_those_of_the_program() -> None:
     small, real = defaults("tiny"), defaults("owner/name")
     for key, cell in KEYS.items():
@@ -70,7 +78,7 @@ def test_options_presets_rewards_and_keys_of_the_run_are_all_named() -> None:
     assert all(f"`{name}`" in ROWS[KEYS["model"]][1] for name in PRESETS)
     assert all(f"| `{name}` |" in PAGE and f"`{name}`" in ROWS[KEYS["data.reward"]][1] for name in REWARDS)
     (config,) = re.findall(r"^```yaml\n# bench.yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert tuple(re.findall(r"^(\w+):", config, re.MULTILINE))[: len(RUN_KEYS)] == RUN_KEYS
+    assert tuple(re.findall(r"^(\w+):", config, re.MULTILINE))[: len(RUN_KEYS)] == tuple(RUN_KEYS)
 
 
 def test_its_commands_run(tmp_path: Path) -> None:
@@ -79,9 +87,9 @@ def test_its_commands_run(tmp_path: Path) -> None:
         (content,) = re.findall(rf"^```{language}\n(# {name}.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
         (tmp_path / name).write_text(content)
     found = commands(PAGE)
-    assert len(found) == 3
+    assert len(found) == 5
     for command in found:
-        assert " --dry-run" in command
+        assert " --dry-run" in command or " --print-config" in command
         shell(command, tmp_path, environment)
 
 

@@ -51,6 +51,8 @@ class Handle:
     [
         (ValueError("bad\nworse"), JobExit.FAILED, "ValueError: bad"),
         (AssertionError(), JobExit.FAILED, None),
+        (Exception("the node timed out"), JobExit.FAILED, "Exception: the node timed out"),
+        (OSError(12, "Cannot allocate memory"), JobExit.OOM, "OSError: [Errno 12] Cannot allocate memory"),
         (
             RuntimeError("remote\nTraceback\nserved.UnsendableError: out of memory\nheld"),
             JobExit.OOM,

@@ -12,9 +12,10 @@ from codecs import BOM_UTF8
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 from click.testing import CliRunner
-from launching import wait_for
+from launching import Screen, wait_for
 from log_samples import SAMPLES
 from pandas.testing import assert_frame_equal
 from synthetic_run import SyntheticRun
@@ -269,23 +270,23 @@ def test_stopped_before_a_step_it_says_so(tmp_path: Path) -> None:
 def test_on_a_terminal_it_redraws_its_tables(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(lines(1, 4))
     master, slave = pty.openpty()
-    shown = b""
-
-    def shows(text: bytes) -> bool:
-        nonlocal shown
-        shown += os.read(master, 1 << 16)
-        return text in shown
-
+    screen = Screen(master)
     command = follow(tmp_path, "a.log", stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"})
     try:
         os.close(slave)
-        wait_for(lambda: shows(b"a step takes 2.00 s"))
-        assert b"Ctrl-C ends it." in shown
+        wait_for(lambda: screen.shows("a step takes 2.00 s"))
+        assert screen.shows("Ctrl-C ends it.")
+        command.send_signal(signal.SIGTSTP)
+        wait_for(lambda: psutil.Process(command.pid).status() == psutil.STATUS_STOPPED)
+        assert screen.cursor_is_shown()
+        command.send_signal(signal.SIGCONT)
         with (tmp_path / "a.log").open("a") as stream:
             stream.write(lines(5, 9, 4.0))
-        wait_for(lambda: shows(b"a step takes 4.00 s"))
+        wait_for(lambda: screen.shows("a step takes 4.00 s"))
+        assert not screen.cursor_is_shown()
         command.send_signal(signal.SIGINT)
         assert command.wait(20) == 0
+        assert screen.cursor_is_shown()
     finally:
         command.kill()
         command.wait()

@@ -1,6 +1,7 @@
 """How launches that fail end, and what is said of them."""
 
 import json
+import resource
 import tempfile
 import time
 from dataclasses import replace
@@ -12,9 +13,11 @@ import pytest
 from launching import assert_nothing_left, plan, run, statuses
 
 from placebench.errors import JobExit, LaunchError
-from placebench.record.folder import RunFolder
+from placebench.record.folder import RunFolder, Status, Trial
 from placebench.run import launch as launches
+from placebench.run.failures import LaunchEnd, write_end
 from placebench.sessions.ray_cluster.discovery import Cluster
+from placebench.spec.bound import bind
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +101,50 @@ def test_a_kill_for_want_of_memory_is_told_by_the_kernels_counter(
     assert statuses(result.folder) == {"01-standard": "oom"}
 
 
+@pytest.mark.parametrize(
+    ("printed", "limit", "said"),
+    [
+        ("MemoryError", (resource.RLIMIT_AS, 3 << 30), "the address space of a process is limited to 3,072 MiB by"),
+        ("OSError: [Errno 27] File too large", (resource.RLIMIT_FSIZE, 600 << 20), "the size of a file is limited to"),
+        (
+            "OSError: [Errno 24] Too many open files",
+            (resource.RLIMIT_NOFILE, 99),
+            "the number of open files is limited to 99",
+        ),
+        ("RuntimeError: can't start new thread", (resource.RLIMIT_NPROC, 200), "the number of processes and threads"),
+    ],
+)
+def test_a_limit_that_a_launch_has_run_into_is_its_headline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, limit: tuple[int, int], said: str
+) -> None:
+    get = resource.getrlimit
+    monkeypatch.setattr(resource, "getrlimit", lambda number: (limit[1],) * 2 if number == limit[0] else get(number))
+    code, kind = (JobExit.OOM, "oom") if printed == "MemoryError" else (JobExit.FAILED, "failed")
+    result, _ = run(plan(tmp_path, placements="standard"), f"fail({code}, {kind!r}, {printed!r}, 'Traceback')")
+    assert result.failures[0][1].startswith(f"{kind}, {said}")
+    assert result.failures[0][1].endswith(f": {printed}")
+    advice = RunFolder(result.folder).trial(1, "standard").error.read_text().splitlines()[1]
+    assert advice.startswith("what to do: run ulimit -")
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        ("OutOfMemoryError: Task was killed due to the node running low on memory", "the memory of the host ran out"),
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "lower batch.micro_batch_tokens"),
+    ],
+)
+def test_what_to_do_about_memory_fits_whose_it_was(tmp_path: Path, message: str, advice: str) -> None:
+    trial = Trial(tmp_path)
+    a_plan = plan(tmp_path / "runs")
+    devices = tuple(replace(device, kind="gpu") for device in a_plan.devices)
+    bound = bind(a_plan.placements[0].placement, devices)
+    write_end(trial, LaunchEnd(Status.OOM, message), replace(a_plan, devices=devices, placements=(bound,)), bound)
+    lines = trial.error.read_text().splitlines()
+    assert lines[1].startswith(f"what to do: {advice}")
+    assert ("--- memory by device ---" in lines) == ("CUDA" in message)
+
+
 def test_a_launch_out_of_memory_says_who_held_it_and_what_would_help(tmp_path: Path) -> None:
     body = """
     rows = [{"kind": "sample", "device": "cpu:0", "util": 1.0, "memory_bytes": size << 20} for size in (300, 900, 700)]
@@ -119,6 +166,26 @@ def test_a_launch_out_of_memory_says_who_held_it_and_what_would_help(tmp_path: P
     assert "the process held 139.10 GiB, torch had 90.50 GiB allocated and 1.25 GiB reserved but free" in error
     assert "held by cpu:1 in ref: actor: weights 1 MiB" in lines
     assert "would lower the estimate: --set batch.micro_batch_tokens=192: about " in error
+
+
+@pytest.mark.parametrize("name", ["steps.jsonl", "devices.jsonl", "progress.json"])
+@pytest.mark.parametrize("text", ["no JSON\n", "[3]\n", "null\n", '{"kind": "sample", "step": null, "metrics": 3}\n'])
+def test_a_file_that_something_else_writes_into_costs_no_more_than_its_launch(
+    tmp_path: Path, temp: Path, name: str, text: str
+) -> None:
+    body = f"""
+    if case == "1 standard":
+        open(f"{{trial}}/{name}", "w").write({text!r})
+        time.sleep(0.3)
+    steps()
+    """
+    result, _ = run(plan(tmp_path), body)
+    found = statuses(result.folder)
+    assert found.pop("01-split") == "done"
+    is_told = name == "progress.json" and "step" not in text  # nothing but what it is doing is not known
+    assert found == {"01-standard": "done" if is_told else "failed"}
+    assert all("holds what no job writes" in reason for _, reason in result.failures)
+    assert_nothing_left(temp)
 
 
 def test_a_job_without_progress_is_given_up(tmp_path: Path, temp: Path) -> None:
@@ -175,6 +242,19 @@ def test_a_trace_that_fails_costs_only_the_trace(
     (note,) = (line for line in said.splitlines() if line.startswith("note: "))
     assert note.startswith(f"note: the launch is done but for the trace of its kernels: {reason}")
     assert note.endswith("/trials/01-standard)")
+    assert_nothing_left(temp)
+
+
+@pytest.mark.parametrize("end", ["signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)", "sys.exit(10)"])
+def test_a_launch_counts_whose_steps_are_done_though_its_job_does_not_end_in_order(
+    tmp_path: Path, temp: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(launches, "_STOP_PATIENCE_S", 0.5)
+    body = f"leave_daemon(); steps(); progress('stop', count); {end}"
+    result, said = run(plan(tmp_path, placements="standard", step_timeout_s=600.0), body)
+    result.raise_unless_done()
+    assert statuses(result.folder) == {"01-standard": "done"}
+    assert "note: the launch is done but for an end in order: " in said
     assert_nothing_left(temp)
 
 

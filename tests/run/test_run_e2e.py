@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from launching import assert_nothing_left, processes_of, running, wait_for
 
@@ -100,6 +101,44 @@ def test_ctrl_c_in_a_real_launch_leaves_nothing(tmp_path: Path, temp: Path) -> N
     assert RunFolder(folder).trial(1, "standard").status is Status.INTERRUPTED
     assert list(read_jsonl(RunFolder(folder).trial(1, "standard").steps))
     assert_nothing_left(temp)
+
+
+@pytest.mark.slow
+def test_a_real_launch_goes_on_after_ctrl_z_and_nothing_of_it_outlasts_its_killed_runner(
+    tmp_path: Path, temp: Path
+) -> None:
+    with running([*RUN, *SMALL, "--steps", "5000", "--out", str(tmp_path)], temp) as command:
+        wait_for(lambda: in_step(tmp_path, 2), 200)
+        (progress,) = tmp_path.glob("*/trials/*/progress.json")
+        runner = psutil.Process(command.pid)
+        command.send_signal(signal.SIGTSTP)
+        wait_for(lambda: runner.status() == psutil.STATUS_STOPPED)
+        before = progress.read_text()
+        # Longer than Ray takes to miss a process that does not answer: nothing shorter shows that it does not.
+        time.sleep(20)
+        assert progress.read_text() == before
+        command.send_signal(signal.SIGCONT)
+        reached = json.loads(before)["step"] + 3
+        wait_for(lambda: in_step(tmp_path, reached), 200)
+        of_run = pids_of(temp)
+        ports = {
+            one.laddr for one in psutil.net_connections() if one.pid in of_run and one.status == psutil.CONN_LISTEN
+        }
+        assert ports
+        command.kill()
+        begun = time.monotonic()
+        wait_for(lambda: not list(temp.glob("placebench-*")))
+        assert time.monotonic() - begun < 10
+    assert_nothing_left(temp)
+    assert ports.isdisjoint(one.laddr for one in psutil.net_connections())
+    folder = next(path for path in tmp_path.iterdir() if path.is_dir())
+    assert RunFolder(folder).trial(1, "standard").status is Status.INTERRUPTED
+    assert len(list(read_jsonl(RunFolder(folder).trial(1, "standard").pauses))) == 1
+
+
+def pids_of(temp: Path) -> set[int]:
+    """Processes of the run that has this temporary folder."""
+    return {int(line.partition(" ")[0]) for line in processes_of(temp)}
 
 
 @pytest.mark.slow

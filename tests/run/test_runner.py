@@ -1,20 +1,25 @@
 import errno
 import json
 import os
+import pty
 import re
 import signal
 import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import pytest
-from launching import assert_nothing_left, drive, plan, run, running, statuses, wait_for
+from click.testing import CliRunner
+from launching import Screen, assert_nothing_left, drive, plan, run, running, statuses, wait_for
 
+from placebench.cli import main
 from placebench.errors import InterruptedRunError, PlacebenchError, TimeLimitError
+from placebench.host import guardian
 from placebench.plan.request import RunRequest
 from placebench.plan.resume import resume_plan
 from placebench.record import folder as runfolder
-from placebench.record.folder import RunFolder, Status
+from placebench.record.folder import RunFolder, Status, read_jsonl
 from placebench.run.display import PlainDisplay
 
 
@@ -173,6 +178,14 @@ def test_no_space_left_is_one_line_and_loses_nothing(
     assert_nothing_left(temp)
 
 
+def test_what_an_error_ends_does_not_say_that_it_runs(tmp_path: Path, temp: Path) -> None:
+    a_plan = plan(tmp_path)
+    with pytest.raises(PlacebenchError, match=r"error\.txt: Is a directory: see to the disk, then go on with"):
+        run(a_plan, "os.mkdir(f'{trial}/error.txt'); sys.exit(1)")
+    assert statuses(a_plan.folder.path) == {"01-standard": "interrupted"}
+    assert_nothing_left(temp)
+
+
 def test_a_disk_that_becomes_read_only_is_one_line(tmp_path: Path, temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = runfolder.write_atomically
 
@@ -201,6 +214,85 @@ def test_a_disk_that_is_full_before_the_run_begins_leaves_nothing_to_go_on_with(
     with pytest.raises(PlacebenchError, match=r"no space left for .*: free some, then start the run again$"):
         run(a_plan, "steps()")
     assert not a_plan.folder.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ("trial", r"trials/01-standard was moved or removed while the run went on: go on with .* --resume .*"),
+        ("os.path.dirname(trial)", r"/trials was moved or removed while the run went on: go on with .* --resume .*"),
+        ("os.path.dirname(os.path.dirname(trial))", r"-split was moved or removed while the run went on: where it .*"),
+    ],
+)
+@pytest.mark.parametrize("then", ["time.sleep(300)", "sys.exit(1)", "steps()"])
+def test_a_folder_that_vanishes_meanwhile_is_one_line(
+    tmp_path: Path, temp: Path, lost: str, said: str, then: str
+) -> None:
+    with pytest.raises(PlacebenchError, match=said) as caught:
+        run(plan(tmp_path), f"leave_daemon(); import shutil; shutil.rmtree({lost}); {then}")
+    assert caught.value.exit_code == 3
+    assert len(str(caught.value).splitlines()) == 1
+    assert_nothing_left(temp)
+
+
+def test_a_run_started_in_a_folder_that_is_gone_starts_nothing(
+    tmp_path: Path, own_temp: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    for out in ([], ["--out", str(tmp_path / "runs")]):
+        done = CliRunner().invoke(main, ["run", "--devices", "cpu:2", *out])
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert done.stderr == "placebench: the working directory is not there any more: cd to one that is\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_working_directory_that_vanishes_meanwhile_is_one_line(
+    tmp_path: Path, temp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    with pytest.raises(PlacebenchError, match=r"^the working directory was moved or removed .*: cd to one that is"):
+        run(plan(tmp_path / "runs"), f"steps(); os.rmdir({str(here)!r})")
+    assert set(statuses(next((tmp_path / "runs").iterdir())).values()) == {"done"}
+    assert_nothing_left(temp)
+
+
+def test_ctrl_z_stops_the_launch_with_the_runner_and_gives_the_cursor_back(tmp_path: Path, temp: Path) -> None:
+    body = f"""
+    leave_daemon()
+    for step in range(1, count + 1):
+        progress("step", step, ["gen"])
+        while step == 1 and not os.path.exists({str(tmp_path / "go")!r}):
+            time.sleep(0.02)
+        end_step(step)
+    """
+    ours, terminal = pty.openpty()
+    changes = {"placements": "standard", "sample_hz": 20.0, "step_timeout_s": 600.0, "time_limit_s": 600.0}
+    environment = {**os.environ, "TMPDIR": str(temp), "CI": "", "TERM": "xterm"}
+    with running(drive(tmp_path / "runs", body, **changes), temp, stderr=terminal, env=environment) as runner:
+        screen = Screen(ours)
+        wait_for(lambda: screen.shows("step 1/2: gen"))
+        one = psutil.Process(runner.pid)
+        of_launch = [other for other in one.children(recursive=True) if guardian.__file__ not in other.cmdline()]
+        os.kill(runner.pid, signal.SIGTSTP)
+        wait_for(lambda: one.status() == psutil.STATUS_STOPPED)
+        assert {other.status() for other in of_launch} == {psutil.STATUS_STOPPED}
+        assert screen.cursor_is_shown()
+        os.kill(runner.pid, signal.SIGCONT)
+        (tmp_path / "go").touch()
+        assert runner.wait(60) == 0
+        assert screen.shows("by Ctrl-Z in step 1/2: gen: steps of which that was a part are not compared")
+        assert screen.cursor_is_shown()
+        os.close(ours)
+        os.close(terminal)
+    trial = RunFolder(next((tmp_path / "runs").iterdir())).trial(1, "standard")
+    (pause,) = read_jsonl(trial.pauses)
+    assert 0 < pause["end_mono"] - pause["start_mono"] < 60
+    assert_nothing_left(temp)
 
 
 def test_a_folder_that_is_moved_meanwhile_is_one_line_and_goes_on_where_it_is(tmp_path: Path, temp: Path) -> None:

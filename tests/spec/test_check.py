@@ -16,7 +16,7 @@ def unlike(apples: int, pears: int = 0) -> Iterator[str]:
 
 
 def refuse() -> Iterator[str]:
-    raise UsageError("nothing today\nnor tomorrow")
+    raise UsageError("nothing today", "nor tomorrow")
 
 
 def count_apples(basket: str, facts: Facts) -> None:

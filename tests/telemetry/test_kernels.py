@@ -9,7 +9,7 @@ from jobs import patched_program, run_job
 
 from placebench.errors import JobExit
 from placebench.record.folder import read_jsonl
-from placebench.run.failures import was_tracing
+from placebench.run.failures import lacks_only
 from placebench.telemetry.kernels import shares
 from placebench.telemetry.spans import TRACED_STEP
 
@@ -117,6 +117,6 @@ def test_a_trace_that_fails_leaves_the_stage_by_which_the_launch_is_kept(tmp_pat
     job = run_job(tmp_path / "job", "standard", 1, *sizes, program=program)
     assert job.exit_code == JobExit.FAILED
     assert "no trace" in job.trial.error.read_text()
-    assert was_tracing(job.trial)
+    assert lacks_only(job.trial) == "the trace of its kernels"
     assert len(job.steps) == 2
     assert not job.trial.kernels.exists()

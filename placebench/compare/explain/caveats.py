@@ -21,7 +21,7 @@ from placebench.compare.statistics.estimates import Ratio
 from placebench.compare.statistics.work import UnequalWork
 from placebench.logs.timing import STEP, phase_order
 from placebench.record.folder import Status
-from placebench.spec.text import factor, listing, number, plural
+from placebench.spec.text import factor, format_seconds, listing, number, plural
 
 ADVICE = " --ignore-eos makes work equal."
 MISSED_TICKS = 0.01
@@ -273,6 +273,10 @@ def _unequal_pools(first: RunSide, other: RunSide) -> Iterator[str]:
 def _launch(run: Run, launch: Launch) -> Iterator[str]:
     left_out = run.record.steps_before + run.record.warmup_steps
     planned = run.record.steps - left_out
+    if launch.pauses:
+        stopped = format_seconds(sum(end - start for start, end in launch.pauses))
+        steps = listing(map(str, launch.paused_steps)) or "none"
+        yield f"{launch.label}: stopped for {stopped} by Ctrl-Z; steps left out for that: {steps}"
     measured = _measured_steps(launch, left_out)
     if measured < planned:
         yield f"{launch.label}: {measured} of {planned} measured steps on record"

@@ -11,6 +11,7 @@ from placebench.compare.read.run_reading import load_run
 from placebench.compare.read.sources import ReadingOptions, Source, check_sources, each, log_names
 from placebench.compare.side import Side
 from placebench.errors import UsageError
+from placebench.spec.legible import shown
 
 
 def read_sides(sources: Sequence[Source], options: ReadingOptions) -> list[Side]:
@@ -58,7 +59,7 @@ def run_sides(path: Path, placement: str | None = None) -> tuple[RunSide, ...]:
     run = load_run(path)
     names = [known.name for known in run.placements]
     if placement is not None and placement not in names:
-        raise UsageError(f"{path} has no placement {placement!r}: it has {', '.join(names)}")
+        raise UsageError(f"{path} has no placement {shown(placement)}: it has {', '.join(names)}")
     sides = measure_run(run, placement)
     for side in sides:
         if not side.launches:

@@ -1,6 +1,6 @@
 """A run folder and its launches, finished or not, whose files are read into frames; see `run_reading`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from placebench.record.folder import RunFolder, Status, Trial, read_jsonl
 from placebench.record.run_file import RunFile
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
-from placebench.telemetry.spans import CONTROLLER
+from placebench.telemetry.spans import CONTROLLER, TRACED_STEP
 
 SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end", "allocated_bytes", "reserved_bytes")
 # What the controller does within a step that is no part of training it; it is taken out of the step's time.
@@ -81,12 +81,29 @@ class Launch:
         return frame.drop_duplicates("step", keep="last").set_index("step")
 
     @cached_property
+    def pauses(self) -> Sequence[tuple[float, float]]:
+        """When it was stopped by Ctrl-Z: start and end, seconds of the monotonic clock."""
+        keys = ("start_mono", "end_mono")
+        return [(row[keys[0]], row[keys[1]]) for row in _read(self.trial.pauses, *keys)]
+
+    @cached_property
+    def paused_steps(self) -> tuple[int, ...]:
+        """Steps of which a pause was a part; GPUs work on in it, so that nobody knows what they would have taken."""
+        whole = self._all_spans[is_whole_step(self._all_spans)]
+        return tuple(sorted(int(step) for step in whole.loc[_meets(whole, self.pauses), "step"]))
+
+    @cached_property
     def spans(self) -> pd.DataFrame:
-        """Phase spans, columns `SPAN_COLUMNS`.
+        """Phase spans of all steps but `paused_steps`, columns `SPAN_COLUMNS`.
 
         Start and end are in seconds of the monotonic clock, `allocated_bytes` is the most that tensors took at a time,
         `reserved_bytes` that with what their allocator kept in reserve, NaN where that is not counted.
         """
+        spans = self._all_spans
+        return spans[~spans["step"].isin(self.paused_steps)] if self.pauses else spans
+
+    @cached_property
+    def _all_spans(self) -> pd.DataFrame:
         keys = (*SPAN_COLUMNS[:5], "start_mono", "end_mono")
         counted = ("memory_peak_bytes", "memory_reserved_bytes")
         rows = [
@@ -118,8 +135,13 @@ class Launch:
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
-        """What ran on each GPU in the traced step: columns `phase`, `device` and `KERNEL_TIMES`, seconds."""
-        rows = list(_read(self.trial.kernels, "phase", "device", *KERNEL_TIMES))
+        """What ran on each GPU in the traced step: columns `phase`, `device` and `KERNEL_TIMES`, seconds.
+
+        Nothing where a pause was a part of it.
+        """
+        traced = self.spans[self.spans["phase"] == TRACED_STEP]
+        is_paused = bool(_meets(traced, self.pauses).any())
+        rows = [] if is_paused else list(_read(self.trial.kernels, "phase", "device", *KERNEL_TIMES))
         return pd.DataFrame(rows, columns=["phase", "device", *KERNEL_TIMES])
 
     @cached_property
@@ -237,6 +259,14 @@ def is_whole_step(spans: pd.DataFrame) -> "pd.Series[bool]":
     """Which spans, columns as in `Launch.spans`, are of a whole step: the controller's from its start to its end."""
     whole: pd.Series[bool] = (spans["device"] == CONTROLLER) & (spans["phase"] == STEP)
     return whole
+
+
+def _meets(spans: pd.DataFrame, times: Iterable[tuple[float, float]]) -> "pd.Series[bool]":
+    """Which spans any of some times has a part in."""
+    met = pd.Series(data=False, index=spans.index)
+    for start, end in times:
+        met |= (spans["start"] < end) & (spans["end"] > start)
+    return met
 
 
 def _in_order(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from pathlib import Path
 from placebench.errors import UsageError
 from placebench.logs.read import launch_names
 from placebench.record.folder import is_run
+from placebench.spec.legible import shown
 from placebench.spec.reading import exists
 
 
@@ -96,7 +97,7 @@ def _split(text: str, sign: str) -> list[str]:
     """Parts of a word; a file that is there under the whole word is one part."""
     parts = [text] if exists(Path(text)) else text.split(sign)
     if not all(parts):
-        raise UsageError(f"{text!r}: there is an empty entry: name a log before and behind each {sign!r}")
+        raise UsageError(f"{shown(text)}: there is an empty entry: name a log before and behind each {shown(sign)}")
     return parts
 
 

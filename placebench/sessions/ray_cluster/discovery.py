@@ -10,6 +10,7 @@ from typing import Any
 from placebench.errors import UsageError
 from placebench.record.parts import Record
 from placebench.spec.devices import Device, DeviceSpec, device_from_dict
+from placebench.spec.legible import shown
 
 PROBE = (sys.executable, "-m", "placebench.sessions.ray_cluster.probe")
 DEFAULT_PLACEMENT_TIMEOUT_S = 60.0
@@ -78,7 +79,7 @@ def discover_cluster(
             " --devices cpu, or a cluster of GPU nodes alone"
         )
     if reasons:
-        raise UsageError("\n".join(reasons))
+        raise UsageError(*reasons)
     return Cluster(address=address, placement_timeout_s=placement_timeout_s, nodes=tuple(nodes)), tuple(devices)
 
 
@@ -93,7 +94,7 @@ def refuse_unreachable(address: str) -> None:
     host, _, port = address.rpartition(":")
     if "://" in address or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise UsageError(
-            f"--ray-address {address!r}: write host:port of the cluster's head, such as 10.0.0.1:6379, or auto; a"
+            f"--ray-address {shown(address)}: write host:port of the cluster's head, such as 10.0.0.1:6379, or auto; a"
             " ray:// client cannot run a launch, so start placebench on a node of the cluster"
         )
     try:

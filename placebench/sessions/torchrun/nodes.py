@@ -75,7 +75,7 @@ def discover_nodes(listed: str, spec: DeviceSpec | None) -> tuple[JobNodes, tupl
             f"there are nodes with GPUs and nodes without ({without}): use --devices cpu, or nodes that are alike"
         )
     if reasons:
-        raise UsageError("\n".join(reasons))
+        raise UsageError(*reasons)
     return JobNodes(address=answers[names[0]]["caller"], nodes=tuple(nodes)), tuple(devices)
 
 
