@@ -13,6 +13,7 @@ Examples:
   placebench placements
   placebench placements --devices gpu:8x2@141GiB --model qwen2.5-7b
   placebench placements learners:4,4+engines:4xtp2 mine.yaml --devices gpu:8x2
+  placebench placements --job verl split:3+1
 """
 
 
@@ -23,6 +24,7 @@ Examples:
 @click.option("--model", help="A preset, a folder, or a hub id.  [default: tiny]")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any workload key; repeatable.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML file as of placebench run.")
+@click.option("--job", metavar="WORD|FILE", help="Print the settings with which a framework does so: verl, trl.")
 def placements(words: tuple[str, ...], **given: Any) -> None:
     """Explain every placement word; show which can be on the devices, where, and why others cannot.
 
@@ -31,8 +33,13 @@ def placements(words: tuple[str, ...], **given: Any) -> None:
     placement just cannot be here.
     """
     from placebench.plan.catalogue import read_catalogue
+    from placebench.plan.job_views import show_settings
     from placebench.plan.views import show_catalogue
 
-    catalogue = read_catalogue(read_request(given), words)
+    request = read_request(given)
+    if request.job is not None:
+        show_settings(request, words, open_console())
+        return
+    catalogue = read_catalogue(request, words)
     show_catalogue(catalogue, open_console())
     catalogue.no_words.raise_any()

@@ -1,11 +1,13 @@
 """Training under each placement, and the comparison of what it measured."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
 from placebench.commands.options import read_rounds, read_share
+from placebench.commands.outputs import OutputPath
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
 from placebench.commands.runs import RUNS, find_run
 from placebench.commands.start import start
@@ -21,6 +23,8 @@ Examples:
   placebench run --placements split,split/overlap=none
   placebench run --model qwen2.5-0.5b --set optimizer.actor_lr=1e-6 --dry-run
   placebench run --resume latest
+  placebench run --job verl --placements standard,split:3+1 -- bash run_qwen7b.sh
+  placebench run --job mine.yaml --rounds 5
 
 \b
 Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare, 124 time limit, 130 interrupted.
@@ -42,8 +46,20 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare, 124 
 @run_option("--max-time", "max_time_s", type=SECONDS, help="With auto: seconds that the rounds may take.")
 @shared_options
 @click.option("--resume", metavar="RUN", help="Go on with a run: finished launches stay, the others run again.")
-def run(resume: str | None, **given: Any) -> None:
-    """Train under each placement, record the devices, compare and report."""
+@click.option(
+    "--write-config",
+    type=OutputPath(),
+    metavar="FILE",
+    help="Write a job file for --job, every key with its meaning, and start nothing.",
+)
+def run(resume: str | None, write_config: Path | None, **given: Any) -> None:
+    """Train under each placement, or run a job of yours under each, record the devices, compare and report."""
+    if write_config is not None:
+        from placebench.jobs.template import write_template
+
+        write_template(write_config, given["job"], given["command"])
+        click.echo(f"{write_config}: edit it, then placebench run --job {write_config} --dry-run")
+        return
     from placebench.host.run_lock import lock_run
     from placebench.plan.plan import make_plan
     from placebench.plan.resume import resume_plan

@@ -28,6 +28,11 @@ run_option = partial(click.option, cls=LenientOption)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _SHARED = (
     run_option(
+        "--job",
+        metavar="WORD|FILE",
+        help="A job of yours, started by the command behind --: verl, trl, command, or a job file.",
+    ),
+    run_option(
         "--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: 2%]"
     ),
     run_option(
@@ -88,8 +93,10 @@ _SHARED = (
         type=SECONDS,
         help="On a Ray cluster: wait for devices so long.  [default: 60]",
     ),
+    click.option("--allow-kill", is_flag=True, help="Run a job's scripts that may end processes of others, too."),
     click.option("--dry-run", is_flag=True, help="Print the checked plan and start nothing."),
     click.option("--print-config", is_flag=True, help="Print the plan as a file for --config, and start nothing."),
+    click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]"),
 )
 
 
@@ -115,4 +122,5 @@ def read_request(given: Mapping[str, Any]) -> "RunRequest":
         if name in WORKLOAD_KEYS
     }
     reasons = {WORKLOAD_KEYS.get(name, name): reason for name, reason in wrong.items()}
-    return build_request(present, short, settings, config, reasons)
+    job, command = present.pop("job", None), present.pop("command", ())
+    return build_request(present, short, settings, config, reasons, job=job, command=command)

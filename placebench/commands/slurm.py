@@ -95,7 +95,7 @@ def submit(ctx: click.Context, /, only_print: bool, **given: Any) -> None:
 def _read_run(words: tuple[str, ...]) -> "RunRequest":
     """The run: it is to be wrong now, and not when the job has waited for its nodes."""
     given = dict(run.make_context("placebench run", list(words)).params)
-    del given["resume"]  # how a run starts, not what it is
+    del given["resume"], given["write_config"]  # how a run starts, not what it is
     return read_request(given)
 
 

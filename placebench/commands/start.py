@@ -9,7 +9,7 @@ import click
 
 from placebench.commands.console import open_console
 from placebench.commands.group import OF_A_STREAM, USAGE, drop_stdout, fail
-from placebench.errors import InterruptedRunError, Reasons
+from placebench.errors import InterruptedRunError, Reasons, UsageError
 
 if TYPE_CHECKING:
     from placebench.plan.plan import Plan
@@ -30,6 +30,8 @@ def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> None:
     if request.print_config:
         from placebench.plan.as_config import config_text
 
+        if plan.job:
+            raise UsageError("--print-config is for placebench's own job: --write-config FILE writes a job file")
         Reasons(plan.refused).raise_any()
         click.echo(config_text(plan, request, command), nl=False)
         return

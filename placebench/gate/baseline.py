@@ -89,7 +89,7 @@ def measured_run(path: Path, placement: str | None = None) -> Baseline:
         measured=record.started or utc_now(),
         host=record.host,
         versions=record.versions,
-        workload=record.workload,
+        workload=record.work,
         launcher=record.launcher,
         placements={side.name: _measured(side) for side in measure_run(run)},
     )

@@ -1,5 +1,6 @@
 """Which network interface the workers of a node talk over."""
 
+import contextlib
 import os
 import socket
 
@@ -19,6 +20,13 @@ def use_interface_of(address: str) -> None:
 
 def free_port() -> int:
     """A TCP port of this node that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Several such ports, each another one."""
+    with contextlib.ExitStack() as probes:
+        opened = [probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in opened:
+            probe.bind(("", 0))
+        return [int(probe.getsockname()[1]) for probe in opened]

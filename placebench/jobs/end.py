@@ -42,12 +42,30 @@ def classify(error: BaseException) -> JobExit:
     """
     if isinstance(error, NodeLostError | PlacementTimeoutError):
         return JobExit.NODE_LOST if isinstance(error, NodeLostError) else JobExit.NOT_PLACED
-    texts = " ".join(f"{type(cause).__name__}: {cause}" for cause in _causes(error))
+    kind = kind_in(" ".join(f"{type(cause).__name__}: {cause}" for cause in _causes(error)))
+    is_usage = kind is JobExit.FAILED and any(isinstance(cause, UsageError) for cause in _causes(error))
+    return JobExit.USAGE if is_usage else kind
+
+
+def end_by_words(text: str, otherwise: str) -> EndFile:
+    """How a launch ended by what its job printed last, for a job that says it in no other way.
+
+    Args:
+        text: the last lines.
+        otherwise: what to say where they name no exception.
+    """
+    found = [match for match in (_EXCEPTION.search(line.strip()) for line in text.splitlines()) if match]
+    message = f"{found[-1]['name']}: {found[-1]['text']}" if found else otherwise
+    return EndFile(kind=kind_in(text), message=message)
+
+
+def kind_in(texts: str) -> JobExit:
+    """What the words of exceptions mean: memory, a lost device, or no more than a failure."""
     if any(word in texts for word in ("OutOfMemoryError", "MemoryError", "annot allocate memory", "out of memory")):
         return JobExit.OOM
     if any(word in texts for word in ("GPU is lost", "device unavailable", "uncorrectable ECC")):
         return JobExit.DEVICE_LOST
-    return JobExit.USAGE if any(isinstance(cause, UsageError) for cause in _causes(error)) else JobExit.FAILED
+    return JobExit.FAILED
 
 
 def _in_one_line(error: BaseException) -> str | None:

@@ -32,6 +32,7 @@ class GrowingLog:
         lock: is held while a block is worked on; to be held by whoever looks at `log`.
         log_format: name of the format; None finds it by the content.
         keep: which metrics to keep, by name; None keeps all.
+        poll_s: how often the file is looked at while it has nothing new, seconds.
 
     Raises:
         UsageError: the file cannot be read, or cannot grow: it is packed, or a folder.
@@ -44,13 +45,14 @@ class GrowingLog:
         *,
         log_format: str | None = None,
         keep: Callable[[str], bool] | None = None,
+        poll_s: float = POLL_S,
     ) -> None:
         self.path = path
-        self._lock, self._keep = lock, keep
+        self._lock, self._keep, self._poll_s = lock, keep, poll_s
         self._wanted = None if log_format is None else format_named(log_format)
         self._error: PlacebenchError | None = None
         self._log: Log | None = None
-        self._stop = threading.Event()
+        self._stop, self._ends = threading.Event(), threading.Event()
         self._check()
         self._thread = threading.Thread(target=self._follow, name=f"follow {path}", daemon=True)
 
@@ -60,6 +62,11 @@ class GrowingLog:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
+        self._thread.join()
+
+    def finish(self) -> None:
+        """Read what is there, a last line without an end too, and no more: nobody writes any longer."""
+        self._ends.set()
         self._thread.join()
 
     @property
@@ -94,7 +101,7 @@ class GrowingLog:
     def _follow(self) -> None:
         """Read until the stop is set, file after file of the log's name."""
         try:
-            while not self._stop.is_set():
+            while not (self._stop.is_set() or self._ends.is_set()):
                 self._read_once()
         except PlacebenchError as error:
             self._error = error
@@ -127,20 +134,19 @@ class GrowingLog:
     def _chunks(self) -> Iterator[bytes]:
         """What the file has, as it comes; ends at the stop, or when another file has its name."""
         position = 0
-        while not self._stop.is_set() and not self.path.is_file():
+        while not self.path.is_file():
             # Moved away or deleted: it will come back.
-            self._stop.wait(POLL_S)
-        if self._stop.is_set():
-            return
+            if self._ends.is_set() or self._stop.wait(self._poll_s):
+                return
         with self.path.open("rb") as stream:
             while not self._stop.is_set():
                 if chunk := stream.read(BLOCK_BYTES):
                     position += len(chunk)
                     yield chunk
-                elif self._is_another(stream, position):
+                elif self._ends.is_set() or self._is_another(stream, position):
                     return
                 else:
-                    self._stop.wait(POLL_S)
+                    self._stop.wait(self._poll_s)
 
     def _is_another(self, stream: BufferedReader, position: int) -> bool:
         """Whether the log's name is now that of another file, or of the same with less in it."""

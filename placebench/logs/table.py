@@ -272,7 +272,11 @@ class StepTable:
 
     def count_steps(self) -> int:
         """How many steps the log has lines of, whatever was kept of them."""
-        return len(set().union(*(layout.steps for layout in self._layouts.values())))
+        return len(self.steps())
+
+    def steps(self) -> set[int]:
+        """The steps that the log has lines of, whatever was kept of them."""
+        return set().union(*(layout.steps for layout in self._layouts.values()))
 
     def frame(self, launch: str) -> pd.DataFrame:
         """What is kept as a tidy frame, by step and in the order of printing.

@@ -76,5 +76,6 @@ def _lines(model: type[BaseModel], values: Mapping[str, Any]) -> Iterator[str]:
 
 def _line(key: str, value: Any, meaning: str) -> str:
     flow = None if isinstance(value, list) else False
-    text = yaml.safe_dump({key: value}, default_flow_style=flow, allow_unicode=True, width=sys.maxsize)
-    return f"{text.rstrip()}  # {meaning}"
+    as_it_is = str(value).isprintable()  # or a line end that only YAML knows would be one in a quoted text
+    text = yaml.safe_dump({key: value}, default_flow_style=flow, allow_unicode=as_it_is, width=sys.maxsize)
+    return f"{text.removesuffix(chr(10))}  # {meaning}"

@@ -1,16 +1,20 @@
 """Placements × workload × devices → a plan that can run, or every reason why it cannot, before anything starts."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from placebench.errors import Reasons
 from placebench.host.devices import sharing_note
+from placebench.jobs.launching import Job
+from placebench.jobs.spec import JobSpec
 from placebench.plan import checks
 from placebench.plan.devices import DEVICES, are_described, cluster_options, devices_elsewhere
 from placebench.plan.headroom import relief, tight, too_large
+from placebench.plan.job_checks import JOB, JOB_CHECKS
 from placebench.plan.limits import low_limits
 from placebench.plan.memory_settings import MemoryCase
 from placebench.plan.request import OPTIONS, PLACEMENTS, ROUNDS, START, WORKLOAD, RunRequest, request_facts
@@ -57,7 +61,8 @@ class Plan:
     folder: RunFolder
     """Where it will lie, or lies when it is resumed."""
     placements: tuple[RunPlacement, ...]
-    workload: Workload
+    work: Workload | Job
+    """What placebench's own job trains, or the job of the user's that is run."""
     devices: tuple[Device, ...]
     """All that the placements may use."""
     rounds: int
@@ -94,6 +99,31 @@ class Plan:
     """What of the workload was not given and is not as usual, in a line; None for nothing."""
 
     @property
+    def steps(self) -> int:
+        """The number of a launch's last step."""
+        return self._given.steps
+
+    @property
+    def warmup_steps(self) -> int:
+        """First steps of a launch, which are left out of the numbers."""
+        return self._given.warmup_steps
+
+    @property
+    def _given(self) -> Workload | JobSpec:
+        return self.work.spec if isinstance(self.work, Job) else self.work
+
+    @property
+    def job(self) -> Job | None:
+        """The job of the user's; None for placebench's own."""
+        return self.work if isinstance(self.work, Job) else None
+
+    @property
+    def workload(self) -> Workload:
+        """What placebench's own job trains; a job of the user's has none."""
+        assert isinstance(self.work, Workload)
+        return self.work
+
+    @property
     def steps_before(self) -> int:
         """Steps that are in the checkpoint; a launch runs those of the workload after them."""
         return self.start.step if self.start else 0
@@ -120,12 +150,14 @@ class Plan:
 
     @cached_property
     def shapes(self) -> JobShapes:
-        """Shapes of the job's models."""
+        """Shapes of the models of placebench's own job."""
         return job_shapes(self.workload)
 
     @property
     def memory(self) -> Mapping[tuple[str, str], MemoryEstimate]:
-        """Estimated memory of each device by (placement, pool)."""
+        """Estimated memory of each device by (placement, pool); none where the models are not known."""
+        if self.job:
+            return {}
         return {
             (bound.name, pool): estimate
             for bound in self.placements
@@ -134,18 +166,26 @@ class Plan:
 
     def relief(self, bound: RunPlacement) -> tuple[str, ...]:
         """What lowers a placement's estimated memory most."""
-        return relief(self._case(bound))
+        return tuple(line for case in self._cases([bound]) for line in relief(case))
 
     @property
-    def expectation(self) -> Expectation:
-        """How long the launches still to come will take."""
+    def expectation(self) -> Expectation | None:
+        """How long the launches still to come will take; None where nothing tells."""
         known = expect_from_runs(
             self.folder.path.parent,
-            self.workload.model_dump(mode="json"),
+            self.recorded_work,
+            self.steps,
             self.devices,
             [launch.placement.name for launch in self.launches],
         )
-        return known or expect_from_arithmetic(self.workload, self.shapes, self.devices, len(self.launches))
+        if known or self.job:
+            return known
+        return expect_from_arithmetic(self.workload, self.shapes, self.devices, len(self.launches))
+
+    @property
+    def recorded_work(self) -> Mapping[str, Any]:
+        """What a launch does, as `RunFile.work` says it."""
+        return {"job": self.job.record.spec} if self.job else self.workload.model_dump(mode="json")
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -153,12 +193,14 @@ class Plan:
         shared = sharing_note(self.devices)
         placements = [bound.placement for bound in self.placements]
         changed = changes(self.start, self.workload, placements) if self.start else ()
-        nearly_full = (line for bound in self.placements for line in tight(self._case(bound)))
+        nearly_full = (line for case in self._cases(self.placements) for line in tight(case))
         return (*filter(None, (self.followed, shared)), *changed, *nearly_full)
 
-    def _case(self, bound: RunPlacement) -> MemoryCase:
-        placements = [one.placement for one in self.placements]
-        return MemoryCase(self.workload, self.shapes, bound, self.devices, placements)
+    def _cases(self, bounds: Sequence[RunPlacement]) -> Iterator[MemoryCase]:
+        if not self.job:
+            placements = [one.placement for one in self.placements]
+            for bound in bounds:
+                yield MemoryCase(self.workload, self.shapes, bound, self.devices, placements)
 
     @property
     def _rounds(self) -> list[tuple[RunPlacement, ...]]:
@@ -183,7 +225,7 @@ def make_plan(request: RunRequest) -> Plan:
     started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     folder = RunFolder((request.out or Path("runs")) / f"{started}-{name}")
     facts.add(folder=folder.path)
-    reasons = collect(_CHECKS, facts)
+    reasons = collect(_CHECKS if request.job is None else _JOB_CHECKS, facts)
     if reasons.lines and request.dry_run and (partial := _plan_of_the_possible(request, facts)):
         return replace(partial, refused=reasons.lines)
     reasons.raise_any()
@@ -191,7 +233,7 @@ def make_plan(request: RunRequest) -> Plan:
         name=name,
         folder=folder,
         placements=facts["bound"],
-        workload=facts["workload"],
+        work=facts.get("job") or facts["workload"],
         devices=facts["devices"],
         rounds=facts["rounds"],
         auto=facts.get("auto"),
@@ -202,7 +244,7 @@ def make_plan(request: RunRequest) -> Plan:
         sample_hz=DEFAULT_HZ if request.sample_hz is None else request.sample_hz,
         checkpoint_every=request.checkpoint_every,
         start=facts.get("start"),
-        launcher=facts["launcher"],
+        launcher=facts.get("launcher", RAY),
         cluster=facts.get("cluster"),
         followed=_followed(request),
     )
@@ -210,7 +252,7 @@ def make_plan(request: RunRequest) -> Plan:
 
 def _followed(request: RunRequest) -> str | None:
     """That the mini-batch follows the batch."""
-    if (size := mini_batch_that_follows(request.workload)) is None:
+    if request.job is not None or (size := mini_batch_that_follows(request.workload)) is None:
         return None
     usual = usual_mini_batch(request.workload)
     return (
@@ -278,3 +320,16 @@ _CHECKS = (
     Check(_count_launches),
     Check(checks.no_room_for_checkpoints, {"host"}, settled={"steps", *fitting.MEMORY_KEYS}),
 )
+_JOB_CHECKS = (
+    OPTIONS,
+    Check(checks.wrong_name),
+    Check(checks.unusable_folder, {"out"}),
+    JOB,
+    DEVICES,
+    Check(devices_elsewhere),
+    *JOB_CHECKS,
+    Check(_bind),
+    ROUNDS,
+    Check(_count_launches),
+)
+"""What is asked of a run of a job of the user's."""

@@ -3,6 +3,7 @@
 The checks that every command begins with find what of it can be read.
 """
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,11 +18,16 @@ from placebench.spec.check import Check, Facts
 from placebench.spec.config import find_line, load_yaml, merge, nest, read_settings
 from placebench.spec.launchers import LAUNCHERS, RAY
 from placebench.spec.legible import shown
-from placebench.spec.words import readable_placements
+from placebench.spec.words import names_file, readable_placements
 from placebench.spec.workload import Workload, keys_below, workload_keys
 from placebench.spec.workload_reading import RUN_KEYS, gives, read_workload
 
 DEFAULT_PLACEMENTS = "standard,split"
+# A framework need not have more.
+JOB_PLACEMENTS = "standard"
+# Keys with an option that a job of the user's has too, and options that only placebench's own has.
+JOB_SHORT_KEYS = ("steps", "warmup_steps", "seed")
+_OWN_JOBS = ("checkpoint_every", "resume_from", "launcher", "placement_timeout_s")
 DEFAULT_STEP_TIMEOUT_S = 600.0
 
 
@@ -71,6 +77,10 @@ class RunRequest:
     """Address of a Ray cluster, `host:port` or `auto`; None for this host, with a Ray of each launch's own."""
     placement_timeout_s: float | None = None
     """Seconds a launch waits for its devices of the cluster; None for the default."""
+    job: Mapping[str, Any] | None = None
+    """Keys of a `JobSpec`, for a job of the user's; None for placebench's own."""
+    allow_kill: bool = False
+    """Whether a job's scripts may end processes that are not theirs."""
     origin: Callable[[str], str] = field(default=lambda key: "workload")
     """Where a dotted workload key was set, for messages."""
     wrong: Sequence[str] = ()
@@ -85,6 +95,9 @@ def build_request(
     settings: Sequence[str],
     config: Path | None,
     wrong: Mapping[str, str] = MappingProxyType({}),
+    *,
+    job: str | None = None,
+    command: Sequence[str] = (),
 ) -> RunRequest:
     """Put together what options, `--set` and `--config` say; what is wrong with them is in the request.
 
@@ -94,10 +107,21 @@ def build_request(
         settings: `key=value` of every `--set`.
         config: the YAML file; None without one.
         wrong: by field of `RunRequest` or dotted workload key, why an option that was given cannot be read.
+        job: what `--job` names, a framework or a job file; None without it.
+        command: the words behind `--`.
     """
     reasons = Reasons()
     reasons.add(wrong.values())
+    if job is not None and names_file(job):
+        if config:
+            reasons.add([f"--job {job} and --config {config} both name a file: write all of it in one"])
+        config = Path(job)
     content = reasons.attempt(lambda: load_yaml(config)) if config else {}
+    if job is not None or (content and not content.keys().isdisjoint(("job", "command"))):
+        unknown = {*wrong, *(key for key in ("job", *RUN_KEYS) if content is None and key not in options)}
+        return _job_request(options, short, settings, config, content or {}, reasons, unknown, job, command)
+    if command:
+        reasons.add([f"{shlex.join(command)!r}: a command needs --job: name its framework, or command"])
     run_keys = {}
     for key in RUN_KEYS:
         if config and content and key in content:
@@ -124,12 +148,61 @@ def build_request(
     )
 
 
-def _origin(key: str, flags: Mapping[str, str], config: Path | None) -> str:
+def _job_request(
+    options: Mapping[str, Any],
+    short: Mapping[str, tuple[str, Any]],
+    settings: Sequence[str],
+    config: Path | None,
+    content: Mapping[str, Any],
+    reasons: Reasons,
+    unknown: set[str],
+    job: str | None,
+    command: Sequence[str],
+) -> RunRequest:
+    """As `build_request`, for a job of the user's: the file has its keys beside those of the run."""
+    keys = {key: value for key, value in content.items() if key not in RUN_KEYS or key == "placements"}
+    run_keys = {}
+    for key in ("rounds", "devices", "name", "out"):
+        if config and key in content:
+            run_keys[key] = reasons.attempt(partial(_run_value, config, key, content[key]))
+            unknown |= {key} if run_keys[key] is None and key not in options else set()
+    given = {key: (flag, value) for key, (flag, value) in short.items() if key in JOB_SHORT_KEYS}
+    keys |= {key: value for key, (_, value) in given.items()}
+    options = dict(options)
+    if (address := options.pop("ray_address", None)) is not None:
+        keys["ray"] = address
+    if job is not None and not names_file(job):
+        keys["job"] = job
+    if command:
+        if "command" in content:
+            reasons.add([f"{config}: command, and the command behind --, are the same setting: give it once"])
+        keys["command"] = list(command)
+    foreign = [flag for key, (flag, _) in short.items() if key not in given] + ["--set"] * bool(settings)
+    others = [name for name in _OWN_JOBS if options.pop(name, None) is not None]
+    foreign += [f"--{name.replace('_', '-').removesuffix('-s')}" for name in others]
+    foreign += [f"launcher in {config}"] * ("launcher" in content)
+    if foreign:
+        what = "is" if len(foreign) == 1 else "are"
+        reasons.add([f"{', '.join(foreign)} {what} for placebench's own job: a job of yours has it in its own command"])
+    if "placements" not in options and (named := keys.get("placements")) and isinstance(named, list | Mapping):
+        run_keys["placements"] = ",".join(map(str, named))
+    flags = {key: flag for key, (flag, _) in given.items()} | ({"ray": "--ray-address"} if address else {})
+    flags |= {"job": "--job"} if job is not None else {}
+    return RunRequest(
+        job=keys,
+        origin=lambda key: _origin(key, flags, config, "the job"),
+        wrong=reasons.lines,
+        unknown=frozenset(unknown),
+        **{**run_keys, **options},
+    )
+
+
+def _origin(key: str, flags: Mapping[str, str], config: Path | None, preset: str = "workload") -> str:
     """Where a workload key was set: options at or below it, else the line of the file, else the preset."""
     given = [flag for name, flag in flags.items() if name == key or name.startswith(f"{key}.") or key == "workload"]
     if given:
         return ", ".join(dict.fromkeys(given))
-    return _place(config, key) if config else "workload"
+    return _place(config, key) if config else preset
 
 
 def _place(config: Path, key: str) -> str:
@@ -161,7 +234,10 @@ def request_facts(request: RunRequest) -> Facts:
         request.unknown,
         request=request,
         name=request.name,
-        words=DEFAULT_PLACEMENTS if request.placements is None else request.placements,
+        words=(DEFAULT_PLACEMENTS if request.job is None else JOB_PLACEMENTS)
+        if request.placements is None
+        else request.placements,
+        job_keys=request.job,
         launcher=request.launcher or RAY,
         ray_address=request.ray_address,
         checkpoint_every=request.checkpoint_every,

@@ -4,10 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from placebench.errors import UsageError
+from placebench.errors import Reasons, UsageError
 from placebench.host.ownership import live_runs, mark_interrupted
+from placebench.jobs.launching import Job
+from placebench.jobs.spec import JobSpec, read_job
 from placebench.plan import checks
 from placebench.plan.devices import cluster_options, find_devices
+from placebench.plan.job_checks import RESUMED_JOB_CHECKS, recorded_job
 from placebench.plan.limits import low_limits
 from placebench.plan.plan import Plan
 from placebench.plan.request import OPTIONS, ROUNDS, START, RunRequest
@@ -38,7 +41,12 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
     record = read_run_file(folder)
     if path.resolve() in live_runs():  # also where the disk has no locks
         raise UsageError(f"{path}: the run still goes on in another process; stop that first")
-    workload, placements = build_workload(record.workload, f"{folder.run_file}: workload"), record.run_placements
+    try:
+        job = recorded_job(record.job) if record.job else None
+    except UsageError as error:
+        raise UsageError(f"{folder.run_file}: {error}") from None
+    workload = None if job else build_workload(record.workload, f"{folder.run_file}: workload")
+    placements = record.run_placements
     mark_interrupted(path)
     begun = record.resumed_from
     facts = Facts(
@@ -47,10 +55,11 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         record=record,
         folder=path,
         workload=workload,
+        job=job,
         placements=placements,
         words=request.placements,
         asked_for=request.devices,
-        launcher=record.launcher,
+        launcher=None if job else record.launcher,
         checkpoint_every=record.checkpoint_every,
         resume_from=Path(begun.checkpoint) if begun else None,
         stored=record.auto,
@@ -66,7 +75,7 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         name=record.name,
         folder=folder,
         placements=placements,
-        workload=workload,
+        work=job or facts["workload"],
         devices=record.devices,
         rounds=rounds,
         auto=facts.get("auto"),
@@ -146,6 +155,34 @@ def _other_workload(request: RunRequest, record: RunFile, workload: Workload) ->
     )
 
 
+def _other_kind_of_job(request: RunRequest, record: RunFile) -> Iterator[str]:
+    if request.job is not None and record.job is None:
+        yield "--resume: the run is of placebench's own job; leave --job out, or start a new run"
+
+
+def _other_job(job: Job, request: RunRequest) -> Iterator[str]:
+    """Keys of the user's job with another value than in the run."""
+    then = job.record.spec
+    given = {**request.workload, **(request.job or {})}
+    if unknown := given.keys() - JobSpec.model_fields.keys():
+        yield f"--resume: {', '.join(sorted(unknown))}: a job of yours has no such key; leave it out"
+    now = Facts()
+    keys = {key: value for key, value in given.items() if key not in unknown and key != "placements"}
+    yield from read_job({**then, **keys}, request.origin, now)
+    if "job" in now:
+        changed = Job(now["job"]).record.spec
+        yield from (
+            _difference(key, changed.get(key), then.get(key)) for key in keys if changed.get(key) != then.get(key)
+        )
+
+
+def _other_job_placements(words: str, job: Job, record: RunFile, placements: Sequence[RunPlacement]) -> Iterator[str]:
+    reasons = Reasons()
+    named = job.placements(words, devices_per_node(record.devices), record.devices[0].kind, reasons)
+    if reasons.lines or [bind(placement, record.devices) for placement in named] != list(placements):
+        yield _difference("--placements", words, ",".join(placement.name for placement in placements))
+
+
 def _other_options(request: RunRequest, record: RunFile, folder: Path) -> Iterator[str]:
     if request.out is not None and request.out.resolve() != folder.parent.resolve():
         yield _difference("--out", request.out, folder.parent)
@@ -179,7 +216,7 @@ def _other_placements(
 
 
 def _low_limits(record: RunFile) -> Iterator[str]:
-    return low_limits(record.devices, record.launcher, record.cluster)
+    return iter(()) if record.job else low_limits(record.devices, record.launcher, record.cluster)
 
 
 _CHECKS = (
@@ -190,8 +227,12 @@ _CHECKS = (
     Check(_cluster_options),
     Check(_missing_devices),
     Check(unusable_workload),
+    *RESUMED_JOB_CHECKS,
     START,
+    Check(_other_kind_of_job),
     Check(_other_workload),
+    Check(_other_job),
+    Check(_other_job_placements),
     Check(_other_options),
     Check(_other_devices),
     Check(_other_placements),

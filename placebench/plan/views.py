@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from placebench.plan.catalogue import Catalogue, Entry
+from placebench.plan.job_views import job_lines
 from placebench.plan.plan import Plan
 from placebench.predict.memory.fitting import describe_memory
 from placebench.spec.bound import RunPlacement
@@ -25,13 +26,17 @@ _MOST_ROUNDS = 4
 
 
 def show_plan(plan: Plan, console: Console) -> None:
-    """Print a plan: run, placements with devices and memory, rounds, expected duration, workload."""
+    """Print a plan: run, placements with devices and memory, rounds, duration, workload; or a job's commands."""
 
     def line(name: str, value: str) -> None:
         console.print(Text.assemble((f"{name:<9} ", "bold"), value), soft_wrap=True)
 
     for name, value in _head(plan):
         line(name, value)
+    if plan.job:
+        for name, value in job_lines(plan, plan.job):
+            line(name, value)
+        return
     for bound in plan.placements:
         line("placement", f"{bound.name}, {', '.join(_settings(bound.placement, plan.workload))}")
         for pool, text in _pools(bound, plan.devices, plan.workload):
@@ -66,25 +71,14 @@ def _working_roles(placement: Placement, pool: str, workload: Workload) -> Itera
 
 
 def _head(plan: Plan) -> Iterator[tuple[str, str]]:
-    parameters = f", {plan.shapes.actor.parameters / 1e6:,.1f} M parameters"
-    batch, epochs = plan.workload.batch, plan.workload.algorithm.epochs
     expected = plan.expectation
     to_do = len(plan.launches)
     yield "run", str(plan.folder.path)
     yield "devices", _describe_devices(plan.devices)
     if plan.launcher != RAY:
         yield "launcher", plan.launcher
-    yield "model", f"{plan.workload.model}{parameters}, {plan.workload.precision}, {plan.workload.sharding}"
-    groups = (
-        f" ({batch.size // batch.group_size} prompts × {batch.group_size} responses)" if batch.group_size > 1 else ""
-    )
-    yield (
-        "step",
-        f"{plan.workload.algorithm.name}, {batch.size} sequences{groups} of up to"
-        f" {batch.max_prompt_length} + {batch.max_response_length} tokens,"
-        f" {plural(batch.size // batch.mini_batch_size, 'mini-batch', 'mini-batches')} × {plural(epochs, 'epoch')}",
-    )
-    yield "steps", f"{plan.workload.steps} a launch, the first {plan.workload.warmup_steps} left out of the numbers"
+    yield from [("job", f"{plan.job.spec.job}, {plan.job.adapter.reading}")] if plan.job else _training(plan)
+    yield "steps", f"{plan.steps} a launch, the first {plan.warmup_steps} left out of the numbers"
     shown = plan.order if plan.done else plan.order[:_MOST_ROUNDS]
     for number, names in enumerate(shown, start=1):
         yield f"round {number}", ", ".join(f"{name} (done)" if (number, name) in plan.done else name for name in names)
@@ -97,12 +91,30 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
             f"until every headline interval is narrower than {plan.auto.precision:.1%}, up to {plan.auto.max_rounds}"
             f" rounds{limit}",
         )
+    if expected is None:
+        return
     seconds = f"about {format_seconds(expected.seconds)}"
     most = ""
     if plan.auto and to_do:
         whole = expected.seconds * (to_do + (plan.auto.max_rounds - plan.rounds) * len(plan.placements)) / to_do
         most = f", about {format_seconds(whole)} for {plan.auto.max_rounds} rounds"
     yield "expected", f"{seconds} for {to_do} launch{'' if to_do == 1 else 'es'}{most} ({expected.source})"
+
+
+def _training(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What placebench's own job trains."""
+    parameters = f", {plan.shapes.actor.parameters / 1e6:,.1f} M parameters"
+    batch, epochs = plan.workload.batch, plan.workload.algorithm.epochs
+    yield "model", f"{plan.workload.model}{parameters}, {plan.workload.precision}, {plan.workload.sharding}"
+    groups = (
+        f" ({batch.size // batch.group_size} prompts × {batch.group_size} responses)" if batch.group_size > 1 else ""
+    )
+    yield (
+        "step",
+        f"{plan.workload.algorithm.name}, {batch.size} sequences{groups} of up to"
+        f" {batch.max_prompt_length} + {batch.max_response_length} tokens,"
+        f" {plural(batch.size // batch.mini_batch_size, 'mini-batch', 'mini-batches')} × {plural(epochs, 'epoch')}",
+    )
 
 
 def _describe_devices(devices: Sequence[Device]) -> str:

@@ -40,7 +40,7 @@ class Expectation:
 
 
 def expect_from_runs(
-    out: Path, workload: Mapping[str, Any], devices: Sequence[Device], placements: Sequence[str]
+    out: Path, work: Mapping[str, Any], steps: int, devices: Sequence[Device], placements: Sequence[str]
 ) -> Expectation | None:
     """The duration by the newest finished run of the same work; None when there is none under `out`.
 
@@ -48,25 +48,28 @@ def expect_from_runs(
 
     Args:
         out: folder of the runs.
-        workload: the job's, as `Workload` is written down.
+        work: what a launch does, as `RunFile.work` says it.
+        steps: of a launch.
         devices: all that the run may use.
         placements: names of the placements of the launches to come, one entry a launch.
     """
     for path in sorted(out.glob("*/run.json"), reverse=True):
-        launches = _comparable_launches(path, workload, devices)
+        launches = _comparable_launches(path, work, steps, devices)
         seconds = {name: fmean(one for placement, one in launches if placement == name) for name, _ in launches}
         if seconds.keys() >= set(placements):
             return Expectation(sum(seconds[name] for name in placements), f"as in {path.parent.name}")
     return None
 
 
-def _comparable_launches(path: Path, workload: Mapping[str, Any], devices: Sequence[Device]) -> list[tuple[str, float]]:
+def _comparable_launches(
+    path: Path, work: Mapping[str, Any], steps: int, devices: Sequence[Device]
+) -> list[tuple[str, float]]:
     """Placement and expected seconds of every finished launch of a run, if it did the same work."""
     try:
         run = RunFile.read(path)
-        if _work(run.workload) != _work(workload) or _which(run.devices) != _which(devices):
+        if _same(run.work) != _same(work) or _which(run.devices) != _which(devices):
             return []
-        longer = workload["steps"] / run.workload["steps"]
+        longer = steps / run.steps
         return [
             (launch.placement, launch.wall.total_s + (longer - 1) * launch.wall.steps_s)
             for launch in run.launches
@@ -81,8 +84,10 @@ def _which(devices: Sequence[Device]) -> list[Device]:
     return [replace(device, memory_bytes=0) for device in devices]
 
 
-def _work(workload: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in workload.items() if key not in ("seed", "steps", "warmup_steps")}
+def _same(work: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be the same for launches to take as long."""
+    parts = work.get("job", work)
+    return {key: value for key, value in parts.items() if key not in ("seed", "steps", "warmup_steps", "placements")}
 
 
 def step_flops(workload: Workload, shapes: JobShapes) -> float:

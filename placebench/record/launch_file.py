@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from pydantic import Field
+
+from placebench.record.job_record import JobLaunch
 from placebench.record.parts import ClusterRecord, DeviceRecord, LauncherName, PlacementRecord, RecordFile
 from placebench.spec.bound import RunPlacement
 from placebench.spec.launchers import RAY
@@ -15,8 +18,10 @@ class LaunchFile(RecordFile):
     placement: PlacementRecord
     devices: tuple[DeviceRecord, ...]
     """Devices of the placement, pool by pool."""
-    workload: dict[str, Any]
-    """The workload as the placement runs it."""
+    workload: dict[str, Any] = Field(default_factory=dict)
+    """The workload as the placement runs it; empty for a job of the user's."""
+    job: JobLaunch | None = None
+    """What a job of the user's starts; None for placebench's own."""
     ray_temp_dir: str
     """The folder of the launch's own Ray, or of its sockets."""
     cluster: ClusterRecord | None = None

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from placebench.errors import UsageError
 from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, write_json
+from placebench.record.job_record import JobRecord
 from placebench.record.parts import ClusterRecord, DeviceRecord, LauncherName, PlacementRecord, Record, RecordFile
 from placebench.spec.auto_rounds import AutoRounds
 from placebench.spec.bound import RunPlacement
@@ -104,8 +105,10 @@ class RunFile(RecordFile):
     checkpoint_every: int | None = None
     """Steps from one checkpoint of a launch to the next; None for none."""
     resumed_from: StartCheckpoint | None = None
-    workload: dict[str, Any]
-    """The workload as the version that wrote it understood it: see `workload_reading`."""
+    workload: dict[str, Any] = Field(default_factory=dict)
+    """The workload as the version that wrote it understood it: see `workload_reading`; none of a job of the user's."""
+    job: JobRecord | None = None
+    """The job of the user's that was run; None for placebench's own."""
     models: JobShapes | None = None
     """Shapes of the job's models, so that a report needs neither folder nor hub; None where they are not known."""
     placements: tuple[PlannedPlacement, ...]
@@ -141,6 +144,12 @@ class RunFile(RecordFile):
         return content | {"models": JobShapes(actor, critic) if actor and critic else None}
 
     @model_validator(mode="after")
+    def _says_what_was_run(self) -> Self:
+        if self.job is None and "workload" not in self.model_fields_set:
+            raise KeyError("workload")
+        return self
+
+    @model_validator(mode="after")
     def _places_known_devices(self) -> Self:
         known = {device.id for device in self.devices}
         for name in (name for one in self.placements for names in one.pools.values() for name in names):
@@ -152,6 +161,11 @@ class RunFile(RecordFile):
     def run_placements(self) -> tuple[RunPlacement, ...]:
         """The placements on their devices."""
         return tuple(placement.bound_to(self.devices) for placement in self.placements)
+
+    @property
+    def work(self) -> dict[str, Any]:
+        """What a launch did, all that must be equal for times to be comparable: its workload, or the user's job."""
+        return self.workload or {"job": self.job.spec if self.job else {}}
 
     @property
     def steps_before(self) -> int:

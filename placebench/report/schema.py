@@ -331,6 +331,7 @@ class Summary(_Model):
     planned: int = Field(description="launches that the run was to have")
     method: MethodSummary
     workload: dict[str, Any]
+    job: dict[str, Any] = Field(default_factory=dict, description="a job of the user's, as its job file says it")
     host: dict[str, Any]
     versions: dict[str, Any]
     git: dict[str, Any] | None

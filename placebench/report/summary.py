@@ -100,6 +100,7 @@ def _about_run(comparison: Comparison, run: Run, placements: Iterable[PlacementS
             interval=interval_of_ratios(comparison),
         ),
         "workload": record.workload,
+        "job": record.job.spec if record.job else {},
         "host": record.host,
         "versions": record.versions,
         "git": record.git,

@@ -321,6 +321,7 @@ def environment_grid(summary: Summary) -> Grid:
     if summary.git:
         facts["git commit"] = f"{summary.git.get('commit')}{' with changes' if summary.git.get('dirty') else ''}"
     facts |= {f"workload {key}": _fact(value) for key, value in flatten(summary.workload).items()}
+    facts |= {f"job {key}": _fact(value) for key, value in flatten(summary.job).items()}
     return Grid("Host, software and workload", ("", "value"), tuple((key, fact) for key, fact in facts.items() if fact))
 
 

@@ -43,12 +43,14 @@ class TypicalStep:
 
 
 def typical_step(side: RunSide) -> TypicalStep | None:
-    """Choose the step to show; None where no launch has finished."""
+    """Choose the step to show; None where no launch has finished, or no span says when phases ran."""
     if "step_time" not in side.steps:
         return None
     distance = (side.steps["step_time"] - side.value(STEP_TIME.key)).abs()
     row = side.steps.iloc[int(distance.argmin())]
     launch = next(launch for launch in side.launches if launch.round == int(row["round"]))
+    if not launch.has_phases:
+        return None
     steps = split_steps(launch.spans, launch.last_warmup_step)
     step = next(step for step in steps if step.number == int(row["step"]))
     return TypicalStep(launch.round, step, SpanGraph(launch.spans, side.placement).critical_path(step.number))

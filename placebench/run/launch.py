@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from placebench.host.compile_cache import remove_empty_cache
 from placebench.host.ownership import RunRecord
 from placebench.host.processes import LaunchMark, oom_kills, stop_process
+from placebench.jobs.launching import launch_names
 from placebench.plan.plan import Plan, PlannedLaunch
 from placebench.record.folder import SCHEMA_VERSION, STOPPING, RunFolder, Status, Trial, read_jsonl
 from placebench.record.launch_file import LaunchFile
@@ -26,6 +28,7 @@ from placebench.spec.text import format_seconds
 from placebench.spec.workload import placed_workload
 
 JOB = (sys.executable, "-m", "placebench.jobs.ppo")
+BRIDGE = (sys.executable, "-m", "placebench.jobs.bridge")
 SAMPLER = (sys.executable, "-m", "placebench.telemetry.sampler")
 
 _POLL_S = 0.1
@@ -85,7 +88,7 @@ class Launcher:
         with contextlib.ExitStack() as behind:
             behind.callback(remove_empty_cache)  # a job that is killed cannot
             processes = behind.enter_context(LaunchProcesses(self._record))
-            self._launch_file(launch, processes.mark).write(trial.launch_file)
+            self._launch_file(launch, trial, processes.mark).write(trial.launch_file)
             trial.set_status(Status.RUNNING)
             sampler = self._start_sampler(trial, processes)
             job = processes.start([*self._job, str(trial.path)], trial.log)
@@ -126,7 +129,7 @@ class Launcher:
         mark: LaunchMark,
     ) -> LaunchEnd:
         """Follow the job until it ends, or has to; while the user wants it, stop with it."""
-        patience, steps = self._plan.step_timeout_s, self._plan.workload.steps
+        patience, steps = self._plan.step_timeout_s, self._plan.steps
         while job.poll() is None:
             state = watch.read()
             on_state(state)
@@ -158,14 +161,20 @@ class Launcher:
             " nodes with it",
         )
 
-    def _launch_file(self, launch: PlannedLaunch, mark: LaunchMark) -> LaunchFile:
+    def _launch_file(self, launch: PlannedLaunch, trial: Trial, mark: LaunchMark) -> LaunchFile:
         plan, placement = self._plan, launch.placement
+        work: dict[str, Any]
+        if plan.job:
+            names = launch_names(trial.path, launch.round, mark.ray_temp_dir)
+            work = {"job": plan.job.launch(placement, names)}
+        else:
+            work = {"workload": placed_workload(plan.workload, placement.placement).model_dump(mode="json")}
         return LaunchFile(
             schema_version=SCHEMA_VERSION,
             round=launch.round,
             placement=PlacementRecord.of(placement),
             devices=tuple(device for devices in placement.members.values() for device in devices),
-            workload=placed_workload(plan.workload, placement.placement).model_dump(mode="json"),
+            **work,
             ray_temp_dir=str(mark.ray_temp_dir),
             cluster=ClusterRecord(**plan.cluster.model_dump()) if plan.cluster else None,
             launcher=plan.launcher,

@@ -20,7 +20,7 @@ from placebench.record.folder import RunFolder, Status, Trial
 from placebench.record.run_file import LaunchWall
 from placebench.run.asked import TIME_LIMIT, Asked
 from placebench.run.display import Display
-from placebench.run.launch import JOB, Launcher, LaunchResult, fresh_trial
+from placebench.run.launch import BRIDGE, JOB, Launcher, LaunchResult, fresh_trial
 from placebench.run.manifest import Manifest
 from placebench.run.progress import LaunchPosition, time_left
 from placebench.run.watch import LaunchState
@@ -67,7 +67,7 @@ class RunResult:
             )
 
 
-def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, job: Sequence[str] = JOB) -> RunResult:
+def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, job: Sequence[str] = ()) -> RunResult:
     """Run a plan's launches; whatever is done by the end of it stays.
 
     Args:
@@ -76,7 +76,7 @@ def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, 
         display: shows what goes on.
         width: how far the ends of the widest headline interval of a run folder lie apart after so many of its rounds;
             asked only with `--rounds auto`.
-        job: command of the training job; the trial's folder becomes its last argument.
+        job: command of the training job, whose last argument becomes the trial's folder; the plan's when not given.
 
     Raises:
         UsageError: the run's folder has come into being since the plan was made.
@@ -93,7 +93,8 @@ def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, 
             for note in (*plan.notes, *filter(None, [no_locks])):
                 display.note(note)
             asked = Asked(signals, plan.time_limit_s, display)
-            run = _Run(plan, Manifest(plan, command), Launcher(plan, record, job, asked, asked.pause), display, width)
+            launcher = Launcher(plan, record, job or (BRIDGE if plan.job else JOB), asked, asked.pause)
+            run = _Run(plan, Manifest(plan, command), launcher, display, width)
             result = run.go(asked)
     is_late = result.stopped_by in (None, TIME_LIMIT)
     return replace(result, late_signal=signals.received if is_late else None)
@@ -166,13 +167,13 @@ class _Run:
                 launch.round,
                 rounds,
                 name,
-                plan.workload.steps,
+                plan.steps,
                 labels,
                 plan.steps_before,
                 is_estimate=plan.auto is not None,
             )
         )
-        steps = plan.workload.steps - plan.steps_before
+        steps = plan.steps - plan.steps_before
 
         def show(state: LaunchState) -> None:
             self._display.update(state, time_left(self._finished, name, state, steps, remaining))

@@ -23,6 +23,11 @@ def refuse_impossible(request: RunRequest, nodes: int, gpus_per_node: int) -> No
     Raises:
         UsageError: one line for every reason why it cannot be.
     """
+    if request.job is not None:
+        raise UsageError(
+            "slurm submit is for placebench's own job: call placebench run --job in a batch script of yours, which runs"
+            " on one node"
+        )
     facts = request_facts(request)
     facts.add(node_count=nodes, gpus_per_node=gpus_per_node)
     collect(_CHECKS, facts).raise_any()

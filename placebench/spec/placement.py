@@ -56,7 +56,7 @@ class Placement:
     pools: tuple[Pool, ...]
     """Disjoint pools; together they use every device they count, in order."""
     roles: Mapping[Role, str] = field(hash=False)
-    """The pool of each role."""
+    """The pool of each role; empty where a command says itself what it puts where, and nobody knows it."""
     overlap: Overlap = Overlap.ALL
     """What may run side by side."""
     staleness: int = 0
@@ -76,7 +76,7 @@ class Placement:
     @property
     def has_engines(self) -> bool:
         """Whether responses are generated in a pool apart from the actor's."""
-        return self.roles[Role.ROLLOUT] != self.roles[Role.ACTOR]
+        return self.roles.get(Role.ROLLOUT) != self.roles.get(Role.ACTOR)
 
     def pool_of(self, role: Role) -> Pool:
         """The pool in which a role lives."""
@@ -84,4 +84,4 @@ class Placement:
 
     def roles_in(self, pool: str) -> tuple[Role, ...]:
         """The roles that live in a pool, in the order of `Role`."""
-        return tuple(role for role in Role if self.roles[role] == pool)
+        return tuple(role for role in Role if self.roles.get(role) == pool)

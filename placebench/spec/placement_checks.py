@@ -29,7 +29,8 @@ def impossible_placements(placements: Sequence[Placement], workload: Workload) -
     return collect(PLACEMENT_CHECKS, Facts(placements=placements, others=(), workload=workload)).lines
 
 
-def _shared_folders(placements: Sequence[Placement], others: Sequence[Placement]) -> Iterator[str]:
+def shared_folders(placements: Sequence[Placement], others: Sequence[Placement]) -> Iterator[str]:
+    """Placements whose names make the same folder."""
     folders: dict[str, str] = {}
     for placement in (*placements, *others):
         other = folders.setdefault(slug(placement.name), placement.name)
@@ -243,7 +244,7 @@ _LAYOUT_CHECKS = (
     Check(_unusable_engines, {"model", *_ENGINE_KEYS}),
 )
 PLACEMENT_CHECKS = (
-    Check(_shared_folders),
+    Check(shared_folders),
     Check(_unusable_layouts),
     Check(_undivided_batches, _ENGINE_KEYS | {"batch.size", "batch.mini_batch_size", "batch.group_size"}),
 )

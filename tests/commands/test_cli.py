@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from synthetic_run import SyntheticRun
@@ -187,7 +188,7 @@ def test_version_and_help() -> None:
         assert result.exit_code == 0
         assert "Examples:\n  placebench run" in re.sub(r"\n +", "\n  ", result.stdout)
         assert not re.search(r"^  [a-z]+ .*\.\.\.$", result.stdout, re.MULTILINE)  # no command's line is cut off
-    documented = {name for option in run.run.params for name in option.opts}
+    documented = {name for one in run.run.params if isinstance(one, click.Option) for name in one.opts}
     assert documented <= set(re.findall(r"--[\w-]+", invoke("run", "--help").stdout))
 
 

@@ -217,19 +217,32 @@ def test_a_disk_that_is_full_before_the_run_begins_leaves_nothing_to_go_on_with(
 
 
 @pytest.mark.parametrize(
-    ("lost", "said"),
+    ("lost", "then", "said"),
     [
-        ("trial", r"trials/01-standard was moved or removed while the run went on: go on with .* --resume .*"),
-        ("os.path.dirname(trial)", r"/trials was moved or removed while the run went on: go on with .* --resume .*"),
-        ("os.path.dirname(os.path.dirname(trial))", r"-split was moved or removed while the run went on: where it .*"),
+        (
+            "trial",
+            "time.sleep(300)",
+            r"/01-standard was moved or removed while the run went on: go on with .* --resume",
+        ),
+        ("trial", "sys.exit(1)", r"/01-standard was moved or removed while the run went on: go on with .* --resume"),
+        ("trial", "steps()", r"/01-standard was moved or removed while the run went on: go on with .* --resume"),
+        ("trials", "time.sleep(300)", r"/trials was moved or removed while the run went on: go on with .* --resume"),
+        ("folder", "time.sleep(300)", r"-split was moved or removed while the run went on: where it still is"),
     ],
 )
-@pytest.mark.parametrize("then", ["time.sleep(300)", "sys.exit(1)", "steps()"])
 def test_a_folder_that_vanishes_meanwhile_is_one_line(
-    tmp_path: Path, temp: Path, lost: str, said: str, then: str
+    tmp_path: Path, temp: Path, lost: str, then: str, said: str
 ) -> None:
+    body = f"""
+    import shutil
+    leave_daemon()
+    trials = os.path.dirname(trial)
+    folder = os.path.dirname(trials)
+    shutil.rmtree({lost})
+    {then}
+    """
     with pytest.raises(PlacebenchError, match=said) as caught:
-        run(plan(tmp_path), f"leave_daemon(); import shutil; shutil.rmtree({lost}); {then}")
+        run(plan(tmp_path), body)
     assert caught.value.exit_code == 3
     assert len(str(caught.value).splitlines()) == 1
     assert_nothing_left(temp)

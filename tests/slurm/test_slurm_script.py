@@ -121,6 +121,7 @@ def test_an_h_within_a_short_option_asks_for_no_help() -> None:
     [
         (["--", "show", "latest"], "the command after -- is show latest: write -- run"),
         ([], "the command after -- is nothing: write -- run"),
+        (["--", "run", "--job", "verl", "--", "bash", "run.sh"], "slurm submit is for placebench's own job"),
         (["--output=x", "--", "run"], "--output: the script sets it itself; all output is in the job's folder"),
         (["-ox", "--", "run"], "--output: the script sets it itself"),
         (["--array", "1-3", "--", "run"], "--array: the script sets it itself; submit several jobs"),

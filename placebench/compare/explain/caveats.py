@@ -21,6 +21,7 @@ from placebench.compare.statistics.estimates import Ratio
 from placebench.compare.statistics.work import UnequalWork
 from placebench.logs.timing import STEP, phase_order
 from placebench.record.folder import Status
+from placebench.record.job_record import JobRecord
 from placebench.spec.text import factor, format_seconds, listing, number, plural
 
 ADVICE = " --ignore-eos makes work equal."
@@ -52,11 +53,14 @@ def _of_run(comparison: Comparison, run: Run) -> Iterator[str]:
     yield from (line for launch in launches for line in _not_finite(launch))
     yield from _few_launches(comparison)
     yield from (line for other in others for line in _pairing(first, other))
-    yield from (line for other in others for line in _weak_scaling(first, other) or _unequal_work(first, other, ADVICE))
-    yield from _gains(overlap_gains(comparison), ADVICE)
+    advice = "" if run.record.job else ADVICE
+    yield from (line for other in others for line in _weak_scaling(first, other) or _unequal_work(first, other, advice))
+    yield from _gains(overlap_gains(comparison), advice)
     yield from (line for other in others for line in _unequal_pools(first, other))
     yield from (line for launch in launches for line in _launch(run, launch))
     yield from _load(placements)
+    if run.record.job:
+        yield from _of_job(run.record.job, launches)
     yield from hardware_warnings(comparison)
 
 
@@ -289,6 +293,15 @@ def _launch(run: Run, launch: Launch) -> Iterator[str]:
         due = sampling.ticks + sampling.missed
         yield f"{launch.label}: the sampler missed {sampling.missed} of {due} samples"
     yield from (f"{launch.label}: {error}" for error in sampling.errors)
+
+
+def _of_job(job: JobRecord, launches: Sequence[Launch]) -> Iterator[str]:
+    """What to mind of a job of the user's and of its log."""
+    yield from job.notes
+    if launches and not any(launch.has_phases for launch in launches):
+        yield "Phases are as the job's log times them, which says nothing of when and on which device they ran."
+    flags = {flag.name: flag.text for launch in launches if launch.log for flag in launch.log.flags}
+    yield from (f"{name}: {text}" for name, text in flags.items())
 
 
 def _measured_steps(launch: Launch, left_out: int) -> int:

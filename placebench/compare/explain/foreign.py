@@ -35,9 +35,9 @@ def other_processes(side: RunSide, launch: Launch, measured: pd.DataFrame) -> It
 
     The sampler starts before the job, so what uses a device at its first reading is another process. Process ids are
     compared with NVML's own alone, for they may be those of another namespace: one that was there before and still
-    is, or others, for the job has one process on a device. What neither shows, memory that the job did not take
-    does (`_unexplained`). In any case load is named: over `FOREIGN_LOAD` on the mean of at least `LEAST_READINGS`
-    readings while no phase of the job was on the device.
+    is, or others, for placebench's own job has one process on a device. What neither shows, memory that the job did
+    not take does (`_unexplained`). In any case load is named: over `FOREIGN_LOAD` on the mean of at least
+    `LEAST_READINGS` readings while no phase of the job was on the device.
 
     Args:
         side: the launch's placement.
@@ -51,7 +51,7 @@ def other_processes(side: RunSide, launch: Launch, measured: pd.DataFrame) -> It
     for device in side.placement.devices:
         where = f"{launch.label}: {side.run.labels[device]}"
         mine = measured[measured["device"] == device]
-        shown = list(_present(mine, first.get(device, np.nan)))
+        shown = list(_present(mine, first.get(device, np.nan), has_one=side.run.record.job is None))
         yield from (f"{where} {what}" for what in shown)
         if not shown and device in unexplained:
             yield f"{where} {unexplained[device]}"
@@ -59,15 +59,21 @@ def other_processes(side: RunSide, launch: Launch, measured: pd.DataFrame) -> It
             yield f"{where} was {quantity(load, '1')} busy while no phase of the job ran on it: {OTHER}"
 
 
-def _present(measured: pd.DataFrame, first_bytes: float) -> Iterator[str]:
-    """What the first reading of memory, and process ids in the measured steps say of a device."""
+def _present(measured: pd.DataFrame, first_bytes: float, *, has_one: bool) -> Iterator[str]:
+    """What the first reading of memory, and process ids in the measured steps say of a device.
+
+    Args:
+        measured: its samples in the measured steps.
+        first_bytes: memory in use at its first sample.
+        has_one: whether the job has one process on a device; of a job of the user's that is not known.
+    """
     if first_bytes > FOREIGN_BYTES:
         yield f"had {quantity(float(first_bytes), 'B')} in use before the launch: {OTHER}"
     if "compute_processes" not in measured:
         return
     if (earlier := measured["earlier_processes"].max()) > 0:
         yield f"was shared with {plural(int(earlier), 'process', 'processes')} from before the launch"
-    if (more := (measured["compute_processes"] - measured["earlier_processes"]).max() - 1) > 0:
+    if has_one and (more := (measured["compute_processes"] - measured["earlier_processes"]).max() - 1) > 0:
         others = plural(int(more), "process", "processes")
         yield f"had {others} beside the job's own in the measured steps: another job"
 

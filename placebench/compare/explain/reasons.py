@@ -14,7 +14,7 @@ from placebench.compare.comparison import Comparison
 from placebench.compare.explain.breakdown import PartChange, PathPart, StepChange, step_change
 from placebench.compare.explain.waiting import by_size, is_notable, longest_idle_share, most_named, waiting
 from placebench.compare.measure.placements import RunSide
-from placebench.compare.metrics import BESIDE, LOG_CLOCK, STEP_TIME, TOKENS_PER_DEVICE, Metric
+from placebench.compare.metrics import BESIDE, LOG_CLOCK, STEP_TIME, TOKENS_PER_DEVICE, Metric, phase_metric
 from placebench.compare.pairing import launches_compared
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Estimate, Ratio, Verdict
@@ -103,8 +103,22 @@ def reasons(comparison: Comparison, other: Side) -> tuple[str, ...]:
     if found is None or not isinstance(first, RunSide) or not isinstance(other, RunSide):
         return ()
     before, now, _ = launches_compared(first, other)
+    if not any(launch.has_phases for side in (before, now) for launch in side.launches):
+        return _by_the_log(before, now)
     waits = waiting(max((before, now), key=longest_idle_share))
     return (_weigh(found.verdict, before, now), *([waits] if waits else []))
+
+
+def _by_the_log(first: RunSide, other: RunSide) -> tuple[str, ...]:
+    """Phases that decidedly take other times where the job's log alone times them; nothing where there is none."""
+    changes = {}
+    for phase in other.keys("phase/"):
+        key = phase_metric(phase).key
+        found, more = other.ratios.get(key), other.value(key) - first.value(key)
+        if found and found.verdict in (Verdict.FASTER, Verdict.SLOWER) and is_notable(abs(more), first):
+            changes[f"{in_seconds(abs(more))} {'longer' if more > 0 else 'less'} for {phase}"] = abs(more)
+    named = [text for text, _ in most_named(by_size(changes))]
+    return (f"By the job's log, {other.name} takes {listing(named)}.",) if named else ()
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,8 @@ class Suggestion:
 
 
 def suggest(comparison: Comparison) -> Suggestion | None:
-    """Find what to try next to the placements of a run; None where none has been measured."""
-    if comparison.run is None:
+    """Find what to try next to the placements of a run; None where none has been measured, or a job of the user's."""
+    if comparison.run is None or comparison.run.record.job:
         return None
     record = comparison.run.record
     measured = [side for side in comparison.placements if side.estimate(STEP_TIME.key).n]

@@ -16,7 +16,7 @@ MOST_NAMED = 3
 
 def waiting(side: RunSide) -> str | None:
     """Which pool's devices wait longest, and for what; None when none waits a notable part of the step."""
-    if longest_idle_share(side) < NOTABLE_WAIT:
+    if not longest_idle_share(side) >= NOTABLE_WAIT:
         return None
     step = side.value(STEP_TIME.key)
     pool = max(side.placement.pools, key=side.pool_idle)
@@ -53,7 +53,10 @@ def slower_side(side: Side, staleness: int) -> str | None:
 
 
 def longest_idle_share(side: RunSide) -> float:
-    """Share of the step that the devices of the longest waiting pool wait; 0 where no step was measured."""
+    """Share of the step that the devices of the longest waiting pool wait; 0 without a measured step.
+
+    NaN where no span says when devices work.
+    """
     if not side.estimate(STEP_TIME.key).n:
         return 0.0
     return max(side.pool_idle(pool) for pool in side.placement.pools) / side.value(STEP_TIME.key)

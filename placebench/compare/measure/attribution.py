@@ -77,7 +77,8 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
             str(phase): subtract(union(times[mine & (phase_of == phase)]), outside)
             for phase in dict.fromkeys(phase_of[mine])
         }
-        phases[IDLE] = subtract(whole, union(np.concatenate([np.empty((0, 2)), *phases.values()])))
+        if launch.has_phases:
+            phases[IDLE] = subtract(whole, union(np.concatenate([np.empty((0, 2)), *phases.values()])))
         phases[STEP] = whole
         lag = gpm_lag(samples, phases)
         allocated = spans[mine].groupby("phase")["allocated_bytes"].max()
@@ -114,7 +115,7 @@ def gpm_lag(samples: pd.DataFrame, phases: Mapping[str, Intervals]) -> float:
     known = ~np.isnan(values) & (covered(reached, phases[STEP]) > 0.95 * (reached[:, 1] - reached[:, 0]))
     values, windows = values[known], windows[known]
     times = [active for phase, active in phases.items() if phase != STEP]
-    if len(values) < 2 * len(times):
+    if not times or len(values) < 2 * len(times):
         return 0.0
     read = values * (windows[:, 1] - windows[:, 0])
     residuals = []

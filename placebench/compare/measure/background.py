@@ -55,7 +55,7 @@ def _facts(side: RunSide) -> Facts:
     run = side.run
     devices = [run.devices[device] for device in side.placement.devices]
     facts: Facts = {
-        "framework": "placebench",
+        "framework": run.record.job.framework if run.record.job else "placebench",
         "launcher": run.record.launcher,
         "devices": str(len(devices)),
         "kind of device": "GPU" if any(device.kind == "gpu" for device in devices) else "CPU",

@@ -157,7 +157,7 @@ def basis(run: Run) -> tuple[str, ...]:
     """The constants behind a run's MFU and MBU, or why there are none: one line each, none without GPUs."""
     names = dict.fromkeys(device.name for device in run.devices.values() if device.kind == "gpu")
     work = work_of(run.record.workload, run.record.models)
-    if names and work is None:
+    if names and work is None and run.record.job is None:
         return ("No MFU and no MBU: they need a model in bfloat16 whose shape run.json holds.",)
     lines = []
     for name in names:

@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from placebench.compare.read.run import APART, Launch, is_whole_step
+from placebench.logs.timing import UNATTRIBUTED
 from placebench.spec.bound import RunPlacement
 from placebench.spec.placement import Role
 from placebench.telemetry.spans import CONTROLLER
@@ -157,7 +158,8 @@ def measure_steps(launch: Launch, placement: RunPlacement) -> pd.DataFrame:
 
     To these come `tokens`, the step's real tokens as the job counted them, `tokens_per_s` and
     `tokens_per_s_per_device`, which divide by the wall time of the step and by all devices allocated.
-    Phases that did not overlap and waits that did not come are 0; any other number that is missing is NaN.
+    Phases that did not overlap and waits that did not come are 0; any other number that is missing is NaN. Where no
+    span says when phases ran, their times are the log's, and what needs more than these is left out.
     """
     rows = {step.number: measure_step(step, placement) for step in split_steps(launch.spans, launch.last_warmup_step)}
     frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("step")
@@ -165,10 +167,20 @@ def measure_steps(launch: Launch, placement: RunPlacement) -> pd.DataFrame:
         return frame
     rare = frame.columns[frame.columns.str.startswith(("overlap/", "wait/"))]
     frame[rare] = frame[rare].fillna(0.0)
+    if not launch.has_phases:
+        frame = frame[["step_time"]].join(_logged(launch.logged_phases))
     frame["tokens"] = launch.steps.get("perf/total_num_tokens", pd.Series(dtype=float))
     frame["tokens_per_s"] = frame["tokens"] / frame["step_time"]
     frame["tokens_per_s_per_device"] = frame["tokens_per_s"] / len(placement.devices)
     return frame
+
+
+def _logged(phases: pd.DataFrame) -> pd.DataFrame:
+    """Phases as a log times them, which is what its controller saw, under the keys of `measure_step`."""
+    seen = {str(name): phases[name] for name in phases.columns}
+    views = {f"{view}/{name}": seconds for view in ("phase", "controller") for name, seconds in seen.items()}
+    views = {key: seconds for key, seconds in views.items() if not key.endswith(f"/{UNATTRIBUTED}")}
+    return pd.DataFrame(views | ({UNATTRIBUTED: seen[UNATTRIBUTED]} if UNATTRIBUTED in seen else {}))
 
 
 def _device_view(step: Step, phase: str) -> float:

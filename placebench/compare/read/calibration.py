@@ -67,7 +67,8 @@ def find_calibration(run: Run) -> Calibration | None:
 
 def _setting(record: RunFile) -> tuple[object, ...]:
     """What must be the same for noise to be: devices, node by node, launcher, and workload without its seed."""
-    work = {key: value for key, value in record.workload.items() if key not in ("seed", "trace_kernels")}
+    of_job = record.job.spec if record.job else record.workload
+    work = {key: value for key, value in of_job.items() if key not in ("seed", "trace_kernels")}
     return record.devices, record.launcher, work
 
 

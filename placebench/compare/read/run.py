@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from placebench.compare.read.logged import logged_phases
 from placebench.compare.read.warmup import find_warmup
 from placebench.errors import UsageError
 from placebench.logs.timing import STEP
 from placebench.record.folder import RunFolder, Status, Trial, read_jsonl
+from placebench.record.job_record import LogRecord
 from placebench.record.run_file import RunFile
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
@@ -112,6 +114,21 @@ class Launch:
         ]
         frame = pd.DataFrame(rows, columns=list(SPAN_COLUMNS))
         return frame.astype({"allocated_bytes": float, "reserved_bytes": float})
+
+    @cached_property
+    def log(self) -> LogRecord | None:
+        """How the log of a job of the user's is to be read; None of placebench's own job."""
+        return LogRecord.read(self.trial)
+
+    @cached_property
+    def has_phases(self) -> bool:
+        """Whether spans say when phases ran."""
+        return not is_whole_step(self.spans).all()
+
+    @cached_property
+    def logged_phases(self) -> pd.DataFrame:
+        """Seconds of the phases of which the log alone tells: see `logged.logged_phases`; empty where spans do."""
+        return pd.DataFrame() if self.has_phases or self.log is None else logged_phases(self.steps, self.log)
 
     @cached_property
     def step_seconds(self) -> "pd.Series[float]":

@@ -255,7 +255,7 @@ def test_a_launch_that_ran_out_while_generating_is_told_of_smaller_batches() -> 
 
 def halved(plan: Plan) -> Plan:
     rollout = plan.workload.rollout.model_copy(update={"memory_share": 0.5})
-    return replace(plan, workload=plan.workload.model_copy(update={"rollout": rollout}))
+    return replace(plan, work=plan.workload.model_copy(update={"rollout": rollout}))
 
 
 def test_a_pool_that_ran_out_is_told_of_another_split() -> None:

@@ -1,0 +1,78 @@
+"""What is known of a framework: how its own command is told a placement, a number of steps, and to leave all else out.
+
+An adapter is data and one function. It is given a placement and says the settings with which the framework does as the
+placement says, or every reason why that cannot be said to it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from placebench.jobs.scripts import Given
+from placebench.spec.devices import Kind
+from placebench.spec.placement import Placement
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an adapter is asked for."""
+
+    placement: Placement
+    """The placement, its pools counted by node."""
+    kind: Kind
+    """Kind of the devices."""
+    given: Given
+    """What the user's command says."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A command that runs beside the job's, on devices of its own, until the launch ends."""
+
+    name: str
+    """What it is; its output goes to `<name>.log`."""
+    command: tuple[str, ...]
+    """Program and arguments, with names in braces."""
+    pool: str
+    """The pool whose devices it sees; the job's command sees the others."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a command is given so that it does as a placement says; texts may have names in braces."""
+
+    args: tuple[str, ...] = ()
+    """Arguments of the training program."""
+    launcher_args: tuple[str, ...] = ()
+    """Arguments of the launcher of ranks (`torchrun`, `accelerate launch`) that begins the command."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of its environment."""
+    beside: tuple[Beside, ...] = ()
+    """What has to run beside it."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A framework."""
+
+    name: str
+    """The word of `--job`."""
+    reading: str
+    """What it is, in a few words."""
+    example: tuple[str, ...]
+    """A command of it."""
+    settings: Callable[[Asked], Settings]
+    """The settings of a placement; a UsageError has a line for every reason why it cannot be."""
+    limits: Callable[[int], tuple[str, ...]] = lambda steps: ()
+    """Arguments that end the job after so many steps."""
+    quiet: tuple[str, ...] = ()
+    """Arguments that switch off validation, checkpoints and trackers, keep what it writes in `{folder}`."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of its environment in every placement."""
+    log_format: str | None = None
+    """Name of its log's format, as `logs.registry` has it; None to find it by the content."""
+    log_files: tuple[str, ...] = ()
+    """Files in which it writes its steps; none where it prints them."""
+    ray: str = "none"
+    """Whether it starts a Ray: `none` or `own`."""
+    notes: tuple[str, ...] = ()
+    """What a reader of a comparison must know of its jobs, and what of them placebench changes, a sentence each."""

@@ -1,0 +1,1 @@
+"""The frameworks whose jobs placebench can start: one module each."""

@@ -1,0 +1,21 @@
+"""Any command: nothing is known of it, so that placements are what the user says they are."""
+
+from placebench.errors import UsageError
+from placebench.jobs.adapter import Adapter, Asked, Settings
+
+
+def _settings(asked: Asked) -> Settings:
+    if asked.placement.name == "standard":
+        return Settings()
+    raise UsageError(
+        "what a plain command makes of it is not known: give the placement its args or env under placements in a job"
+        " file, or name the framework with --job"
+    )
+
+
+COMMAND = Adapter(
+    name="command",
+    reading="any command; placements are the arguments that a job file gives them",
+    example=("bash", "run.sh"),
+    settings=_settings,
+)

@@ -1,0 +1,110 @@
+"""TRL: ranks under `accelerate launch` or `torchrun`, with vLLM in each of them, in a server apart, or without it.
+
+GRPO and its like have no critic. Where engines are apart, `trl vllm-serve` runs beside the trainer.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from placebench.errors import Reasons
+from placebench.jobs.adapter import Adapter, Asked, Beside, Settings
+from placebench.jobs.scripts import Given
+from placebench.spec.placement import Placement, Role
+from placebench.spec.text import plural
+
+_MODEL = ("model_name_or_path", "model")
+
+
+def _settings(asked: Asked) -> Settings:
+    reasons = Reasons()
+    reasons.add(_cannot_be(asked))
+    reasons.raise_any()
+    placement, given = asked.placement, asked.given
+    ranks = placement.pool_of(Role.ACTOR).size
+    args: tuple[str, ...] = ()
+    beside: tuple[Beside, ...] = ()
+    if placement.has_engines:
+        url = "http://localhost:{port1}"
+        args = ("--use_vllm", "true", "--vllm_mode", "server", "--vllm_server_base_url", url)
+        args += ("--vllm_group_port", "{port2}")
+        beside = (_server(placement, given),)
+    elif _uses_vllm(given):
+        args = ("--vllm_mode", "colocate")
+        if placement.tensor_parallel:
+            args += ("--vllm_tensor_parallel_size", str(placement.tensor_parallel))
+    return Settings(args, _rank_arguments(given, ranks), beside=beside)
+
+
+def _server(placement: Placement, given: Given) -> Beside:
+    engines, shared_by = placement.pool_of(Role.ROLLOUT), placement.tensor_parallel or 1
+    size = ("--tensor-parallel-size", str(shared_by), "--data-parallel-size", str(engines.size // shared_by))
+    command = ("trl", "vllm-serve", "--model", _model(given) or "", *size, "--port", "{port1}")
+    return Beside("vllm-server", command, engines.name)
+
+
+def _cannot_be(asked: Asked) -> Iterator[str]:
+    """Why TRL cannot be told a placement."""
+    placement, given = asked.placement, asked.given
+    if placement.scaling is not None:
+        yield "how a model lies on its ranks is in TRL's own configuration (DDP, FSDP, DeepSpeed); nearest: standard"
+        return
+    pools = {placement.roles[role] for role in Role if role is not Role.ROLLOUT}
+    if len(pools) > 1:
+        yield (
+            "TRL's trainers have no critic, and keep reference and reward in the trainer's ranks; nearest: standard, or"
+            " learners:L+engines:E"
+        )
+    if placement.staleness or placement.inflight_updates:
+        yield "TRL's trainers generate with the weights that they have just trained; leave the setting out"
+    if len([count for count in placement.pool_of(Role.ACTOR).counts if count]) > 1:
+        yield "placebench starts TRL's ranks on one node alone; name fewer devices"
+    if placement.has_engines:
+        if asked.kind == "cpu":
+            yield "TRL sends weights to a vLLM server by NCCL, so that engines apart need GPUs; nearest: standard"
+        if _model(given) is None:
+            yield "the server needs the model, which the command does not say: give it --model_name_or_path"
+    elif (placement.tensor_parallel or 1) > 1 and not _uses_vllm(given):
+        yield "engines of several devices are vLLM's: give the command --use_vllm true"
+    ranks = placement.pool_of(Role.ACTOR).size
+    if ranks > 1 and not _rank_arguments(given, ranks) and not any("{n_ranks}" in word for word in given.command):
+        yield (
+            f"the command starts one rank, and {plural(ranks, 'device')} need one each: begin it with accelerate launch"
+            " or torchrun, or say {n_ranks} in it where their number belongs"
+        )
+
+
+def _rank_arguments(given: Given, ranks: int) -> tuple[str, ...]:
+    """What tells the launcher of ranks how many there are; nothing where the command begins with none."""
+    if any("{n_ranks}" in word for word in given.command):
+        return ()
+    program, *rest = (Path(word).name for word in given.command)
+    if program == "torchrun":
+        return ("--nproc-per-node", str(ranks))
+    return ("--num_processes", str(ranks)) if program == "accelerate" and rest[:1] == ["launch"] else ()
+
+
+def _uses_vllm(given: Given) -> bool:
+    return given.settings.get("use_vllm", "false").lower() in ("true", "1", "yes")
+
+
+def _model(given: Given) -> str | None:
+    return next((given.settings[key] for key in _MODEL if key in given.settings), None)
+
+
+TRL = Adapter(
+    name="trl",
+    reading="a script with GRPOTrainer or its like, whose arguments TrlParser reads",
+    example=("accelerate", "launch", "train.py", "--model_name_or_path", "MODEL", "--use_vllm", "true"),
+    settings=_settings,
+    limits=lambda steps: ("--max_steps", str(steps)),
+    quiet=(
+        *("--logging_steps", "1"),
+        *("--save_strategy", "no"),
+        *("--eval_strategy", "no"),
+        *("--report_to", "none"),
+        *("--disable_tqdm", "true"),
+        *("--output_dir", "{folder}/out"),
+    ),
+    log_format="trl",
+    notes=("TRL's ranks draw responses of their own, so that placements with other numbers of ranks do other work.",),
+)

@@ -1,0 +1,261 @@
+"""One launch of a job of the user's: `python -m placebench.jobs.bridge TRIAL_DIR`, started fresh by the runner.
+
+Starts the command in launch.json, turns its log into steps.jsonl and spans.jsonl while it grows, and ends it after its
+steps. What it has to know is in launch.json, what it leaves lies in the trial's folder. Exit codes: see `JobExit`.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from placebench.errors import JobExit, LaunchError
+from placebench.host import child
+from placebench.jobs.end import end_by, end_by_words
+from placebench.jobs.log_steps import StepReader, last_lines
+from placebench.record.end_file import EndFile
+from placebench.record.folder import Trial, append_jsonl, write_atomically
+from placebench.record.launch_file import LaunchFile
+from placebench.sessions.own_ray import HEAD_PATIENCE
+
+_POLL_S = 0.05
+# A framework that ends by itself after the last step has time for it; then it is ended.
+_GRACE_S = 3.0
+_END_S = 2.0
+_HEAD_S = 60.0
+# What it starts prints to a file, in blocks, unless it is told otherwise, and steps would be seen late.
+_LINE_BY_LINE = {"PYTHONUNBUFFERED": "1"}
+
+
+class Bridge:
+    """A launch of a command.
+
+    Args:
+        trial: the folder with launch.json.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        asked = LaunchFile.read(trial.launch_file)
+        assert asked.job is not None
+        self._trial, self._job, self._devices = trial, asked.job, asked.devices
+        self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._done = 0
+
+    def run(self) -> EndFile:
+        """Run it from what comes before it to what comes after it.
+
+        Raises:
+            LaunchError: what it needs did not start, or ended.
+        """
+        job = self._job
+        try:
+            if job.before:
+                self._progress("before")
+                self._wait_for("before", job.before)
+            self._progress("start")
+            self._start_beside()
+            command = self._start("the command", job.command, self._environment, self._trial.log)
+            self._register(command.pid)
+            return self._follow(command)
+        finally:
+            self._stop_all()
+            if job.after:
+                self._progress("after", self._done)
+                self._wait_for("after", job.after)
+
+    def _follow(self, command: subprocess.Popen[bytes]) -> EndFile:
+        """Read steps until there are enough, or the command ends."""
+        with StepReader(self._trial, self._job, time.monotonic()) as reader:
+            while command.poll() is None and self._done < self._job.steps:
+                self._write(reader.read())
+                for name, process in self._running[:-1]:
+                    if process.poll() is not None:
+                        raise LaunchError(f"{name} ended with {_ended(process.returncode)}: see {name}.log")
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    command.wait(_POLL_S)
+            if self._done >= self._job.steps:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    command.wait(_GRACE_S)
+            self._write(reader.finish())
+        if self._done >= self._job.steps:
+            return EndFile(kind=JobExit.DONE)
+        return self._too_early(command.returncode)
+
+    def _too_early(self, code: int) -> EndFile:
+        """What it means that the command has ended before its last step."""
+        ended = f"the command ended with {_ended(code)} after {self._done} of {self._job.steps} steps"
+        if code:
+            return end_by_words(last_lines([self._trial.log]), ended)
+        if self._done:
+            return EndFile(kind=JobExit.FAILED, message=ended)
+        where = " nor in ".join((self._trial.log.name, *self._job.log_files))
+        looked = f"no step of {f'format {self._job.log_format}' if self._job.log_format else 'a known format'}"
+        return EndFile(
+            kind=JobExit.FAILED,
+            message=f"{ended}: {looked} in {where}; say where it logs and how under log in a job file",
+        )
+
+    def _start_beside(self) -> None:
+        """Start what the command needs: a Ray, servers."""
+        if address := self._job.ray_head:
+            host, _, port = address.rpartition(":")
+            words = ["ray", "start", "--head", "--block", "--port", port, "--node-ip-address", host]
+            words += ["--temp-dir", self._environment["RAY_TMPDIR"], "--include-dashboard", "false"]
+            self._progress("ray")
+            head = self._start("ray", words, self._environment, self._trial.path / "ray.log")
+            _wait_for_port(head, host, int(port))
+        for one in self._job.companions:
+            log = self._trial.path / f"{one.name}.log"
+            self._start(one.name, one.command, {**self._environment, **one.env}, log)
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        env = {**os.environ, **_LINE_BY_LINE, **self._job.env}
+        if self._job.ray == "own":
+            # Ray would join whatever this names; and without a token it would leave one in the user's home.
+            env.pop("RAY_ADDRESS", None)
+            env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token, HEAD_PATIENCE[0]: HEAD_PATIENCE[1]}
+            if self._job.ray_head:
+                env["RAY_ADDRESS"] = self._job.ray_head
+        return env
+
+    _token = secrets.token_hex(32)
+
+    def _start(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
+        """Start a command that dies with this process, in a session of its own."""
+        with log.open("ab") as output, self._on_cores():
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self._job.cwd,
+                env=env,
+            )
+        self._running.append((name, process))
+        return process
+
+    @contextlib.contextmanager
+    def _on_cores(self) -> Any:
+        """Let what is started meanwhile run on the cores of the launch's CPU devices."""
+        cores = {core for device in self._devices for core in device.cores}
+        before = os.sched_getaffinity(0)
+        if cores:
+            os.sched_setaffinity(0, cores)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+
+    def _wait_for(self, name: str, command: Sequence[str]) -> None:
+        """Run a command to its end.
+
+        Raises:
+            LaunchError: it fails.
+        """
+        process = self._start(name, command, self._environment, self._trial.log)
+        try:
+            process.wait()
+        finally:
+            self._end(process)
+            self._running.pop()
+        if process.returncode:
+            said = last_lines([self._trial.log]).splitlines()[-1:]
+            raise LaunchError(f"{name} ended with {_ended(process.returncode)}: {said[0] if said else shown(command)}")
+
+    def _stop_all(self) -> None:
+        """End what runs, the last that was started first."""
+        while self._running:
+            self._end(self._running.pop()[1])
+
+    @staticmethod
+    def _end(process: "subprocess.Popen[bytes]") -> None:
+        """End a process and its group: in order if it does so at once, else by force."""
+        for number, patience in ((signal.SIGTERM, _END_S), (signal.SIGKILL, _END_S)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience)
+                if number == signal.SIGKILL:
+                    return
+
+    def _register(self, pid: int) -> None:
+        """The process of a device, where there is but one: which of several does what on which is not known."""
+        if len(self._devices) == 1:
+            with self._trial.processes.open("a", encoding="utf-8") as stream:
+                row = {"pid": pid, "device": self._devices[0].id, "pool": None, "rank": None, "threads": None}
+                append_jsonl(stream, row)
+
+    def _write(self, steps: Sequence[dict[str, Any]]) -> None:
+        if not steps:
+            return
+        with (
+            self._trial.steps.open("a", encoding="utf-8") as rows,
+            self._trial.spans.open("a", encoding="utf-8") as spans,
+        ):
+            for step in steps:
+                append_jsonl(spans, step["span"])
+                append_jsonl(rows, step["row"])
+        self._done += len(steps)
+        self._progress("step", min(self._done + 1, self._job.steps))
+
+    def _progress(self, stage: str, step: int = 0) -> None:
+        content = {"stage": stage, "step": step, "steps": self._job.steps, "running": (), "wall": time.time()}
+        write_atomically(self._trial.progress, json.dumps(content))
+
+
+def _ended(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def shown(command: Sequence[str]) -> str:
+    """A command as people read it, not all of a long one."""
+    text = " ".join(command)
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+def _wait_for_port(process: "subprocess.Popen[bytes]", host: str, port: int) -> None:
+    """Wait until a server answers.
+
+    Raises:
+        LaunchError: it does not.
+    """
+    deadline = time.monotonic() + _HEAD_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
+            return
+        time.sleep(_POLL_S)
+    raise LaunchError(f"ray start does not listen on port {port}: see ray.log")
+
+
+def main(folder: str) -> int:
+    """Run the launch of a trial folder; returns the exit code."""
+    trial = Trial(Path(folder))
+    # SIGTERM ends it by exception, so that what it has started is ended in order.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        end = Bridge(trial).run()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except LaunchError as error:
+        end = EndFile(kind=JobExit.FAILED, message=str(error))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it ends this launch and is written down
+        end = end_by(error)
+        write_atomically(trial.error, traceback.format_exc())
+        traceback.print_exc()
+    end.write(trial)
+    return end.kind
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

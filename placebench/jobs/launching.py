@@ -1,0 +1,332 @@
+"""A job of the user's under a placement: the placements it can have, and what a launch of one starts."""
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+
+from placebench.errors import Reasons, UsageError
+from placebench.host.network import free_ports
+from placebench.jobs.adapter import Adapter, Asked, Settings
+from placebench.jobs.adapters.command import COMMAND
+from placebench.jobs.registry import ADAPTERS
+from placebench.jobs.scripts import Given, read_command
+from placebench.jobs.spec import JobSpec, PlacementOfJob, fill
+from placebench.record.job_record import Companion, JobLaunch, JobRecord
+from placebench.spec.bound import RunPlacement
+from placebench.spec.devices import Device, Kind
+from placebench.spec.placement import Placement, Pool, Role
+from placebench.spec.presets import Nodes
+from placebench.spec.words import names_file, parse_placement, preset_of, split_words
+
+# Variables that are lists, which the user's may already be: how the adapter's part and the user's are put together.
+_LISTS: Mapping[str, str] = {"PYTHONPATH": "{mine}:{users}", "VERL_USE_EXTERNAL_MODULES": "{users},{mine}"}
+
+
+def launch_names(folder: Path, round_number: int, ray_temp_dir: Path) -> dict[str, str]:
+    """What stands in braces of a launch, but for what follows from its job and placement.
+
+    Args:
+        folder: the launch's own.
+        round_number: its round, counted from 1.
+        ray_temp_dir: folder of the launch's own Ray.
+    """
+    head, *ports = free_ports(5)
+    return {
+        "folder": str(folder.absolute()),
+        "round": str(round_number),
+        "ray_temp_dir": str(ray_temp_dir),
+        "ray_address": f"127.0.0.1:{head}",
+        **{f"port{number}": str(port) for number, port in enumerate(ports, start=1)},
+    }
+
+
+class Job:
+    """A job that can be started under placements.
+
+    Args:
+        spec: what the user says of it.
+    """
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.spec = spec
+
+    @property
+    def adapter(self) -> Adapter:
+        """What is known of its framework."""
+        return ADAPTERS[self.spec.job]
+
+    @cached_property
+    def given(self) -> Given:
+        """What its command says."""
+        return read_command(self.spec.command, self.spec.cwd)
+
+    @property
+    def default_words(self) -> str | None:
+        """Its own placements, as `--placements` would name them; None where it names none."""
+        return ",".join(self.spec.placements) or None
+
+    @property
+    def record(self) -> JobRecord:
+        """The job in `run.json`."""
+        return JobRecord(
+            framework=self.spec.job,
+            spec=self.spec.model_dump(mode="json", exclude_defaults=True),
+            notes=self.adapter.notes,
+        )
+
+    def placements(self, words: str, nodes: Nodes, kind: Kind, reasons: Reasons) -> tuple[Placement, ...]:
+        """The placements that words name and the job can have on nodes of so many devices.
+
+        Args:
+            words: set apart by commas: words of placebench, and names that the job gives to placements.
+            nodes: devices of each node.
+            kind: of the devices.
+            reasons: takes why others cannot be.
+        """
+        named = split_words(words)
+        if "" in named:
+            reasons.add([f"--placements {words!r} has an empty entry: write for example standard,split"])
+        reasons.add(
+            f"placement {name!r} is given twice in --placements {words!r}: name each once"
+            for name in named
+            if named.count(name) > 1
+        )
+        found = (
+            reasons.attempt(partial(self.placement, name, nodes, kind)) for name in filter(None, dict.fromkeys(named))
+        )
+        return tuple(placement for placement in found if placement)
+
+    def placement(self, name: str, nodes: Nodes | None, kind: Kind) -> Placement:
+        """The placement that a word, or a name of the job's, stands for.
+
+        Raises:
+            UsageError: it cannot be; a line for every reason.
+        """
+        if self._is_own(name):
+            return self._own_placement(name, nodes or (1,))
+        placement = parse_placement(name, nodes)
+        self._settings(placement, kind)  # it says why the framework cannot be told so
+        return placement
+
+    def _is_own(self, name: str) -> bool:
+        """Whether a placement is the user's own, of which no more is known than what it gives to the command."""
+        if name not in self.spec.placements:
+            return False
+        is_word = preset_of(name) is not None or names_file(name)
+        return self.adapter is COMMAND or not is_word or bool(self.spec.placements[name].pools)
+
+    def _own_placement(self, name: str, nodes: Nodes) -> Placement:
+        given = self.spec.placements[name].pools or {"all": tuple(nodes)}
+        pools = tuple(Pool(pool, _on_nodes(counts, nodes)) for pool, counts in given.items())
+        wrong = [
+            f"placement {name!r}: pools.{pool.name}: {list(given[pool.name])} must be a count for each of the nodes"
+            f" ({len(nodes)}), and some device"
+            for pool in pools
+            if len(pool.counts) != len(nodes) or not pool.size
+        ]
+        for node, have in enumerate(nodes):
+            need = sum(pool.counts[node] for pool in pools if len(pool.counts) == len(nodes))
+            if need > have:
+                wrong.append(f"placement {name!r}: its pools need {need} devices on node {node}, there are {have}")
+        if wrong:
+            raise UsageError("\n".join(wrong))
+        return Placement(name, pools, {})
+
+    def _settings(self, placement: Placement, kind: Kind) -> Settings:
+        """The adapter's settings of a placement.
+
+        Raises:
+            UsageError: it cannot be said to the framework; a line for every reason.
+        """
+        if not placement.roles:
+            return Settings()
+        try:
+            return self.adapter.settings(Asked(placement, kind, self.given))
+        except UsageError as error:
+            lines = (f"placement {placement.name!r}: {line}" for line in str(error).splitlines())
+            raise UsageError("\n".join(lines)) from None
+
+    def settings_of(self, word: str, nodes: Nodes | None, kind: Kind) -> Settings:
+        """What a placement gives to the command; its arguments and variables from a job file come last.
+
+        Args:
+            word: a word of placebench, or a name that the job gives.
+            nodes: devices of each node; None for as many as the word says.
+            kind: of the devices.
+
+        Raises:
+            UsageError: it cannot be; a line for every reason.
+        """
+        settings = self._settings(self.placement(word, nodes, kind), kind)
+        own = self.spec.placements.get(word, PlacementOfJob())
+        return replace(settings, args=(*settings.args, *own.args), env={**settings.env, **own.env})
+
+    def launch(self, bound: RunPlacement, names: Mapping[str, str]) -> JobLaunch:
+        """What a launch starts.
+
+        Args:
+            bound: its placement.
+            names: what stands in braces; those that follow from job and placement are added.
+        """
+        spec, placement = self.spec, bound.placement
+        devices = [device for members in bound.members.values() for device in members]
+        kind = devices[0].kind
+        settings, own = self._settings(placement, kind), spec.placements.get(placement.name, PlacementOfJob())
+        ranks = placement.pool_of(Role.ACTOR).size if placement.roles else len(devices)
+        ray = spec.ray_use
+        names = {
+            **names,
+            "steps": str(spec.steps),
+            "placement": placement.name,
+            "seed": str(spec.seed),
+            "devices": _indices(devices),
+            "n_devices": str(len(devices)),
+            "n_ranks": str(ranks),
+            "ray_address": names["ray_address"] if ray == "own" else ray,
+        }
+        quiet = self.adapter.quiet if spec.quiet else ()
+        args = (*settings.args, *self.adapter.limits(spec.steps), *quiet, *own.args)
+        command = _with_args(_with_launcher_args(spec.command, settings.launcher_args), args)
+        env = self._environment(settings, own, ray, names)
+        apart = {one.pool for one in settings.beside}
+        mine = [device for pool, members in bound.members.items() if pool not in apart for device in members]
+        texts = (*command, *spec.before, *env.values())
+        return JobLaunch(
+            framework=spec.job,
+            command=tuple(fill(word, names) for word in command),
+            env=_visible(mine) | {name: fill(text, names) for name, text in env.items()},
+            cwd=str(spec.cwd.absolute()),
+            steps=spec.steps,
+            companions=tuple(
+                Companion(
+                    name=one.name,
+                    command=tuple(fill(word, names) for word in one.command),
+                    env=_visible(bound.members[one.pool]),
+                )
+                for one in settings.beside
+            ),
+            before=tuple(fill(word, names) for word in spec.before),
+            after=tuple(fill(word, names) for word in spec.after),
+            ray=ray,
+            ray_head=names["ray_address"] if ray == "own" and any("{ray_address}" in text for text in texts) else None,
+            log_files=tuple(fill(name, names) for name in spec.log.files or self.adapter.log_files),
+            log_format=spec.log.format or self.adapter.log_format,
+            phases=spec.phases,
+            learner_ranks=ranks,
+        )
+
+    def _environment(
+        self, settings: Settings, own: PlacementOfJob, ray: str, names: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Variables of the job, the user's own over those of the adapter."""
+        of_user = {**self.spec.env, **own.env}
+        if self.spec.python:
+            path = of_user.get("PATH", os.environ.get("PATH", os.defpath))
+            of_user |= {"PATH": f"{self.spec.python / 'bin'}{os.pathsep}{path}", "VIRTUAL_ENV": str(self.spec.python)}
+        env = {**self.adapter.env, **settings.env}
+        for name, form in _LISTS.items():
+            if name in env and (users := of_user.pop(name, os.environ.get(name))):
+                env[name] = form.format(mine=env[name], users=users)
+        if ray == "own":
+            env |= {"RAY_TMPDIR": names["ray_temp_dir"], "RAY_USAGE_STATS_ENABLED": "0"}
+        elif ray != "none":
+            env["RAY_ADDRESS"] = ray
+        return {**env, **of_user}
+
+    @property
+    def unusable(self) -> Iterator[str]:
+        """Why its command cannot be, whatever the placement."""
+        given, spec = self.given, self.spec
+        program = Path(spec.command[0])
+        path = f"{spec.python / 'bin'}{os.pathsep}" if spec.python else ""
+        path += spec.env.get("PATH", os.environ.get("PATH", os.defpath))
+        if not _is_program(spec.cwd, program, path):
+            where = "on PATH" if len(program.parts) == 1 else f"in {spec.cwd.absolute()}"
+            yield f"command: there is no program {spec.command[0]!r} {where}"
+        takes_args = any("{args}" in word for word in spec.command)
+        gives = any(
+            (self.adapter.limits(1), spec.quiet and self.adapter.quiet, *(p.args for p in spec.placements.values()))
+        )
+        if gives and not takes_args and (script := given.unread_arguments):
+            yield (
+                f'command: {script} takes no arguments, and those of --job {spec.job} would be lost: put "$@" behind'
+                " its program's own, or write {args} where they belong"
+            )
+        if spec.ray_use == "none" and any("{ray_address}" in text for text in (*spec.command, *spec.env.values())):
+            yield "ray: the job has none, and {ray_address} stands in it: write ray: own, or HOST:PORT"
+
+    @property
+    def dangers(self) -> Iterator[str]:
+        """Lines of its scripts that would end placebench, or what others run."""
+        for line in (*self.given.dangers, *self._dangers_beside()):
+            yield f"{line} would end processes that are not the job's: take it out, or run with --allow-kill"
+
+    def _dangers_beside(self) -> Iterator[str]:
+        for name, words in (("before", self.spec.before), ("after", self.spec.after)):
+            if words:
+                given = read_command(words, self.spec.cwd)
+                yield from (line.replace("the command", name, 1) for line in given.dangers)
+
+
+def _is_program(folder: Path, program: Path, path: str) -> bool:
+    if len(program.parts) > 1:
+        return os.access(folder / program.expanduser(), os.X_OK)
+    return any(os.access(Path(one) / program, os.X_OK) for one in path.split(os.pathsep) if one)
+
+
+def _on_nodes(counts: Sequence[int], nodes: Nodes) -> tuple[int, ...]:
+    """Devices of a pool on each node; one number alone is of the first."""
+    return tuple(counts) + (0,) * (len(nodes) - 1) if len(counts) == 1 else tuple(counts)
+
+
+def _indices(devices: Sequence[Device]) -> str:
+    return ",".join(str(device.index) for device in devices)
+
+
+def _visible(devices: Sequence[Device]) -> dict[str, str]:
+    """What lets a process see these GPUs alone, by the driver's numbers of them."""
+    if devices[0].kind == "cpu":
+        return {}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": _indices(devices)}
+
+
+def _with_launcher_args(command: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
+    """A command whose launcher of ranks is given arguments: as the last before its script, which count."""
+    if not args:
+        return tuple(command)
+    script = next(
+        (place for place, word in enumerate(command) if place and (word.endswith(".py") or word in ("-m", "--module"))),
+        len(command),
+    )
+    return (*command[:script], *args, *command[script:])
+
+
+def _with_args(command: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
+    """A command with arguments where it says `{args}`, else at its end."""
+    words: list[str] = []
+    for word in command:
+        words += args if word == "{args}" else [word.replace("{args}", shlex.join(args))]
+    return tuple(words) if any("{args}" in word for word in command) else (*words, *args)
+
+
+def lines_of(settings: Settings) -> tuple[str, ...]:
+    """Settings as lines of a shell: variables, what runs beside the command, arguments; none where there are none."""
+    lines = [f"export {name}={shlex.quote(text)}" for name, text in settings.env.items()]
+    lines += [f"{shlex.join(one.command)} &  # on the devices of {one.pool}" for one in settings.beside]
+    arguments = [shlex.join(args) for args in (settings.launcher_args, settings.args) if args]
+    return (*lines, *arguments) or ("nothing: the command as it is",)
+
+
+def shell_lines(launch: JobLaunch) -> tuple[str, ...]:
+    """What a launch starts, as lines to paste into a shell: first what runs beside its command."""
+    folder = f"cd {shlex.quote(launch.cwd)} &&"
+    started = [*((one.env, one.command) for one in launch.companions), ({}, launch.command)]
+    lines = []
+    for number, (env, command) in enumerate(started, start=1):
+        variables = [f"{name}={shlex.quote(text)}" for name, text in {**launch.env, **env}.items()]
+        lines.append(" ".join([folder, *(["env", *variables] if variables else []), shlex.join(command)]))
+        lines[-1] += "" if number == len(started) else " &"
+    return tuple(lines)

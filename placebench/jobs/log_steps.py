@@ -1,0 +1,204 @@
+"""The steps of a job of the user's, read from its logs while they grow, as rows of `steps.jsonl` and spans.
+
+A row has the log's own metrics, and besides them what a run is measured by: `timing_s/step`, the seconds of the step,
+and `perf/total_num_tokens`, its real tokens. When a step ended is when its line was seen; where the log does not time
+its steps, a step lasts from the line before.
+"""
+
+import contextlib
+import glob
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from placebench.logs.follow import GrowingLog
+from placebench.logs.read import Log
+from placebench.logs.run import LoggedRun, run_of_logs
+from placebench.logs.timing import STEP, Kind
+from placebench.record.folder import Trial
+from placebench.record.job_record import JobLaunch, LogFlag, LogRecord
+from placebench.telemetry.spans import CONTROLLER, Span, SpanClock
+
+_POLL_S = 0.05
+# A step that may have more lines to come is whole when none has come for so long.
+_SETTLED_S = 1.0
+# Steps that are printed and not in the files where they were looked for are taken after so long.
+_PATIENCE_S = 5.0
+
+
+@dataclass
+class _Source:
+    """A log under way."""
+
+    growing: GrowingLog
+    seen: dict[int, float] = field(default_factory=dict)
+    """When each step was first there, by its number in the log; seconds of the monotonic clock."""
+    lines: int = 0
+    """Step lines at the last look."""
+    changed: float = 0.0
+    """When the last of them came."""
+
+
+class StepReader:
+    """Reads the steps of a launch; to be left when nobody writes any longer.
+
+    Args:
+        trial: the launch's folder.
+        job: what it starts.
+        begun: when its command was started, on the monotonic clock.
+    """
+
+    def __init__(self, trial: Trial, job: JobLaunch, begun: float) -> None:
+        self._trial, self._job, self._last_end = trial, job, begun
+        self._lock = threading.Lock()
+        self._clock = SpanClock()
+        self._sources: dict[Path, _Source] = {}
+        self._chosen: _Source | None = None
+        self._written = 0
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> "StepReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def read(self) -> list[dict[str, Any]]:
+        """The steps that have become whole since the last call, as rows of `steps.jsonl`, each with its `span`.
+
+        Raises:
+            UsageError: a log cannot be read on.
+        """
+        self._find_files()
+        now = time.monotonic()
+        with self._lock:
+            for source in self._sources.values():
+                _look(source, now)
+            self._chosen = self._chosen or self._choose(now, ends=False)
+            if self._chosen is None:
+                return []
+            whole = len(self._chosen.seen) - (not self._is_settled(self._chosen, now))
+            return self._rows(self._chosen, whole)
+
+    def finish(self) -> list[dict[str, Any]]:
+        """The steps that are left, whole or not; and `log.json`."""
+        self._find_files()
+        for source in self._sources.values():
+            source.growing.finish()
+            _look(source, time.monotonic())
+        self._chosen = self._chosen or self._choose(time.monotonic(), ends=True)
+        if self._chosen is None:
+            return []
+        rows = self._rows(self._chosen, len(self._chosen.seen))
+        self._write_record(self._run(self._chosen))
+        return rows
+
+    def _find_files(self) -> None:
+        """Begin to read what has come into being."""
+        names = (name for pattern in self._job.log_files for name in sorted(glob.glob(pattern)))
+        for path in (*map(Path, names), self._trial.log):
+            if path not in self._sources and path.is_file():
+                is_told = path != self._trial.log or not self._job.log_files
+                growing = GrowingLog(
+                    path, self._lock, log_format=self._job.log_format if is_told else None, poll_s=_POLL_S
+                )
+                self._sources[path] = _Source(self._open.enter_context(growing))
+
+    def _choose(self, now: float, *, ends: bool) -> _Source | None:
+        """The log that steps are taken from: a file that was named, or what the job prints if that says more."""
+        files = [source for path, source in self._sources.items() if path != self._trial.log and source.seen]
+        printed = self._sources.get(self._trial.log)
+        if files or printed is None or not printed.seen:
+            return files[0] if files else None
+        waits = self._job.log_files and not ends and now - min(printed.seen.values()) < _PATIENCE_S
+        return None if waits else printed
+
+    def _is_settled(self, source: _Source, now: float) -> bool:
+        """Whether the last step is whole: each had one line so far, or no more has come for a while."""
+        return 1 < len(source.seen) == source.lines or now - source.changed > _SETTLED_S
+
+    def _run(self, source: _Source) -> LoggedRun:
+        log = source.growing.log
+        assert log is not None
+        log.table.steps_per_number = log.table.steps_per_number or 1
+        return run_of_logs((log,), learner_ranks=self._job.learner_ranks)
+
+    def _rows(self, source: _Source, whole: int) -> list[dict[str, Any]]:
+        """Rows of the steps that are whole and were not handed out, up to the last step of the launch."""
+        fresh = sorted(source.seen)[self._written : min(whole, self._job.steps)]
+        if not fresh:
+            return []
+        run = self._run(source)
+        seconds, tokens = _step_seconds(run), _tokens(run)
+        rows = []
+        for step in fresh:
+            self._written += 1
+            end = max(source.seen[step], self._last_end)
+            took = seconds.get(step, end - self._last_end)
+            known = run.metrics.loc[[step]].dropna(axis="columns")
+            own = dict(zip(map(str, known.columns), known.to_numpy()[0].tolist(), strict=True))
+            own |= {"timing_s/step": took}
+            if isfinite(count := tokens.get(step, float("nan"))):
+                own |= {"perf/total_num_tokens": count}
+            rows.append(
+                {
+                    "row": {"step": self._written, "wall": self._clock.wall(end), "mono": end, "metrics": own},
+                    "span": self._span(self._written, end - took, end),
+                }
+            )
+            self._last_end = end
+        return rows
+
+    def _span(self, step: int, start: float, end: float) -> dict[str, Any]:
+        wall = self._clock.wall
+        return Span(step, STEP, None, None, CONTROLLER, wall(start), wall(end), start, end).to_dict()
+
+    def _write_record(self, run: LoggedRun) -> None:
+        LogRecord(
+            framework=run.dialect.framework,
+            format=run.logs[0].format.name,
+            phases=self._job.phases,
+            flags=tuple(LogFlag(name=flag.name, text=flag.text) for flag in run.flags),
+        ).write(self._trial)
+
+
+def _look(source: _Source, now: float) -> None:
+    """Note which steps have come."""
+    log: Log | None = source.growing.log
+    if log is None or log.table.lines == source.lines:
+        return
+    source.lines, source.changed = log.table.lines, now
+    for step in log.table.steps():
+        source.seen.setdefault(step, now)
+
+
+def _step_seconds(run: LoggedRun) -> dict[int, float]:
+    """Time of each step, as far as the log has it, without the validation and checkpoints in it."""
+    if run.timings is None or STEP not in run.timings.seconds:
+        return {}
+    seconds, kinds = run.timings.seconds, run.timings.kinds
+    apart = [phase for phase in run.dialect.timing.movable if kinds.get(phase) is Kind.PHASE]
+    work = (seconds[STEP] - seconds[apart].sum(axis=1)).dropna()
+    return dict(zip(work.index.tolist(), work.tolist(), strict=True))
+
+
+def _tokens(run: LoggedRun) -> dict[int, float]:
+    """Tokens of each step, as far as the log counts them."""
+    rows: Iterator[tuple[int, float]] = zip(
+        run.throughput["step"].tolist(), (run.throughput["tokens"] / run.throughput["steps"]).tolist(), strict=True
+    )
+    return dict(rows)
+
+
+def last_lines(paths: Sequence[Path], size: int = 1 << 14) -> str:
+    """The end of what is printed, of the first of these files that has something."""
+    for path in paths:
+        with contextlib.suppress(OSError), path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - size))
+            if text := stream.read().decode(errors="replace").strip():
+                return text
+    return ""

@@ -1,0 +1,60 @@
+"""Reasons why a job of the user's cannot be run as it is asked for, each one line with what to do."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from placebench.errors import Reasons
+from placebench.jobs.launching import Job
+from placebench.jobs.spec import read_job
+from placebench.plan.request import RunRequest
+from placebench.record.job_record import JobRecord
+from placebench.spec.check import Check, Facts
+from placebench.spec.devices import Device, devices_per_node
+from placebench.spec.placement_checks import shared_folders
+
+
+def _find_job(job_keys: Mapping[str, Any], request: RunRequest, facts: Facts) -> tuple[str, ...]:
+    """The `job`, where nothing of it is wrong."""
+    found = Facts()
+    lines = read_job(job_keys, request.origin, found)
+    facts.add(job=Job(found["job"]) if "job" in found else None)
+    return lines
+
+
+def _find_placements(job: Job, words: str, devices: Sequence[Device], facts: Facts) -> tuple[str, ...]:
+    """The `placements` that can be on the devices, of words and of names that the job gives."""
+    reasons = Reasons()
+    placements = job.placements(words, devices_per_node(devices), devices[0].kind, reasons)
+    facts.add(placements=placements)
+    return reasons.lines
+
+
+def _unusable(job: Job) -> Iterator[str]:
+    yield from job.unusable
+
+
+def _dangers(job: Job, request: RunRequest) -> Iterator[str]:
+    if not request.allow_kill:
+        yield from job.dangers
+
+
+def recorded_job(record: JobRecord) -> Job:
+    """The job of a run.
+
+    Raises:
+        UsageError: what is recorded is no job, or cannot be here.
+    """
+    found = Facts()
+    reasons = Reasons()
+    reasons.add(read_job(record.spec, lambda key: f"run.json: job.{key}", found))
+    reasons.raise_any()
+    return Job(found["job"])
+
+
+JOB = Check(_find_job, {"job"})
+RESUMED_JOB_CHECKS = (Check(_unusable), Check(_dangers))
+JOB_CHECKS = (
+    *RESUMED_JOB_CHECKS,
+    Check(_find_placements, {"placements"}),
+    Check(lambda placements: shared_folders(placements, ())),
+)

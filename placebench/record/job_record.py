@@ -1,0 +1,88 @@
+"""A job of the user's in `run.json`, `launch.json` and `log.json`: what was asked for, what starts, what its log is."""
+
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from placebench.record.folder import SCHEMA_VERSION, Trial, write_json
+from placebench.record.parts import Record
+
+
+class JobRecord(Record):
+    """The job of a run."""
+
+    framework: str
+    """The word of `--job`."""
+    spec: dict[str, Any]
+    """What the user says of it: see `jobs.spec`."""
+    notes: tuple[str, ...] = ()
+    """What a reader of its numbers must know, a sentence each."""
+
+
+class Companion(Record):
+    """A command that runs beside a job's, until the launch ends."""
+
+    name: str
+    command: tuple[str, ...]
+    env: dict[str, str]
+
+
+class JobLaunch(Record):
+    """What a launch of a job starts, nothing left open."""
+
+    framework: str
+    """The word of `--job`."""
+    command: tuple[str, ...]
+    env: dict[str, str]
+    """Variables that it has besides those of placebench."""
+    cwd: str
+    steps: int
+    """It ends after so many."""
+    companions: tuple[Companion, ...] = ()
+    before: tuple[str, ...] = ()
+    """Runs before it; none if empty."""
+    after: tuple[str, ...] = ()
+    ray: str = "none"
+    """Its Ray: `none`, `own`, or an address."""
+    ray_head: str | None = None
+    """Where a Ray of the launch's own is started for it; None where the job starts its own or has none."""
+    log_files: tuple[str, ...] = ()
+    """Files with its steps, beside what it prints."""
+    log_format: str | None = None
+    """Name of their format; None to find it by the content."""
+    phases: dict[str, str] = Field(default_factory=dict)
+    """Phases by the names of the log's own timers."""
+    learner_ranks: int
+    """Ranks that train, by which some logs multiply tokens."""
+
+
+class LogFlag(Record):
+    """What to mind of a log."""
+
+    name: str
+    text: str
+
+
+class LogRecord(Record):
+    """`log.json`: how the log of a launch is to be read."""
+
+    schema_version: int = SCHEMA_VERSION
+    framework: str
+    """Whose log it is, as `logs.registry` names it."""
+    format: str
+    """Name of the format."""
+    phases: dict[str, str] = Field(default_factory=dict)
+    """Phases by the names of the log's own timers."""
+    flags: tuple[LogFlag, ...] = ()
+
+    @classmethod
+    def read(cls, trial: Trial) -> "LogRecord | None":
+        """What is known of a launch's log; None where nothing is, as of placebench's own job."""
+        try:
+            return cls.model_validate_json(trial.log_facts.read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def write(self, trial: Trial) -> None:
+        """Write the file."""
+        write_json(trial.log_facts, self.model_dump(mode="json"))

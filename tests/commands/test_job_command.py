@@ -1,0 +1,330 @@
+"""`placebench run --job`: a command of the user's as the launches of a run."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from fake_jobs import PLAIN, TRL, VERL, write
+
+from placebench.cli import main
+from placebench.commands import start
+from placebench.compare.comparison import compare_run
+from placebench.compare.explain.caveats import caveats
+from placebench.compare.explain.reasons import headline, reasons
+from placebench.compare.measure.placements import RunSide, measure_run
+from placebench.compare.read.run_reading import load_run
+
+BASE = ("--devices", "cpu:2", "--sample-hz", "0")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "verl.py", VERL)
+    write(tmp_path, "trl.py", TRL)
+    write(tmp_path, "plain.py", PLAIN)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments), prog_name="placebench")
+
+
+def job_file(text: str) -> str:
+    return str(write(Path(), "mine.yaml", text))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file", "lines"),
+    [
+        (
+            ["--job", "vrel", "--", "python", "verl.py"],
+            "",
+            ["--job: job: unknown framework 'vrel': use verl, trl, command"],
+        ),
+        (["--job", "verl"], "", ["the job: there is no command: write it behind --, or as command in the job file"]),
+        (["--", "python", "verl.py"], "", ["'python verl.py': a command needs --job: name its framework, or command"]),
+        (["--job", "verl", "--", "pyhton", "verl.py"], "", ["command: there is no program 'pyhton' on PATH"]),
+        (
+            [
+                "--job",
+                "verl",
+                "--model",
+                "tiny",
+                "--set",
+                "batch.size=8",
+                "--launcher",
+                "ray",
+                "--",
+                "python",
+                "verl.py",
+            ],
+            "",
+            ["--model, --set, --launcher are for placebench's own job: a job of yours has it in its own command"],
+        ),
+        (
+            ["--job", "verl", "--steps", "2", "--", "python", "x"],
+            "",
+            ["warmup_steps 2 leaves none of 2 steps to measure"],
+        ),
+        (["--job", "verl", "--steps", "two", "--", "python", "x"], "", ["'two' is not a valid integer"]),
+        (
+            ["--job", "verl", "--resume-from", "x", "--", "python", "x"],
+            "",
+            ["--resume-from is for placebench's own job"],
+        ),
+        (["--job", "verl", "--placements", "ddp:2", "--", "python", "x"], "", ["'ddp:2': verl shards every model"]),
+        (
+            ["--job", "verl", "--placements", "a,,standard", "--", "python", "x"],
+            "",
+            ["empty entry", "unknown placement 'a'"],
+        ),
+        (["--job", "no.yaml"], "", ["no.yaml: cannot read it: No such file or directory"]),
+        (["--job", "mine.yaml", "--config", "other.yaml"], "command: python x", ["both name a file"]),
+        (["--job", "mine.yaml"], "command: 'python x", ["mine.yaml, line 1"]),
+        (["--job", "mine.yaml"], "command: python 'x", ["command: no closing quotation in"]),
+        (
+            ["--job", "mine.yaml"],
+            "command: python x | tee log",
+            ["command: | is for a shell, and none reads this: write bash -c"],
+        ),
+        (["--job", "mine.yaml"], "command: python {x}", ["command: {x} is no name: use {args}, {folder}"]),
+        (
+            ["--job", "mine.yaml", "--", "python"],
+            "command: python x",
+            ["and the command behind --, are the same setting"],
+        ),
+        (
+            ["--job", "mine.yaml"],
+            "job: trl\ncommand: python x\nstepps: 3\ncwd: /nowhere\nray: maybe\nlog: {format: loud}\nseed: -1\n",
+            [
+                "mine.yaml, line 3: unknown key 'stepps'; did you mean 'steps'?",
+                "mine.yaml, line 6: log: unknown log format 'loud': use tensorboard",
+                "mine.yaml, line 7: seed: input should be greater than or equal to 0 (got -1)",
+            ],
+        ),
+        (
+            ["--job", "mine.yaml"],
+            "command: python x\ncwd: /nowhere\nray: maybe\npython: /usr/share\nphases: {a: b}\n",
+            [
+                "cwd: there is no folder /nowhere",
+                "ray: 'maybe' is neither none, own nor HOST:PORT",
+                "python: there is no bin/python in /usr/share",
+                "phases.a: unknown phase 'b': use gen",
+            ],
+        ),
+        (["--job", "mine.yaml"], "command: python x\nplacements: {a: {pool: 1}}", ["unknown key 'placements.a.pool'"]),
+        (["--job", "mine.yaml"], "command: python x\nplacements: {a: {pools: {b: 5}}}", ["need 5 devices on node 0"]),
+        (
+            ["--job", "mine.yaml"],
+            "command: python {ray_address}",
+            ["ray: the job has none, and {ray_address} stands in it"],
+        ),
+        (["--job", "mine.yaml"], "command: python x\nenv: {A: [1]}", ["env.A: input should be a valid string"]),
+        (["--job", "mine.yaml"], "command: python x\nrounds: 0", ["rounds: 0 is neither a number from 1"]),
+        (["--job", "verl", "--write-config", "plain.py"], "", ["plain.py: it is there already"]),
+        (["--job", "verl", "--print-config", "--", "python"], "", ["--print-config is for placebench's own job"]),
+        (["--job", "vrel", "--write-config", "new.yaml"], "", ["--job 'vrel' is no framework: use verl"]),
+    ],
+)
+def test_every_wrong_job_is_refused_in_a_line_each(arguments: list[str], file: str, lines: list[str]) -> None:
+    if file:
+        job_file(file)
+    result = invoke("run", *BASE, *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    said = result.stderr.splitlines()
+    assert len(said) == len(lines)
+    for line in lines:
+        assert [one for one in said if line in one], (line, said)
+    assert not Path("runs").exists()
+
+
+def test_a_script_that_ends_others_is_refused_unless_it_may() -> None:
+    write(Path(), "run.sh", 'ray stop --force\npkill -9 python\npython verl.py "$@"\n')
+    asked = ("run", *BASE, "--job", "verl", "--dry-run")
+    result = invoke(*asked, "--", "bash", "run.sh")
+    assert result.exit_code == 2
+    first, second = result.stderr.splitlines()
+    assert "run.sh, line 1: 'ray stop' in 'ray stop --force' would end processes that are not the job's" in first
+    assert "run.sh, line 2: 'pkill' in 'pkill -9 python'" in second
+    assert invoke(*asked, "--allow-kill", "--", "bash", "run.sh").exit_code == 0
+
+
+def test_a_script_that_drops_its_arguments_is_refused() -> None:
+    write(Path(), "run.sh", "python verl.py\n")
+    result = invoke("run", *BASE, "--job", "verl", "--", "bash", "run.sh")
+    assert 'command: run.sh takes no arguments, and those of --job verl would be lost: put "$@"' in result.stderr
+    job_file('job: verl\ncommand: bash -c "python verl.py {args}"\n')
+    assert invoke("run", *BASE, "--job", "mine.yaml", "--dry-run").exit_code == 0
+
+
+def test_a_dry_run_prints_what_each_placement_would_start_to_copy() -> None:
+    result = invoke(
+        "run", *BASE, "--job", "verl", "--placements", "standard,split:1+1", "--steps", "3", "--dry-run", "--name", "x",
+        "--", sys.executable, "verl.py", "data.path=a b"
+    )  # fmt: skip
+    assert result.exit_code == 0
+    assert not Path("runs").exists()
+    first, second = (line for line in result.stdout.splitlines() if line.startswith("cd "))
+    assert "'data.path=a b' ++trainer.n_gpus_per_node=2" in first
+    assert "PLACEBENCH_PLACEMENT" not in first
+    assert "PLACEBENCH_PLACEMENT='{" in second
+    folder = Path(next(word.split("=")[1] for word in shlex.split(first) if word.startswith("VERL_FILE_LOGGER_PATH=")))
+    folder.parent.mkdir(parents=True)
+    done = subprocess.run(["sh", "-c", first], capture_output=True, text=True, check=True)
+    assert done.stdout.count(" step:") == 3
+
+
+def test_the_settings_of_words_are_printed_to_copy() -> None:
+    result = invoke("placements", "--job", "verl", "split:3+1", "ddp:2")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0] == "split:3+1"
+    assert "  ++trainer.n_gpus_per_node=3 ++trainer.nnodes=1" in result.stdout
+    assert "  export VERL_USE_EXTERNAL_MODULES=placebench_verl" in result.stdout
+    assert "has no replicas of whole ones; nearest: standard" in result.stdout
+    trl = invoke("placements", "--job", "trl", "learners:6+engines:2")
+    assert "trl vllm-serve --model MODEL --tensor-parallel-size 1 --data-parallel-size 2" in trl.stdout
+    assert "unknown framework 'x'" in invoke("placements", "--job", "x").stderr
+
+
+@pytest.mark.parametrize("framework", ["verl", "trl", "command"])
+def test_a_template_is_a_job_file(framework: str) -> None:
+    result = invoke("run", "--job", framework, "--write-config", "new.yaml")
+    assert (result.exit_code, result.stdout) == (0, "new.yaml: edit it, then placebench run --job new.yaml --dry-run\n")
+    text = Path("new.yaml").read_text()
+    assert f"job: '{framework}'" in text
+    write(Path(), "new.yaml", text.replace("accelerate launch train.py", "python train.py"))
+    assert invoke("run", "--devices", "cpu:1", "--job", "new.yaml", "--dry-run").exit_code == 0
+
+
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run without the figures and pages that another test looks at."""
+    monkeypatch.setattr(start, "_report", lambda folder: None)
+
+
+def measured(placement: str) -> RunSide:
+    """What a placement of the run in `runs` measured."""
+    (side,) = measure_run(load_run(run_folder()), placement)
+    return side
+
+
+def run_folder() -> Path:
+    (folder,) = Path("runs").iterdir()
+    return folder
+
+
+def test_a_verl_job_is_run_compared_and_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ("--job", "verl", "--placements", "standard,split:1+1", "--steps", "4", "--warmup-steps", "1")
+    result = invoke("run", *BASE, "--rounds", "1", *asked, "--", sys.executable, "verl.py")
+    assert result.exit_code == 0, result.stderr
+    folder = run_folder()
+    record = json.loads((folder / "run.json").read_text())
+    assert record["status"] == "done"
+    assert record["job"]["framework"] == "verl"
+    assert record["workload"] == {}
+    summary = json.loads((folder / "summary.json").read_text())
+    shown = {quantity["key"]: quantity for quantity in summary["placements"][1]["quantities"]}
+    assert shown["step_time"]["value"] == pytest.approx(0.007)
+    assert shown["phase/gen"]["value"] == pytest.approx(0.004)
+    assert shown["unattributed"]["value"] == pytest.approx(0.001)
+    assert shown["tokens_per_s"]["value"] == pytest.approx(1000 / 0.007)
+    # What nobody has measured is not there.
+    assert shown.keys().isdisjoint({"idle", "hidden", "mfu/update_actor", "peak_memory"})
+    assert summary["suggestion"] is None
+    assert any("replay buffer is asked every 0.02 s" in line for line in summary["warnings"])
+    assert any("Phases are as the job's log times them" in line for line in summary["warnings"])
+    assert not (folder / "plots" / "timeline.svg").exists()
+    assert summary["job"]["command"] == [sys.executable, "verl.py"]
+
+    monkeypatch.setattr(start, "_report", lambda folder: None)
+    again = invoke("run", "--resume", str(folder), "--rounds", "2", "--sample-hz", "0")
+    assert again.exit_code == 0, again.stderr
+    comparison = compare_run(folder)
+    side = comparison.others[0]
+    assert headline(comparison, side).startswith("split:1+1 is faster than standard: a step takes 0.636 times as long")
+    assert reasons(comparison, side) == ("By the job's log, split:1+1 takes 0.0040 s less for gen.",)
+    for wrong, reason in (
+        (("--steps", "9"), "--resume: steps is 9 now and 4 in the run"),
+        (("--job", "trl"), "--resume: job is trl now and verl in the run"),
+        (("--placements", "standard"), "--placements is standard now and standard,split:1+1 in the run"),
+        (("--model", "tiny"), "--resume: model: a job of yours has no such key"),
+    ):
+        assert reason in invoke("run", "--resume", str(folder), *wrong).stderr
+    compared = invoke("compare", f"{folder}:standard", f"{folder}:split:1+1")
+    assert compared.exit_code == 0, compared.stderr
+    assert invoke("baseline", "save", str(folder), "base.json").exit_code == 0
+    assert invoke("check", str(folder), "--baseline", "base.json", "--min-launches", "2").exit_code == 0
+    # An earlier run of the same job tells how long the next will take.
+    planned = invoke("run", *BASE, *asked, "--dry-run", "--", sys.executable, "verl.py")
+    assert f"(as in {folder.name})" in planned.stdout
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_trl_job_that_reads_no_arguments_is_ended_after_its_steps() -> None:
+    asked = ("--job", "trl", "--steps", "6", "--warmup-steps", "1")
+    result = invoke(
+        "run", "--devices", "cpu:1", "--rounds", "1", "--sample-hz", "20", *asked, "--", sys.executable, "trl.py"
+    )
+    assert result.exit_code == 0, result.stderr
+    side = measured("standard")
+    assert side.value("tokens_per_s") == pytest.approx(500 / 0.01)
+    # The only device is the job's.
+    assert side.value("peak_memory") > 0
+    assert side.value("load") >= 0
+    assert any(line.startswith("trl-step-time: ") for line in caveats(compare_run(run_folder())))
+
+
+@pytest.mark.usefixtures("no_report")
+def test_any_command_is_compared_by_the_arguments_that_a_file_gives() -> None:
+    job_file(
+        f"""
+command: {sys.executable} plain.py
+phases: {{my_rollout: gen}}
+steps: 6
+warmup_steps: 1
+rounds: 1
+devices: cpu:2
+placements:
+  quick: {{args: "0.005"}}
+  slow: {{args: "0.01", pools: {{one: 1}}}}
+"""
+    )
+    result = invoke("run", "--job", "mine.yaml", "--sample-hz", "0")
+    assert result.exit_code == 0, result.stderr
+    quick, slow = measured("quick"), measured("slow")
+    assert (dict(quick.placement.roles), list(quick.placement.pools)) == ({}, ["all"])
+    assert slow.placement.pools == {"one": ("cpu:0",)}
+    assert quick.value("step_time") == pytest.approx(0.005)
+    assert quick.value("phase/gen") == pytest.approx(0.001)
+
+
+def test_a_job_that_fails_ends_in_one_line() -> None:
+    write(Path(), "plain.py", "raise RuntimeError('no data')")
+    result = invoke("run", *BASE, "--rounds", "1", "--job", "command", "--", sys.executable, "plain.py")
+    assert result.exit_code == 3
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(
+        "placebench: 1 of 1 launches failed, the first with: failed, RuntimeError: no data (see runs/"
+    )
+
+
+def test_a_job_that_says_nothing_is_given_up() -> None:
+    write(Path(), "plain.py", "import time; time.sleep(300)")
+    result = invoke(
+        "run", *BASE, "--rounds", "1", "--step-timeout", "0.5", "--job", "command", "--", sys.executable, "plain.py"
+    )
+    assert result.exit_code == 3
+    assert "timeout, no progress for" in result.stderr
+    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _runs_here(pid)]
+
+
+def _runs_here(pid: str) -> bool:
+    try:
+        return "plain.py" in Path(f"/proc/{pid}/cmdline").read_text() and os.readlink(f"/proc/{pid}/cwd") == os.getcwd()
+    except OSError:
+        return False

@@ -1,0 +1,56 @@
+"""docs/jobs.md: its commands and job files are right, as dry runs, and its tables say what the program does."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pages import ROOT, commands
+
+from placebench.cli import main
+from placebench.jobs.registry import ADAPTERS
+from placebench.jobs.spec import NAMES, JobSpec
+
+PAGE = (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
+FILES = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+PROGRAMS = ("accelerate", "torchrun", "trl")
+
+
+@pytest.fixture(autouse=True)
+def _a_user_s_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run_qwen7b.sh").write_text('python -m verl.trainer.main_ppo "$@"\n')
+    Path("mine.yaml").write_text(FILES[1].replace("accelerate", "python"))
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in PROGRAMS:
+        (programs / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+
+
+@pytest.mark.parametrize("command", commands(PAGE))
+def test_its_commands_run(command: str) -> None:
+    words = shlex.split(command)[1:]
+    if words[0] in ("run", "calibrate") and "--dry-run" not in words:
+        words.insert(1, "--dry-run")
+    if words[0] in ("run", "calibrate"):
+        words[1:1] = ["--devices", "gpu:8x1"]
+    result = CliRunner().invoke(main, words, prog_name="placebench")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_its_job_files_are_right(text: str) -> None:
+    Path("mine.yaml").write_text(text)
+    asked = ["run", "--devices", "gpu:8x1", "--dry-run", "--job", "mine.yaml"]
+    result = CliRunner().invoke(main, asked, prog_name="placebench")
+    assert result.exit_code == 0, result.output
+
+
+def test_it_names_every_key_name_and_framework() -> None:
+    table = dict(re.findall(r"^\| `\{(\w+)\}` \| (.*) \|$", PAGE, re.MULTILINE))
+    assert table == {name: meaning for name, meaning in NAMES.items() if meaning}
+    assert [key for key in JobSpec.model_fields if not re.search(rf"\b{key}\b", PAGE.split("## The job file")[1])] == []
+    for name in ADAPTERS:
+        assert f"--job {name}" in PAGE

@@ -1,0 +1,86 @@
+"""Scripts that print a framework's log and sleep a little, in the place of jobs of a user's."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from placebench.jobs.launching import Job
+from placebench.jobs.spec import JobSpec
+from placebench.record.folder import Trial
+from placebench.record.launch_file import LaunchFile
+from placebench.record.parts import PlacementRecord
+from placebench.spec.bound import RunPlacement, bind
+from placebench.spec.devices import Device
+
+# Takes Hydra's overrides as verl does; a critic apart makes its step shorter.
+VERL = """
+import json, os, sys, time
+given = dict(word.lstrip("+").split("=", 1) for word in sys.argv[1:] if "=" in word)
+gen = 0.004 if "PLACEBENCH_PLACEMENT" in os.environ else 0.008
+for step in range(1, int(given["trainer.total_training_steps"]) + 1):
+    time.sleep(gen)
+    seconds = {"gen": gen, "update_actor": 0.002, "step": gen + 0.003}
+    metrics = {f"timing_s/{name}": value for name, value in seconds.items()}
+    metrics |= {"perf/total_num_tokens": 1000, "actor/grad_norm": 0.5, "prompt_length/mean": 8.0}
+    print(f"(TaskRunner pid=7) step:{step} - " + " - ".join(f"{name}:{value}" for name, value in metrics.items()))
+    with open(os.environ["VERL_FILE_LOGGER_PATH"], "a") as log:
+        log.write(json.dumps({"step": step, "data": metrics}) + "\\n")
+"""
+# Trains on and on, whatever it is told, as a script does that reads no arguments.
+TRL = """
+import time
+for line in range(1, 1000):
+    time.sleep(0.01)
+    print({"loss": 0.1, "num_tokens": 500.0 * line, "step_time": 0.01, "epoch": 0.01 * line}, flush=True)
+"""
+# Prints what placebench's own log has.
+PLAIN = """
+import sys, time
+for step in range(1, 7):
+    time.sleep(float(sys.argv[1]))
+    print(f"step:{step} - timing_s/step:{float(sys.argv[1])} - timing_s/my_rollout:0.001")
+"""
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    """A file in a folder that need not be there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def cpu_devices(count: int) -> tuple[Device, ...]:
+    """CPU devices on the first core of this process."""
+    core = min(os.sched_getaffinity(0))
+    return tuple(Device(f"cpu:{index}", "cpu", index, "here", "test", 1 << 30, (core,)) for index in range(count))
+
+
+def prepare(folder: Path, *command: str, word: str = "standard", devices: int = 2, **keys: Any) -> Trial:
+    """The folder of a launch of a job, with its launch.json."""
+    job = Job(
+        JobSpec.model_validate({"command": list(command), "warmup_steps": 0, "steps": 3, "cwd": str(folder), **keys})
+    )
+    trial = Trial(folder / "trial")
+    trial.path.mkdir(parents=True)
+    members = cpu_devices(devices)
+    bound: RunPlacement = bind(job.placement(word, [devices], "cpu"), members)
+    names = {"folder": str(trial.path), "round": "1", "ray_temp_dir": str(folder / "ray"), "ray_address": "127.0.0.1:1"}
+    launch = LaunchFile(
+        schema_version=1,
+        round=1,
+        placement=PlacementRecord.of(bound),
+        devices=members,
+        job=job.launch(bound, {**names, **{f"port{number}": str(number) for number in range(1, 5)}}),
+        ray_temp_dir=str(folder / "ray"),
+    )
+    launch.write(trial.launch_file)
+    trial.log.touch()
+    return trial
+
+
+def read_end(trial: Trial) -> dict[str, Any]:
+    """What a launch's job said of its end."""
+    content: dict[str, Any] = json.loads(trial.end.read_text())
+    return content

@@ -1,0 +1,174 @@
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+from fake_jobs import PLAIN, TRL, VERL, prepare, read_end, write
+
+from placebench.errors import JobExit
+from placebench.jobs import bridge
+from placebench.record.folder import Trial, read_jsonl
+from placebench.record.job_record import LogRecord
+
+
+@pytest.fixture(autouse=True)
+def _same_signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The bridge is a process of its own and takes SIGTERM; here it is a function."""
+    monkeypatch.setattr(bridge, "_GRACE_S", 0.1)
+    monkeypatch.setattr(bridge, "_END_S", 0.3)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def python(folder: Path, text: str, *arguments: str) -> list[str]:
+    return [sys.executable, str(write(folder, "job.py", text)), *arguments]
+
+
+def rows(trial: Trial) -> list[dict[str, float]]:
+    return [row["metrics"] for row in read_jsonl(trial.steps)]
+
+
+def is_gone(folder: Path) -> bool:
+    """Whether no process of a launch is left that names its folder."""
+    return not [one for one in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(one.info["cmdline"] or ())]
+
+
+def test_steps_of_a_job_become_rows_and_spans(tmp_path: Path) -> None:
+    trial = prepare(tmp_path, *python(tmp_path, VERL), job="verl", steps=4)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert read_end(trial)["kind"] == "done"
+    found = list(read_jsonl(trial.steps))
+    assert [row["step"] for row in found] == [1, 2, 3, 4]
+    assert found[2]["metrics"]["timing_s/step"] == pytest.approx(0.011)
+    assert found[2]["metrics"]["actor/grad_norm"] == 0.5
+    assert found[2]["metrics"]["perf/total_num_tokens"] == 1000
+    spans = list(read_jsonl(trial.spans))
+    assert [(span["step"], span["phase"], span["device"]) for span in spans] == [
+        (step, "step", "controller") for step in (1, 2, 3, 4)
+    ]
+    assert all(span["end_mono"] - span["start_mono"] == pytest.approx(0.011) for span in spans)
+    assert all(one["end_mono"] <= other["end_mono"] for one, other in pairwise(spans))
+    record = LogRecord.read(trial)
+    assert record
+    assert (record.framework, record.format) == ("verl", "verl-jsonl")
+
+
+def test_a_job_that_trains_on_is_ended_after_its_steps(tmp_path: Path) -> None:
+    trial = prepare(tmp_path, *python(tmp_path, TRL), job="trl", devices=1, steps=5)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    found = rows(trial)
+    assert len(found) == 5
+    # The log counts from the start of the run, and its first line has none before it.
+    assert [row.get("perf/total_num_tokens") for row in found] == [None, 500, 500, 500, 500]
+    record = LogRecord.read(trial)
+    assert record
+    assert {flag.name for flag in record.flags} >= {"trl-step-time", "trl-cumulative-tokens"}
+    assert is_gone(tmp_path)
+
+
+def test_steps_without_a_time_last_from_line_to_line(tmp_path: Path) -> None:
+    text = "import time\nfor n in range(1, 4):\n    time.sleep(0.12)\n    print(f'step:{n} - loss:0.5', flush=True)\n"
+    trial = prepare(tmp_path, *python(tmp_path, text), log={"format": "verl"})
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert all(0.05 < row["timing_s/step"] < 20 for row in rows(trial)[1:])
+
+
+def test_what_is_printed_counts_where_the_named_file_does_not_come(tmp_path: Path) -> None:
+    trial = prepare(tmp_path, *python(tmp_path, PLAIN, "0.01"), log={"files": ["{folder}/never.jsonl"]})
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert len(rows(trial)) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("raise ValueError('no such model')", "failed", "ValueError: no such model"),
+        ("import sys; sys.exit(7)", "failed", "the command ended with exit code 7 after 0 of 3 steps"),
+        ("import os; os.kill(os.getpid(), 9)", "failed", "the command ended with SIGKILL after 0 of 3 steps"),
+        ("print('torch.OutOfMemoryError: CUDA out of memory'); raise SystemExit(1)", "oom", "OutOfMemoryError: CUDA"),
+        ("print('step:1 - timing_s/step:1.0')", "failed", "ended with exit code 0 after 1 of 3 steps"),
+        ("print('hello')", "failed", "no step of a known format in train.log; say where it logs"),
+        ("print('step:1 - timing_s/gen:1.0\\n' * 2, end='')", "failed", "after 1 of 3 steps"),
+    ],
+)
+def test_a_job_that_ends_too_early_says_why(tmp_path: Path, text: str, kind: str, message: str) -> None:
+    trial = prepare(tmp_path, *python(tmp_path, text))
+    assert bridge.main(str(trial.path)) in (JobExit.FAILED, JobExit.OOM)
+    end = read_end(trial)
+    assert end["kind"] == kind
+    assert message in end["message"]
+
+
+def test_a_job_that_ignores_sigterm_and_leaves_children_is_ended(tmp_path: Path) -> None:
+    text = f"""
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", {str(tmp_path)!r}])
+for step in range(1, 4):
+    print(f"step:{{step}} - timing_s/step:0.01", flush=True)
+time.sleep(300)
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text))
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert is_gone(tmp_path)
+
+
+def test_before_and_after_run_in_the_job_s_folder(tmp_path: Path) -> None:
+    trial = prepare(
+        tmp_path,
+        *python(tmp_path, PLAIN, "0.01"),
+        before="touch before-{round}",
+        after=["sh", "-c", "touch after; rm {folder}/progress.json"],
+    )
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert (tmp_path / "before-1").exists()
+    assert (tmp_path / "after").exists()
+    assert not trial.progress.exists()
+
+
+def test_a_job_whose_before_fails_is_not_started(tmp_path: Path) -> None:
+    trial = prepare(tmp_path, *python(tmp_path, PLAIN, "0.01"), before=["sh", "-c", "echo no cache; exit 3"])
+    assert bridge.main(str(trial.path)) == JobExit.FAILED
+    assert read_end(trial)["message"] == "before ended with exit code 3: no cache"
+    assert rows(trial) == []
+
+
+def test_a_signal_ends_the_job_too(tmp_path: Path) -> None:
+    trial = prepare(tmp_path, *python(tmp_path, TRL), steps=900, warmup_steps=1)
+
+    def stop() -> None:
+        while not trial.steps.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop).start()
+    assert bridge.main(str(trial.path)) == 128 + signal.SIGINT
+    assert not trial.end.exists()
+    assert is_gone(tmp_path)
+
+
+def test_the_environment_is_the_job_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "elsewhere:1")
+    text = """
+import os
+for step in range(1, 4):
+    print(f"step:{step} - timing_s/step:0.01")
+names = ("RAY_ADDRESS", "RAY_TMPDIR", "MINE", "OTHER")
+open("seen", "w").write(" ".join(str(os.environ.get(name)) for name in names))
+"""
+    trial = prepare(
+        tmp_path,
+        *python(tmp_path, text),
+        ray="own",
+        env={"MINE": "{n_devices}", "OTHER": 1},
+        placements={"standard": {"env": {"OTHER": "2"}}},
+    )
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert (tmp_path / "seen").read_text() == f"None {tmp_path / 'ray'} 2 2"
