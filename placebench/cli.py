@@ -5,7 +5,7 @@ import sys
 import click
 
 from placebench import __version__
-from placebench.commands import calibrate, compare, gate, list, placements, run, show, slurm
+from placebench.commands import calibrate, compare, completion, gate, list, placements, run, show, slurm
 from placebench.commands.group import PlacebenchGroup
 from placebench.host.terminal import say
 
@@ -17,10 +17,7 @@ Examples:
   placebench run --config bench.yaml --set batch.size=64
   placebench placements --devices gpu:8x2
   placebench show latest
-
-\b
-Shell completion (bash; zsh and fish likewise):
-  eval "$(_PLACEBENCH_COMPLETE=bash_source placebench)"
+  placebench list
 """
 
 
@@ -37,6 +34,7 @@ Shell completion (bash; zsh and fish likewise):
         show.report,
         placements.placements,
         slurm.slurm,
+        completion.completion,
     ],
     epilog=_EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from placebench.compare.measure.precision import headline_width
+from placebench.compare.measure.precision import compared_so_far, headline_width
 from placebench.plan.plan import Plan, make_plan
 from placebench.plan.request import RunRequest
 from placebench.record.folder import RunFolder
@@ -75,7 +75,8 @@ def run(a_plan: Plan, body: str) -> tuple[RunResult, str]:
     """Execute a plan with a scripted job; returns the result and what the display said."""
     said = StringIO()
     display = PlainDisplay(said, pause_s=0)
-    return execute(a_plan, ["placebench", "run"], display, headline_width, job(body)), said.getvalue()
+    result = execute(a_plan, ["placebench", "run"], display, headline_width, job(body), compared_so_far)
+    return result, said.getvalue()
 
 
 def drive(out: Path, body: str, **changes: Any) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from placebench.commands.completion import complete_placements
 from placebench.commands.run_options import read_request, shared_options
 from placebench.commands.start import start
 from placebench.spec.auto_rounds import MOST_ROUNDS
@@ -17,7 +18,13 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES, short_help="Measure how much launches of one placement differ here.")
-@click.option("--placement", default="standard", show_default=True, help="What is compared with itself.")
+@click.option(
+    "--placement",
+    default="standard",
+    show_default=True,
+    shell_complete=complete_placements,
+    help="What is compared with itself.",
+)
 @click.option(
     "--pairs",
     type=click.IntRange(2, MOST_ROUNDS // 2),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from placebench.commands.completion import complete_sources
 from placebench.commands.console import open_console
 from placebench.commands.options import read_share
 from placebench.commands.outputs import OutputPath
@@ -23,7 +24,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES, short_help="Compare runs and logs of any framework with the first of them.")
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, shell_complete=complete_sources)
 @click.option("--format", "log_format", metavar="NAME", help="Format of all logs.  [default: told by their content]")
 @click.option("--devices", metavar="N[,N...]", help="All devices of the logs' runs: one number for all, or one each.")
 @click.option("--learner-ranks", metavar="N[,N...]", help="Learner ranks, where a framework multiplies tokens by them.")

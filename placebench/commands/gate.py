@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from placebench.commands.completion import complete_sources
 from placebench.commands.console import open_console
 from placebench.commands.options import NearChoice, parse_share
 from placebench.commands.outputs import OutputPath, refuse_same
@@ -26,8 +27,14 @@ KINDS = ("host", "devices", "versions", "workload")
 
 
 @click.command(epilog=_CHECK_EXAMPLES, short_help="Say by the exit code whether a run is worse than a baseline.")
-@click.argument("runs", metavar="RUN[,RUN...]")
-@click.option("--baseline", required=True, metavar="FILE|RUN[,...]", help="A baseline file, or a run as above.")
+@click.argument("runs", metavar="RUN[,RUN...]", shell_complete=complete_sources)
+@click.option(
+    "--baseline",
+    required=True,
+    metavar="FILE|RUN[,...]",
+    shell_complete=complete_sources,
+    help="A baseline file, or a run as above.",
+)
 @click.option(
     "--max-regression",
     default="5%",
@@ -121,7 +128,7 @@ def baseline() -> None:
 
 
 @baseline.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=complete_sources)
 @click.argument("path", metavar="FILE", type=OutputPath())
 def save(run: str, path: Path) -> None:
     """Write a run's numbers, host, versions and workload to FILE.

@@ -18,7 +18,7 @@ class OutputPath(click.Path):
     """
 
     def __init__(self, *, is_folder: bool = False) -> None:
-        super().__init__(path_type=Path)
+        super().__init__(path_type=Path, file_okay=not is_folder)
         self._is_folder = is_folder
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -5,6 +5,12 @@ from typing import Any
 
 import click
 
+from placebench.commands.completion import (
+    complete_devices,
+    complete_models,
+    complete_placements,
+    complete_settings,
+)
 from placebench.commands.console import open_console
 from placebench.commands.run_options import read_request
 
@@ -18,11 +24,23 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES, short_help="Explain placement words; show which can be here, and where.")
-@click.argument("words", nargs=-1, metavar="[WORD]...")
-@click.option("--devices", metavar="SPEC", help="cpu:N, gpu:N, or nodes elsewhere: gpu:NxM.  [default: this host's]")
+@click.argument("words", nargs=-1, metavar="[WORD]...", shell_complete=complete_placements)
+@click.option(
+    "--devices",
+    metavar="SPEC",
+    shell_complete=complete_devices,
+    help="cpu:N, gpu:N, or nodes elsewhere: gpu:NxM.  [default: this host's]",
+)
 @click.option("--ray-address", metavar="ADDRESS", help="Devices of a Ray cluster: host:port, or auto.")
-@click.option("--model", help="A preset, a folder, or a hub id.  [default: tiny]")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any workload key; repeatable.")
+@click.option("--model", shell_complete=complete_models, help="A preset, a folder, or a hub id.  [default: tiny]")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=complete_settings,
+    help="Any workload key; repeatable.",
+)
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML file as of placebench run.")
 @click.option("--job", metavar="WORD|FILE", help="Print the settings with which a framework does so: verl, trl.")
 def placements(words: tuple[str, ...], **given: Any) -> None:

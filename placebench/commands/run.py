@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from placebench.commands.completion import complete_placements, complete_runs
 from placebench.commands.options import read_rounds, read_share
 from placebench.commands.outputs import OutputPath
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
@@ -32,7 +33,12 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare, 124 
 
 
 @click.command(epilog=_EXAMPLES, short_help="Train under each placement, compare and report.")
-@run_option("--placements", metavar="WORDS", help="Words of placebench placements.  [default: standard,split]")
+@run_option(
+    "--placements",
+    metavar="WORDS",
+    shell_complete=complete_placements,
+    help="Words of placebench placements.  [default: standard,split]",
+)
 @run_option(
     "--rounds",
     callback=read_rounds,
@@ -45,7 +51,12 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare, 124 
 @run_option("--max-rounds", type=click.IntRange(2, MOST_ROUNDS), help="With auto: the most rounds.  [default: 20]")
 @run_option("--max-time", "max_time_s", type=SECONDS, help="With auto: seconds that the rounds may take.")
 @shared_options
-@click.option("--resume", metavar="RUN", help="Go on with a run: finished launches stay, the others run again.")
+@click.option(
+    "--resume",
+    metavar="RUN",
+    shell_complete=complete_runs,
+    help="Go on with a run: finished launches stay, the others run again.",
+)
 @click.option(
     "--write-config",
     type=OutputPath(),
@@ -58,7 +69,7 @@ def run(resume: str | None, write_config: Path | None, **given: Any) -> None:
         from placebench.jobs.template import write_template
 
         write_template(write_config, given["job"], given["command"])
-        click.echo(f"{write_config}: edit it, then placebench run --job {write_config} --dry-run")
+        say(f"{write_config}: edit it, then placebench run --job {write_config} --dry-run")
         return
     from placebench.host.run_lock import lock_run
     from placebench.plan.plan import make_plan

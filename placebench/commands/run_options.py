@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from placebench.commands.completion import complete_devices, complete_models, complete_settings
 from placebench.commands.options import (
     WORKLOAD_KEYS,
     WRONG_OPTIONS,
@@ -36,11 +37,14 @@ _SHARED = (
         "--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: 2%]"
     ),
     run_option(
-        "--devices", metavar="SPEC", help="cpu:N or gpu:N; gpu:NxM: a plan for M nodes.  [default: all GPUs, else CPU]"
+        "--devices",
+        metavar="SPEC",
+        shell_complete=complete_devices,
+        help="cpu:N or gpu:N; gpu:NxM: a plan for M nodes.  [default: all GPUs, else CPU]",
     ),
     run_option("--name", help="Name of the run.  [default: from the placements]"),
     run_option("--out", type=OutputPath(is_folder=True), help="Folder of the runs.  [default: runs]"),
-    run_option("--model", help="A preset, a folder, or a hub id.  [default: tiny]"),
+    run_option("--model", shell_complete=complete_models, help="A preset, a folder, or a hub id.  [default: tiny]"),
     run_option("--steps", type=int, help="Training steps of a launch.  [default: 10]"),
     run_option("--warmup-steps", type=int, help="First steps, left out of the numbers.  [default: 2]"),
     run_option("--seed", type=int, help="Seed of data, weights and sampling.  [default: 0]"),
@@ -55,6 +59,7 @@ _SHARED = (
         "settings",
         multiple=True,
         metavar="KEY=VALUE",
+        shell_complete=complete_settings,
         help="Any workload key that --dry-run prints; repeatable.",
     ),
     run_option(

@@ -45,6 +45,21 @@ def with_run(text: str) -> str:
     return next((f"{run}{text.removeprefix(head)}" for head, run in found if run), text)
 
 
+def completed_runs(text: str) -> list[str]:
+    """Words that begin with a text and name a run each: names, and folders of runs whose names others have too."""
+    above, _ = _parts(text, RUNS)
+    there = run_folders(above)
+    names = [run.recorded("name") for run in there]
+    words = [
+        run.path.name if name in ("", LATEST) or names.count(name) > 1 else name
+        for run, name in zip(there, names, strict=True)
+    ]
+    folders = [run.path.name for run in there] if text else []
+    before = text[: text.rfind("/") + 1]
+    found = dict.fromkeys(before + word for word in (*([LATEST] if there else []), *words, *folders))
+    return [word for word in found if word.startswith(text)]
+
+
 def words_of(run: RunFolder) -> tuple[str, ...]:
     """By what a run is found: its name, if it has one, and its folder's."""
     return tuple(dict.fromkeys(filter(None, (run.recorded("name"), run.path.name))))

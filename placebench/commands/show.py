@@ -2,6 +2,7 @@
 
 import click
 
+from placebench.commands.completion import complete_runs
 from placebench.commands.console import open_console
 from placebench.commands.options import read_share
 from placebench.commands.runs import find_run
@@ -13,7 +14,7 @@ _MIN_EFFECT = click.option(
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=complete_runs)
 @_MIN_EFFECT
 def show(run: str, min_effect: float | None) -> None:
     """Print the tables of a finished or half-finished run again.
@@ -21,13 +22,18 @@ def show(run: str, min_effect: float | None) -> None:
     RUN is its folder, its name or what either begins with, or latest; runs/ is where names are looked for, unless a
     folder stands before them.
     """
+    from placebench.record.folder import RunFolder
     from placebench.report.terminal import show as show_run
+    from placebench.run.standing import where_it_stands
 
-    show_run(find_run(run), open_console(), min_effect)
+    path, console = find_run(run), open_console()
+    show_run(path, console, min_effect)
+    if now := where_it_stands(RunFolder(path)):
+        console.print(now, markup=False, highlight=False)
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=complete_runs)
 @_MIN_EFFECT
 def report(run: str, min_effect: float | None) -> None:
     """Rebuild the report of a run from its files alone.

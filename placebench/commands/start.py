@@ -33,7 +33,7 @@ def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> None:
         if plan.job:
             raise UsageError("--print-config is for placebench's own job: --write-config FILE writes a job file")
         Reasons(plan.refused).raise_any()
-        click.echo(config_text(plan, request, command), nl=False)
+        click.echo(config_text(plan, request, command), nl=False)  # noqa: TID251 - a file, YAML escapes its text
         return
     if request.dry_run:
         from placebench.plan.views import show_plan
@@ -47,7 +47,8 @@ def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> None:
     from placebench.run.runner import execute
 
     Path.cwd()  # what a launch starts needs one
-    result = execute(plan, ["placebench", *sys.argv[1:]], open_display(), _headline_width)
+    command = ["placebench", *sys.argv[1:]]
+    result = execute(plan, command, open_display(), _headline_width, so_far=_compared_so_far)
     if result.done:
         try:
             with raised_signals():
@@ -68,6 +69,12 @@ def _headline_width(folder: Path, rounds: int) -> float:
     from placebench.compare.measure.precision import headline_width
 
     return headline_width(folder, rounds)
+
+
+def _compared_so_far(folder: Path, placement: str) -> str | None:
+    from placebench.compare.measure.precision import compared_so_far
+
+    return compared_so_far(folder, placement)
 
 
 def _report(folder: Path) -> None:

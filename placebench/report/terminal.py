@@ -67,13 +67,12 @@ def _print_numbers(summary: Summary, console: Console) -> None:
     """The tables, those that have rows."""
     first, *others = summary.placements
     for other in others:
-        rows = comparison_rows(first, other)
-        console.print(_against(f"{other.name} against {first.name}", first, other, rows, console.width))
-        console.print()
+        if rows := comparison_rows(first, other):
+            console.print(_against(f"{other.name} against {first.name}", first, other, rows, console.width))
+            console.print()
         _print_grid(short_path_grid(path_grid(first, other)), 1, console)
     if not others:
-        console.print(grid_table(single_grid(first), 1, console.width))
-        console.print()
+        _print_grid(single_grid(first), 1, console)
         _print_grid(single_path_grid(first), 1, console)
     _print_grid(calibration_grid(summary), 1, console)
     _print_grid(overview_grid(summary), 1, console)

@@ -29,8 +29,8 @@ class Display(AbstractContextManager["Display"], Protocol):
     def update(self, state: LaunchState, left_s: float | None) -> None:
         """The launch goes on; `left_s` is the time left of the whole run in seconds, None while unknown."""
 
-    def end(self, status: Status, seconds: float, reason: str | None) -> None:
-        """The launch has ended after `seconds`; `reason` says why when it is not done."""
+    def end(self, status: Status, seconds: float, said: str | None) -> None:
+        """The launch has ended after `seconds`; `said` is why it is not done, or what it measured."""
 
     def note(self, text: str) -> None:
         """Something the user should know, in one line."""
@@ -103,9 +103,9 @@ class PlainDisplay(Display):
         elif since >= self._silence_s:
             self._print(f"{self._head}: {activity(state, self._steps)}, {format_seconds(state.silent_s)} so far")
 
-    def end(self, status: Status, seconds: float, reason: str | None) -> None:
+    def end(self, status: Status, seconds: float, said: str | None) -> None:
         """Print how it ended."""
-        self._print(f"{self._head}: {status} after {format_seconds(seconds)}" + (f": {reason}" if reason else ""))
+        self._print(f"{self._head}: {status} after {format_seconds(seconds)}" + (f": {said}" if said else ""))
 
     def note(self, text: str) -> None:
         """Print the note."""
@@ -149,7 +149,7 @@ class LiveDisplay(Display):
             self._drawn = now
             self._live.update(_render(self._position, state, left_s), refresh=True)
 
-    def end(self, status: Status, seconds: float, reason: str | None) -> None:
+    def end(self, status: Status, seconds: float, said: str | None) -> None:
         """Leave one line about the launch."""
         position = self._position
         if position is None:
@@ -158,7 +158,7 @@ class LiveDisplay(Display):
         style = "green" if status is Status.DONE else "red"
         self._console.print(
             f"[bold]{position.number}/{position.of_total}[/] round {position.round} {escape(position.placement)}"
-            f" [{style}]{status}[/] after {format_seconds(seconds)}" + (f": {escape(reason)}" if reason else "")
+            f" [{style}]{status}[/] after {format_seconds(seconds)}" + (f": {escape(said)}" if said else "")
         )
 
     def note(self, text: str) -> None:

@@ -26,6 +26,7 @@ from placebench.run.progress import LaunchPosition, time_left
 from placebench.run.watch import LaunchState
 
 Width = Callable[[Path, int], float]
+SoFar = Callable[[Path, str], str | None]
 # What a disk that could be written when the run began may come to, or a file that something else is put in place of.
 _NOT_WRITABLE = (errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP)
 
@@ -67,7 +68,14 @@ class RunResult:
             )
 
 
-def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, job: Sequence[str] = ()) -> RunResult:
+def execute(
+    plan: Plan,
+    command: Sequence[str],
+    display: Display,
+    width: Width,
+    job: Sequence[str] = (),
+    so_far: SoFar = lambda *_: None,
+) -> RunResult:
     """Run a plan's launches; whatever is done by the end of it stays.
 
     Args:
@@ -77,6 +85,7 @@ def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, 
         width: how far the ends of the widest headline interval of a run folder lie apart after so many of its rounds;
             asked only with `--rounds auto`.
         job: command of the training job, whose last argument becomes the trial's folder; the plan's when not given.
+        so_far: what of a run folder to say when a launch of a placement is done; None for nothing.
 
     Raises:
         UsageError: the run's folder has come into being since the plan was made.
@@ -88,13 +97,14 @@ def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, 
         _make_folder(plan)
         lock = nullcontext() if plan.resumed else lock_run(plan.folder)
         with lock as no_locks, own_run(path) as record, guarded(record):
+            display.note(f"this run is {path}")
             for other in others:
                 display.note(f"another run goes on here ({other}): each slows the other down")
             for note in (*plan.notes, *filter(None, [no_locks])):
                 display.note(note)
             asked = Asked(signals, plan.time_limit_s, display)
             launcher = Launcher(plan, record, job or (BRIDGE if plan.job else JOB), asked, asked.pause)
-            run = _Run(plan, Manifest(plan, command), launcher, display, width)
+            run = _Run(plan, Manifest(plan, command), launcher, display, width, so_far)
             result = run.go(asked)
     is_late = result.stopped_by in (None, TIME_LIMIT)
     return replace(result, late_signal=signals.received if is_late else None)
@@ -103,9 +113,11 @@ def execute(plan: Plan, command: Sequence[str], display: Display, width: Width, 
 class _Run:
     """A run under way."""
 
-    def __init__(self, plan: Plan, manifest: Manifest, launcher: Launcher, display: Display, width: Width) -> None:
+    def __init__(
+        self, plan: Plan, manifest: Manifest, launcher: Launcher, display: Display, width: Width, so_far: SoFar
+    ) -> None:
         self._plan, self._manifest, self._launcher, self._display = plan, manifest, launcher, display
-        self._width = width
+        self._width, self._so_far = width, so_far
         self._expected_rounds = plan.rounds
         self._finished: dict[str, list[LaunchWall]] = {}
         self._done = len(plan.done)
@@ -182,11 +194,17 @@ class _Run:
         with _interrupted_by_errors(trial):
             result = self._launcher.run(launch, trial, show)
         self._manifest.add(launch, trial, result.status, result.wall)
-        self._display.end(result.status, result.wall.total_s, result.reason)
+        self._display.end(result.status, result.wall.total_s, result.reason or self._measured(name))
         for note in result.notes:
             self._display.note(note)
         self._keep(result, name, trial.path)
         return result
+
+    def _measured(self, placement: str) -> str | None:
+        try:
+            return self._so_far(self._plan.folder.path, placement)
+        except UsageError as error:  # a file of an earlier launch is damaged: the report will say so, too
+            return str(error)
 
     def _keep(self, result: LaunchResult, name: str, path: Path) -> None:
         if result.status is Status.DONE:

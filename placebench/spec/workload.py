@@ -6,7 +6,7 @@ it: see `workload_reading`.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
@@ -271,6 +271,19 @@ SECTIONS = tuple(name for name, info in Workload.model_fields.items() if isinsta
 def workload_keys() -> tuple[str, ...]:
     """Every dotted key that `--set` and the YAML file know, in order."""
     return tuple(flatten(Workload().model_dump()))
+
+
+def choices_of(key: str) -> tuple[str, ...]:
+    """The values that a dotted key may have, where they are a few words; empty for any other key."""
+    section: type[BaseModel] = Workload
+    for name in key.split("."):
+        info = section.model_fields.get(name)
+        kind = info.annotation if info else None
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            section = kind
+    if kind is bool:
+        return "true", "false"
+    return get_args(kind) if get_origin(kind) is Literal else ()
 
 
 def keys_below(key: str) -> set[str]:

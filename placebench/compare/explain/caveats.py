@@ -22,6 +22,7 @@ from placebench.compare.statistics.work import UnequalWork
 from placebench.logs.timing import STEP, phase_order
 from placebench.record.folder import Status
 from placebench.record.job_record import JobRecord
+from placebench.spec.devices import index_ranges
 from placebench.spec.text import factor, format_seconds, listing, number, plural
 
 ADVICE = " --ignore-eos makes work equal."
@@ -49,7 +50,9 @@ def _of_run(comparison: Comparison, run: Run) -> Iterator[str]:
     first, *others = placements = comparison.placements
     names = {side.placement.name for side in placements}
     launches = [launch for side in placements for launch in side.launches]
-    yield from (_missing(launch) for launch in run.missing if launch.placement in names)
+    missing = [launch for launch in run.missing if launch.placement in names]
+    yield from (_missing(launch) for launch in missing if launch.status is not Status.PLANNED)
+    yield from _not_started([launch for launch in missing if launch.status is Status.PLANNED])
     yield from (line for launch in launches for line in _not_finite(launch))
     yield from _few_launches(comparison)
     yield from (line for other in others for line in _pairing(first, other))
@@ -95,6 +98,16 @@ def load_meaning(side: RunSide) -> str:
 
 def _missing(launch: Launch) -> str:
     return f"{launch.label}: {status_words(launch.status)}{f': {launch.error}' if launch.error else ''}"
+
+
+def _not_started(launches: Sequence[Launch]) -> Iterator[str]:
+    """All of them in one line: there may be hundreds."""
+    rounds: dict[str, list[int]] = {}
+    for launch in launches:
+        rounds.setdefault(launch.placement, []).append(launch.round)
+    if rounds:
+        texts = (f"{name} in {'round' if len(of) == 1 else 'rounds'} {index_ranges(of)}" for name, of in rounds.items())
+        yield f"not started: {', '.join(texts)}"
 
 
 def status_words(status: Status) -> str:

@@ -1,4 +1,4 @@
-"""How precise a run's headline intervals are so far: all that `--rounds auto` looks at."""
+"""What a run's launches say so far: how precise its headline intervals are, and how its steps compare."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,9 +11,11 @@ from placebench.compare.pairing import pair
 from placebench.compare.read.run import Run
 from placebench.compare.read.run_reading import load_run
 from placebench.compare.side import Side
-from placebench.compare.statistics.estimates import estimate, middle
+from placebench.compare.statistics.estimates import compare, estimate, middle
+from placebench.logs.timing import STEP
 from placebench.spec.bound import RunPlacement
 from placebench.spec.placement import Scaling
+from placebench.spec.text import factor, quantity
 
 COUNTED = "perf/total_num_tokens"
 
@@ -35,6 +37,44 @@ def headline_width(path: Path, rounds: int) -> float:
     sides = [_side(run, placement, rounds) for placement in run.placements]
     metrics = (STEP_TIME, TOKENS) if all(TOKENS.key in side.steps for side in sides) else (STEP_TIME,)
     return max((high / low - 1 if low > 0 else math.inf for low, high in _intervals(sides, metrics)), default=math.inf)
+
+
+def compared_so_far(path: Path, placement: str) -> str | None:
+    """In words, how long a step of a placement's newest launch took, and how steps compare so far.
+
+    The ratios are those of the launches' medians in rounds that both have, without what the report does besides:
+    those of this placement, and where it is the first, of all others to it.
+
+    Args:
+        path: the run's folder.
+        placement: the placement that has just finished a launch.
+
+    Returns:
+        None where its launches have no times of steps.
+
+    Raises:
+        UsageError: the folder is not a run's, or a file in it is damaged.
+    """
+    run = load_run(path)
+    first, *others = (bound.name for bound in run.placements)
+    times = {name: _medians(run, name) for name in (first, *others)}
+    if not times[placement]:
+        return None
+    compared = others if placement == first else [placement]
+    ratios = {name: compare(times[first], times[name], STEP_TIME.better) for name in compared if times[name]}
+    texts = [f"{name} against {first} {factor(one.value, one.low, one.high)}" for name, one in ratios.items() if one]
+    step = f"step {quantity(list(times[placement].values())[-1], STEP_TIME.unit)}"
+    return f"{step}; so far {', '.join(texts)}" if texts else step
+
+
+def _medians(run: Run, placement: str) -> dict[int, float]:
+    """The median step of each launch that is done, by round, seconds, as its job has printed it."""
+    column = f"timing_s/{STEP}"
+    steps = {launch.round: launch.steps for launch in run.done(placement)}
+    measured = {
+        number: frame[column].iloc[run.record.warmup_steps :] for number, frame in steps.items() if column in frame
+    }
+    return {number: float(seconds.median()) for number, seconds in measured.items() if len(seconds)}
 
 
 def _side(run: Run, placement: RunPlacement, rounds: int) -> Side:

@@ -1,0 +1,171 @@
+"""What the shells complete: the words, in process; the whole way, in a bash with a terminal."""
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.shell_completion import get_completion_class
+from click.testing import CliRunner
+from synthetic_run import SyntheticRun
+
+from placebench.cli import main
+from placebench.record.folder import RunFolder
+
+OVERLAPS = ("none", "updates", "all")
+SHELLS = ("bash", "zsh", "fish")
+
+
+@pytest.fixture(autouse=True)
+def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, name in (
+        ("20260301T100000Z-a", "twice"),
+        ("20260302T100000Z-b", "twice"),
+        ("20260303T100000Z-c", "mine"),
+    ):
+        Path("runs", folder).mkdir(parents=True)
+        content = {"name": name, "started": f"{folder[:4]}-03-0{folder[7]}"}
+        Path("runs", folder, "run.json").write_text(json.dumps(content))
+    Path("mine.yaml").touch()
+
+
+def completed(line: str) -> list[str]:
+    """The words that are offered at the end of a line, files aside."""
+    found = get_completion_class("fish")
+    assert found is not None
+    *args, incomplete = line.split(" ")
+    items = found(main, {}, "placebench", "_X").get_completions(args, incomplete)
+    return [item.value for item in items if item.type == "plain"]
+
+
+def test_a_run_is_completed_by_what_names_it_alone() -> None:
+    a, b, c = "20260301T100000Z-a", "20260302T100000Z-b", "20260303T100000Z-c"
+    for command in ("show", "report", "run --resume", "compare", "check", "check x --baseline", "baseline save"):
+        assert completed(f"{command} ") == ["latest", "mine", b, a], command
+        assert completed(f"{command} mi") == ["mine"]
+        assert completed(f"{command} 2026") == [b, a, c]
+        assert completed(f"{command} runs/m") == ["runs/mine"]
+        assert completed(f"{command} nowhere/m") == []
+    assert completed("compare a.log,mi") == ["a.log,mine"]
+    assert completed("compare x=mi") == ["x=mine"]
+
+
+def test_a_placement_of_a_run_is_completed(tmp_path: Path) -> None:
+    SyntheticRun(rounds=1).write(Path("runs/20260304T100000Z-real"))
+    for command in ("compare ", "check ", "compare x=", "check mine,"):
+        before = command.partition(" ")[2]
+        assert completed(f"{command}2026030") != []
+        assert completed(f"{command}demo:s") == [f"{before}demo:standard", f"{before}demo:split"]
+    assert completed("compare mine:s") == []  # its run.json is damaged
+    assert completed("show demo:s") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("pl", ["placements"]),
+        ("baseline ", ["save"]),
+        ("completion ", ["bash", "zsh", "fish"]),
+        ("run --placements sp", ["split", "split:3+1", "split@nodes"]),
+        ("run --placements standard,split:", ["standard,split:3+1"]),
+        ("run --devices cpu:2 --placements ddp:", ["ddp:1", "ddp:2", "ddp:2/scaling=weak"]),
+        ("run --placements learners:2,1+engines:5/o", [f"learners:2,1+engines:5/overlap={one}" for one in OVERLAPS]),
+        ("run --placements ddp:2/sc", ["ddp:2/scaling=strong", "ddp:2/scaling=weak"]),
+        ("run --placements split/sc", []),
+        ("run --placements standard,mi", ["standard,mine.yaml"]),
+        ("run --placements mine.yaml/st", ["mine.yaml/staleness="]),
+        ("calibrate --placement split@", ["split@nodes"]),
+        ("placements ddp:1 split@", ["split@nodes"]),
+        ("run --set batch.m", ["batch.mini_batch_size=", "batch.micro_batch_tokens=", "batch.max_prompt_length=",
+                               "batch.max_response_length="]),
+        ("run --set algorithm.name=", ["algorithm.name=ppo", "algorithm.name=grpo"]),
+        ("placements --set rollout.sleep=", ["rollout.sleep=true", "rollout.sleep=false"]),
+        ("run --set seed=", []),
+        ("run --set batch=", []),
+        ("run --set no.such=", []),
+        ("run --model qwen2.5-0", ["qwen2.5-0.5b"]),
+        ("run --devices gpu:", ["gpu:1", "gpu:2", "gpu:4", "gpu:8"]),
+        ("run --rollout ", ["torch", "vllm"]),
+    ],
+)  # fmt: skip
+def test_words_are_completed(line: str, words: list[str]) -> None:
+    assert completed(line) == words
+
+
+def test_what_cannot_be_read_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(above: Path) -> list[RunFolder]:
+        raise PermissionError
+
+    monkeypatch.setattr("placebench.commands.runs.run_folders", refuse)
+    assert completed("show ") == completed("compare x:") == []
+
+
+def test_a_press_of_tab_loads_nothing_heavy() -> None:
+    asked = (
+        "import sys, os\nfrom placebench.cli import main\n"
+        "for line in ('show ', 'run --set ', 'run --placements ', 'run --model '):\n"
+        "    os.environ['COMP_LINE'] = 'placebench ' + line\n"
+        "    try:\n        main(prog_name='placebench')\n    except SystemExit as end:\n        assert not end.code\n"
+        "print(*sorted({'torch', 'ray', 'vllm', 'pandas', 'numpy', 'rich'} & set(sys.modules)), 'end')"
+    )
+    environment = os.environ | {"_PLACEBENCH_COMPLETE": "bash_complete"}
+    done = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=60, env=environment
+    )
+    assert done.stdout.splitlines()[-1].strip() == "end"
+    assert {"plain,mine", "plain,batch.size=", "plain,split", "plain,tiny"} <= set(done.stdout.splitlines())
+
+
+def test_a_real_bash_completes_at_its_terminal(tmp_path: Path) -> None:
+    script = tmp_path / "placebench"
+    script.write_text(f"#!{sys.executable}\nfrom placebench.cli import main\nmain(prog_name='placebench')\n")
+    script.chmod(0o755)
+    lines = {
+        "placebench show mi": "placebench show mine ",
+        "placebench run --placements standard,split:": "placebench run --placements standard,split:3+1 ",
+        "placebench run --set algorithm.name=g": "placebench run --set algorithm.name=grpo ",
+        "placebench run --set batch.gr": "placebench run --set batch.group_size=",
+        "placebench run --placements=split/overlap=n": "placebench run --placements=split/overlap=none ",
+        "placebench run --config mi": "placebench run --config mine.yaml ",
+        "placebench show missing.yaml ": "placebench show missing.yaml ",
+    }
+    typed = 'PS1=; eval "$(placebench completion bash)"\n'
+    # Tab completes; back at the start of the line, it becomes the text that is printed.
+    typed += "".join(f"{line}\t'\x01echo 'is \n" for line in lines) + "exit\n"
+    terminal, inner = pty.openpty()
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "INPUTRC": "/dev/null", "TERM": "dumb"}
+    shell = subprocess.Popen(
+        ["bash", "--norc", "--noprofile", "-i"], stdin=inner, stdout=inner, stderr=inner, env=environment, cwd=tmp_path,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(inner)
+    os.write(terminal, typed.encode())
+    said = b""
+    try:
+        while chunk := os.read(terminal, 65536):
+            said += chunk
+    except OSError:  # the shell has ended
+        pass
+    os.close(terminal)
+    assert shell.wait(timeout=60) == 0
+    found = re.findall(r"^is (.*)\r$", said.decode(), re.MULTILINE)
+    assert found == list(lines.values()), said.decode()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_each_shell_can_read_its_script(shell: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["completion", shell], prog_name="placebench")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert f"_PLACEBENCH_COMPLETE={shell}_complete" in result.stdout
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed here")
+    script = tmp_path / "script"
+    script.write_text(result.stdout)
+    done = subprocess.run([shell, "-n", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
