@@ -16,7 +16,7 @@ from placebench.logs.registry import DIALECTS, FORMATS, dialect_of, format_named
 from placebench.logs.source import Survey, whole_lines
 from placebench.logs.table import DamagedLogError, StepTable
 from placebench.logs.tensorboard import TENSORBOARD
-from placebench.logs.timing import found_instead, timings_of
+from placebench.logs.timing import Timings, found_instead, timings_of
 from placebench.spec.text import format_bytes, plural
 
 # With the second in which the file was opened; what follows names the host and the process.
@@ -63,8 +63,8 @@ class Log:
         except DamagedLogError as error:
             raise UsageError(f"{self.path}: {self.format.title}: {error}") from None
 
-    def timings(self, launch: str) -> pd.DataFrame:
-        """The timings as `Timings.tidy` gives them, by the rules of the log's framework.
+    def timings(self) -> Timings:
+        """What its steps took, by the rules of the log's framework.
 
         Raises:
             UsageError: there are no timings; the message says what there is.
@@ -74,7 +74,7 @@ class Log:
         if timings is None:
             looked_for = ", ".join([*(f"{prefix}…" for prefix in rules.prefixes), *rules.exact])
             raise UsageError(f"{self.path}: no timings in seconds ({looked_for}): {self.found_instead}")
-        return timings.tidy(launch)
+        return timings
 
 
 def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str], bool] | None = None) -> Log:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import pyarrow as pa
+
+from placebench.logs.columns import joined, last_of_each, text_column
 
 # Restarts that follow each other this closely, each at a later step, are no restarts: the lines of two logs stand in
 # turn in one file. Nor do steps come out of order behind a restart. A run that crashes again and again goes on from
@@ -285,7 +286,7 @@ class StepTable:
             Columns launch (str), step (int64), metric (str) and value (float64).
         """
         layouts, steps, order, undone = self._rows()
-        widths = _joined([np.full(len(layout.steps), len(layout.kept)) for layout in layouts])
+        widths = joined([np.full(len(layout.steps), len(layout.kept)) for layout in layouts])
         ranked = np.lexsort((order, steps))
         ranked = ranked[~undone[ranked]]
         ends = np.cumsum(widths[ranked])
@@ -302,7 +303,7 @@ class StepTable:
             value[places] = np.frombuffer(layout.values, np.float64).reshape(rows, width)[done]
             first += rows
         step = np.repeat(steps[ranked], widths[ranked])
-        last = _last_of_each(step, metric, steps)
+        last = last_of_each(step, metric, steps)
         if last is not None:
             step, metric, value = step[last], metric[last], value[last]
         return pd.DataFrame(
@@ -340,7 +341,7 @@ class StepTable:
         names = list(self.names)
         cells = np.full((len(found), len(distinct)), np.nan)
         for row, parts in zip(cells, found.values(), strict=True):
-            where, when = (_joined([part[at] for part in parts]) for at in (0, 1))
+            where, when = (joined([part[at] for part in parts]) for at in (0, 1))
             numbers = np.concatenate([values[done, column] for _, _, (values, done, column) in parts])
             # The last value of a step counts.
             ranked = np.argsort(when) if len(parts) > 1 else slice(None)
@@ -381,37 +382,8 @@ class StepTable:
     ) -> tuple[list[Layout], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """The layouts of which something is kept; of their rows, one after the other: step, order, whether undone."""
         layouts = [layout for layout in self._layouts.values() if layout.kept]
-        steps = _joined([np.frombuffer(layout.steps, np.int64) for layout in layouts])
-        order = _joined([np.frombuffer(layout.order, np.int64) for layout in layouts])
+        steps = joined([np.frombuffer(layout.steps, np.int64) for layout in layouts])
+        order = joined([np.frombuffer(layout.order, np.int64) for layout in layouts])
         # Before the first standing restart nothing is undone.
         begins = np.array([0, *(restart.order for restart in self.standing)])
         return layouts, steps, order, order < begins[np.searchsorted([r.step for r in self.standing], steps, "right")]
-
-
-def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
-    return np.concatenate([np.empty(0, np.int64), *parts])
-
-
-def _last_of_each(
-    step: npt.NDArray[np.int64], metric: npt.NDArray[np.int32], steps: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_] | None:
-    """Mask of the last value of each step and metric; None where no step comes from two rows."""
-    distinct, counts = np.unique(steps, return_counts=True)
-    if not (counts > 1).any():
-        return None
-    keep = np.ones(len(step), np.bool_)
-    shared = np.flatnonzero(np.isin(step, distinct[counts > 1]))
-    cells = pd.DataFrame({"step": step[shared], "metric": metric[shared]})
-    keep[shared[cells.duplicated(keep="last").to_numpy()]] = False
-    return keep
-
-
-def text_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pd.Series[str]:
-    """The names that codes stand for, in the string type of the pandas at hand, without a Python object a row."""
-    # Lone surrogates, from a JSON escape or a file name that is no UTF-8, are no text.
-    names = [name.encode("utf-8", "replace").decode() for name in names]
-    dtype = pd.Series(["a"]).dtype
-    if isinstance(dtype, pd.StringDtype):
-        text = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.large_string()))
-        return pd.Series(pd.array(text.cast(pa.large_string()), dtype=dtype))
-    return pd.Series(np.array([*names, ""], dtype=object)[codes], dtype=object)

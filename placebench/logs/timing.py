@@ -7,7 +7,7 @@ Every total and every share of the project is built on the kinds given here.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import combinations
 
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from placebench.logs.table import text_column
+from placebench.logs.columns import text_column
 from placebench.spec.phases import PHASE_ORDER
 
 STEP = "step"
@@ -137,6 +137,45 @@ class Timings:
     def steps(self) -> NDArray[np.int64]:
         """The steps that have timings."""
         return self.seconds.index.to_numpy(dtype=np.int64)
+
+    def without_first(self, count: int) -> "Timings":
+        """Without the first so many steps."""
+        return self.between(count, len(self.seconds))
+
+    def between(self, first: int, end: int) -> "Timings":
+        """Some of the steps, by place."""
+        return replace(self, seconds=self.seconds.iloc[first:end])
+
+    def only(self, phases: list[str]) -> "Timings":
+        """Some of the phases, and the steps that have them."""
+        return replace(self, seconds=self.seconds[[name for name in self.seconds if name in phases]].dropna(how="all"))
+
+    def averaged(self, width: int) -> "Timings":
+        """The moving averages over so many steps that have a phase; none of a phase that fewer than half of them have.
+
+        They are centred, and shorter at both ends.
+        """
+        known = {str(phase): self.seconds[phase].dropna() for phase in self.seconds}
+        averages = {
+            phase: seconds.rolling(width, center=True, min_periods=1).mean()
+            for phase, seconds in known.items()
+            if 2 * len(seconds) >= len(self.seconds)
+        }
+        return replace(self, seconds=pd.DataFrame(averages, self.seconds.index))
+
+    def thinned(self, width: int) -> "Timings":
+        """The means of so many steps at a time, under the first of them."""
+        if width == 1:
+            return self
+        means = self.seconds.groupby(np.arange(len(self.seconds)) // width).mean()
+        return replace(self, seconds=means.set_axis(self.seconds.index[::width]))
+
+    def whole(self) -> "Timings":
+        """The sums of the steps that have a time of their own, or of all where none has: one step in their place."""
+        seconds = self.seconds
+        if STEP in seconds and seconds[STEP].notna().any():
+            seconds = seconds[seconds[STEP].notna()]
+        return replace(self, seconds=seconds.sum(min_count=1).to_frame(int(seconds.index[0])).T)
 
     def tidy(self, launch: str) -> pd.DataFrame:
         """The timings row by row.
