@@ -50,15 +50,14 @@ def steps_of(log: GrowingLog) -> list[int]:
 
 
 @pytest.mark.parametrize("sample", GROWING)
-def test_a_log_that_grew_in_pieces_is_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: str) -> None:
-    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+def test_a_log_that_grew_in_pieces_is_the_log(tmp_path: Path, sample: str) -> None:
     known, content = SAMPLES[sample]
     whole, grown = tmp_path / "whole", tmp_path / "grown"
     whole.write_bytes(content)
     grown.write_bytes(b"")
     expected = read_run([whole])
     lock = threading.Lock()
-    with GrowingLog(grown, lock, log_format=known) as log, grown.open("ab", buffering=0) as stream:
+    with GrowingLog(grown, lock, log_format=known, poll_s=0.01) as log, grown.open("ab", buffering=0) as stream:
         for begin in range(0, len(content), 97):
             stream.write(content[begin : begin + 97])
             time.sleep(0.002)
@@ -77,11 +76,10 @@ def settled(frame: pd.DataFrame) -> pd.DataFrame:
     return kept
 
 
-def test_half_a_line_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text("starting\n" + lines(1, 2) + "step:3 - timing_s/gen:1")
-    with GrowingLog(path, LOCK) as log:
+    with GrowingLog(path, LOCK, poll_s=0.01) as log:
         wait_for(lambda: steps_of(log) == [1, 2])
         time.sleep(0.05)
         assert steps_of(log) == [1, 2]
@@ -93,21 +91,19 @@ def test_half_a_line_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.Monke
         assert frame.loc[frame["step"] == 3, "value"].tolist() == [100.0]
 
 
-def test_the_sign_of_utf_8_hides_no_step_of_a_growing_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+def test_the_sign_of_utf_8_hides_no_step_of_a_growing_log(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_bytes(BOM_UTF8[:2])
-    with GrowingLog(path, LOCK) as log, path.open("ab", buffering=0) as stream:
+    with GrowingLog(path, LOCK, poll_s=0.01) as log, path.open("ab", buffering=0) as stream:
         time.sleep(0.05)
         stream.write(BOM_UTF8[2:] + lines(1, 2).encode())
         wait_for(lambda: steps_of(log) == [1, 2])
 
 
-def test_a_log_that_is_written_anew_is_read_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+def test_a_log_that_is_written_anew_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(lines(1, 9))
-    with GrowingLog(path, LOCK) as log:
+    with GrowingLog(path, LOCK, poll_s=0.01) as log:
         wait_for(lambda: len(steps_of(log)) == 9)
         path.write_text(lines(1, 2))
         wait_for(lambda: steps_of(log) == [1, 2])
@@ -115,34 +111,33 @@ def test_a_log_that_is_written_anew_is_read_from_its_start(tmp_path: Path, monke
 
 @pytest.mark.parametrize("is_deleted", [True, False])
 @pytest.mark.parametrize("keeps_its_inode", [True, False])
-def test_a_log_that_is_rotated_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool, keeps_its_inode: bool
-) -> None:
-    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+def test_a_log_that_is_rotated_goes_on(tmp_path: Path, is_deleted: bool, keeps_its_inode: bool) -> None:
     path = tmp_path / "train.log"
     path.write_text(lines(1, 9) + "step:10 - timing_s/gen:1")
-    with GrowingLog(path, LOCK) as log:
+    with GrowingLog(path, LOCK, poll_s=0.01) as log:
         for first in (10, 20, 30):
-            wait_for(lambda: steps_of(log) == list(range(1, first)))  # noqa: B023 - called before the next first
+            wait_for(lambda: steps_of(log) == list(range(1, first)))  # noqa: B023 - called in this turn
             if keeps_its_inode:
                 path.write_text("")
             elif is_deleted:
                 path.unlink()
             else:
                 path.rename(tmp_path / "train.log.1")
-            time.sleep(0.03)
             with path.open("a") as stream:
-                stream.write(lines(first, first + 9, 3.0))
+                stream.write(line(first, 3.0))
+                stream.flush()
+                # A file that has grown beyond its former size before anybody looks has not been emptied.
+                wait_for(lambda: steps_of(log) == list(range(1, first + 1)))  # noqa: B023 - called in this turn
+                stream.write(lines(first + 1, first + 9, 3.0))
         wait_for(lambda: steps_of(log) == list(range(1, 40)))
         assert log.log is not None
         assert not log.log.flags
 
 
-def test_a_rotated_log_may_become_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+def test_a_rotated_log_may_become_another(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(lines(1, 9))
-    with GrowingLog(path, LOCK) as log:
+    with GrowingLog(path, LOCK, poll_s=0.01) as log:
         wait_for(lambda: len(steps_of(log)) == 9)
         path.unlink()
         path.write_text(lines(1, 2))
@@ -154,11 +149,10 @@ def test_a_rotated_log_may_become_another(tmp_path: Path, monkeypatch: pytest.Mo
         assert log.log.format.name == "jsonl"
 
 
-def test_a_log_that_breaks_while_it_grows_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+def test_a_log_that_breaks_while_it_grows_says_where(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "timing_s/step": 2.0}\n')
-    with GrowingLog(path, LOCK) as log:
+    with GrowingLog(path, LOCK, poll_s=0.01) as log:
         wait_for(lambda: log.log)
         with path.open("a") as stream:
             stream.write('not JSON\n{"step": 2, "timing_s/step": 2.0}\n')
@@ -176,7 +170,7 @@ def test_nothing_is_left_running(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(lines(1, 3))
     before = set(threading.enumerate())
-    with GrowingLog(path, LOCK) as log:
+    with GrowingLog(path, LOCK, poll_s=0.01) as log:
         wait_for(lambda: steps_of(log) == [1, 2, 3])
     assert set(threading.enumerate()) <= before
 
