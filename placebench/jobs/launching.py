@@ -11,9 +11,11 @@ from placebench.errors import Reasons, UsageError
 from placebench.host.network import free_ports
 from placebench.jobs.adapter import Adapter, Asked, Settings
 from placebench.jobs.adapters.command import COMMAND
+from placebench.jobs.attach.environment import attached
 from placebench.jobs.registry import ADAPTERS
 from placebench.jobs.scripts import Given, read_command
 from placebench.jobs.spec import JobSpec, PlacementOfJob, fill
+from placebench.record.folder import Trial
 from placebench.record.job_record import Companion, JobLaunch, JobRecord
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, Kind
@@ -216,6 +218,7 @@ class Job:
             log_files=tuple(fill(name, names) for name in spec.log.files or self.adapter.log_files),
             log_format=spec.log.format or self.adapter.log_format,
             phases=spec.phases,
+            attach=spec.attach,
             learner_ranks=ranks,
         )
 
@@ -235,7 +238,12 @@ class Job:
             env |= {"RAY_TMPDIR": names["ray_temp_dir"], "RAY_USAGE_STATS_ENABLED": "0"}
         elif ray != "none":
             env["RAY_ADDRESS"] = ray
-        return {**env, **of_user}
+        env = {**env, **of_user}
+        if not self.spec.attach:
+            return env
+        if own_path := env.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")):
+            env["PYTHONPATH"] = own_path
+        return attached(env, Trial(Path("{folder}")).attached)
 
     @property
     def unusable(self) -> Iterator[str]:
