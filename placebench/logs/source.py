@@ -39,6 +39,8 @@ MARKS = {
 BINARY_BYTES = 1 << 24
 UNPACKED_BYTES = 1 << 26
 UNPACKED_TIMES = 100
+# Nor is a line a log's that is longer than the longest file that is read as one.
+UNBROKEN_BYTES = 1 << 29
 
 
 @dataclass
@@ -60,6 +62,8 @@ class Survey:
     """The first text."""
     open_end: bool = False
     """Whether the last line has no line end."""
+    unbroken: int = 0
+    """Bytes since a line ended."""
     gave_up: bool = False
     """Whether the rest was not read, for it can be no log."""
     packed_size: Callable[[], int] | None = None
@@ -75,8 +79,11 @@ class Survey:
         self.lines += block.count(b"\n")
         self.binary = self.binary or b"\0" in block
         self.sample = self.sample or _first_text(block)
-        is_bomb = self._unpacks_to_too_much()
-        self.gave_up = (is_bomb or (self.binary and self.size > BINARY_BYTES)) and not self.has_steps()
+        # A line that is too long comes in pieces, each with an end.
+        is_piece = block.find(b"\n") == len(block) - 1
+        self.unbroken = self.unbroken + len(block) if is_piece else 0
+        is_none = (self.binary and self.size > BINARY_BYTES) or self.unbroken > UNBROKEN_BYTES
+        self.gave_up = (is_none or self._unpacks_to_too_much()) and not self.has_steps()
         return not self.gave_up
 
     def _unpacks_to_too_much(self) -> bool:
@@ -90,6 +97,8 @@ class Survey:
         first = f"its first {format_bytes(self.size)} have" if self.gave_up else "it has"
         if self.binary:
             return f"the file is binary: {first} bytes that no text has; name the text that the job printed"
+        if self.unbroken > UNBROKEN_BYTES:
+            return f"the file has a line of over {format_bytes(UNBROKEN_BYTES)}, as no log has: name the job's log"
         if self.gave_up:
             return f"the file unpacks to over {UNPACKED_TIMES} times its size, as no log does: {first} no step"
         lines = f"{self.lines:,} line{'s' * (self.lines != 1)}"

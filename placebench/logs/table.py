@@ -26,6 +26,7 @@ ODD_KEPT = 3
 STEP_LIMIT = 2**63
 # A table of more cells, at eight bytes each, is of metrics whose names change from step to step.
 CELL_LIMIT = 1 << 29
+METRIC_LIMIT = 10_000
 
 
 class DamagedLogError(Exception):
@@ -319,7 +320,7 @@ class StepTable:
         """What is kept as a table: a row a step, ascending, and a column a metric; NaN where a step lacks it.
 
         Raises:
-            DamagedLogError: the table would have more than `CELL_LIMIT` cells.
+            DamagedLogError: the table would have more than `METRIC_LIMIT` columns, or more than `CELL_LIMIT` cells.
         """
         layouts, steps, order, undone = self._rows()
         distinct, place = np.unique(steps[~undone], return_inverse=True)
@@ -334,7 +335,7 @@ class StepTable:
             for column, metric in enumerate(layout.metrics.tolist() if len(places) else ()):
                 found.setdefault(metric, []).append((places, order[rows][done], (values, done, column)))
             first, done_before = rows.stop, done_before + len(places)
-        if len(distinct) * len(found) > CELL_LIMIT:
+        if len(found) > METRIC_LIMIT or len(distinct) * len(found) > CELL_LIMIT:
             raise DamagedLogError(
                 f"{len(found):,} metrics in {len(distinct):,} steps are too many: a metric needs one name in all steps"
             )

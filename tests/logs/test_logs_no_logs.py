@@ -28,6 +28,7 @@ from placebench.commands.console import progress_on_stderr
 from placebench.errors import UsageError
 from placebench.logs import progress
 from placebench.logs.read import scan_log
+from placebench.logs.run import read_run
 
 STEPS = b"".join(b"step:%d - timing_s/gen:1.5 - timing_s/step:2.5\n" % step for step in range(1, 6))
 NULS = bytes(1 << 20)
@@ -70,6 +71,17 @@ def test_text_that_unpacks_to_too_much_is_given_up(
     path = write(tmp_path, pack(b"loading checkpoint shard\n" * 300_000))
     with pytest.raises(UsageError, match=r"unpacks to over 100 times its size, as no log does: its first \d MiB have"):
         scan_log(path)
+
+
+def test_a_line_without_an_end_and_metrics_without_number_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placebench.logs.source.UNBROKEN_BYTES", 1 << 25)
+    with pytest.raises(UsageError, match="the file has a line of over 32 MiB, as no log has"):
+        scan_log(write(tmp_path, b"a" * (3 << 24)))
+    many = " - ".join(f"timing_s/p{number}:1.5" for number in range(10_001))
+    with pytest.raises(UsageError, match="10,001 metrics in 1 steps are too many: a metric needs one name in all"):
+        read_run([write(tmp_path, f"step:1 - {many}\n")])
 
 
 def test_zeros_before_or_behind_steps_hide_none(tmp_path: Path) -> None:
