@@ -4,6 +4,7 @@ import itertools
 from html import unescape
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
@@ -191,6 +192,6 @@ def test_more_steps_than_a_figure_is_wide_are_drawn_as_means_and_said_to_be(monk
     assert thinned == 3
     figure = figures.phases_over_steps(timings.thinned(thinned).tidy("a"), thinned=thinned)
     assert figure.get_supylabel() == "seconds per step\neach point the mean of 3 steps"
-    lines = {len(line.get_xdata()) for line in figure.axes[0].lines}
+    lines = {np.size(line.get_xdata()) for line in figure.axes[0].lines}
     assert lines == {10}
     assert figures.share_table(timings.whole().tidy("a")).to_dict() == figures.share_table(timings.tidy("a")).to_dict()
