@@ -9,7 +9,7 @@ from pathlib import Path
 
 from placebench.errors import Reasons, UsageError
 from placebench.host.network import free_ports
-from placebench.jobs.adapter import Adapter, Asked, Settings
+from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
 from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attach.environment import attached
 from placebench.jobs.registry import ADAPTERS
@@ -22,6 +22,7 @@ from placebench.spec.devices import Device, Kind
 from placebench.spec.legible import shown
 from placebench.spec.placement import Placement, Pool, Role
 from placebench.spec.presets import Nodes
+from placebench.spec.text import plural
 from placebench.spec.words import names_file, parse_placement, preset_of, split_words
 
 # Variables that are lists, which the user's may already be: how the adapter's part and the user's are put together.
@@ -125,8 +126,8 @@ class Job:
         given = self.spec.placements[name].pools or {"all": tuple(nodes)}
         pools = tuple(Pool(pool, _on_nodes(counts, nodes)) for pool, counts in given.items())
         wrong = [
-            f"placement {shown(name)}: pools.{pool.name}: {list(given[pool.name])} must be a count for each of the nodes"
-            f" ({len(nodes)}), and some device"
+            f"placement {shown(name)}: pools.{pool.name}: {list(given[pool.name])} must be a count for each of the"
+            f" {plural(len(nodes), 'node')}, and some device"
             for pool in pools
             if len(pool.counts) != len(nodes) or not pool.size
         ]
@@ -147,7 +148,7 @@ class Job:
         if not placement.roles:
             return Settings()
         try:
-            return self.adapter.settings(Asked(placement, kind, self.given))
+            return self.adapter.settings(AskedPlacement(placement, kind, self.given))
         except UsageError as error:
             lines = (f"placement {shown(placement.name)}: {line}" for line in str(error).splitlines())
             raise UsageError("\n".join(lines)) from None
@@ -215,7 +216,9 @@ class Job:
             after=tuple(fill(word, names) for word in spec.after),
             ray=ray,
             ray_head=names["ray_address"] if ray == "own" and any("{ray_address}" in text for text in texts) else None,
-            log_files=tuple(fill(name, names) for name in spec.log.files or self.adapter.log_files),
+            log_files=tuple(
+                fill(name, names) for name in (self.adapter.log_files if spec.log.files is None else spec.log.files)
+            ),
             log_format=spec.log.format or self.adapter.log_format,
             phases=spec.phases,
             attach=spec.attach,
