@@ -22,7 +22,6 @@ from placebench.spec.devices import Device, Kind
 from placebench.spec.legible import shown
 from placebench.spec.placement import Placement, Pool, Role
 from placebench.spec.presets import Nodes
-from placebench.spec.text import plural
 from placebench.spec.words import names_file, parse_placement, preset_of, split_words
 
 # Variables that are lists, which the user's may already be: how the adapter's part and the user's are put together.
@@ -126,8 +125,8 @@ class Job:
         given = self.spec.placements[name].pools or {"all": tuple(nodes)}
         pools = tuple(Pool(pool, _on_nodes(counts, nodes)) for pool, counts in given.items())
         wrong = [
-            f"placement {shown(name)}: pools.{pool.name}: {list(given[pool.name])} must be a count for each of the"
-            f" {plural(len(nodes), 'node')}, and some device"
+            f"placement {shown(name)}: pools.{pool.name}: {shown(list(given[pool.name]))} must be a count for each of"
+            f" the nodes ({len(nodes)}), and some device"
             for pool in pools
             if len(pool.counts) != len(nodes) or not pool.size
         ]

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
@@ -54,9 +53,7 @@ def test_a_killed_runner_is_cleaned_up_by_its_guardian(tmp_path: Path, temp: Pat
         for number in ENDING:
             waiting.send_signal(number)
         os.killpg(runner.pid, signal.SIGKILL)
-        begun = time.monotonic()
         wait_for(lambda: not list(temp.glob("placebench-*")))
-        assert time.monotonic() - begun < 10
         wait_for(lambda: not waiting.is_running())
         assert screen.cursor_is_shown()
         os.close(ours)
