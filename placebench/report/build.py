@@ -10,7 +10,7 @@ from placebench.report.pages import Picture, html, markdown
 from placebench.report.paths import HTML, MARKDOWN, PLOTS, SUMMARY, TRACE, ReportPaths
 from placebench.report.plots import draw_plots
 from placebench.report.schema import Summary
-from placebench.report.style import save_figure, svg_text
+from placebench.report.style import lay_out_narrowly, save_figure, svg_text
 from placebench.report.summary import summarize
 from placebench.report.trace import write_trace
 
@@ -64,11 +64,14 @@ def _write(comparison: Comparison, summary: Summary, folder: Path, trace: Path |
     pictures, files = [], []
     for plot in draw_plots(comparison):
         svg, png = (plots / f"{plot.name}.{suffix}" for suffix in ("svg", "png"))
-        picture = Picture(plot.title, plot.caption, f"{PLOTS}/{svg.name}", svg_text(plot.figure))
-        svg.write_text(picture.svg, encoding="utf-8")
-        plot.figure.set_layout_engine(None)  # the layout that it has now serves the second file too
+        text = svg_text(plot.figure)
+        svg.write_text(text, encoding="utf-8")
+        layout = plot.figure.get_layout_engine()
+        plot.figure.set_layout_engine("none")  # the layout that it has now serves the second file too
         save_figure(plot.figure, png)
-        pictures.append(picture)
+        plot.figure.set_layout_engine(layout)
+        lay_out_narrowly(plot.figure)
+        pictures.append(Picture(plot.title, plot.caption, f"{PLOTS}/{svg.name}", text, svg_text(plot.figure, "narrow")))
         files += [svg, png]
     name = trace.name if trace else None
     write_atomically(folder / SUMMARY, summary.model_dump_json(indent=1) + "\n")

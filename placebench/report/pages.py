@@ -23,6 +23,8 @@ class Picture:
     """File, relative to the run folder."""
     svg: str
     """The `<svg>` element."""
+    narrow_svg: str
+    """The same for the width of a phone."""
 
 
 def markdown(summary: Summary, pictures: Sequence[Picture], trace: str | None) -> str:
