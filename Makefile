@@ -3,7 +3,8 @@
 # make test-slow  set up .venv-vllm as well and run the tests that take minutes (vLLM on CPU, fuzzing)
 # make clean      remove what the targets above made, except runs/
 #
-# Two tests at a time: a real launch waits for others' processes much of its time.
+# Three tests at a time, on two cores too: much of its time a test waits for processes that it has started. mypy works
+# beside them, and what it says comes behind what they say.
 # PYTHON=... chooses the interpreter (3.11 or 3.12); ARGS=... is handed to `placebench run`, or to pytest.
 # A stamp file is written only when its installation has succeeded, so that a failed set-up is taken up again.
 
@@ -35,9 +36,12 @@ demo: .venv/.installed-run
 test: .venv/.installed-test
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
-	.venv/bin/mypy
 	.venv/bin/lint-imports
-	.venv/bin/pytest -n 2 --dist worksteal $(ARGS)
+	@said=$$(mktemp); trap 'exit 130' INT; trap 'kill $$types 2>/dev/null; rm -f $$said' EXIT; \
+	.venv/bin/mypy >$$said 2>&1 & types=$$!; \
+	echo ".venv/bin/pytest -n 3 --dist worksteal $(ARGS)"; \
+	.venv/bin/pytest -n 3 --dist worksteal $(ARGS); tests=$$?; \
+	wait $$types; typed=$$?; echo ".venv/bin/mypy"; cat $$said; exit $$((tests || typed))
 
 test-slow: .venv-vllm/.installed
 	.venv-vllm/bin/pytest -m slow $(ARGS)

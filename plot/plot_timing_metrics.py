@@ -25,6 +25,7 @@ try:
     from placebench.logs.timing import Kind
     from placebench.report import figures
     from placebench.report.style import save_figure
+    from placebench.spec.auto_rounds import MOST_STEPS
     from placebench.spec.legible import sheet_cell
 except ModuleNotFoundError as missing:
     # Called with a Python that lacks the package: the one that `make demo` has set up has it.
@@ -57,7 +58,7 @@ Example:
 )
 @click.option(
     "--skip-first",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MOST_STEPS),
     default=0,
     show_default=True,
     metavar="N",

@@ -1,13 +1,17 @@
 import gc
+import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
-from jobs import Job, run_job
+from jobs import GRPO, PPO, Job, meeting_program, run_job
 
 # A slow machine is no finding.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -41,17 +45,49 @@ def alone() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared_job(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Job]:
-    """Runs a launch as `run_job` does, but once for all tests that only look at it."""
-    done: dict[tuple[object, ...], Job] = {}
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this session of pytest that all of its worker processes have in common."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
-    def run(placement: str, devices: int, *settings: str) -> Job:
-        known = (placement, devices, *settings)
-        if known not in done:
-            done[known] = run_job(tmp_path_factory.mktemp("job") / "job", placement, devices, *settings)
-        return done[known]
+
+@pytest.fixture(scope="session")
+def shared_job(shared_folder: Path) -> Callable[..., Job]:
+    """Runs a launch as `run_job` does, but once for all tests that only look at it, in whatever process they run.
+
+    It is known by its placement, devices and settings: those that say the same share it. `meeting`, the class of its
+    workers, is one of `jobs.MEETING`.
+    """
+
+    def run(placement: str, devices: int, *settings: str, meeting: str | None = None, **options: Any) -> Job:
+        known = repr((placement, devices, settings, meeting, sorted(options.items())))
+        folder = shared_folder / f"job-{sha256(known.encode()).hexdigest()[:16]}"
+        with FileLock(f"{folder}.lock"):
+            if not folder.exists():
+                folder.mkdir()
+                program = meeting_program(folder, meeting) if meeting else None
+                run_job(folder / "job", placement, devices, *settings, program=program, **options).keep()
+        return Job.kept(folder / "job")
 
     return run
+
+
+@pytest.fixture
+def split_job(shared_job: Callable[..., Job]) -> Job:
+    """A job in two pools whose phases meet where they may, see `jobs.MEETING`, with a checkpoint of its step 3."""
+    return shared_job("split", 2, *PPO, meeting="AllMeet", checkpoint_every=3)
+
+
+@pytest.fixture
+def resumed_job(shared_job: Callable[..., Job], split_job: Job) -> Job:
+    """Step 4 of `split_job` from its checkpoint, and nothing beside anything else in it."""
+    return shared_job("split/overlap=none", 2, *PPO, resume_from=split_job.trial.checkpoints)
+
+
+@pytest.fixture
+def replicas_job(shared_job: Callable[..., Job]) -> Job:
+    """GRPO on two replicas under Ray."""
+    return shared_job("ddp:2", 2, *GRPO, "sharding=shard")
 
 
 @pytest.fixture

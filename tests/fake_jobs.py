@@ -27,6 +27,41 @@ for step in range(1, int(given["trainer.total_training_steps"]) + 1):
     with open(os.environ["VERL_FILE_LOGGER_PATH"], "a") as log:
         log.write(json.dumps({"step": step, "data": metrics}) + "\\n")
 """
+# As VERL, with a controller and two workers that write spans; the critic's works beside the actor's.
+VERL_WITH_SPANS = """
+import os, subprocess, sys, time
+from placebench_attach.spans import emit
+if len(sys.argv) > 1 and sys.argv[1] == "worker":
+    while phase := sys.stdin.readline().strip():
+        begun = time.monotonic()
+        time.sleep(0.01)
+        emit(phase, "worker", begun, time.monotonic())
+        print(phase, flush=True)
+    sys.exit()
+def worker():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    return subprocess.Popen([sys.executable, __file__, "worker"], env={**os.environ, "RANK": "0"}, **pipes)
+actor, critic = worker(), worker()
+def run(**phases):
+    begun = time.monotonic()
+    for phase, process in phases.items():
+        process.stdin.write(phase + "\\n")
+    for phase, process in phases.items():
+        process.stdout.readline()
+        emit(phase, "timer", begun, time.monotonic())
+for step in range(1, 4):
+    begun = time.monotonic()
+    waited = time.monotonic()
+    time.sleep(0.01)
+    emit("gen", "timer", waited, time.monotonic())
+    run(old_log_prob=actor, values=critic)
+    run(update_actor=actor, update_critic=critic)
+    emit("step", "timer", begun, time.monotonic())
+    print(f"step:{step} - timing_s/step:{time.monotonic() - begun}", flush=True)
+for process in (actor, critic):
+    process.stdin.close()
+    process.wait()
+"""
 # Trains on and on, whatever it is told, as a script does that reads no arguments.
 TRL = """
 import time

@@ -23,6 +23,16 @@ from placebench.spec.words import parse_placement
 from placebench.spec.workload import placed_workload
 from placebench.spec.workload_reading import build_workload
 
+# Small jobs with all phases of the algorithm; several tests look at the same launches, see `conftest.shared_job`.
+PPO = (
+    *("steps=4", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8"),
+    *("algorithm.kl_loss=true", "algorithm.kl_control=adaptive"),
+)
+GRPO = (
+    *("algorithm.name=grpo", "steps=3", "warmup_steps=1"),
+    *("batch.size=16", "batch.mini_batch_size=8", "batch.group_size=4"),
+)
+
 
 @dataclass(frozen=True)
 class Job:
@@ -31,6 +41,17 @@ class Job:
     trial: Trial
     exit_code: int
     output: str
+
+    @classmethod
+    def kept(cls, folder: Path) -> "Job":
+        """A launch whose folder another process has kept with `keep`."""
+        ended = json.loads((folder.parent / "ended.json").read_text())
+        return cls(Trial(folder), ended["exit_code"], ended["output"])
+
+    def keep(self) -> None:
+        """Leave beside the launch's folder what is not in it."""
+        ended = {"exit_code": self.exit_code, "output": self.output}
+        (self.trial.path.parent / "ended.json").write_text(json.dumps(ended))
 
     @property
     def steps(self) -> list[dict[str, float]]:
@@ -167,6 +188,69 @@ def engine_program(folder: Path, name: str) -> str:
         ENGINES,
         f"from placebench.ppo import engine\nengine.Engine = engine.InflightEngine = patches.{name}",
     )
+
+
+# Where phases may go on side by side, workers see to it that they do: a phase waits for another one to begin, and fails
+# if it does not. Files tell of each beginning.
+MEETING = """
+import collections, math, time
+from pathlib import Path
+from placebench.ppo.engine import Engine
+from placebench.ppo.worker import Worker
+
+steps = collections.Counter()
+
+def meet(phase, other=None, later=0, last=math.inf):
+    # In its n-th step the phase waits until the other one's of step n + later has begun; steps are 1 to `last`.
+    steps[phase] += 1
+    begun = Path(__file__).parent / f"{phase}-{steps[phase]}"
+    begun.touch()
+    step = steps[phase] + later
+    awaited = begun.with_name(f"{other}-{step}")
+    end = time.monotonic() + 60
+    while other and 0 < step <= last and not awaited.exists():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{begun.name} goes on and {awaited.name} does not begin")
+        time.sleep(0.005)
+
+class UpdatesMeet(Worker):
+    def _run_update_actor(self, *batch, **options):
+        meet("update_actor", "update_critic")
+        return super()._run_update_actor(*batch, **options)
+
+    def _run_update_critic(self, *batch, **options):
+        meet("update_critic", "update_actor")
+        return super()._run_update_critic(*batch, **options)
+
+class AllMeet(UpdatesMeet):
+    def _run_values(self, *batch, **options):
+        meet("values", "old_log_prob")
+        return super()._run_values(*batch, **options)
+
+    def _run_old_log_prob(self, *batch, **options):
+        meet("old_log_prob", "values")
+        return super()._run_old_log_prob(*batch, **options)
+
+class LearnerMeets(Worker):
+    def _run_old_log_prob(self, *batch, **options):
+        meet("old_log_prob")
+        return super()._run_old_log_prob(*batch, **options)
+
+    def _run_update_actor(self, *batch, **options):
+        meet("update_actor", "gen", 1)
+        return super()._run_update_actor(*batch, **options)
+
+class EngineMeets(Engine):
+    def _run_gen(self, *prompts, **options):
+        meet("gen", "old_log_prob", -1, self._workload.steps)  # engines run ahead of the last step too
+        return super()._run_gen(*prompts, **options)
+"""
+
+
+def meeting_program(folder: Path, worker: str, engine: str = "Engine") -> str:
+    """A launch whose workers and engines are of other classes, of those in `MEETING`."""
+    patch = f"worker.Worker, engine.Engine = patches.{worker}, patches.{engine}"
+    return patched_program(folder, MEETING, f"from placebench.ppo import engine, worker\n{patch}")
 
 
 def patched_program(folder: Path, source: str, patch: str) -> str:

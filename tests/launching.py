@@ -9,18 +9,21 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from placebench.compare.measure.precision import compared_so_far, headline_width
 from placebench.plan.plan import Plan, make_plan
 from placebench.plan.request import RunRequest
-from placebench.record.folder import RunFolder
+from placebench.record.folder import RunFolder, Trial
 from placebench.run.display import PlainDisplay
 from placebench.run.runner import RunResult, execute
+from placebench.run.watch import LaunchState, TrialWatch
 
 # What a job does, as far as the runner sees it. `end_step(n)` ends the n-th step; `case` is "<round> <placement>".
 _PRELUDE = """
@@ -119,8 +122,25 @@ def running(command: Sequence[str], temp: Path, **options: Any) -> Iterator["sub
         process.communicate()
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
-    """Wait until something is true."""
+def count_silence(monkeypatch: pytest.MonkeyPatch, when: Callable[[Trial, LaunchState], object]) -> None:
+    """Let launches be silent only when something is true of them, so that no start is too slow for a short limit."""
+    read = TrialWatch.read
+
+    def gated(self: TrialWatch) -> LaunchState:
+        state = read(self)
+        return state if when(self._trial, state) else replace(state, silent_s=0.0)
+
+    monkeypatch.setattr(TrialWatch, "read", gated)
+
+
+def pass_time(monkeypatch: pytest.MonkeyPatch, when: Callable[[], object], seconds: float = 3600) -> None:
+    """Let so much time have passed once something is true: nothing is too slow for a limit, and none is waited for."""
+    true_time = time.monotonic
+    monkeypatch.setattr("time.monotonic", lambda: true_time() + (seconds if when() else 0))
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
+    """Wait until something is true; it is given up when it hangs, not when it is slow."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"

@@ -4,8 +4,11 @@ import io
 import json
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from placebench.report.build import build_report
+from placebench.report.paths import ReportPaths
 from placebench.report.schema import Summary
 from placebench.report.terminal import show
 
@@ -15,6 +18,13 @@ def printed(path: Path, width: int = 80) -> str:
     show(path, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+def write_report(path: Path) -> ReportPaths:
+    """The report of a run as `build_report` writes it, but for its figures, whose drawing takes most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("placebench.report.build.draw_plots", lambda comparison: iter(()))
+        return build_report(path)
 
 
 def read_summary(path: Path) -> Summary:

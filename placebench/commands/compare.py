@@ -1,5 +1,6 @@
 """Comparing runs and logs of any framework."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from placebench.commands.options import read_share
 from placebench.commands.outputs import OutputPath
 from placebench.commands.runs import with_run
 from placebench.errors import UsageError
+from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.legible import shown
 
 _EXAMPLES = """\b
@@ -28,7 +30,7 @@ Examples:
 @click.option("--format", "log_format", metavar="NAME", help="Format of all logs.  [default: told by their content]")
 @click.option("--devices", metavar="N[,N...]", help="All devices of the logs' runs: one number for all, or one each.")
 @click.option("--learner-ranks", metavar="N[,N...]", help="Learner ranks, where a framework multiplies tokens by them.")
-@click.option("--warmup-steps", type=click.IntRange(min=0), help="First steps of a log left out.  [default: 2]")
+@click.option("--warmup-steps", type=click.IntRange(0, MOST_STEPS), help="First steps of a log left out.  [default: 2]")
 @click.option(
     "--min-effect", metavar="SHARE", callback=read_share, help="Smallest effect of interest: 2% or 0.02.  [default: 2%]"
 )
@@ -101,7 +103,7 @@ def _numbers(option: str, text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
     parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+    if not all(re.fullmatch(r"\s*0*[1-9][0-9]{0,8}\s*", part) for part in parts):
         raise UsageError(f"{option} {shown(text)}: give a number above 0, or one for each argument: 8 or 8,16")
     return tuple(int(part) for part in parts)
 

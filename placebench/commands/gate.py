@@ -11,6 +11,7 @@ from placebench.commands.outputs import OutputPath, refuse_same
 from placebench.commands.runs import with_run
 from placebench.errors import BaselineError, UsageError
 from placebench.host.terminal import say
+from placebench.spec.auto_rounds import MOST_ROUNDS
 
 _CHECK_EXAMPLES = """\b
 Examples:
@@ -46,7 +47,11 @@ KINDS = ("host", "devices", "versions", "workload")
     "--metric", "metrics", multiple=True, metavar="NAME", help="A number to check; repeatable.  [default: step]"
 )
 @click.option(
-    "--min-launches", type=click.IntRange(min=2), default=3, show_default=True, help="Launches needed on both sides."
+    "--min-launches",
+    type=click.IntRange(2, MOST_ROUNDS),
+    default=3,
+    show_default=True,
+    help="Launches needed on both sides.",
 )
 @click.option(
     "--allow", multiple=True, type=NearChoice(KINDS), help="Compare although these differ, and list them; repeatable."

@@ -18,6 +18,7 @@ from placebench.commands.options import (
     read_share,
 )
 from placebench.commands.outputs import OutputPath
+from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ _SHARED = (
     run_option("--sample-hz", type=float, callback=read_hz, help="Device samples a second; 0: none.  [default: 5]"),
     run_option(
         "--checkpoint-every",
-        type=click.IntRange(min=1),
+        type=click.IntRange(1, MOST_STEPS),
         metavar="STEPS",
         help="Checkpoint every launch after so many steps.",
     ),

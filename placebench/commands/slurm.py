@@ -11,7 +11,7 @@ from placebench.commands.run import run
 from placebench.commands.run_options import read_request
 from placebench.errors import PlacebenchError, Reasons, UsageError
 from placebench.host.terminal import say
-from placebench.slurm.script import DEFAULT_GRACE_S
+from placebench.slurm.script import DEFAULT_GRACE_S, MOST_GPUS, MOST_GRACE_S, MOST_NODES
 
 if TYPE_CHECKING:
     from placebench.plan.request import RunRequest
@@ -48,9 +48,9 @@ def slurm() -> None:
     context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
     options_metavar="[OPTIONS] [SBATCH OPTIONS] -- run [RUN OPTIONS]",
 )
-@click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Nodes of the job.")
+@click.option("--nodes", type=click.IntRange(1, MOST_NODES), default=1, show_default=True, help="Nodes of the job.")
 @click.option(
-    "--gpus-per-node", type=click.IntRange(min=0), default=0, help="GPUs of each; 0: CPU devices.  [default: 0]"
+    "--gpus-per-node", type=click.IntRange(0, MOST_GPUS), default=0, help="GPUs of each; 0: CPU devices.  [default: 0]"
 )
 @click.option(
     "--logs", type=OutputPath(is_folder=True), default="logs", show_default=True, help="Folder of the jobs' folders."
@@ -58,7 +58,7 @@ def slurm() -> None:
 @click.option(
     "--grace",
     "grace_s",
-    type=click.IntRange(min=30),
+    type=click.IntRange(30, MOST_GRACE_S),
     default=DEFAULT_GRACE_S,
     show_default=True,
     help="Seconds before the time limit at which the run is stopped in order.",

@@ -9,10 +9,15 @@ import os
 import signal
 import sys
 
-_CLEAN_UP = (
-    "import sys; from pathlib import Path; from placebench.host.ownership import clean_up_after;"
-    " clean_up_after(Path(sys.argv[1]))"
-)
+# At the end the cursor, which the run's display had hidden: a terminal that does not take it keeps nothing alive.
+_CLEAN_UP = """
+import os, sys
+from pathlib import Path
+from placebench.host.ownership import clean_up_after
+clean_up_after(Path(sys.argv[1]))
+if os.isatty(2):
+    os.write(2, b"\\x1b[?25h")
+"""
 
 
 def guard(record: str) -> None:

@@ -97,7 +97,7 @@ def guarded(record: RunRecord) -> Iterator[None]:
         [sys.executable, "-I", "-S", guardian.__file__, str(record.folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=None if os.isatty(2) else subprocess.DEVNULL,
         cwd="/",
         start_new_session=True,
         # What can be imported here can be there, and temporary files lie in the same folder.

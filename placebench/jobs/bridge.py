@@ -21,11 +21,12 @@ from typing import Any
 from placebench.errors import JobExit, LaunchError
 from placebench.host import child
 from placebench.jobs.end import end_by, end_by_words
-from placebench.jobs.log_steps import StepReader, last_lines
+from placebench.jobs.log_steps import Found, StepReader, last_lines
 from placebench.record.end_file import EndFile
 from placebench.record.folder import Trial, append_jsonl, write_atomically
 from placebench.record.launch_file import LaunchFile
 from placebench.sessions.own_ray import HEAD_PATIENCE
+from placebench.spec.devices import Device
 
 _POLL_S = 0.05
 # A framework that ends by itself after the last step has time for it; then it is ended.
@@ -44,7 +45,7 @@ class Bridge:
     """
 
     def __init__(self, trial: Trial) -> None:
-        asked = LaunchFile.read(trial.launch_file)
+        self._asked = asked = LaunchFile.read(trial.launch_file)
         assert asked.job is not None
         self._trial, self._job, self._devices = trial, asked.job, asked.devices
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
@@ -62,6 +63,8 @@ class Bridge:
                 self._progress("before")
                 self._wait_for("before", job.before)
             self._progress("start")
+            if job.attach:
+                self._trial.attached.mkdir(exist_ok=True)
             self._start_beside()
             command = self._start("the command", job.command, self._environment, self._trial.log)
             self._register(command.pid)
@@ -74,7 +77,7 @@ class Bridge:
 
     def _follow(self, command: subprocess.Popen[bytes]) -> EndFile:
         """Read steps until there are enough, or the command ends."""
-        with StepReader(self._trial, self._job, time.monotonic()) as reader:
+        with StepReader(self._trial, self._asked, self._job, time.monotonic()) as reader:
             while command.poll() is None and self._done < self._job.steps:
                 self._write(reader.read())
                 for name, process in self._running[:-1]:
@@ -190,24 +193,34 @@ class Bridge:
                     return
 
     def _register(self, pid: int) -> None:
-        """The process of a device, where there is but one: which of several does what on which is not known."""
+        """The command as the process of its device, where there is but one: of several its workers have to say it."""
         if len(self._devices) == 1:
-            with self._trial.processes.open("a", encoding="utf-8") as stream:
-                row = {"pid": pid, "device": self._devices[0].id, "pool": None, "rank": None, "threads": None}
+            self._bind([(pid, self._devices[0])])
+
+    def _bind(self, bound: Sequence[tuple[int, Device]]) -> None:
+        """Note which process works on which device, for the sampler of CPU devices."""
+        with self._trial.processes.open("a", encoding="utf-8") as stream:
+            for pid, device in bound:
+                pool = self._asked.run_placement.pool_of(device.id)
+                row = {"pid": pid, "device": device.id, "pool": pool, "rank": None, "threads": None}
                 append_jsonl(stream, row)
 
-    def _write(self, steps: Sequence[dict[str, Any]]) -> None:
-        if not steps:
+    def _write(self, found: Found) -> None:
+        if len(self._devices) > 1 and found.bound:
+            self._bind(found.bound)
+        if not found.steps and not found.spans:
             return
         with (
             self._trial.steps.open("a", encoding="utf-8") as rows,
             self._trial.spans.open("a", encoding="utf-8") as spans,
         ):
-            for step in steps:
-                append_jsonl(spans, step["span"])
-                append_jsonl(rows, step["row"])
-        self._done += len(steps)
-        self._progress("step", min(self._done + 1, self._job.steps))
+            for span in found.spans:
+                append_jsonl(spans, span)
+            for row in found.steps:
+                append_jsonl(rows, row)
+        self._done += len(found.steps)
+        if found.steps:
+            self._progress("step", min(self._done + 1, self._job.steps))
 
     def _progress(self, stage: str, step: int = 0) -> None:
         content = {"stage": stage, "step": step, "steps": self._job.steps, "running": (), "wall": time.time()}

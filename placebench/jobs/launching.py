@@ -11,12 +11,15 @@ from placebench.errors import Reasons, UsageError
 from placebench.host.network import free_ports
 from placebench.jobs.adapter import Adapter, Asked, Settings
 from placebench.jobs.adapters.command import COMMAND
+from placebench.jobs.attach.environment import attached
 from placebench.jobs.registry import ADAPTERS
 from placebench.jobs.scripts import Given, read_command
 from placebench.jobs.spec import JobSpec, PlacementOfJob, fill
+from placebench.record.folder import Trial
 from placebench.record.job_record import Companion, JobLaunch, JobRecord
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, Kind
+from placebench.spec.legible import shown
 from placebench.spec.placement import Placement, Pool, Role
 from placebench.spec.presets import Nodes
 from placebench.spec.words import names_file, parse_placement, preset_of, split_words
@@ -88,9 +91,9 @@ class Job:
         """
         named = split_words(words)
         if "" in named:
-            reasons.add([f"--placements {words!r} has an empty entry: write for example standard,split"])
+            reasons.add([f"--placements {shown(words)} has an empty entry: write for example standard,split"])
         reasons.add(
-            f"placement {name!r} is given twice in --placements {words!r}: name each once"
+            f"placement {shown(name)} is given twice in --placements {shown(words)}: name each once"
             for name in named
             if named.count(name) > 1
         )
@@ -122,7 +125,7 @@ class Job:
         given = self.spec.placements[name].pools or {"all": tuple(nodes)}
         pools = tuple(Pool(pool, _on_nodes(counts, nodes)) for pool, counts in given.items())
         wrong = [
-            f"placement {name!r}: pools.{pool.name}: {list(given[pool.name])} must be a count for each of the nodes"
+            f"placement {shown(name)}: pools.{pool.name}: {list(given[pool.name])} must be a count for each of the nodes"
             f" ({len(nodes)}), and some device"
             for pool in pools
             if len(pool.counts) != len(nodes) or not pool.size
@@ -130,7 +133,7 @@ class Job:
         for node, have in enumerate(nodes):
             need = sum(pool.counts[node] for pool in pools if len(pool.counts) == len(nodes))
             if need > have:
-                wrong.append(f"placement {name!r}: its pools need {need} devices on node {node}, there are {have}")
+                wrong.append(f"placement {shown(name)}: its pools need {need} devices on node {node}, there are {have}")
         if wrong:
             raise UsageError("\n".join(wrong))
         return Placement(name, pools, {})
@@ -146,7 +149,7 @@ class Job:
         try:
             return self.adapter.settings(Asked(placement, kind, self.given))
         except UsageError as error:
-            lines = (f"placement {placement.name!r}: {line}" for line in str(error).splitlines())
+            lines = (f"placement {shown(placement.name)}: {line}" for line in str(error).splitlines())
             raise UsageError("\n".join(lines)) from None
 
     def settings_of(self, word: str, nodes: Nodes | None, kind: Kind) -> Settings:
@@ -215,6 +218,7 @@ class Job:
             log_files=tuple(fill(name, names) for name in spec.log.files or self.adapter.log_files),
             log_format=spec.log.format or self.adapter.log_format,
             phases=spec.phases,
+            attach=spec.attach,
             learner_ranks=ranks,
         )
 
@@ -234,7 +238,12 @@ class Job:
             env |= {"RAY_TMPDIR": names["ray_temp_dir"], "RAY_USAGE_STATS_ENABLED": "0"}
         elif ray != "none":
             env["RAY_ADDRESS"] = ray
-        return {**env, **of_user}
+        env = {**env, **of_user}
+        if not self.spec.attach:
+            return env
+        if own_path := env.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")):
+            env["PYTHONPATH"] = own_path
+        return attached(env, Trial(Path("{folder}")).attached)
 
     @property
     def unusable(self) -> Iterator[str]:
@@ -245,7 +254,7 @@ class Job:
         path += spec.env.get("PATH", os.environ.get("PATH", os.defpath))
         if not _is_program(spec.cwd, program, path):
             where = "on PATH" if len(program.parts) == 1 else f"in {spec.cwd.absolute()}"
-            yield f"command: there is no program {spec.command[0]!r} {where}"
+            yield f"command: there is no program {shown(spec.command[0])} {where}"
         takes_args = any("{args}" in word for word in spec.command)
         gives = any(
             (self.adapter.limits(1), spec.quiet and self.adapter.quiet, *(p.args for p in spec.placements.values()))

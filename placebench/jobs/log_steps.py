@@ -15,12 +15,15 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from placebench.jobs.attached import AttachedSpans, Window
 from placebench.logs.follow import GrowingLog
 from placebench.logs.read import Log
 from placebench.logs.run import LoggedRun, run_of_logs
 from placebench.logs.timing import STEP, Kind
 from placebench.record.folder import Trial
 from placebench.record.job_record import JobLaunch, LogFlag, LogRecord
+from placebench.record.launch_file import LaunchFile
+from placebench.spec.devices import Device
 from placebench.telemetry.spans import CONTROLLER, Span, SpanClock
 
 _POLL_S = 0.05
@@ -43,17 +46,31 @@ class _Source:
     """When the last of them came."""
 
 
+@dataclass
+class Found:
+    """What has become known of a launch since it was last asked."""
+
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of `steps.jsonl`."""
+    spans: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of `spans.jsonl`."""
+    bound: list[tuple[int, Device]] = field(default_factory=list)
+    """Processes and the devices on which they work."""
+
+
 class StepReader:
     """Reads the steps of a launch; to be left when nobody writes any longer.
 
     Args:
         trial: the launch's folder.
+        asked: its launch.json.
         job: what it starts.
         begun: when its command was started, on the monotonic clock.
     """
 
-    def __init__(self, trial: Trial, job: JobLaunch, begun: float) -> None:
+    def __init__(self, trial: Trial, asked: LaunchFile, job: JobLaunch, begun: float) -> None:
         self._trial, self._job, self._last_end = trial, job, begun
+        self._attached = AttachedSpans(trial.attached, asked.run_placement, asked.devices, job.phases)
         self._lock = threading.Lock()
         self._clock = SpanClock()
         self._sources: dict[Path, _Source] = {}
@@ -67,35 +84,34 @@ class StepReader:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def read(self) -> list[dict[str, Any]]:
-        """The steps that have become whole since the last call, as rows of `steps.jsonl`, each with its `span`.
+    def read(self) -> Found:
+        """The steps that have become whole since the last call, and what else has become known.
 
         Raises:
             UsageError: a log cannot be read on.
         """
         self._find_files()
+        self._attached.read()
         now = time.monotonic()
         with self._lock:
             for source in self._sources.values():
                 _look(source, now)
             self._chosen = self._chosen or self._choose(now, ends=False)
-            if self._chosen is None:
-                return []
-            whole = len(self._chosen.seen) - (not self._is_settled(self._chosen, now))
-            return self._rows(self._chosen, whole)
+            whole = len(self._chosen.seen) - (not self._is_settled(self._chosen, now)) if self._chosen else 0
+            return self._found(whole)
 
-    def finish(self) -> list[dict[str, Any]]:
+    def finish(self) -> Found:
         """The steps that are left, whole or not; and `log.json`."""
         self._find_files()
+        self._attached.read()
         for source in self._sources.values():
             source.growing.finish()
             _look(source, time.monotonic())
         self._chosen = self._chosen or self._choose(time.monotonic(), ends=True)
-        if self._chosen is None:
-            return []
-        rows = self._rows(self._chosen, len(self._chosen.seen))
-        self._write_record(self._run(self._chosen))
-        return rows
+        found = self._found(len(self._chosen.seen) if self._chosen else 0)
+        if self._chosen:
+            self._write_record(self._run(self._chosen))
+        return found
 
     def _find_files(self) -> None:
         """Begin to read what has come into being."""
@@ -127,42 +143,45 @@ class StepReader:
         log.table.steps_per_number = log.table.steps_per_number or 1
         return run_of_logs((log,), learner_ranks=self._job.learner_ranks)
 
-    def _rows(self, source: _Source, whole: int) -> list[dict[str, Any]]:
-        """Rows of the steps that are whole and were not handed out, up to the last step of the launch."""
-        fresh = sorted(source.seen)[self._written : min(whole, self._job.steps)]
-        if not fresh:
-            return []
-        run = self._run(source)
-        seconds, tokens = _step_seconds(run), _tokens(run)
-        rows = []
-        for step in fresh:
-            self._written += 1
-            end = max(source.seen[step], self._last_end)
-            took = seconds.get(step, end - self._last_end)
-            known = run.metrics.loc[[step]].dropna(axis="columns")
-            own = dict(zip(map(str, known.columns), known.to_numpy()[0].tolist(), strict=True))
-            own |= {"timing_s/step": took}
-            if isfinite(count := tokens.get(step, float("nan"))):
-                own |= {"perf/total_num_tokens": count}
-            rows.append(
-                {
-                    "row": {"step": self._written, "wall": self._clock.wall(end), "mono": end, "metrics": own},
-                    "span": self._span(self._written, end - took, end),
-                }
-            )
-            self._last_end = end
-        return rows
+    def _found(self, whole: int) -> Found:
+        """What is known now, with the first steps of the log that are whole, up to the last one of the launch."""
+        found = Found(bound=self._attached.bound())
+        windows = []
+        fresh = sorted(self._chosen.seen)[self._written : min(whole, self._job.steps)] if self._chosen else []
+        if self._chosen and fresh:
+            run = self._run(self._chosen)
+            seconds, tokens = _step_seconds(run), _tokens(run)
+            for step in fresh:
+                self._written += 1
+                end = max(self._chosen.seen[step], self._last_end)
+                took = seconds.get(step, end - self._last_end)
+                window = self._attached.step(self._written) or Window(self._written, end - took, end)
+                known = run.metrics.loc[[step]].dropna(axis="columns")
+                own = dict(zip(map(str, known.columns), known.to_numpy()[0].tolist(), strict=True))
+                own |= {"timing_s/step": took}
+                if isfinite(count := tokens.get(step, float("nan"))):
+                    own |= {"perf/total_num_tokens": count}
+                ended = {"wall": self._clock.wall(window.end), "mono": window.end}
+                found.steps.append({"step": self._written, **ended, "metrics": own})
+                found.spans.append(self._span(window))
+                windows.append(window)
+                self._last_end = window.end
+        found.spans += self._attached.rows(windows, self._clock.offset)
+        return found
 
-    def _span(self, step: int, start: float, end: float) -> dict[str, Any]:
-        wall = self._clock.wall
-        return Span(step, STEP, None, None, CONTROLLER, wall(start), wall(end), start, end).to_dict()
+    def _span(self, window: Window) -> dict[str, Any]:
+        walls = (self._clock.wall(window.start), self._clock.wall(window.end))
+        return Span(window.step, STEP, None, None, CONTROLLER, *walls, window.start, window.end).to_dict()
 
     def _write_record(self, run: LoggedRun) -> None:
         LogRecord(
             framework=run.dialect.framework,
             format=run.logs[0].format.name,
             phases=self._job.phases,
-            flags=tuple(LogFlag(name=flag.name, text=flag.text) for flag in run.flags),
+            flags=(
+                *(LogFlag(name=flag.name, text=flag.text) for flag in run.flags),
+                *(LogFlag(name="spans", text=text) for text in self._attached.notes),
+            ),
         ).write(self._trial)
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from placebench.errors import Reasons, UsageError
 from placebench.jobs.registry import ADAPTERS
 from placebench.spec.check import Facts
+from placebench.spec.legible import shown
 from placebench.spec.phases import PHASE_ORDER
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _words(value: Any) -> Any:
         try:
             value = shlex.split(value)
         except ValueError as error:
-            raise ValueError(f"{str(error).lower()} in {value!r}") from None
+            raise ValueError(f"{str(error).lower()} in {shown(value)}") from None
         if found := next((word for word in value if word in _OF_A_SHELL), None):
             raise ValueError(f"{found} is for a shell, and none reads this: write bash -c '…'")
     if isinstance(value, list | tuple):
@@ -181,20 +182,20 @@ class JobSpec(_Part):
     def _wrong(self) -> Iterable[str]:
         if self.job not in ADAPTERS:
             known = ", ".join(ADAPTERS)
-            yield f"job: unknown framework {self.job!r}: use {known}, or a job file whose name ends in .yaml"
+            yield f"job: unknown framework {shown(self.job)}: use {known}, or a job file whose name ends in .yaml"
         if not self.command:
             yield "command: it is empty: write what starts a launch, as behind -- on the command line"
         if self.warmup_steps >= self.steps:
             yield f"warmup_steps {self.warmup_steps} leaves none of {self.steps} steps to measure"
         if self.ray not in (None, "none", "own") and not _ADDRESS.fullmatch(self.ray or ""):
-            yield f"ray: {self.ray!r} is neither none, own nor HOST:PORT"
+            yield f"ray: {shown(self.ray)} is neither none, own nor HOST:PORT"
         if not self.cwd.is_dir():
             yield f"cwd: there is no folder {self.cwd}"
         if self.python and not (self.python / "bin" / "python").exists():
             yield f"python: there is no bin/python in {self.python}; name the folder of an environment"
         for name, phase in self.phases.items():
             if phase not in PHASE_ORDER:
-                yield f"phases.{name}: unknown phase {phase!r}: use {', '.join(PHASE_ORDER)}"
+                yield f"phases.{name}: unknown phase {shown(phase)}: use {', '.join(PHASE_ORDER)}"
 
     @property
     def ray_use(self) -> str:
@@ -230,12 +231,12 @@ def _in_words(key: str, error: "ErrorDetails") -> str:
     if error["type"] == "extra_forbidden":
         keys = [*JobSpec.model_fields] if "." not in key else []
         near = difflib.get_close_matches(key, keys, n=1)
-        return f"unknown key {key!r}" + (
-            f"; did you mean {near[0]!r}?" if near else f"; the keys are {', '.join(keys)}" if keys else ""
+        return f"unknown key {shown(key)}" + (
+            f"; did you mean {shown(near[0])}?" if near else f"; the keys are {', '.join(keys)}" if keys else ""
         )
     if error["type"] == "value_error":
         text = str(error["ctx"]["error"])
         return f"{key}: {text}" if key else text
     message = error["msg"]
-    found = "" if isinstance(error["input"], Mapping) else f" (got {error['input']!r})"
+    found = "" if isinstance(error["input"], Mapping) else f" (got {shown(error['input'])})"
     return f"{key}: {message[0].lower() + message[1:]}{found}"

@@ -8,6 +8,7 @@ from placebench.errors import UsageError
 from placebench.jobs.registry import ADAPTERS
 from placebench.jobs.spec import NAMES, JobSpec, LogOfJob
 from placebench.record.folder import write_output
+from placebench.spec.legible import shown
 from placebench.spec.words import names_file
 
 _EXAMPLES = {
@@ -40,7 +41,7 @@ def write_template(path: Path, job: str | None, command: Sequence[str]) -> None:
     framework = job or "command"
     if framework not in ADAPTERS:
         what = "is a job file already" if names_file(framework) else "is no framework"
-        raise UsageError(f"--job {framework!r} {what}: use {', '.join(ADAPTERS)}")
+        raise UsageError(f"--job {shown(framework)} {what}: use {', '.join(ADAPTERS)}")
     if path.exists():
         raise UsageError(f"--write-config {path}: it is there already: name another file")
     try:

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from placebench.plan.plan import Plan
 from placebench.plan.request import DEFAULT_PLACEMENTS, RunRequest
 from placebench.spec.devices import DeviceSpec, devices_per_node
+from placebench.spec.legible import visible
 from placebench.spec.words import split_words
 from placebench.spec.workload import Workload
 from placebench.spec.workload_reading import RUN_KEYS
@@ -35,7 +36,7 @@ def config_text(plan: Plan, request: RunRequest, command: Sequence[str]) -> str:
     defaults = {field.name: field.default for field in fields(RunRequest) if field.default is not MISSING}
     given = {name: getattr(request, name) for name in _OPTIONS if getattr(request, name) != defaults[name]}
     options = [part for name, value in given.items() for part in (_flag(name), str(value))]
-    head = f"# {shlex.join([*command, '--config', 'FILE', *options])}"
+    head = visible(f"# {shlex.join([*command, '--config', 'FILE', *options])}")
     run = {
         "placements": list(split_words(request.placements or DEFAULT_PLACEMENTS)),
         "rounds": "auto" if plan.auto else plan.rounds,

@@ -121,7 +121,7 @@ def build_request(
         unknown = {*wrong, *(key for key in ("job", *RUN_KEYS) if content is None and key not in options)}
         return _job_request(options, short, settings, config, content or {}, reasons, unknown, job, command)
     if command:
-        reasons.add([f"{shlex.join(command)!r}: a command needs --job: name its framework, or command"])
+        reasons.add([f"{shown(shlex.join(command))}: a command needs --job: name its framework, or command"])
     run_keys = {}
     for key in RUN_KEYS:
         if config and content and key in content:

@@ -60,6 +60,8 @@ class Trial:
     """What the launch has to run: workload, placement, devices."""
     log = _File("train.log")
     """What the job printed."""
+    attached = _File("attached")
+    """Spans as each process of a job of the user's writes them; only there."""
     log_facts = _File("log.json")
     """How the log of a job of the user's is to be read; only there."""
     steps = _File("steps.jsonl")

@@ -52,6 +52,8 @@ class JobLaunch(Record):
     """Name of their format; None to find it by the content."""
     phases: dict[str, str] = Field(default_factory=dict)
     """Phases by the names of the log's own timers."""
+    attach: bool = False
+    """Whether its processes write spans."""
     learner_ranks: int
     """Ranks that train, by which some logs multiply tokens."""
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from placebench.errors import UsageError
 from placebench.spec.launchers import RAY, TORCHRUN
-from placebench.spec.legible import shown
+from placebench.spec.legible import shown, visible
 
 DEFAULT_GRACE_S = 120
+# sbatch's --signal takes no more; of nodes, GPUs of a node, and days no cluster has more.
+MOST_GRACE_S, MOST_NODES, MOST_GPUS, _MOST_DAYS = 65_535, 100_000, 1000, 1000
 # With DETAIL, DDP over gloo ends in a segmentation fault (torch 2.13).
 _DEBUG = {"NCCL_DEBUG": "INFO", "TORCH_DISTRIBUTED_DEBUG": "INFO"}
 
@@ -149,8 +151,9 @@ def refuse_wrong(job: Submission) -> None:
     if job.sbatch and not job.sbatch[0].startswith("-"):
         reasons.append(f"{shown(job.sbatch[0])} is neither an option of sbatch nor after --")
     reasons += _too_short(job)
-    if any("\n" in word for word in (*job.sbatch, str(job.logs))):
-        reasons.append("an option of sbatch has a line break in it: a line of the script holds one option")
+    for word in (*job.run, *job.sbatch, str(job.logs), str(job.folder)):
+        if visible(word) != word:
+            reasons.append(f"{shown(word)} has a character that a line of the script cannot hold: leave it out")
     if reasons:
         raise UsageError(*reasons)
 
@@ -167,6 +170,8 @@ def _too_short(job: Submission) -> Iterator[str]:
         seconds = _seconds(limit)
         if not limit:
             yield f"{word}: there is no time limit behind it: write for example --time 4:00:00"
+        elif seconds is not None and seconds > _MOST_DAYS * 86_400:
+            yield f"--time {limit}: longer than {_MOST_DAYS:,} days: give less, or 0 for no limit"
         elif seconds is not None and 0 < seconds <= job.grace_s:
             yield (
                 f"--time {limit}: the run is stopped {job.grace_s} s (--grace) before its limit, which is as soon as it"

@@ -15,6 +15,8 @@ FIRST_LOOK = 6
 LEAST_PRECISION = 1e-4
 # More than anybody waits for; a plan holds every one of its launches.
 MOST_ROUNDS = 10_000
+# Of one launch.
+MOST_STEPS = 10_000_000
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from placebench.spec.legible import shown
 from placebench.spec.nearest import did_you_mean
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.text import few, plural
+from placebench.spec.workload import MOST
 
 KEYS = ("name", "pools", "roles", "overlap", "staleness", "inflight_updates", "tensor_parallel", "scaling")
 
@@ -63,9 +64,11 @@ class _File:
         pools = self._pools(nodes)
         name, roles = self._name(), self._roles()
         overlap = self._value("overlap", "one of none, updates, all", lambda word: word in tuple(Overlap), Overlap.ALL)
-        staleness = self._value("staleness", "a number of updates, 0 or more", lambda value: _is_whole(value, 0), 0)
+        staleness = self._value("staleness", f"a number of updates, 0 to {MOST}", lambda value: _is_whole(value, 0), 0)
         inflight = self._value("inflight_updates", "true or false", lambda value: type(value) is bool, False)
-        shared_by = self._value("tensor_parallel", "a number of devices above 0", lambda value: _is_whole(value, 1))
+        shared_by = self._value(
+            "tensor_parallel", f"a number of devices, 1 to {MOST}", lambda value: _is_whole(value, 1)
+        )
         scaling = self._value("scaling", "strong or weak", lambda word: word in tuple(Scaling))
         if scaling and len(pools) > 1:
             self._wrong("scaling: belongs to one pool of replicas, and there are several; leave it out")
@@ -163,4 +166,4 @@ def _is_name(value: Any) -> bool:
 
 
 def _is_whole(value: Any, least: int) -> bool:
-    return type(value) is int and value >= least
+    return type(value) is int and least <= value <= MOST

@@ -117,6 +117,8 @@ _BLOCK_KINDS = frozenset(("full_attention", "sliding_attention"))
 _TIED_TYPES = frozenset(
     ("cohere", "cohere2", "ernie4_5", "gemma", "gemma2", "gemma3_text", "smollm3", "starcoder2", "vaultgemma")
 )
+# The largest size of a model that is read: vocabularies and contexts of a hundred times what there is.
+_MOST = 1_000_000_000
 # Architectures whose heads have a width of their own where the config does not say it.
 _HEAD_DIMS = {
     **dict.fromkeys(("cwm", "ernie4_5", "glm", "glm4", "helium", "ministral3", "qwen3", "seed_oss"), 128),
@@ -211,8 +213,9 @@ def _read_shape(path: Path) -> ModelShape:
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{path}: not the config of a decoder-only language model: {error}") from None
     sizes = {name: size for name, size in asdict(shape).items() if type(size) is int}
-    if wrong := [f"{name} {size}" for name, size in sizes.items() if size < 1]:
-        raise UsageError(f"{path}: not the config of a language model: {', '.join(wrong)}; sizes are above 0")
+    if wrong := [f"{name} {shown(size)}" for name, size in sizes.items() if not 1 <= size <= _MOST]:
+        what = f"sizes are from 1 to {_MOST:,}"
+        raise UsageError(f"{path}: not the config of a language model: {', '.join(wrong)}; {what}")
     types = content.get("layer_types")
     if others := other_blocks(types):
         raise UsageError(f"{path}: has {', '.join(others)} blocks, which are not supported; choose another model")

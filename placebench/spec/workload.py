@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NamedTuple, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
+from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.config import flatten
 from placebench.spec.placement import Placement, Role, Scaling
 
@@ -18,12 +19,21 @@ SMALL_MODEL = "tiny"
 
 EngineSize = Literal[1, 2, 4, 8]
 """Devices that share one vLLM engine."""
+# What a number may be: far beyond all that is trained with, and near enough that no sum, plan or kernel overflows.
 MOST = 2**31 - 1
 """The largest count of anything."""
-Positive = Annotated[int, Field(gt=0, le=MOST)]
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
+Passes = Annotated[int, Field(ge=1, le=1000)]
+Sequences = Annotated[int, Field(ge=1, le=10_000_000)]
+Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Coefficient = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(ge=1e-6, le=1)]
+Coefficient = Annotated[float, Field(ge=0, le=1e6)]
+Factor = Annotated[float, Field(ge=1e-12, le=1e12)]
+"""Of a limit, which users raise far to have none."""
+LearningRate = Annotated[float, Field(ge=1e-30, le=100)]
 
 EACH_ALONE = "each value alone"
 """Context of a validation that leaves out which values go together."""
@@ -75,9 +85,9 @@ class Data(_Section):
 class Batch(_Section):
     """How much work one step is, summed over all devices."""
 
-    size: Positive = Field(128, description="sequences a step, over all devices")
-    group_size: Positive = Field(1, description="responses to each prompt")
-    mini_batch_size: Positive = Field(
+    size: Sequences = Field(128, description="sequences a step, over all devices")
+    group_size: Sequences = Field(1, description="responses to each prompt")
+    mini_batch_size: Sequences = Field(
         32,
         description="sequences an optimizer step; it follows a batch that is given alone and that the default does"
         " not divide",
@@ -86,8 +96,8 @@ class Batch(_Section):
         16384,
         description="most tokens that a device takes in one pass; lower it where memory is short",
     )
-    max_prompt_length: Positive = Field(16, description="tokens; a longer prompt is refused")
-    max_response_length: Positive = Field(8, description="tokens, at which generation stops")
+    max_prompt_length: Tokens = Field(16, description="tokens; a longer prompt is refused")
+    max_response_length: Tokens = Field(8, description="tokens, at which generation stops")
 
     def conflicts(self) -> Iterator[Conflict]:
         """Values that do not go together."""
@@ -106,8 +116,8 @@ class Rollout(_Section):
     """How responses are generated."""
 
     backend: Literal["torch", "vllm"] = Field("torch", description="what generates")
-    temperature: Rate = Field(1.0, description="of sampling")
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
+    temperature: Annotated[float, Field(ge=1e-3, le=1000)] = Field(1.0, description="of sampling")
+    top_p: Share = Field(
         1.0,
         description="sample from the likeliest words of this total probability",
     )
@@ -117,13 +127,15 @@ class Rollout(_Section):
         description="length of a response that nothing else ends: longest, that is batch.max_response_length; or"
         " lognormal, drawn",
     )
-    response_length_median: Positive = Field(256, description="median of drawn lengths, tokens")
-    response_length_sigma: Rate = Field(0.8, description="standard deviation of the drawn lengths' logarithm")
+    response_length_median: Tokens = Field(256, description="median of drawn lengths, tokens")
+    response_length_sigma: Annotated[float, Field(ge=1e-12, le=10)] = Field(
+        0.8, description="standard deviation of the drawn lengths' logarithm"
+    )
     tensor_parallel_size: EngineSize = Field(
         1,
         description="devices that share one vLLM engine: 1, 2, 4 or 8; of learners:…+engines:… the word says it",
     )
-    memory_share: Annotated[float, Field(gt=0, le=1)] | None = Field(
+    memory_share: Share | None = Field(
         None,
         description="most of a device's memory that a vLLM engine may take, a fraction: weights, working memory, keys"
         " and values; null for those of the whole batch",
@@ -153,11 +165,11 @@ class Algorithm(_Section):
     name: Literal["ppo", "grpo"] = Field("ppo", description="ppo or grpo")
     gamma: Fraction = Field(1.0, description="γ of generalised advantage estimation")
     lam: Fraction = Field(0.95, description="λ of generalised advantage estimation")
-    clip_ratio: Rate = Field(0.2, description="how far the policy's ratio counts beyond 1, either way")
-    clip_value: Rate = Field(0.5, description="how far a value may move from the old one before its loss is clipped")
-    importance_cap: Rate = Field(2.0, description="largest weight of a token that older weights generated")
+    clip_ratio: Factor = Field(0.2, description="how far the policy's ratio counts beyond 1, either way")
+    clip_value: Factor = Field(0.5, description="how far a value may move from the old one before its loss is clipped")
+    importance_cap: Factor = Field(2.0, description="largest weight of a token that older weights generated")
     entropy_coeff: Coefficient = Field(0.01, description="weight of the entropy in the policy's loss")
-    epochs: Positive = Field(2, description="passes over a step's batch")
+    epochs: Passes = Field(2, description="passes over a step's batch")
     kl_in_reward: bool = Field(True, description="the KL to the reference lowers every token's reward")
     kl_loss: bool = Field(
         False,
@@ -170,7 +182,7 @@ class Algorithm(_Section):
         "fixed",
         description="fixed, or adaptive: the weight follows the KL measured",
     )
-    kl_target: Rate = Field(0.1, description="of adaptive: the KL wanted")
+    kl_target: Factor = Field(0.1, description="of adaptive: the KL wanted")
     kl_horizon: Positive = Field(10_000, description="of adaptive: the more sequences, the slower the weight moves")
     whiten_advantages: bool = Field(True, description="advantages of a step have mean 0 and deviation 1")
     whiten_rewards: bool = Field(False, description="rewards of a step have deviation 1, about the mean they had")
@@ -193,12 +205,12 @@ class Optimizer(_Section):
     Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101) and goes over all parameters.
     """
 
-    actor_lr: Rate = Field(1e-3, description="learning rate of the actor")
-    critic_lr: Rate = Field(3e-3, description="learning rate of the critic")
-    betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), description="of AdamW")
-    eps: Rate = Field(1e-8, description="of AdamW")
-    weight_decay: Coefficient = Field(0.0, description="of AdamW")
-    grad_clip: Rate = Field(1.0, description="largest norm of the gradient")
+    actor_lr: LearningRate = Field(1e-3, description="learning rate of the actor")
+    critic_lr: LearningRate = Field(3e-3, description="learning rate of the critic")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="of AdamW")
+    eps: Annotated[float, Field(ge=1e-30, le=1)] = Field(1e-8, description="of AdamW")
+    weight_decay: Annotated[float, Field(ge=0, le=1000)] = Field(0.0, description="of AdamW")
+    grad_clip: Factor = Field(1.0, description="largest norm of the gradient")
 
 
 class Workload(_Section):
@@ -215,9 +227,9 @@ class Workload(_Section):
     )
     critic_model: str | None = Field(None, description="the critic's model, in the same words; by default the actor's")
     reward_model: str | None = Field(None, description="a model that scores in place of data.reward, see placements")
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(0, description="of data, random weights and sampling")
-    steps: Positive = Field(10, description="training steps of a launch")
-    warmup_steps: Annotated[int, Field(ge=0)] = Field(
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = Field(0, description="of data, random weights and sampling")
+    steps: Steps = Field(10, description="training steps of a launch")
+    warmup_steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
         2,
         description="first steps of a launch, which are left out of the numbers",
     )

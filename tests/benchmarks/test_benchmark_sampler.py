@@ -12,6 +12,7 @@ import psutil
 import pytest
 import sampler_overhead
 import sampler_pairs
+from click.testing import CliRunner, Result
 from launching import assert_nothing_left, processes_of, running, wait_for
 
 from placebench.errors import LaunchError
@@ -59,15 +60,17 @@ def test_the_interval_covers_the_effect_with_an_odd_number_of_pairs_too() -> Non
         assert 0.93 <= covered / 2000 <= 0.97
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
-    )
+def run(*words: str) -> Result:
+    before = signal.getsignal(signal.SIGTERM)  # which the program takes over
+    try:
+        return CliRunner().invoke(sampler_overhead.main, words, prog_name="sampler_overhead.py")
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_devices_without_halves_are_refused() -> None:
     refused = run("steps", "--side-by-side", "--devices", "cpu:3")
-    assert refused.returncode == 1
+    assert refused.exit_code == 1
     assert refused.stderr == "Error: --side-by-side: 3 devices have no two halves; give an even number by --devices\n"
 
 
@@ -92,14 +95,14 @@ def test_files_that_give_no_ratio_are_refused(tmp_path: Path, content: str, reas
     file = tmp_path / "pairs.jsonl"
     file.write_text(content)
     refused = run("pairs", str(file))
-    assert (refused.returncode, refused.stderr) == (1, f"Error: {reason.format(file=file)}\n")
+    assert (refused.exit_code, refused.stderr) == (1, f"Error: {reason.format(file=file)}\n")
 
 
 def test_a_file_of_something_else_is_refused_before_a_launch_starts(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("step 1\n")
     refused = run("steps", "--devices", "cpu:1", "--file", str(file))
-    assert (refused.returncode, file.read_text()) == (1, "step 1\n")
+    assert (refused.exit_code, file.read_text()) == (1, "step 1\n")
     assert refused.stderr == f"Error: {file}: not pairs as --file keeps them\n"
 
 
@@ -129,13 +132,13 @@ def test_the_published_pairs_give_the_published_interval(pairs: str, files: int)
 )
 def test_a_switch_that_can_give_no_ratio_is_refused(words: tuple[str, ...], reason: str) -> None:
     refused = run("switch", "--devices", "cpu:1", "--set", "warmup_steps=2", *words)
-    assert (refused.returncode, refused.stderr) == (1, f"Error: {reason}\n")
+    assert (refused.exit_code, refused.stderr) == (1, f"Error: {reason}\n")
 
 
 @pytest.mark.parametrize("command", ["share", "steps", "switch"])
 def test_a_rate_that_the_sampler_does_not_have_is_refused(command: str) -> None:
     refused = run(command, "--hz", "60")
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert refused.stderr.endswith("Error: Invalid value for '--hz': 60.0 is not in the range 0<x<=50.0.\n")
 
 
@@ -165,7 +168,7 @@ def test_a_phase_without_time_is_left_out_of_the_table(tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     shown = run("pairs", str(file))
-    assert (shown.returncode, shown.stderr) == (0, "")
+    assert (shown.exit_code, shown.stderr) == (0, "")
     assert [line.split()[0] for line in shown.stdout.splitlines()[1:]] == ["step"]
 
 
@@ -268,7 +271,6 @@ def test_a_sampler_that_hangs_is_an_error_and_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: bool, does: str
 ) -> None:
     launch = Launched(tmp_path, "with", "without")
-    monkeypatch.setattr(sampler_overhead, "_SWITCH_S", 1.0)
     monkeypatch.setattr(sampler_overhead, "_GRACE_S", 0.1)
     with launch.switch:
         if on:
@@ -280,6 +282,8 @@ def test_a_sampler_that_hangs_is_an_error_and_is_killed(
             (sampler,) = launch.samplers()
             sampler.suspend()
             launch.end(3, 4, 5)
+        # From here on: a start that is slow does not hang.
+        monkeypatch.setattr(sampler_overhead, "_SWITCH_S", 1.0)
         with pytest.raises(LaunchError, match=f"^the sampler did not {does} within 1 s$"):
             wait_for(launch.look)
     assert launch.samplers() == []

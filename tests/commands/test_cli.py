@@ -97,7 +97,7 @@ def write(name: str, text: str) -> str:
         (["run", "--set", "steps=2026-99-99"], "--set 'steps=2026-99-99': cannot read the value '2026-99-99'"),
         (["run", "--set", ".batch.size=4"], "write key=value"),
         (["run", "--placements", "split,split"], "placement 'split' is given twice"),
-        (["run", "--steps", "9" * 400], "--steps: steps: input should be less than or equal to 2147483647"),
+        (["run", "--steps", "9" * 400], "--steps: steps: input should be less than or equal to 10000000"),
         (["run", "--step-timeout", "0"], "'--step-timeout'"),
         (["run", "--step-timeout", "nan"], "'--step-timeout': nan is not a finite number"),
         (["run", "--time-limit", "inf"], "'--time-limit'"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from showing import write_report
 from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, read_json
 
 from placebench.compare.comparison import Comparison, compare_run, compare_sides
@@ -16,7 +17,7 @@ from placebench.compare.measure.sides import read_sides
 from placebench.compare.read.sources import ReadingOptions, Source
 from placebench.errors import UsageError
 from placebench.record.folder import Status
-from placebench.report.build import build_report, write_comparison
+from placebench.report.build import write_comparison
 from placebench.report.summary import summarize
 from placebench.report.tables import gain_grid
 from placebench.report.terminal import print_summary, show
@@ -247,7 +248,7 @@ def test_factors_against_the_first_are_the_ratios_of_the_run(tmp_path: Path) -> 
 def test_every_report_has_the_gains(tmp_path: Path) -> None:
     layouts = {name: LAYOUTS[name] for name in ("standard", "split", NONE)}
     path = SyntheticRun(layouts, pace=pace).write(tmp_path / "run")
-    build_report(path)
+    write_report(path)
     console = Console(file=io.StringIO(), width=1000)
     show(path, console)
     assert isinstance(console.file, io.StringIO)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from showing import write_report
 from synthetic_run import STANDARD, Layout, SyntheticRun, read_json
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
 from placebench.compare.explain.scaling import measure_scaling
 from placebench.record.folder import Status
-from placebench.report.build import build_report
 from placebench.report.terminal import show
 
 
@@ -85,7 +85,7 @@ def test_replicas_of_one_number_alone_have_nothing_to_scale_from(tmp_path: Path)
 
 def test_every_report_has_the_scaling(tmp_path: Path) -> None:
     path = RUN.write(tmp_path / "run")
-    build_report(path)
+    write_report(path)
     console = Console(file=io.StringIO(), width=80)
     show(path, console)
     assert isinstance(console.file, io.StringIO)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from showing import write_report
 from synthetic_run import GIB, Layout, SyntheticRun
 
 from placebench.compare.comparison import compare_run
@@ -16,7 +17,6 @@ from placebench.compare.explain.phase_times import forecaster
 from placebench.compare.explain.suggestion import NOTHING_LEFT, Suggestion, suggest
 from placebench.predict.forecast import seconds_on, walk
 from placebench.record.folder import Status
-from placebench.report.build import build_report
 from placebench.report.schema import Summary
 from placebench.report.terminal import show
 from placebench.spec.placement import Overlap
@@ -86,7 +86,7 @@ def test_idle_critic_devices_are_given_to_the_actor(tmp_path: Path) -> None:
 def test_the_suggestion_stands_in_every_form_of_the_report(tmp_path: Path) -> None:
     workload = {"model": "tiny", "batch": {"size": 96, "mini_batch_size": 96}}
     run = SyntheticRun({word: layout(word) for word in ("standard", "split")}, rounds=2, workload=workload)
-    paths = build_report(run.write(tmp_path / "run"))
+    paths = write_report(run.write(tmp_path / "run"))
     console = Console(file=io.StringIO(), width=200)
     show(tmp_path / "run", console)
     assert isinstance(console.file, io.StringIO)

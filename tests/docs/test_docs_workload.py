@@ -99,3 +99,24 @@ def test_its_line_of_a_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     Path("mine.jsonl").write_text(row)
     result = CliRunner().invoke(main, ["run", "--dry-run", "--devices", "cpu:2", "--set", "data.source=mine.jsonl"])
     assert (result.exit_code, result.stderr) == (0, "")
+
+
+def ranges() -> dict[str, str]:
+    """From and to of every number of a workload, as the page says it."""
+    schema = Workload.model_json_schema()
+    found = {}
+    for key in workload_keys():
+        section, _, name = key.rpartition(".")
+        fields = schema["$defs"][type(Workload.model_fields[section].default).__name__] if section else schema
+        field = fields["properties"][name]
+        parts = (field, *field.get("anyOf", ()), *field.get("prefixItems", ()))
+        for bounds in (part for part in parts if "minimum" in part):
+            excluded = bounds.get("exclusiveMaximum")
+            to = f"below {excluded}" if excluded else bounds["maximum"]
+            found[key] = f"{bounds['minimum']:.9g} to {to if isinstance(to, str) else format(to, ',.10g')}"
+    return found
+
+
+def test_numbers_are_taken_in_the_ranges_that_it_names() -> None:
+    rows = re.findall(r"^\| (`[a-z_.`, ]+`) \| ([0-9][^|`]* to [^|`]+) \|$", PAGE, re.MULTILINE)
+    assert {key: told for keys, told in rows for key in re.findall("`([^`]+)`", keys)} == ranges()

@@ -304,6 +304,12 @@ def test_the_sitecustomize_of_the_user_still_runs(tmp_path: Path) -> None:
     assert done.stdout.split() == ["sitecustomize", str(tmp_path / "sitecustomize.py")]
 
 
+def test_a_sitecustomize_that_looks_for_the_next_one_too_finds_no_circle(tmp_path: Path) -> None:
+    source = (ON_PATH / "sitecustomize.py").read_text().replace("_placebench_site", "_their_site")
+    (tmp_path / "sitecustomize.py").write_text(f"{source}\nprint('theirs')\n")
+    assert run_python("print('on')", tmp_path).stdout == "theirs\non\n"
+
+
 def test_a_sitecustomize_that_fails_is_told_as_python_tells_it(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('theirs')")
     done = run_python("print('on')", tmp_path)

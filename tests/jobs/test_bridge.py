@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fake_jobs import PLAIN, TRL, VERL, prepare, read_end, write
+from fake_jobs import PLAIN, TRL, VERL, VERL_WITH_SPANS, prepare, read_end, write
 
 from placebench.errors import JobExit
 from placebench.jobs import bridge
@@ -172,3 +172,36 @@ open("seen", "w").write(" ".join(str(os.environ.get(name)) for name in names))
     )
     assert bridge.main(str(trial.path)) == JobExit.DONE
     assert (tmp_path / "seen").read_text() == f"None {tmp_path / 'ray'} 2 2"
+
+
+def test_phases_are_on_the_devices_whose_processes_write_their_spans(tmp_path: Path) -> None:
+    command = python(tmp_path, VERL_WITH_SPANS)
+    trial = prepare(tmp_path, *command, job="verl", word="split:1+1", log={"files": [], "format": "verl"}, quiet=False)
+    assert bridge.main(str(trial.path)) == JobExit.DONE, trial.log.read_text()
+    spans = list(read_jsonl(trial.spans))
+    second = [span for span in spans if span["step"] == 2]
+    assert {(span["phase"], span["device"], span["pool"], span["role"]) for span in second} == {
+        ("step", "controller", None, None),
+        ("gen", "controller", "actor_pool", "rollout"),
+        ("gen", "cpu:0", "actor_pool", "rollout"),
+        *((phase, where, "actor_pool", "actor") for phase in ("old_log_prob", "update_actor") for where in BOTH[0]),
+        *((phase, where, "critic_pool", "critic") for phase in ("values", "update_critic") for where in BOTH[1]),
+    }
+    (whole,) = (span for span in second if span["phase"] == "step")
+    assert all(whole["start_mono"] <= span["start_mono"] <= span["end_mono"] <= whole["end_mono"] for span in second)
+    # Each process is held to the cores of its device.
+    assert {row["device"] for row in read_jsonl(trial.processes)} == {"cpu:0", "cpu:1"}
+
+
+BOTH = (("controller", "cpu:0"), ("controller", "cpu:1"))
+
+
+def test_spans_of_a_framework_that_does_not_time_its_steps_are_on_record_alone(tmp_path: Path) -> None:
+    text = VERL_WITH_SPANS.replace('emit("step", "timer"', 'emit("epoch", "timer"')
+    trial = prepare(tmp_path, *python(tmp_path, text), job="verl", word="split:1+1", log={"format": "verl"})
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert {span["phase"] for span in read_jsonl(trial.spans)} == {"step"}
+    assert len(list(trial.attached.iterdir())) == 3
+    without = prepare(tmp_path / "b", *python(tmp_path / "b", PLAIN, "0.01"), attach=False)
+    assert bridge.main(str(without.path)) == JobExit.DONE
+    assert not without.attached.exists()

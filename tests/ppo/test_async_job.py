@@ -2,21 +2,21 @@
 
 import itertools
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from jobs import Job, engine_program, launched, run_job
+from jobs import Job, engine_program, launched, meeting_program, run_job
+from launching import wait_for
 
 from placebench.record.folder import read_jsonl
+from placebench.spec.intervals import covered, union
 from placebench.spec.stepgraph import step_graph
 
 SIZES = ("batch.size=16", "batch.mini_batch_size=8", "rollout.ignore_eos=true", "warmup_steps=1")
-# Generating takes longer than a step's training.
-AHEAD = (*SIZES, "steps=6", "batch.max_response_length=96", "algorithm.epochs=1")
+AHEAD = (*SIZES, "steps=6", "batch.max_response_length=16", "algorithm.epochs=1", "rollout.top_p=0.9")
 
 
 def device_spans(job: Job, *phases: str) -> list[dict[str, Any]]:
@@ -31,18 +31,35 @@ def shared_seconds(span: dict[str, Any], other: dict[str, Any]) -> float:
 
 @pytest.fixture(scope="module")
 def ahead(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    job = run_job(tmp_path_factory.mktemp("async") / "job", "learners:1+engines:1/staleness=2", 2, *AHEAD)
+    """A job in which each step is generated beside the training of the one before: see `jobs.MEETING`."""
+    folder = tmp_path_factory.mktemp("async")
+    program = meeting_program(folder, "LearnerMeets", "EngineMeets")
+    (folder / "tmp").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder / "tmp"))
+        patch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+        job = run_job(folder / "job", "learners:1+engines:1/staleness=2", 2, *AHEAD, program=program)
     assert job.exit_code == 0, job.output[-3000:]
     return job
 
 
 def test_later_steps_are_generated_while_earlier_ones_are_trained(ahead: Job) -> None:
-    training = device_spans(ahead, "old_log_prob", "ref", "values", "update_actor", "update_critic")
-    generating = [span for span in device_spans(ahead, "gen") if 1 < span["step"] <= 6]
-    beside = sum(
-        max(0.0, shared_seconds(span, work)) for span in generating for work in training if span["step"] > work["step"]
-    )
-    assert beside > 0.3 * sum(span["end_mono"] - span["start_mono"] for span in generating)
+    generated = {span["step"]: span for span in device_spans(ahead, "gen")}
+    for step in range(1, 7):
+        (first,), (last,) = (
+            [span for span in device_spans(ahead, phase) if span["step"] == step]
+            for phase in ("old_log_prob", "update_actor")
+        )
+        assert first["start_mono"] < generated[step + 1]["end_mono"]
+        assert generated[step + 1]["start_mono"] < last["end_mono"]
+
+
+def test_fixed_lengths_are_equal_work(ahead: Job) -> None:
+    assert {step["response_length/min"] for step in ahead.steps} == {16}
+
+
+def test_the_folder_of_a_compiler_that_had_nothing_to_do_goes_again(ahead: Job) -> None:
+    assert list((ahead.trial.path.parent / "tmp").glob("torchinductor*")) == []
 
 
 def test_nothing_older_than_the_staleness_is_trained_on(ahead: Job) -> None:
@@ -66,15 +83,21 @@ def test_engines_pause_for_weights_and_get_each_of_them(ahead: Job) -> None:
 
 
 def test_the_step_lasts_from_update_to_update(ahead: Job) -> None:
-    whole = [span for span in ahead.spans if span["phase"] == "step"]
+    controller = [span for span in ahead.spans if span["device"] == "controller" and span["step"]]
+    whole = [span for span in controller if span["phase"] == "step"]
+    phases = np.array([[span["start_mono"], span["end_mono"]] for span in controller if span["phase"] != "step"])
     assert all(after["start_mono"] == before["end_mono"] for before, after in itertools.pairwise(whole))
     for span, step in zip(whole, ahead.steps, strict=True):
         assert step["timing_s/step"] == pytest.approx(span["end_mono"] - span["start_mono"])
-        ends = [update["end_mono"] for update in device_spans(ahead, "update_actor", "update_critic")
-                if update["step"] == span["step"]]  # fmt: skip
-        assert span["end_mono"] - 0.1 < max(ends) <= span["end_mono"]
+        updates, weights = (
+            [one for one in device_spans(ahead, *phases) if one["step"] == span["step"] and one["pool"] == "learners"]
+            for phases in (("update_actor", "update_critic"), ("update_weights",))
+        )
+        assert max(update["end_mono"] for update in updates) <= span["end_mono"]
+        assert all(span["end_mono"] <= sent["start_mono"] for sent in weights)
         assert step["timing_s/gen"] <= step["timing_s/step"]
-        assert 0 <= step["timing_s/unattributed"] < 0.5 * step["timing_s/step"]
+        seconds = covered(np.array([[span["start_mono"], span["end_mono"]]]), union(phases)).item()
+        assert step["timing_s/unattributed"] == pytest.approx(step["timing_s/step"] - seconds, abs=1e-6)
 
 
 def test_waiting_and_queues_are_measured(ahead: Job) -> None:
@@ -120,24 +143,23 @@ def test_a_part_that_new_weights_overtake_is_dropped_and_counted(tmp_path: Path)
 
 
 def processes_left(job_folder: Path) -> list[psutil.Process]:
-    """Of the processes of a job that has ended, those that outlive it by more than ten seconds.
+    """Of the processes of a job that has ended, those that outlive it by more than a minute.
 
     The controller ends its Ray and does not wait for it: a worker sees in its own time that its Ray is gone. A run's
     launcher waits for that, and here the job runs without one.
     """
     registered = {row["pid"] for row in read_jsonl(job_folder / "processes.jsonl")}
-    _, alive = psutil.wait_procs([p for p in psutil.process_iter() if p.pid in registered], timeout=10)
+    _, alive = psutil.wait_procs([p for p in psutil.process_iter() if p.pid in registered], timeout=60)
     return [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.slow
 def test_an_engine_that_dies_while_it_is_sent_weights_ends_the_launch(tmp_path: Path) -> None:
-    started, dying = time.monotonic(), engine_program(tmp_path, "DyingEngine")
+    dying = engine_program(tmp_path, "DyingEngine")
     job = run_job(tmp_path / "job", "learners:1+engines:2/staleness=1", 3, *SIZES, "steps=50", program=dying)
     assert job.exit_code == 10, job.output[-3000:]
     assert "ActorDiedError" in job.trial.error.read_text()
     assert len(job.steps) == 2
-    assert time.monotonic() - started < 120
     assert not processes_left(tmp_path / "job")
 
 
@@ -145,13 +167,9 @@ def test_an_engine_that_dies_while_it_is_sent_weights_ends_the_launch(tmp_path: 
 def test_an_interrupt_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     with launched(folder, "learners:1+engines:1/staleness=2", 2, *SIZES, "steps=5000") as process:
-        deadline = time.monotonic() + 100
-        while not (folder / "steps.jsonl").is_file() or len(list(read_jsonl(folder / "steps.jsonl"))) < 3:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: process.poll() is not None or len(list(read_jsonl(folder / "steps.jsonl"))) >= 3, 200)
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(60) == 130
     assert not processes_left(folder)
 
 
@@ -164,16 +182,16 @@ HANDING_OVER = (
 
 
 @pytest.mark.parametrize(
-    ("word", "staleness", "program"),
+    ("word", "devices", "staleness", "program"),
     [
-        ("standard/staleness=1", 1, HANDING_OVER),
-        pytest.param("split/staleness=2", 2, None, marks=pytest.mark.slow),
+        ("standard/staleness=1", 1, 1, HANDING_OVER),
+        pytest.param("split/staleness=2", 2, 2, None, marks=pytest.mark.slow),
     ],
 )
 def test_a_pool_that_generates_and_trains_can_train_on_older_weights(
-    tmp_path: Path, word: str, staleness: int, program: str | None
+    tmp_path: Path, word: str, devices: int, staleness: int, program: str | None
 ) -> None:
-    job = run_job(tmp_path / "job", word, 2, *SIZES, "steps=5", program=program)
+    job = run_job(tmp_path / "job", word, devices, *SIZES, "steps=5", program=program)
     assert job.exit_code == 0, job.output[-3000:]
     # The first steps have nothing older than the weights that the job begins with.
     lags = [min(step, staleness) for step in range(5)]
@@ -203,5 +221,10 @@ def test_a_pool_that_generates_and_trains_can_train_on_older_weights(
         ]
         assert pool[:2] == ["gen", "sleep"]
         assert pool[-2:] == ["wake_up", "update_weights"]
-    beside = max(shared_seconds(span, other) for span in generated.values() for other in device_spans(job, "values"))
-    assert (beside > 0) == (word.startswith("split"))
+    # As the controller sees it: in two pools both are under way before either has ended, in one never.
+    under_way = {
+        phase: {span["step"]: span for span in job.spans if span["phase"] == phase and span["device"] == "controller"}
+        for phase in ("gen", "values")
+    }
+    beside = [shared_seconds(under_way["gen"][step + staleness], under_way["values"][step]) > 0 for step in range(1, 6)]
+    assert beside == [word.startswith("split")] * 5

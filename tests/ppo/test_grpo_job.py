@@ -1,58 +1,53 @@
 """GRPO in the real job: the same under every placement, without a critic anywhere, and learning."""
 
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
 import pytest
-from jobs import Job, assert_same_training, run_job
+from jobs import GRPO, Job, assert_same_training, run_job
 
 from placebench.plan.plan import make_plan
 from placebench.plan.request import RunRequest
 from placebench.record.folder import read_jsonl
 from placebench.spec.stepgraph import step_graph
 
-GRPO = ("algorithm.name=grpo", "steps=3", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8")
-GROUPS = ("batch.group_size=4",)
 RESULTS = ("critic/score/mean", "critic/advantages/max", "actor/pg_loss", "actor/kl_loss", "actor/grad_norm")
 
 
-@pytest.fixture(scope="module")
-def one_device(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    return run_job(tmp_path_factory.mktemp("job") / "one", "standard", 1, *GRPO, *GROUPS)
-
-
-@pytest.fixture(scope="module")
-def four_replicas(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    return run_job(tmp_path_factory.mktemp("job") / "four", "ddp:4", 4, *GRPO, *GROUPS, "sharding=shard")
+@pytest.fixture
+def one_device(shared_job: Callable[..., Job]) -> Job:
+    return shared_job("standard", 1, *GRPO)
 
 
 @pytest.mark.parametrize(
     ("placement", "devices", "settings"),
     [
         # Without a critic its second pool holds what judges.
-        ("split", 2, ("sharding=shard",)),
+        pytest.param("split", 2, ("sharding=shard",), marks=pytest.mark.slow),
         pytest.param("learners:1+engines:1", 2, (), marks=pytest.mark.slow),
         # What one device works on grows to the same batch.
         pytest.param("ddp:2/scaling=weak", 2, ("batch.size=8", "batch.mini_batch_size=4"), marks=pytest.mark.slow),
+        pytest.param("ddp:4", 4, ("sharding=shard",), marks=pytest.mark.slow),
     ],
 )
 def test_a_placement_changes_where_not_what(
     tmp_path: Path, one_device: Job, placement: str, devices: int, settings: tuple[str, ...]
 ) -> None:
-    assert_same_training(run_job(tmp_path / "job", placement, devices, *GRPO, *GROUPS, *settings), one_device, RESULTS)
+    assert_same_training(run_job(tmp_path / "job", placement, devices, *GRPO, *settings), one_device, RESULTS)
 
 
-def test_replicas_train_as_one_device_alone(one_device: Job, four_replicas: Job) -> None:
-    assert_same_training(four_replicas, one_device, RESULTS)
+def test_replicas_train_as_one_device_alone(one_device: Job, replicas_job: Job) -> None:
+    assert_same_training(replicas_job, one_device, RESULTS)
 
 
 def test_replicas_compute_with_as_many_threads_as_one_device_alone(
-    tmp_path: Path, one_device: Job, four_replicas: Job
+    tmp_path: Path, one_device: Job, replicas_job: Job
 ) -> None:
     plan = make_plan(RunRequest("ddp:1,ddp:2", {"steps": 2, "warmup_steps": 0}, "cpu:2", out=tmp_path))
     one, two = (bound.members["replicas"] for bound in plan.placements)
     assert len({len(device.cores) for device in (*one, *two)}) == 1
-    threads = {row["threads"] for job in (one_device, four_replicas) for row in read_jsonl(job.trial.processes)}
+    threads = {row["threads"] for job in (one_device, replicas_job) for row in read_jsonl(job.trial.processes)}
     assert threads == {None, 1}  # the controller, which computes nothing, and devices of one core each
 
 

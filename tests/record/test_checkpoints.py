@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoint_files import write_checkpoint
-from jobs import Job, run_job
+from jobs import PPO, Job, run_job
 from rich.console import Console
 
 from placebench.errors import UsageError
@@ -26,8 +26,6 @@ from placebench.record.checkpoints import checkpoint_bytes, read_checkpoint
 from placebench.spec.shapes import PRESETS, JobShapes
 from placebench.spec.workload import Workload
 from placebench.spec.workload_reading import build_workload
-
-SMALL = ("steps=4", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8", "algorithm.kl_control=adaptive")
 
 
 def test_a_checkpoint_says_what_it_is_and_replaces_the_one_before(tmp_path: Path) -> None:
@@ -267,19 +265,11 @@ def test_a_checkpoint_is_compared_with_the_batch_that_a_placement_makes(
     assert notes == [f"note      {name} {what}" for name in changed]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """A job that is never stopped, and saves before its last step."""
-    return run_job(tmp_path_factory.mktemp("job") / "job", "split", 2, *SMALL, checkpoint_every=3)
-
-
 RESULTS = ("actor/pg_loss", "actor/entropy", "actor/grad_norm", "critic/vf_loss", "critic/score/mean")
 
 
-def test_a_resumed_job_goes_on_as_if_never_stopped(tmp_path: Path, whole: Job) -> None:
-    assert whole.exit_code == 0, whole.output[-3000:]
-    assert [entry.name for entry in whole.trial.checkpoints.iterdir()] == ["step-000003"]
-    job = run_job(tmp_path / "job", "split", 2, *SMALL, resume_from=whole.trial.checkpoints)
+def assert_goes_on(job: Job, whole: Job) -> None:
+    """The step of a job that goes on from a checkpoint is that of the one that was never stopped."""
     assert job.exit_code == 0, job.output[-3000:]
     assert len(job.steps) == 1
     names = [name for name in whole.steps[3] if not name.startswith(("timing_s/", "perf/time", "perf/through"))]
@@ -288,12 +278,23 @@ def test_a_resumed_job_goes_on_as_if_never_stopped(tmp_path: Path, whole: Job) -
         np.testing.assert_allclose(job.steps[0][name], whole.steps[3][name], rtol=1e-6, err_msg=name)
 
 
+def test_a_resumed_job_goes_on_as_if_never_stopped(split_job: Job, resumed_job: Job) -> None:
+    assert split_job.exit_code == 0, split_job.output[-3000:]
+    assert [entry.name for entry in split_job.trial.checkpoints.iterdir()] == ["step-000003"]
+    assert_goes_on(resumed_job, split_job)
+
+
+@pytest.mark.slow
+def test_it_goes_on_with_the_same_overlap(tmp_path: Path, split_job: Job) -> None:
+    assert_goes_on(run_job(tmp_path / "job", "split", 2, *PPO, resume_from=split_job.trial.checkpoints), split_job)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("placement", "settings"), [("standard", ("sharding=shard",)), ("learners:1+engines:1", ())])
 def test_it_goes_on_under_another_placement(
-    tmp_path: Path, whole: Job, placement: str, settings: tuple[str, ...]
+    tmp_path: Path, split_job: Job, placement: str, settings: tuple[str, ...]
 ) -> None:
-    job = run_job(tmp_path / "job", placement, 2, *SMALL, *settings, resume_from=whole.trial.checkpoints)
+    job = run_job(tmp_path / "job", placement, 2, *PPO, *settings, resume_from=split_job.trial.checkpoints)
     assert job.exit_code == 0, job.output[-3000:]
     for name in RESULTS:
-        np.testing.assert_allclose(job.steps[0][name], whole.steps[3][name], rtol=1e-4, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(job.steps[0][name], split_job.steps[3][name], rtol=1e-4, atol=1e-6, err_msg=name)

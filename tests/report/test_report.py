@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from showing import printed, read_summary
+from showing import printed, read_summary, write_report
 from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import compare_run, compare_sides
@@ -158,7 +158,7 @@ def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
 
 def test_a_half_finished_run_shows_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
     path = SyntheticRun(statuses=HALF_FINISHED).write(tmp_path / "run")
-    build_report(path)
+    write_report(path)
     summary = read_summary(path)
     assert (summary.done, summary.planned) == (3, 6)
     text = printed(path, width=200)
@@ -193,7 +193,7 @@ def test_an_older_trace_and_figures_do_not_outlive_a_rebuild(tmp_path: Path) -> 
 def test_all_placements_stand_in_one_table_and_nobodys_numbers_in_none(tmp_path: Path) -> None:
     layouts = {"standard": STANDARD, "split": SPLIT, "other": SPLIT}
     path = SyntheticRun(layouts=layouts, rounds=2).write(tmp_path / "run")
-    markdown = build_report(path).markdown.read_text()
+    markdown = write_report(path).markdown.read_text()
     table = markdown.partition("## All placements")[2].partition("##")[0]
     header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.split("\n") if line]
     assert header[:3] == ["placement", "devices", "step"]
@@ -219,7 +219,7 @@ def test_which_side_is_slower_is_told_of_the_first_placement_too(tmp_path: Path)
     path = SyntheticRun(layouts=dict.fromkeys(names, SPLIT), rounds=2, metrics=metrics).write(tmp_path / "run")
     run_file = path / "run.json"
     run_file.write_text(run_file.read_text().replace('"staleness": 0', '"staleness": 1'))
-    built = build_report(path)
+    built = write_report(path)
     first, second = read_summary(path).placements
     assert first.headline is None
     assert len(first.reasons) == 1
@@ -238,7 +238,7 @@ def test_which_side_is_slower_is_told_of_the_first_placement_too(tmp_path: Path)
 def test_any_number_of_placements(tmp_path: Path, names: tuple[str, ...]) -> None:
     layouts = dict(zip(names, (STANDARD, SPLIT, SPLIT), strict=False))
     path = SyntheticRun(layouts=layouts, rounds=2).write(tmp_path / "run")
-    build_report(path)
+    write_report(path)
     text = printed(path)
     assert [f"{name} against standard" in text for name in names[1:]] == [True] * (len(names) - 1)
     assert len(read_summary(path).verdicts) == max(1, len(names) - 1)
@@ -255,7 +255,7 @@ def test_the_memory_that_was_expected_stands_beside_the_peak(tmp_path: Path) -> 
     content = json.loads((path / "run.json").read_text())
     content["placements"][1]["memory_estimate_bytes"] = {"critic_pool": 3 << 30}
     (path / "run.json").write_text(json.dumps(content))
-    build_report(path)
+    write_report(path)
     found = [
         (device.pool, device.estimated_memory_bytes)
         for placement in read_summary(path).placements
@@ -270,7 +270,7 @@ def test_the_memory_that_was_expected_stands_beside_the_peak(tmp_path: Path) -> 
 
 def test_a_finished_launch_has_its_value_of_every_number(tmp_path: Path) -> None:
     path = gpu_run(rounds=2, statuses={(2, "split"): Status.OOM}).write(tmp_path / "run")
-    build_report(path)
+    write_report(path)
     summary = read_summary(path)
     launches = {(launch.round, launch.placement): launch for launch in summary.launches}
     assert launches[2, "split"].values == {}

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from showing import printed, read_summary
+from showing import printed, read_summary, write_report
 from synthetic_run import GPU_WORKLOAD, SPLIT, STANDARD, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import compare_run
@@ -72,7 +72,7 @@ def test_what_each_gpu_waits_for_has_its_parts_inside_phases(tmp_path: Path) -> 
     kernels[-3] |= {"collective_s": 0.3, "kernel_s": 0.4}
     assert (kernels[-3]["phase"], kernels[-3]["device"]) == ("update_actor", "cpu:1")
     path = gpu_run(rounds=2, kernels=kernels, pace=lambda *_: 1.0).write(tmp_path / "run")
-    build_report(path)
+    write_report(path)
     summary = read_summary(path)
     waits = {found.key: found for found in summary.placements[0].devices[1].waits}
     # Of 1.26 s of phases gen has 0.50 s, which are not traced, and update_actor 0.24 s; idle are 0.04 s.
@@ -105,7 +105,7 @@ def test_what_each_gpu_waits_for_has_its_parts_inside_phases(tmp_path: Path) -> 
 
 def test_a_report_of_gpus_says_that_no_kernels_were_traced(tmp_path: Path) -> None:
     path = gpu_run(rounds=1).write(tmp_path / "run")
-    build_report(path)
+    write_report(path)
     assert "No kernels were traced: time that a phase waits for collectives" in (path / "report.md").read_text()
 
 
@@ -113,7 +113,7 @@ def test_a_report_of_gpus_names_the_placements_whose_kernels_were_not_traced(tmp
     times = {"span_s": 0.5, "kernel_s": 0.3, "collective_s": 0.1, "copy_s": 0.05, "no_kernel_s": 0.05}
     path = gpu_run(rounds=1, kernels=[{"phase": "update_actor", "device": "cpu:0", **times}]).write(tmp_path / "run")
     next(path.glob("trials/01-split/kernels.jsonl")).unlink()
-    build_report(path)
+    write_report(path)
     assert "No kernels of split were traced: time that a phase waits" in (path / "report.md").read_text()
 
 
@@ -127,7 +127,7 @@ def test_what_is_waited_for_names_the_placements_whose_trace_is_lost(tmp_path: P
         workload={**GPU_WORKLOAD, "trace_kernels": traces},
     )
     path = run.write(tmp_path / "run")
-    build_report(path)
+    write_report(path)
     lost = "The first round, and the trace with it, is missing of split (out of memory); --resume runs what is missing."
     for name in ("report.md", "report.html"):
         page = (path / name).read_text()

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from showing import read_summary
+from showing import read_summary, write_report
 from synthetic_run import STANDARD, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.measure.sides import run_sides
 from placebench.record.folder import Status
-from placebench.report.build import build_report
 from placebench.report.notes import notes
 from placebench.report.summary import summarize
 
@@ -74,7 +73,7 @@ def test_the_commands_that_went_on_with_a_run_are_told(tmp_path: Path) -> None:
     words = ["placebench", "run", "--resume", "runs/demo", "--time-limit", "900"]
     resumptions = [{"started": f"2026-03-0{day}T10:00:00Z", "command": words[: 4 if day == 2 else 6]} for day in (2, 3)]
     (path / "run.json").write_text(json.dumps(content | {"resumptions": resumptions}))
-    build_report(path)
+    write_report(path)
     assert [one.model_dump(mode="json") for one in read_summary(path).resumptions] == resumptions
     markdown = (path / "report.md").read_text()
     assert "| resumption 1, 2026-03-02T10:00:00Z | placebench run --resume runs/demo |" in markdown
@@ -97,7 +96,7 @@ def test_the_host_is_told_for_people(tmp_path: Path) -> None:
         "unreadable_gpus": {"1": "GPU is lost"},
     }
     (path / "run.json").write_text(json.dumps(content))
-    build_report(path)
+    write_report(path)
     markdown = (path / "report.md").read_text()
     for row in (
         "| usable cores | 0–3,6,8–9 |",

@@ -5,13 +5,12 @@ import pty
 import re
 import signal
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 from click.testing import CliRunner
-from launching import Screen, assert_nothing_left, drive, plan, run, running, statuses, wait_for
+from launching import Screen, assert_nothing_left, drive, pass_time, plan, run, running, statuses, wait_for
 
 from placebench.cli import main
 from placebench.errors import InterruptedRunError, PlacebenchError, TimeLimitError
@@ -104,10 +103,8 @@ def test_a_signal_ends_the_run_and_keeps_what_is_done(
     """
     with running(drive(tmp_path, body, rounds=2), temp) as runner:
         wait_for(lambda: list(tmp_path.glob("*/trials/01-split/progress.json")))
-        begun = time.monotonic()
         runner.send_signal(number)
         output, _ = runner.communicate(timeout=60)
-    assert time.monotonic() - begun < 10
     assert runner.returncode == InterruptedRunError.exit_code
     folder = next(tmp_path.iterdir())
     assert f"stopped by {number.name}: 1 of 4 launches are done" in output
@@ -141,14 +138,15 @@ def test_a_signal_after_the_last_launch_is_told_to_who_makes_the_report(tmp_path
     assert (again.done, again.total, again.late_signal) == (1, 1, None)
 
 
-def test_the_time_limit_ends_the_run(tmp_path: Path, temp: Path) -> None:
+def test_the_time_limit_ends_the_run(tmp_path: Path, temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = """
     steps()
     if case == "1 split":
         print("working\\nTraceback (most recent call last):\\n  of being stopped", flush=True)
         time.sleep(300)
     """
-    result, _ = run(plan(tmp_path, time_limit_s=5.0), body)
+    pass_time(monkeypatch, lambda: any("working" in log.read_text() for log in tmp_path.rglob("train.log")))
+    result, _ = run(plan(tmp_path, time_limit_s=600.0), body)
     assert statuses(result.folder) == {"01-standard": "done", "01-split": "interrupted"}
     error = RunFolder(result.folder).trial(1, "split").error.read_text()
     assert "working" in error
@@ -309,7 +307,7 @@ def test_ctrl_z_stops_the_launch_with_the_runner_and_gives_the_cursor_back(tmp_p
 
 
 def test_a_folder_that_is_moved_meanwhile_is_one_line_and_goes_on_where_it_is(tmp_path: Path, temp: Path) -> None:
-    a_plan = plan(tmp_path, placements="standard", step_timeout_s=2.0)
+    a_plan = plan(tmp_path, placements="standard")
     moved = tmp_path / "moved"
     with pytest.raises(
         PlacebenchError, match=r"was moved or removed while the run went on: .* placebench run --resume$"

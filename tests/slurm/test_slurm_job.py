@@ -120,6 +120,8 @@ from placebench.slurm import job
 job._ASK_TIMEOUT_S = job._STOP_TIMEOUT_S = 0.2
 sys.exit(job.main(sys.argv[1:]))
 """
+# With time for the programs that answer.
+ASKS_LONG = IMPATIENT.replace("sys.exit", "job._ASK_TIMEOUT_S = 5\nsys.exit")
 
 
 @pytest.fixture
@@ -135,20 +137,25 @@ def slow_slurm(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("scontrol", "state", "asked"),
+    ("program", "scontrol", "state", "asked"),
     [
-        (SLOW_SLURM["scontrol"], "stopped before its time limit; queued again", "requeue 7"),
-        ('[ "$1" = show ] && echo n1 || exec sleep 60', "failed (exit code 130): queueing it again failed", ""),
+        (ASKS_LONG, SLOW_SLURM["scontrol"], "stopped before its time limit; queued again", "requeue 7"),
+        (
+            IMPATIENT,
+            '[ "$1" = show ] && echo n1 || exec sleep 60',
+            "failed (exit code 130): queueing it again failed",
+            "",
+        ),
     ],
     ids=["slow", "slower"],
 )
 def test_a_slow_controller_costs_neither_summary_nor_requeue(
-    tmp_path: Path, slow_slurm: dict[str, str], scontrol: str, state: str, asked: str
+    tmp_path: Path, slow_slurm: dict[str, str], program: str, scontrol: str, state: str, asked: str
 ) -> None:
     (tmp_path / "bin" / "scontrol").write_text(f"#!/bin/sh\n{scontrol}\n")
     words = ["--logs", str(tmp_path), "--gpus-per-node", "0", "--requeue", "--", "run"]
-    with subprocess.Popen([sys.executable, "-c", IMPATIENT, *words], env=slow_slurm) as job:
-        wait_for(lambda: list(tmp_path.glob("placebench_7_*/ray.log")), 60)
+    with subprocess.Popen([sys.executable, "-c", program, *words], env=slow_slurm) as job:
+        wait_for(lambda: list(tmp_path.glob("placebench_7_*/ray.log")))
         job.send_signal(signal.SIGUSR1)
         assert job.wait(60) == 128 + signal.SIGINT
     (folder,) = tmp_path.glob("placebench_7_*")
@@ -178,7 +185,7 @@ def test_a_step_that_has_ended_by_itself_is_no_fault(tmp_path: Path, slow_slurm:
     words = ["--logs", str(tmp_path), "--gpus-per-node", "0", "--", "run"]
     patient = IMPATIENT.replace("0.2", "20")
     with subprocess.Popen([sys.executable, "-c", patient, *words], env=slow_slurm) as job:
-        wait_for(lambda: list(tmp_path.glob("placebench_7_*/ray.log")), 60)
+        wait_for(lambda: list(tmp_path.glob("placebench_7_*/ray.log")))
         job.send_signal(signal.SIGTERM)
         assert job.wait(60) == 128 + signal.SIGINT
     (folder,) = tmp_path.glob("placebench_7_*")

@@ -18,6 +18,7 @@ from placebench.errors import UsageError
 from placebench.host import devices
 from placebench.slurm.checks import USUAL_CPU_DEVICES
 from placebench.slurm.script import Submission, _seconds, batch_script
+from placebench.spec.legible import visible
 
 GOLDEN = """#!/usr/bin/env bash
 #SBATCH --job-name=placebench
@@ -87,6 +88,7 @@ def test_shellcheck_finds_nothing(job: Submission) -> None:
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), max_size=4))
 def test_the_runs_words_arrive_as_they_were_given(words: list[str]) -> None:
     words = [word for word in words if word.partition("=")[0] not in ("--out", "--ray-address", "--resume")]
+    words = [visible(word) for word in words]  # others are refused
     script = batch_script(Submission(1, 0, ("run", *words)))
     command = shlex.split(script[script.index("\nexec ") :])
     assert command[command.index("--") + 1 :] == ["run", *words]
@@ -133,7 +135,7 @@ def test_an_h_within_a_short_option_asks_for_no_help() -> None:
         (["--chdir=/tmp", "--", "run"], "--chdir: the script sets it itself"),
         (["--gpus-per-task", "1", "--", "run"], "--gpus-per-task: the script sets it itself; give --gpus-per-node"),
         (["gpu", "--", "run"], "'gpu' is neither an option of sbatch nor after --"),
-        (["--comment=a\nb", "--", "run"], "has a line break in it"),
+        (["--comment=a\nb", "--", "run"], "a line of the script cannot hold"),
         (["--", "run", "--out", "x"], "--out after --: the job sets it itself; leave it out"),
         (["--", "run", "--ray-address=auto"], "--ray-address after --: the job sets it itself"),
         (["--", "run", "--resume", "latest"], "--resume after --: the job sets it itself; leave it out"),

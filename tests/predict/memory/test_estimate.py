@@ -25,10 +25,10 @@ from placebench.spec.workload_reading import build_workload
 ALL = tuple(Role)
 # Wide enough that what does not grow with the block (position tables, masks) hardly counts.
 SHAPES = (
-    replace(PRESETS["tiny"], hidden_size=256, num_hidden_layers=6),
-    replace(PRESETS["tiny"], hidden_size=256, num_hidden_layers=6, num_key_value_heads=1, intermediate_size=2048),
+    replace(PRESETS["tiny"], hidden_size=256, num_hidden_layers=3),
+    replace(PRESETS["tiny"], hidden_size=256, num_hidden_layers=3, num_key_value_heads=1, intermediate_size=2048),
     replace(
-        PRESETS["tiny"], model_type="qwen3", hidden_size=256, num_hidden_layers=6, num_key_value_heads=2, head_dim=128
+        PRESETS["tiny"], model_type="qwen3", hidden_size=256, num_hidden_layers=3, num_key_value_heads=2, head_dim=128
     ),
 )
 

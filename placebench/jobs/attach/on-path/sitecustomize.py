@@ -20,11 +20,14 @@ def _load_the_next():  # type: () -> None
         spec.loader.exec_module(sys.modules["sitecustomize"])
 
 
-if os.environ.get("PLACEBENCH_SPANS"):
-    try:
-        from placebench_attach.imports import watch_imports
+# One that comes after this may look for the next one in the same way, and find this.
+if not hasattr(sys, "_placebench_site"):
+    setattr(sys, "_placebench_site", True)  # noqa: B010 - a type checker knows no such attribute
+    if os.environ.get("PLACEBENCH_SPANS"):
+        try:
+            from placebench_attach.imports import watch_imports
 
-        watch_imports()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it must not break the job that is watched
-        sys.stderr.write(f"placebench: no spans from process {os.getpid()}: {error!r}\n")
-_load_the_next()
+            watch_imports()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not break the job that is watched
+            sys.stderr.write(f"placebench: no spans from process {os.getpid()}: {error!r}\n")
+    _load_the_next()
