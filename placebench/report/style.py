@@ -127,7 +127,7 @@ def frame_panels(panels: Iterable[Axes], grid: Literal["x", "y"] = "y") -> None:
 def lay_out_narrowly(figure: Figure) -> None:
     """Lay a figure out for the width of a phone: panels and legends under each other, texts on more lines."""
     panels = [axes for axes in figure.axes if axes.get_visible()]
-    rows = len({axes.get_subplotspec().rowspan.start for axes in panels})
+    rows = len({spec.rowspan.start for axes in panels if (spec := axes.get_subplotspec())})
     if rows < len(panels):
         grid = figure.add_gridspec(len(panels), 1)
         for place, axes in enumerate(panels):
@@ -146,7 +146,8 @@ def lay_out_narrowly(figure: Figure) -> None:
             text.set_visible(isinstance(text, Annotation))  # what stands inside a bar has no room there
     entries = 0
     for legend in figure.legends:
-        handles, labels = legend.legend_handles, [broken(text.get_text(), NARROW_NOTE) for text in legend.get_texts()]
+        handles = [handle for handle in legend.legend_handles if handle]
+        labels = [broken(text.get_text(), NARROW_NOTE) for text in legend.get_texts()]
         legend.remove()
         figure.legend(handles, labels, loc="outside upper left", ncols=2, frameon=False, fontsize="small")
         entries += len(labels)
