@@ -16,7 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from placebench.spec.reading import exists, parse_json
+from placebench.errors import UsageError
+from placebench.spec.reading import exists, parse_json, read_text
 from placebench.spec.text import slug
 
 SCHEMA_VERSION = 1
@@ -173,8 +174,8 @@ def run_folders(above: Path) -> list[RunFolder]:
 def recorded_text(path: Path, key: Literal["status", "started", "name"]) -> str:
     """A text of `run.json` or `summary.json` without the rest of it; empty where there is none to read."""
     try:
-        return str(parse_json(path.read_text(encoding="utf-8"))[key])
-    except (OSError, ValueError, KeyError, TypeError):
+        return str(parse_json(read_text(path))[key])
+    except (UsageError, ValueError, KeyError, TypeError):
         return ""
 
 

@@ -77,6 +77,7 @@ def write(name: str, text: str) -> str:
         (["run", "--name", ""], "--name '': use up to 100 letters"),
         (["run", "--devices", "cpu:0"], "--devices 'cpu:0': write cpu:N or gpu:N"),
         (["run", "--name", "a" * 300], "use up to 100 letters"),
+        (["run", "--name", "latest"], "--name latest: stands for the newest run; choose another name"),
         (["run", "--out", "a" * 300], "File name too long; name another folder"),
         (["run", "--out", "loop"], "--out loop: loop is a link to nothing; name a folder"),
         (["run", "--out", "dangling/deeper"], "/dangling is a link to nothing; name a folder"),
