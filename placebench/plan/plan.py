@@ -81,6 +81,8 @@ class Plan:
     """Whether the run compares its only placement with itself."""
     done: frozenset[tuple[int, str]] = frozenset()
     """Launches that an earlier start of this run has finished, as (round, placement name)."""
+    damaged: tuple[str, ...] = ()
+    """Launches of an earlier start that are done, cannot be read and run again, one line each."""
     resumed: bool = False
     """Whether the folder is there already."""
     checkpoint_every: int | None = None
@@ -194,7 +196,7 @@ class Plan:
         placements = [bound.placement for bound in self.placements]
         changed = changes(self.start, self.workload, placements) if self.start else ()
         nearly_full = (line for case in self._cases(self.placements) for line in tight(case))
-        return (*filter(None, (self.followed, shared)), *changed, *nearly_full)
+        return (*self.damaged, *filter(None, (self.followed, shared)), *changed, *nearly_full)
 
     def _cases(self, bounds: Sequence[RunPlacement]) -> Iterator[MemoryCase]:
         if not self.job:

@@ -52,6 +52,13 @@ class Plot:
     """The figure."""
 
 
+def captions(*, of_run: bool) -> Iterator[tuple[str, str, str]]:
+    """Name, title and caption of every figure that the report of a run, or of chosen sides, may have."""
+    for name, title, run_caption, caption, _ in _DRAWN:
+        if chosen := run_caption if of_run else caption:
+            yield name, title, chosen
+
+
 def draw_plots(comparison: Comparison) -> Iterator[Plot]:
     """The figures for which there are measurements, most important first."""
     for name, title, of_run, of_chosen_sides, draw in _DRAWN:

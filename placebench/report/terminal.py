@@ -11,10 +11,12 @@ from rich.text import Text
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.statistics.estimates import Verdict
+from placebench.record.folder import RunFolder
 from placebench.report.columns import Holds, add_columns, broken
 from placebench.report.notes import efficiency_formula
 from placebench.report.paths import HTML, MARKDOWN, TRACE
 from placebench.report.schema import PlacementSummary, Summary
+from placebench.report.shared import SHARED, read_summary
 from placebench.report.summary import summarize
 from placebench.report.tables import (
     Grid,
@@ -46,7 +48,11 @@ def show(run_dir: Path, console: Console, min_effect: float | None = None) -> No
     Raises:
         UsageError: the folder is missing, is not a run, has a newer schema, or one of its files is damaged.
     """
-    print_summary(summarize(compare_run(run_dir, min_effect)), console)
+    if RunFolder(run_dir).lacks_raw_files:
+        print_summary(read_summary(run_dir, min_effect), console)
+        console.print(SHARED, style="yellow", highlight=False)
+    else:
+        print_summary(summarize(compare_run(run_dir, min_effect)), console)
     for path in (run_dir / name for name in (HTML, MARKDOWN, TRACE)):
         if path.is_file():
             console.print(str(path), style="cyan", highlight=False, soft_wrap=True)

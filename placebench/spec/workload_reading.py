@@ -4,7 +4,7 @@ A YAML file goes over the preset, options and `--set key=value` over the file.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +124,14 @@ def read_workload(content: Mapping[str, Any], origin: str | Callable[[str], str]
     facts.conflicting |= {key for _, conflict in conflicts for key in conflict.keys}
     facts.add(workload=workload)
     return reasons.lines
+
+
+def wrong_values(content: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with values of keys that this version knows; what others knew, or also refuse together, may be."""
+    try:
+        Workload.model_validate(_over_presets(content), context=EACH_ALONE)
+    except ValidationError as error:
+        yield from (_in_words(one) for one in error.errors() if one["type"] != "extra_forbidden")
 
 
 def _over_presets(content: Mapping[str, Any]) -> Mapping[str, Any]:
