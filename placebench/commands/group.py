@@ -17,8 +17,8 @@ from placebench.spec.legible import encodable, one_line
 # click's own exit code for a wrong command line, the shell's for SIGINT, and sysexits.h's for a fault of the program:
 # 1 says that a check has found a regression.
 USAGE, _INTERRUPTED, _UNEXPECTED = 2, 130, 70
-# As many as fit on a screen.
-_MOST_REASONS = 30
+# More than a person causes at once, and less than a file can.
+_MOST_REASONS = 100
 # What is wrong with a file or disk, and not with the program that meets it.
 _OF_THE_HOST = frozenset(
     (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP)
