@@ -20,7 +20,7 @@ from placebench.report.figures import mean_per_phase, phases_over_steps, thinnin
 from placebench.report.queue_plot import CAPTION as QUEUE_CAPTION
 from placebench.report.queue_plot import TITLE as QUEUE_TITLE
 from placebench.report.queue_plot import queue_over_steps
-from placebench.report.style import WIDTH, frame_panels, hatch, hatch_legend, phase_colors, write_beside
+from placebench.report.style import WIDTH, frame_panels, hatch, hatch_legend, phase_colors, set_bold_title, write_beside
 from placebench.report.timeline import timeline
 from placebench.report.waterfall import waterfall
 from placebench.spec.text import interval, ratio
@@ -97,7 +97,7 @@ def ratios(comparison: Comparison) -> Figure | None:
         axes.set_yticks(range(len(rows)), [metric.label for metric, _ in rows], fontsize="small", parse_math=False)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         title = f"{side.name} / {comparison.first.name}"
-        axes.set_title(title, loc="left", fontsize="medium", fontweight="bold", parse_math=False)
+        set_bold_title(axes, title)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", color="#eeeeee", linewidth=0.6)
