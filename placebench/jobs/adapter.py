@@ -17,7 +17,7 @@ TIMERS: Mapping[str, str] = {name: name for name in (*PHASE_ORDER, "step", "test
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedPlacement:
     """What an adapter is asked for."""
 
     placement: Placement
@@ -64,7 +64,7 @@ class Adapter:
     """What it is, in a few words."""
     example: tuple[str, ...]
     """A command of it."""
-    settings: Callable[[Asked], Settings]
+    settings: Callable[[AskedPlacement], Settings]
     """The settings of a placement; a UsageError has a line for every reason why it cannot be."""
     limits: Callable[[int], tuple[str, ...]] = lambda steps: ()
     """Arguments that end the job after so many steps."""

@@ -41,7 +41,7 @@ class Window:
 
 
 @dataclass
-class _Process:
+class _SpanWriter:
     """A process of the job, and what it has left."""
 
     tail: JsonlTail
@@ -91,7 +91,7 @@ class AttachedSpans:
         self._folder, self._placement, self._devices, self._timers = folder, placement, devices, timers
         self._wall_offset = wall_offset
         self._names = {name for key in timers for name in key.split(WITHIN)}
-        self._processes: dict[Path, _Process] = {}
+        self._processes: dict[Path, _SpanWriter] = {}
         self._looked = 0.0
         self._steps: list[Window] = []
         self._waiting: list[Window] = []
@@ -110,7 +110,7 @@ class AttachedSpans:
         if all_files or now - self._looked >= _LOOK_EVERY_S:
             self._looked = now
             for path in sorted(self._folder.glob("*.jsonl")):
-                self._processes.setdefault(path, _Process(JsonlTail(path)))
+                self._processes.setdefault(path, _SpanWriter(JsonlTail(path)))
         for process in self._processes.values():
             for line in process.tail.read():
                 self._take(process, line)
@@ -148,7 +148,7 @@ class AttachedSpans:
         self._has_begun = True
         return [self._row(step, piece) for step, pieces in found.items() for piece in self._completed(pieces)]
 
-    def _take(self, process: _Process, line: Mapping[str, Any]) -> None:
+    def _take(self, process: _SpanWriter, line: Mapping[str, Any]) -> None:
         kind = line["kind"]
         if kind == "process":  # also one whose number is another's now
             process.head, process.gpu, process.device, process.spans = line, None, None, {}
@@ -173,14 +173,14 @@ class AttachedSpans:
         behind = name.partition(".")[2]
         return behind if name not in self._names and behind in self._names else name
 
-    def _find_device(self, process: _Process) -> None:
+    def _find_device(self, process: _SpanWriter) -> None:
         process.device = self._device_of(process)
         if process.device is not None:
             if process.device.cores:
                 hold_to(process.head["pid"], process.device.cores)
             self._bound.append((process.head["pid"], process.device))
 
-    def _device_of(self, process: _Process) -> Device | None:
+    def _device_of(self, process: _SpanWriter) -> Device | None:
         """The device that a process works on; None for the controller, and where it is not known yet."""
         if process.gpu is not None:
             # On a cluster the node's name stands before the UUID.
@@ -214,7 +214,7 @@ class AttachedSpans:
         named = ((self._timers.get(one.name), one) for one in timings)
         return [Timing(phase, one.start, one.end) for phase, one in named if phase]
 
-    def _places(self, process: _Process, source: str) -> Iterator[str]:
+    def _places(self, process: _SpanWriter, source: str) -> Iterator[str]:
         """For whom a process's spans count: its device, and the controller where they are its own view."""
         if process.device is not None:
             yield process.device.id
