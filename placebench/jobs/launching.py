@@ -125,8 +125,8 @@ class Job:
         given = self.spec.placements[name].pools or {"all": tuple(nodes)}
         pools = tuple(Pool(pool, _on_nodes(counts, nodes)) for pool, counts in given.items())
         wrong = [
-            f"placement {shown(name)}: pools.{pool.name}: {list(given[pool.name])} must be a count for each of the nodes"
-            f" ({len(nodes)}), and some device"
+            f"placement {shown(name)}: pools.{pool.name}: {shown(list(given[pool.name]))} must be a count for each of"
+            f" the nodes ({len(nodes)}), and some device"
             for pool in pools
             if len(pool.counts) != len(nodes) or not pool.size
         ]

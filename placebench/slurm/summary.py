@@ -11,6 +11,7 @@ from placebench.compare.metrics import HEADLINES
 from placebench.errors import TimeLimitError
 from placebench.record.folder import RunFolder, Status
 from placebench.record.run_file import RunFile
+from placebench.spec.legible import visible
 from placebench.spec.reading import parse_json
 from placebench.spec.text import format_seconds
 
@@ -64,7 +65,7 @@ def job_summary(folder: Path, facts: JobFacts) -> str:
         ("output", str(folder / "output.log")),
         *([("Ray's output", str(folder / "ray.log"))] if (folder / "ray.log").exists() else []),
     ]
-    return "".join(f"{name + ':':<14}{text}\n" for name, text in lines)
+    return "".join(f"{visible(name) + ':':<14}{visible(text)}\n" for name, text in lines)
 
 
 def _state(facts: JobFacts) -> str:

@@ -122,6 +122,8 @@ def hostile_run(path: Path, text: str, **changes: Any) -> Path:
     )
     soil(path, {name: f"{name}{text}{LONE}" for name in names})
     soil(path / "trials", {"adv": f"adv{text}"})
+    for file in path.glob("trials/*/error.txt"):
+        file.write_text(f"{text}\n{file.read_text()}")
     return written
 
 
@@ -145,6 +147,8 @@ def test_no_page_figure_or_trace_of_a_run_is_steered_by_its_records(run: Path) -
     "arguments",
     [
         ["show", "RUN"],
+        ["list", "ABOVE"],
+        ["list", "--json", "ABOVE"],
         ["compare", "RUN", f"x{FILE_NAME.replace('=', '')}=OTHER"],
         ["check", "RUN", "--baseline", "OTHER", "--junit", "gate.xml", "--json", "gate.json", "--min-launches", "2"],
         ["check", "RUN", "--baseline", f"nowhere{FILE_NAME}"],
@@ -166,12 +170,16 @@ def test_no_command_says_what_steers_a_terminal(
     monkeypatch.setenv("CI", "true")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
-    other = SyntheticRun(rounds=2, steps=4).write(tmp_path / "other") if "OTHER" in str(arguments) else tmp_path
-    result = invoke(*(word.replace("RUN", str(run)).replace("OTHER", str(other)) for word in arguments))
+    paths = {"RUN": run, "ABOVE": run.parent, "OTHER": tmp_path / "other"}
+    if "OTHER" in " ".join(arguments):
+        SyntheticRun(rounds=2, steps=4).write(paths["OTHER"])
+    for word, path in paths.items():
+        arguments = [argument.replace(word, str(path)) for argument in arguments]
+    result = invoke(*arguments)
     assert result.exit_code in range(5)
     commands = [line for line in tame(result.output).splitlines() if line.lstrip().startswith("::")]
     assert all(line.startswith(("::error title=placebench check::", "::warning title=")) for line in commands)
-    assert "##[" not in result.output.replace("\n", "")
+    assert "##[" not in result.output.replace("\n", "") or arguments[:2] == ["list", "--json"]
     for file in tmp_path.glob("gate.*"):
         text = file.read_text()
         ElementTree.fromstring(tame(text)) if file.suffix == ".xml" else json.loads(text)
@@ -216,6 +224,23 @@ def test_a_sheet_takes_no_name_for_a_formula(tmp_path: Path) -> None:
     assert {row[2][:5] for row in rows} == {"step", "gen", "'=cmd", "unatt"}
     assert {float(row[3]) for row in rows} == {1.0, 0.5, 0.25}
     assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
+
+
+def test_a_failed_launch_says_its_reason_as_it_can_be_shown(tmp_path: Path) -> None:
+    failed = {(2, f"a{NASTY}"): Status.FAILED, (1, f"b{NASTY}"): Status.OOM}
+    result = invoke("show", hostile_run(tmp_path / "run", NASTY, statuses=failed))
+    assert result.exit_code == 0
+    tame(result.output)
+
+
+def test_a_run_whose_folder_is_not_utf_8_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    SyntheticRun(rounds=2, steps=4).write(Path("runs") / os.fsdecode(b"caf\xe9"))
+    (Path("runs") / os.fsdecode(b"\xff")).mkdir()
+    for arguments in (["list"], ["list", "--json"], ["show", "latest"], ["report", "latest"], ["show", "demo"]):
+        result = invoke(*arguments)
+        assert (result.exit_code, result.stderr) == (0, "")
+        tame(result.stdout)
 
 
 def test_a_name_that_is_not_utf_8_is_refused_in_one_line(tmp_path: Path) -> None:
