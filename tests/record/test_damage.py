@@ -124,7 +124,10 @@ ABSURD: dict[str, tuple[dict[str, Any], str]] = {
     "strange order": ({"order": [["tandem"]]}, "order and launches name 'tandem', which is none of the placements"),
     "no devices": ({"devices": []}, "device 'cpu:0' of a placement is none of the run's"),
     "host": ({"host": {"gpus": 3}}, "gpus: Input should be a valid tuple"),
-    "workload": ({"workload": {"batch": {"size": -1}}}, "workload.batch.size: input should be greater than or equal to 1 (got -1)"),
+    "workload": (
+        {"workload": {"batch": {"size": -1}}},
+        "workload.batch.size: input should be greater than or equal",
+    ),
     "effect": ({"min_effect": 1e308}, "min_effect: Input should be less than 1"),
 }
 
