@@ -15,8 +15,12 @@ from placebench.sessions.base import OneHost
 HEAD_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
 OBJECT_STORE_BYTES = 1 << 29
 RAY_NOT_STARTED = "Ray did not start"
-# What Ray's processes write into their logs when they give up.
-_LAST_WORDS = re.compile(r"(?:what\(\): |Check failed: )(?P<words>.+?)(?: /\S+\(\+0x\w+\).*)?$")
+# What Ray's processes write into their logs when they give up: in C++, in Python, and when they have waited for others.
+_LAST_WORDS = (
+    re.compile(r"what\(\): (.+?)(?: /\S+\(\+0x\w+\).*)?$", re.MULTILINE),
+    re.compile(r"^Traceback \(most recent call last\):\n(?:\s.*\n)+(\S.+)$", re.MULTILINE),
+    re.compile(r"Check failed: (?:\S+\(\) )?(.+?)(?: /\S+\(\+0x\w+\).*)?$", re.MULTILINE),
+)
 
 
 class RayCalls:
@@ -61,11 +65,8 @@ def name_dead_worker(error: BaseException, workers: Mapping[str, Any]) -> None:
 
 def _last_words(folder: Path) -> str | None:
     """Why a process of a Ray that did not start gave up, by its logs; None where they do not say it."""
-    for log in sorted(folder.glob("session_latest/logs/*.[eo][ru][rt]")):
-        for line in log.read_text(errors="replace").splitlines():
-            if found := _LAST_WORDS.search(line):
-                return found["words"]
-    return None
+    logs = [path.read_text(errors="replace") for path in sorted(folder.glob("session_latest/logs/*.*"))]
+    return next((found[1] for words in _LAST_WORDS for text in logs if (found := words.search(text))), None)
 
 
 class OwnRay(OneHost):

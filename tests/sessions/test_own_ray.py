@@ -16,7 +16,12 @@ from placebench.sessions.own_ray import _last_words
         (
             "[2026-11-24 20:59:48,286 C 2 2] (raylet) node_manager.cc:3576:  An unexpected system state has occurred."
             " Check failed: status.has_value() Timed out waiting for file /tmp/r/metrics_agent_port",
-            "status.has_value() Timed out waiting for file /tmp/r/metrics_agent_port",
+            "Timed out waiting for file /tmp/r/metrics_agent_port",
+        ),
+        (
+            'Traceback (most recent call last):\n  File "agent.py", line 72, in <module>\n    warnings.warn(\n'
+            "pydantic.warnings.PydanticDeprecated: it is deprecated",
+            "pydantic.warnings.PydanticDeprecated: it is deprecated",
         ),
         ("[2026-11-24 20:57:24,060 I 1 1] (gcs_server) gcs_server_main.cc:98: Ray cluster metadata", None),
     ],
