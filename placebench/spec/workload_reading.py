@@ -179,6 +179,10 @@ def _in_words(error: "ErrorDetails") -> str:
     value = error["input"] if not isinstance(error["input"], Mapping) else None
     found = f" (got {shown(value)})" if value is not None else ""
     message = error["msg"]
+    least = error.get("ctx", {}).get("ge")
+    if isinstance(least, int | float) and least > 0 and isinstance(value, int | float):
+        # A bound that only what is beyond reason meets: nobody needs to read it in place of the 0 that counts.
+        message = "input should be greater than 0" if value <= 0 else f"input should be at least {least:g}"
     choices = re.findall("'([^']+)'", message) if error["type"] == "literal_error" else ()
     return f"{key}: {message[0].lower() + message[1:]}{found}{did_you_mean(value, choices)}"
 
