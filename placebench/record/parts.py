@@ -97,7 +97,8 @@ class PlacementRecord(Record):
         for role, pool in self.roles.items():
             if pool not in self.pools:
                 raise ValueError(f"placement {shown(self.name)}: the pool {shown(pool)} of {role} is none of its pools")
-        if missing := [role for role in (Role.ACTOR, Role.ROLLOUT) if role not in self.roles]:
+        # Without any role it is a job of the user's that says itself what it puts where.
+        if self.roles and (missing := [role for role in (Role.ACTOR, Role.ROLLOUT) if role not in self.roles]):
             raise ValueError(f"placement {shown(self.name)}: {missing[0]} lives in no pool")
         devices = [device for names in self.pools.values() for device in names]
         if len(set(devices)) < len(devices):

@@ -13,7 +13,7 @@ from placebench.report.paths import HTML, MARKDOWN, PLOTS, SUMMARY, TRACE, Repor
 from placebench.report.plots import captions, draw_plots
 from placebench.report.schema import Summary
 from placebench.report.shared import read_summary
-from placebench.report.style import save_figure, svg_text
+from placebench.report.style import lay_out_narrowly, save_figure, svg_text
 from placebench.report.summary import summarize
 from placebench.report.trace import write_trace
 from placebench.spec.reading import exists, read_text
@@ -68,13 +68,16 @@ def _write(comparison: Comparison, summary: Summary, folder: Path, trace: Path |
     pictures, files = [], []
     for plot in draw_plots(comparison):
         svg, png = (plots / f"{plot.name}.{suffix}" for suffix in ("svg", "png"))
-        picture = Picture(plot.title, plot.caption, f"{PLOTS}/{svg.name}", svg_text(plot.figure))
-        write_atomically(svg, picture.svg)
-        plot.figure.set_layout_engine(None)  # the layout that it has now serves the second file too
+        text = svg_text(plot.figure)
+        write_atomically(svg, text)
+        layout = plot.figure.get_layout_engine()
+        plot.figure.set_layout_engine("none")  # the layout that it has now serves the second file too
         scratch = png.with_name(f".{os.getpid()}.{png.name}")
         save_figure(plot.figure, scratch)
         scratch.replace(png)
-        pictures.append(picture)
+        plot.figure.set_layout_engine(layout)
+        lay_out_narrowly(plot.figure)
+        pictures.append(Picture(plot.title, plot.caption, f"{PLOTS}/{svg.name}", text, svg_text(plot.figure, "narrow")))
         files += [svg, png]
     for stale in {*plots.glob("*.svg"), *plots.glob("*.png")} - {*files}:
         stale.unlink(missing_ok=True)
