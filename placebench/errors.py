@@ -27,6 +27,10 @@ class UsageError(PlacebenchError):
     exit_code = 2
 
 
+class DamagedLaunchError(UsageError):
+    """A file of a launch is missing or damaged; the launch is set aside, and the others of its run stay."""
+
+
 class MissingExtraError(UsageError):
     """A command needs packages of an extra that is not installed."""
 

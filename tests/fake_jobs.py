@@ -92,7 +92,14 @@ def cpu_devices(count: int) -> tuple[Device, ...]:
     return tuple(Device(f"cpu:{index}", "cpu", index, "here", "test", 1 << 30, (core,)) for index in range(count))
 
 
-def prepare(folder: Path, *command: str, word: str = "standard", devices: int = 2, **keys: Any) -> Trial:
+def prepare(
+    folder: Path,
+    *command: str,
+    word: str = "standard",
+    devices: int = 2,
+    address: str = "127.0.0.1:1",
+    **keys: Any,
+) -> Trial:
     """The folder of a launch of a job, with its launch.json."""
     job = Job(
         JobSpec.model_validate({"command": list(command), "warmup_steps": 0, "steps": 3, "cwd": str(folder), **keys})
@@ -101,7 +108,7 @@ def prepare(folder: Path, *command: str, word: str = "standard", devices: int = 
     trial.path.mkdir(parents=True)
     members = cpu_devices(devices)
     bound: RunPlacement = bind(job.placement(word, [devices], "cpu"), members)
-    names = {"folder": str(trial.path), "round": "1", "ray_temp_dir": str(folder / "ray"), "ray_address": "127.0.0.1:1"}
+    names = {"folder": str(trial.path), "round": "1", "ray_temp_dir": str(folder / "ray"), "ray_address": address}
     launch = LaunchFile(
         schema_version=1,
         round=1,

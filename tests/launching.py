@@ -43,6 +43,9 @@ def end_step(step):
     with open(f"{trial}/steps.jsonl", "a") as stream:
         row = {"step": step, "wall": time.time(), "mono": time.monotonic(), "metrics": {"timing_s/step": 0.01}}
         stream.write(json.dumps(row) + "\\n")
+    span = {"step": step, "phase": "step", "role": None, "pool": None, "device": "controller"}
+    with open(f"{trial}/spans.jsonl", "a") as stream:
+        stream.write(json.dumps({**span, "start_mono": row["mono"] - 0.01, "end_mono": row["mono"]}) + "\\n")
 
 def steps():
     for step in range(1, count + 1):

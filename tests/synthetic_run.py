@@ -115,6 +115,7 @@ class SyntheticRun:
         step_pace: factor on every time of a step, by round, placement and step.
         step_tokens: factor on the tokens of a step, likewise.
         testing_s: length of a validation at the end of every second step.
+        started: when the run began, ISO 8601.
     """
 
     layouts: Mapping[str, Layout] = field(default_factory=lambda: {"standard": STANDARD, "split": SPLIT})
@@ -139,6 +140,7 @@ class SyntheticRun:
     step_pace: Callable[[int, str, int], float] = lambda round_, placement, step: 1.0
     step_tokens: Callable[[int, str, int], float] = lambda round_, placement, step: 1.0
     testing_s: float = 0.0
+    started: str = "2026-03-01T10:00:00Z"
 
     def write(self, path: Path) -> Path:
         """Write the run folder and return it."""
@@ -166,7 +168,7 @@ class SyntheticRun:
             "name": "demo",
             "status": "running" if self.statuses else "done",
             "command": ["placebench", "run", "--placements", ",".join(names)],
-            "started": "2026-03-01T10:00:00Z",
+            "started": self.started,
             "ended": "2026-03-01T10:02:00Z",
             "rounds": self.rounds,
             "steps": self.steps,

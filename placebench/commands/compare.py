@@ -59,6 +59,7 @@ def compare(
     from placebench.compare.read.sources import ReadingOptions, parse_source
     from placebench.compare.statistics.estimates import MIN_EFFECT
     from placebench.record.folder import is_run
+    from placebench.report.shared import shared_sides
     from placebench.report.summary import summarize
     from placebench.report.terminal import print_summary
 
@@ -81,9 +82,7 @@ def compare(
 
         sides = follow_until_stopped(words, options, console, effect, force=force)
     else:
-        sides = read_sides(words, options)
-    if not sides:
-        return
+        sides = read_sides(words, options, shared_sides)
     comparison = compare_sides(sides, effect, force=force)
     summary = summarize(comparison, warmup, ("placebench", *sys.argv[1:]))
     paths = None

@@ -12,6 +12,7 @@ import click
 from click.shell_completion import (
     BashComplete,
     CompletionItem,
+    FishComplete,
     add_completion_class,
     get_completion_class,
     split_arg_string,
@@ -74,6 +75,13 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
     def format_completion(self, item: CompletionItem[str]) -> str:
         """A line for the script."""
         return f"{item.type},{item.value.removeprefix(self._before)}"
+
+
+@add_completion_class
+class WholeWordFishComplete(FishComplete):
+    """Completion in fish of words with commas: only the first one sets the kind of an item apart."""
+
+    source_template = FishComplete.source_template.replace('string split "," ', 'string split -m 1 "," ')
 
 
 @click.command(epilog=_LINES, short_help="Print a script by which a shell completes commands.")

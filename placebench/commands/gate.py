@@ -1,5 +1,6 @@
 """The gate for CI: keeping a baseline and checking a run against one."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -80,7 +81,7 @@ def check(
     from placebench.gate.baseline import load_baseline, measured_run
     from placebench.gate.checking import BaselineCheck, Mismatch, as_chosen, check, join
     from placebench.gate.output import print_check, report_to_github, verdict, write_json, write_junit
-    from placebench.gate.sources import read_sources, refuse_twice
+    from placebench.gate.sources import read_sources, refuse_itself, refuse_twice
 
     refuse_same({"--junit": junit, "--json": json_path})
     share = parse_share("--max-regression", max_regression)
@@ -93,6 +94,7 @@ def check(
             refuse_same({"--baseline": source.path, "--junit": junit, "--json": json_path})
         measured_before = [load_baseline(source.path, source.placement) for source in sources_before]
         refuse_twice(sources_before, measured_before)
+        refuse_itself(measured, measured_before, baseline)
         now, before = as_chosen(
             join(measured), sources[0].placement, join(measured_before), sources_before[0].placement
         )
@@ -145,5 +147,7 @@ def save(run: str, path: Path) -> None:
 
     source = read_source(with_run(run))
     saved = save_baseline(source.path, path, source.placement)
+    for line in saved.set_aside:
+        say(f"placebench: {line}", sys.stderr)
     launches = ", ".join(f"{len(placement.launches)} of {name}" for name, placement in saved.placements.items())
     say(f"{path}: {launches} launches of {saved.run}")

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
-from placebench.commands.console import let_everything_be_printed
+from placebench.commands.console import let_everything_be_printed, progress_on_stderr
 from placebench.commands.options import in_words
 from placebench.errors import PlacebenchError, UsageError
 from placebench.host.terminal import say
@@ -17,8 +17,8 @@ from placebench.spec.legible import encodable, one_line
 # click's own exit code for a wrong command line, the shell's for SIGINT, and sysexits.h's for a fault of the program:
 # 1 says that a check has found a regression.
 USAGE, _INTERRUPTED, _UNEXPECTED = 2, 130, 70
-# As many as fit on a screen.
-_MOST_REASONS = 30
+# More than a person causes at once, and less than a file can.
+_MOST_REASONS = 100
 # What is wrong with a file or disk, and not with the program that meets it.
 _OF_THE_HOST = frozenset(
     (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP)
@@ -37,7 +37,8 @@ class PlacebenchGroup(click.Group):
         let_everything_be_printed()
         try:
             refuse_undecodable(sys.argv[1:] if (given := kwargs.get("args", *args[:1])) is None else given)
-            code = super().main(*args, **kwargs)
+            with progress_on_stderr():
+                code = super().main(*args, **kwargs)
             sys.stdout.flush()
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()

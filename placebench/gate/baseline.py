@@ -13,7 +13,7 @@ from placebench.compare.metrics import STEP_TIME
 from placebench.compare.read.run_reading import load_run
 from placebench.compare.side import Side
 from placebench.errors import BaselineError, LaunchError, UsageError
-from placebench.record.folder import RunFolder, utc_now, write_output
+from placebench.record.folder import RunFolder, Status, utc_now, write_output
 from placebench.spec.launchers import RAY
 from placebench.spec.legible import shown
 from placebench.spec.reading import refuse_pipe
@@ -36,6 +36,7 @@ class MeasuredPlacement(_Kept):
         (), description="measured steps of each launch: number, seconds, tokens; none in files of earlier versions"
     )
     failures: tuple[str, ...] = Field((), description="why launches are not done")
+    set_aside: tuple[str, ...] = Field((), exclude=True, description="damaged launches; of run folders alone")
 
     def side(self, name: str) -> Side:
         """The placement as a side of a comparison, its launches numbered from 1."""
@@ -64,6 +65,19 @@ class Baseline(_Kept):
     workload: dict[str, Any]
     launcher: str = Field(RAY, description="what starts the workers")
     placements: dict[str, MeasuredPlacement]
+
+    @property
+    def set_aside(self) -> tuple[str, ...]:
+        """Damaged launches that are in none of the numbers, one line each."""
+        return tuple(f"set aside: {line}" for placement in self.placements.values() for line in placement.set_aside)
+
+    def is_of_same_run(self, other: "Baseline") -> bool:
+        """Whether both have a launch in common, of one placement of one run."""
+        named = [(one.run, one.measured, one.host.get("hostname")) for one in (self, other)]
+        shared = self.placements.keys() & other.placements.keys()
+        return named[0] == named[1] and any(
+            launch in other.placements[name].launches for name in shared for launch in self.placements[name].launches
+        )
 
     def only(self, placement: str) -> "Baseline":
         """This baseline with one placement, or none where it lacks it."""
@@ -97,10 +111,11 @@ def measured_run(path: Path, placement: str | None = None) -> Baseline:
 
 
 def _measured(side: RunSide) -> MeasuredPlacement:
+    missing = [launch for launch in side.run.missing if launch.placement == side.name]
     failures = [
         f"{launch.label}: {launch.status}{f': {launch.error}' if launch.error else ''}"
-        for launch in side.run.missing
-        if launch.placement == side.name
+        for launch in missing
+        if launch.status is not Status.DAMAGED
     ]
     values = side.launch_values.sort_index()
     return MeasuredPlacement(
@@ -111,6 +126,7 @@ def _measured(side: RunSide) -> MeasuredPlacement:
         ),
         steps=tuple(_steps(side.steps_by_round.get(int(round_))) for round_ in values.index),
         failures=tuple(failures),
+        set_aside=tuple(f"{one.label}: {one.error}" for one in missing if one.status is Status.DAMAGED),
     )
 
 

@@ -91,6 +91,8 @@ class BaselineCheck:
     """Launches that are not done, or too few, or numbers that were not measured."""
     allowed: tuple[str, ...] = ()
     """Differences that the user has allowed."""
+    set_aside: tuple[str, ...] = ()
+    """Damaged launches that are in none of the numbers."""
     measured: str | None = None
     """When the baseline was measured; None where there is none."""
     missing: str | None = None
@@ -165,6 +167,7 @@ def check(
         incomparable=tuple(incomparable),
         failures=tuple(failures),
         allowed=tuple(text for kind, text in differences if kind in allow),
+        set_aside=(*run.set_aside, *baseline.set_aside),
         measured=baseline.measured,
     )
 
@@ -185,7 +188,7 @@ def join(runs: Sequence[Baseline]) -> Baseline:
             raise BaselineError(f"{first.run} and {other.run} cannot be taken together: {'; '.join(differences)}")
         for name, more in other.placements.items():
             mine = placements[name]
-            parts = ("planned", "launches", "steps", "failures")
+            parts = ("planned", "launches", "steps", "failures", "set_aside")
             both = {part: getattr(mine, part) + getattr(more, part) for part in parts}
             placements[name] = mine.model_copy(update=both)
     return first.model_copy(update={"placements": placements})

@@ -58,7 +58,7 @@ def print_check(check: BaselineCheck, console: Console) -> None:
 def _warnings(check: BaselineCheck) -> list[str]:
     """What must be known beside the numbers, one line each."""
     work = [text for case in check.cases if (text := unequal_work(case))]
-    return [*work, *(f"differs, as allowed: {text}" for text in check.allowed)]
+    return [*check.set_aside, *work, *(f"differs, as allowed: {text}" for text in check.allowed)]
 
 
 def title(check: BaselineCheck) -> str:
@@ -154,6 +154,7 @@ def write_json(check: BaselineCheck, path: Path) -> None:
         "incomparable": [text for name, text in problems(check) if name == "baseline"],
         "failures": list(check.failures),
         "allowed": list(check.allowed),
+        "set_aside": list(check.set_aside),
         "cases": [_content(case) for case in check.cases],
     }
     write_named(path, json.dumps(content, indent=1, allow_nan=False) + "\n")

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from placebench.compare.read.run_reading import load_run
 from placebench.errors import PlacebenchError, UsageError
 from placebench.gate.baseline import Baseline, load_baseline
-from placebench.record.folder import is_run
+from placebench.record.folder import RunFolder, is_run
+from placebench.record.run_file import read_run_file
 from placebench.spec.legible import shown
 from placebench.spec.reading import exists
 from placebench.spec.words import split_words
@@ -77,6 +77,21 @@ def refuse_twice(sources: Sequence[CheckedWord], measured: Sequence[Baseline]) -
             seen.add(key)
 
 
+def refuse_itself(run: Sequence[Baseline], baseline: Sequence[Baseline], words: str) -> None:
+    """Refuse to check a run against itself, which always passes.
+
+    Args:
+        run: the runs that are checked.
+        baseline: what they are checked against.
+        words: what the user calls that.
+
+    Raises:
+        UsageError: a launch is on both sides.
+    """
+    if any(one.is_of_same_run(other) for one in run for other in baseline):
+        raise UsageError(f"--baseline {words}: is of the run that is checked: take the baseline of an earlier run")
+
+
 def _is_there(entry: str) -> bool:
     """Whether an entry names a path, or a placement that is in the run or the baseline."""
     source = read_source(entry)
@@ -84,7 +99,7 @@ def _is_there(entry: str) -> bool:
         return bool(entry) and exists(source.path)
     try:
         if source.path.is_dir():
-            return any(placement.name == source.placement for placement in load_run(source.path).placements)
+            return any(known.name == source.placement for known in read_run_file(RunFolder(source.path)).placements)
         return source.placement in load_baseline(source.path).placements
     except PlacebenchError:
         return False

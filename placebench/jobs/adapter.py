@@ -13,7 +13,7 @@ from placebench.spec.placement import Placement
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedPlacement:
     """What an adapter is asked for."""
 
     placement: Placement
@@ -60,7 +60,7 @@ class Adapter:
     """What it is, in a few words."""
     example: tuple[str, ...]
     """A command of it."""
-    settings: Callable[[Asked], Settings]
+    settings: Callable[[AskedPlacement], Settings]
     """The settings of a placement; a UsageError has a line for every reason why it cannot be."""
     limits: Callable[[int], tuple[str, ...]] = lambda steps: ()
     """Arguments that end the job after so many steps."""

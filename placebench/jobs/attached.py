@@ -35,7 +35,7 @@ class _Worked:
 
 
 @dataclass
-class _Process:
+class _SpanWriter:
     """A process of the job that writes spans."""
 
     tail: JsonlTail
@@ -77,8 +77,8 @@ class AttachedSpans:
     ) -> None:
         self._folder, self._placement, self._names = folder, placement, names
         self._devices = {device.id: device for device in devices}
-        self._processes: dict[Path, _Process] = {}
-        self._waiting: list[tuple[_Process, _Worked]] = []
+        self._processes: dict[Path, _SpanWriter] = {}
+        self._waiting: list[tuple[_SpanWriter, _Worked]] = []
         self._steps: list[_Worked] = []
         self._windows: list[Window] = []
         self._bound: list[tuple[int, Device]] = []
@@ -87,11 +87,11 @@ class AttachedSpans:
     def read(self) -> None:
         """Take in what has been written since the last call."""
         for path in sorted(self._folder.glob("*.jsonl")):
-            process = self._processes.setdefault(path, _Process(JsonlTail(path)))
+            process = self._processes.setdefault(path, _SpanWriter(JsonlTail(path)))
             for row in process.tail.read():
                 self._take(process, row)
 
-    def _take(self, process: _Process, row: Mapping[str, Any]) -> None:
+    def _take(self, process: _SpanWriter, row: Mapping[str, Any]) -> None:
         if row["kind"] == "process":
             process.about = row
         elif row["kind"] == "device":
@@ -108,7 +108,7 @@ class AttachedSpans:
                 self._find_device(process, worked)
                 self._waiting.append((process, worked))
 
-    def _find_device(self, process: _Process, worked: _Worked) -> None:
+    def _find_device(self, process: _SpanWriter, worked: _Worked) -> None:
         """See where a process works, by what it says of itself."""
         if process.device is not None:
             return
@@ -145,7 +145,7 @@ class AttachedSpans:
         self._windows += windows
         if not self._steps:
             return
-        placed: dict[int, list[tuple[_Process, _Worked]]] = {}
+        placed: dict[int, list[tuple[_SpanWriter, _Worked]]] = {}
         left = []
         for process, worked in self._waiting:
             window = self._window_of(worked)
@@ -162,7 +162,7 @@ class AttachedSpans:
         middle = (worked.start + worked.end) / 2
         return next((window for window in self._windows if window.start <= middle <= window.end), None)
 
-    def _on_devices(self, found: Sequence[tuple[_Process, _Worked]]) -> Iterator[tuple[_Worked, str]]:
+    def _on_devices(self, found: Sequence[tuple[_SpanWriter, _Worked]]) -> Iterator[tuple[_Worked, str]]:
         """The spans of a step, each with its device or the controller; none where no device is known to work."""
         works = [(worked, process.device.id) for process, worked in found if process.device]
         timed = [worked for process, worked in found if worked.source == _TIMER and not process.device]

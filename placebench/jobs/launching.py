@@ -9,7 +9,7 @@ from pathlib import Path
 
 from placebench.errors import Reasons, UsageError
 from placebench.host.network import free_ports
-from placebench.jobs.adapter import Adapter, Asked, Settings
+from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
 from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attach.environment import attached
 from placebench.jobs.registry import ADAPTERS
@@ -147,7 +147,7 @@ class Job:
         if not placement.roles:
             return Settings()
         try:
-            return self.adapter.settings(Asked(placement, kind, self.given))
+            return self.adapter.settings(AskedPlacement(placement, kind, self.given))
         except UsageError as error:
             lines = (f"placement {shown(placement.name)}: {line}" for line in str(error).splitlines())
             raise UsageError("\n".join(lines)) from None
@@ -215,7 +215,9 @@ class Job:
             after=tuple(fill(word, names) for word in spec.after),
             ray=ray,
             ray_head=names["ray_address"] if ray == "own" and any("{ray_address}" in text for text in texts) else None,
-            log_files=tuple(fill(name, names) for name in spec.log.files or self.adapter.log_files),
+            log_files=tuple(
+                fill(name, names) for name in (self.adapter.log_files if spec.log.files is None else spec.log.files)
+            ),
             log_format=spec.log.format or self.adapter.log_format,
             phases=spec.phases,
             attach=spec.attach,

@@ -110,7 +110,7 @@ class LogOfJob(_Part):
     """Where a job's steps are found."""
 
     format: str | None = Field(None, description="name of the format; left out, the content tells")
-    files: Words = Field((), description="files beside what the job prints; left out, the framework's")
+    files: Words | None = Field(None, description="files beside what the job prints; left out, the framework's")
 
     @model_validator(mode="after")
     def _is_known(self) -> Self:

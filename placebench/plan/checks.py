@@ -33,6 +33,8 @@ def wrong_name(name: str) -> Iterator[str]:
     """A name that cannot be part of a folder's name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9+=._@-]{0,99}", name):
         yield f"--name {shown(name)}: use up to 100 letters, digits and + = . _ @ -, beginning with a letter or digit"
+    if name == "latest":
+        yield "--name latest: stands for the newest run; choose another name"
 
 
 def unusable_folder(folder: Path, facts: Facts) -> tuple[str, ...]:

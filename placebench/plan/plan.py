@@ -81,6 +81,8 @@ class Plan:
     """Whether the run compares its only placement with itself."""
     done: frozenset[tuple[int, str]] = frozenset()
     """Launches that an earlier start of this run has finished, as (round, placement name)."""
+    damaged: tuple[str, ...] = ()
+    """Launches of an earlier start that are done, cannot be read and run again, one line each."""
     resumed: bool = False
     """Whether the folder is there already."""
     checkpoint_every: int | None = None
@@ -95,8 +97,8 @@ class Plan:
     """Of a plan that is only shown, the placement words that cannot be beside those that can."""
     refused: tuple[str, ...] = ()
     """Why they cannot be, one line each."""
-    followed: str | None = None
-    """What of the workload was not given and is not as usual, in a line; None for nothing."""
+    remarks: tuple[str, ...] = ()
+    """What was found as it was planned and the user should know, one line each."""
 
     @property
     def steps(self) -> int:
@@ -194,7 +196,7 @@ class Plan:
         placements = [bound.placement for bound in self.placements]
         changed = changes(self.start, self.workload, placements) if self.start else ()
         nearly_full = (line for case in self._cases(self.placements) for line in tight(case))
-        return (*filter(None, (self.followed, shared)), *changed, *nearly_full)
+        return (*self.damaged, *self.remarks, *filter(None, (shared,)), *changed, *nearly_full)
 
     def _cases(self, bounds: Sequence[RunPlacement]) -> Iterator[MemoryCase]:
         if not self.job:
@@ -246,19 +248,23 @@ def make_plan(request: RunRequest) -> Plan:
         start=facts.get("start"),
         launcher=facts.get("launcher", RAY),
         cluster=facts.get("cluster"),
-        followed=_followed(request),
+        remarks=tuple(_remarks(request, facts)),
     )
 
 
-def _followed(request: RunRequest) -> str | None:
-    """That the mini-batch follows the batch."""
-    if request.job is not None or (size := mini_batch_that_follows(request.workload)) is None:
-        return None
-    usual = usual_mini_batch(request.workload)
-    return (
-        f"batch.mini_batch_size is {size}: the usual {usual} does not divide batch.size"
-        f" {request.workload['batch']['size']}; --mini-batch-size sets another"
-    )
+def _remarks(request: RunRequest, facts: Facts) -> Iterator[str]:
+    """That the mini-batch follows the batch, and which folder all nodes must have."""
+    if (size := mini_batch_that_follows(request.workload)) is not None:
+        usual = usual_mini_batch(request.workload)
+        yield (
+            f"batch.mini_batch_size is {size}: the usual {usual} does not divide batch.size"
+            f" {request.workload['batch']['size']}; --mini-batch-size sets another"
+        )
+    if "reward_only_from" in facts and len(facts["nodes"]) > 1:
+        yield (
+            f"data.reward {facts['workload'].data.reward} can be imported from the current folder alone: every node"
+            f" must have {facts['reward_only_from']}, or the module installed"
+        )
 
 
 def _plan_of_the_possible(request: RunRequest, facts: Facts) -> Plan | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from placebench.errors import Reasons, UsageError
+from placebench.errors import DamagedLaunchError, Reasons, UsageError
 from placebench.host.ownership import live_runs, mark_interrupted
 from placebench.jobs.launching import Job
 from placebench.jobs.spec import JobSpec, read_job
@@ -16,6 +16,7 @@ from placebench.plan.plan import Plan
 from placebench.plan.request import OPTIONS, ROUNDS, START, RunRequest
 from placebench.plan.workload_checks import unusable_workload
 from placebench.record.folder import RunFolder, Status
+from placebench.record.launch_lines import read_launch
 from placebench.record.run_file import RunFile, read_run_file
 from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.check import Check, Facts, collect
@@ -68,7 +69,8 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
     collect(_CHECKS, facts).raise_any()
     rounds: int = facts["rounds"]
     every = ((number, placement.name) for number in range(1, rounds + 1) for placement in placements)
-    done = frozenset(launch for launch in every if folder.trial(*launch).stands_at(Status.DONE))
+    damaged = dict(_damaged(record, folder))
+    done = frozenset(one for one in every if folder.trial(*one).stands_at(Status.DONE) and one not in damaged)
     facts.add(launches=rounds * len(placements) - len(done))
     collect([Check(checks.no_room_for_checkpoints)], facts).raise_any()
     return Plan(
@@ -85,12 +87,25 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         time_limit_s=request.time_limit_s,
         sample_hz=record.sample_hz,
         done=done,
+        damaged=tuple(f"round {number} {name} runs again: {why}" for (number, name), why in damaged.items()),
         resumed=True,
         checkpoint_every=record.checkpoint_every,
         start=facts.get("start"),
         launcher=record.launcher,
         cluster=facts.get("cluster"),
     )
+
+
+def _damaged(record: RunFile, folder: RunFolder) -> Iterator[tuple[tuple[int, str], str]]:
+    """Launches that say that they are done and whose files cannot be read, with what is wrong."""
+    for placement in record.run_placements:
+        for number in range(1, record.rounds + 1):
+            trial = folder.trial(number, placement.name)
+            try:
+                if trial.status is Status.DONE:
+                    read_launch(trial, placement.devices)
+            except DamagedLaunchError as error:
+                yield (number, placement.name), str(error)
 
 
 def _cluster_options(request: RunRequest, record: RunFile) -> Iterator[str]:

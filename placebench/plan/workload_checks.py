@@ -1,11 +1,10 @@
 """Reasons why a workload cannot be, each one line with what to do: its models, its data, its reward."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from placebench.errors import MissingExtraError, Reasons, UsageError
 from placebench.spec.check import Check, Facts, collect
@@ -14,6 +13,9 @@ from placebench.spec.nearest import did_you_mean
 from placebench.spec.reading import parse_json, refuse_pipe
 from placebench.spec.shapes import PRESETS, ModelShape, is_folder, model_shape, score_count
 from placebench.spec.workload import Data, Workload
+
+if TYPE_CHECKING:
+    from placebench.tasks.data import Prompt
 
 _INDEX = "model.safetensors.index.json"
 _EMBEDDING = "embed_tokens.weight"
@@ -25,18 +27,6 @@ _PROMPT_KEYS = frozenset(
 )
 # Files that hold a tokenizer's words, of every kind that transformers reads.
 _WORDS = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
-_IMPORT_TIMEOUT_S = 60
-_IMPORTED = "the reward is imported"
-_IMPORT_REWARD = """
-import sys
-from placebench.errors import UsageError
-from placebench.tasks.rewards import load_reward
-try:
-    load_reward(sys.argv[1])
-    print(sys.argv[2])
-except UsageError as error:
-    sys.exit(str(error))
-"""
 
 
 def unusable_workload(workload: Workload) -> tuple[str, ...]:
@@ -74,8 +64,11 @@ def _unusable_folder(key: str, workload: Workload, facts: Facts) -> Iterator[str
             yield f"--model {model}: no tokenizer there, such as tokenizer.json; save the model's tokenizer there"
 
 
-def _unusable_prompts(workload: Workload) -> Iterator[str]:
-    """Prompts that cannot be read; for presets, whose tokens are characters, also ones that are too long."""
+def _unusable_prompts(workload: Workload, facts: Facts) -> Iterator[str]:
+    """Prompts that cannot be read; for presets, whose tokens are characters, also ones that are too long.
+
+    Finds the first `prompt`.
+    """
     from placebench.tasks.data import FilePrompts, Prompt, open_prompts
     from placebench.tasks.rewards import REWARDS
     from placebench.tasks.tokenizer import CharacterTokenizer
@@ -84,6 +77,7 @@ def _unusable_prompts(workload: Workload) -> Iterator[str]:
     compares = workload.reward_model is None and data.reward in REWARDS
     try:
         source = open_prompts(data, workload.seed, longest, data.reward if compares else None)
+        facts.add(prompt=source.step_prompts(1, 1)[0])
         if workload.model not in PRESETS:
             return
         largest = data.operand_max
@@ -184,11 +178,24 @@ def _unusable_reward_model(workload: Workload) -> Iterator[str]:
 
 
 def _unknown_reward(workload: Workload) -> Iterator[str]:
-    """A reward that is neither built in nor a `module:function`."""
+    """A reward that is neither built in nor a `module:function` that workers can import."""
     from placebench.tasks.rewards import REWARDS
 
     name = workload.data.reward
-    if workload.reward_model is None and name not in REWARDS and not _is_function(name):
+    if workload.reward_model is not None or name in REWARDS or _is_function(name):
+        return
+    module, _, function = name.rpartition(":")
+    file, function = Path(module or name), function if module and function.isidentifier() else "score"
+    if module == "__main__":
+        way_out = "__main__ is another program in every worker; put the function into a file, such as rewards.py, and"
+        yield f"data.reward {shown(name)}: {way_out} write rewards:{function}"
+    elif file.suffix == ".ipynb":
+        way_out = "workers cannot import a notebook; put the function into a file, such as rewards.py, and"
+        yield f"data.reward {shown(name)}: {way_out} write rewards:{function}"
+    elif file.suffix == ".py":
+        start = "" if file.parent == Path() else f", and start placebench in {file.parent} or install it"
+        yield f"data.reward {shown(name)}: write the module's name, {file.stem}:{function}{start}"
+    else:
         near = did_you_mean(name, REWARDS)
         yield f"data.reward {shown(name)}: use {', '.join(REWARDS)}, or module:function{near}"
 
@@ -196,11 +203,17 @@ def _unknown_reward(workload: Workload) -> Iterator[str]:
 def _is_function(name: str) -> bool:
     """Whether a reward is written as a `module:function`."""
     module, _, function = name.partition(":")
-    return function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+    is_module = all(part.isidentifier() for part in module.split(".")) and module != "__main__"
+    return function.isidentifier() and is_module and not module.endswith((".py", ".ipynb"))
 
 
-def _broken_reward(workload: Workload) -> Iterator[str]:
-    """A reward that does not work on this host: no sandbox for it, or a module that cannot be imported."""
+def _broken_reward(workload: Workload, facts: Facts, prompt: "Prompt | None" = None) -> Iterator[str]:
+    """A reward that does not work on this host: no sandbox for it, or a function that gives no score.
+
+    It is called once, with a `prompt` of the workload where there is one. Where its module can be imported from the
+    current folder alone, that is noted.
+    """
+    from placebench.tasks.reward_trial import try_reward
     from placebench.tasks.rewards import REWARDS
     from placebench.tasks.sandbox import why_unavailable
 
@@ -211,23 +224,10 @@ def _broken_reward(workload: Workload) -> Iterator[str]:
         yield f"data.reward {name}: {reason}; take another reward or host"
     if name in REWARDS or not _is_function(name):
         return
-    module, _, _ = name.partition(":")
-    # In a process of its own: what the user's module starts or loads must not stay here while launches are timed.
-    command = [sys.executable, "-c", _IMPORT_REWARD, name, _IMPORTED]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_IMPORT_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        yield f"data.reward {shown(name)}: importing {module} takes more than {_IMPORT_TIMEOUT_S} s; make that quicker"
-        return
-    # A module may end the process with 0 too.
-    if done.returncode or _IMPORTED not in done.stdout:
-        said = (line for line in done.stderr.splitlines() if line.startswith("data.reward "))
-        yield next(said, None) or (
-            f"data.reward {shown(name)}: importing {module} ends the process ({done.returncode}); take out of {module}"
-            " what ends it, or name another function"
-        )
+    trial = try_reward(name, (prompt.text, prompt.answer, prompt.answer) if prompt else ("1+1=", "2", "2"))
+    facts.add(reward_only_from=trial.only_from)
+    if trial.error:
+        yield trial.error
 
 
 def _missing_vllm(workload: Workload, facts: Facts) -> Iterator[str]:

@@ -16,7 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from placebench.spec.reading import exists, parse_json
+from placebench.errors import DamagedLaunchError, UsageError
+from placebench.spec.reading import exists, parse_json, refuse_pipe
 from placebench.spec.text import slug
 
 SCHEMA_VERSION = 1
@@ -38,6 +39,8 @@ class Status(StrEnum):
     TIMEOUT = "timeout"
     DEVICE_LOST = "device_lost"
     INTERRUPTED = "interrupted"
+    DAMAGED = "damaged"
+    """Found by those who read a launch that was done; no launch's file says it."""
 
 
 @dataclass(frozen=True)
@@ -101,18 +104,38 @@ class Trial:
 
     @property
     def status(self) -> Status:
-        """The launch's state; a folder without the file is planned."""
+        """The launch's state; a folder without the file is planned.
+
+        Raises:
+            DamagedLaunchError: the file says none.
+        """
+        path = self.path / "status"
         try:
-            return Status((self.path / "status").read_text().strip())
+            refuse_pipe(path)
+            return Status(path.read_text(encoding="utf-8").strip())
         except FileNotFoundError:
             return Status.PLANNED
+        except OSError as error:
+            raise DamagedLaunchError(f"{path}: {error.strerror}") from None
+        except (UsageError, ValueError):
+            raise DamagedLaunchError(f"{path}: it says none of {', '.join(Status)}") from None
 
     def stands_at(self, status: Status) -> bool:
         """Whether this is the launch's state; a damaged `status` file says none."""
         try:
             return self.status is status
-        except ValueError:
+        except DamagedLaunchError:
             return False
+
+    @property
+    def first_error(self) -> str | None:
+        """What went wrong, in one line without the status; None when nothing is on record that can be read."""
+        try:
+            refuse_pipe(self.error)
+            lines = self.error.read_text(encoding="utf-8", errors="replace").splitlines()
+        except (OSError, UsageError):
+            return None
+        return next((line.strip() for line in lines if line.strip()), None)
 
     def set_status(self, status: Status) -> None:
         """Write the launch's state."""
@@ -141,6 +164,11 @@ class RunFolder:
     def trials(self) -> tuple[Trial, ...]:
         """All trial folders there are, by round and name."""
         return tuple(Trial(path) for path in sorted(self.path.glob("trials/*-*")))
+
+    @property
+    def lacks_raw_files(self) -> bool:
+        """Whether only the report is there: of a run that was shared without its launches, or of a comparison."""
+        return exists(self.summary_file) and not (exists(self.run_file) and self.trials())
 
     def recorded(self, key: Literal["name", "started"]) -> str:
         """What the run is called, or when it was started, ISO 8601; empty where its files are damaged."""
@@ -173,8 +201,9 @@ def run_folders(above: Path) -> list[RunFolder]:
 def recorded_text(path: Path, key: Literal["status", "started", "name"]) -> str:
     """A text of `run.json` or `summary.json` without the rest of it; empty where there is none to read."""
     try:
+        refuse_pipe(path)
         return str(parse_json(path.read_text(encoding="utf-8"))[key])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, UsageError, ValueError, KeyError, TypeError):
         return ""
 
 

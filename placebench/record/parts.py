@@ -2,10 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PlainValidator, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 
 from placebench.errors import UsageError
 from placebench.record.folder import write_json
@@ -15,10 +26,20 @@ from placebench.spec.launchers import LAUNCHERS
 from placebench.spec.legible import shown
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.reading import parse_json
+from placebench.spec.workload import MOST
 
 
 def _device(content: Any) -> Device:
-    return content if isinstance(content, Device) else device_from_dict(content)
+    if isinstance(content, Device):
+        return content
+    if not isinstance(content, dict):
+        raise ValueError(f"{shown(content)} is no device")
+    device = device_from_dict(content)
+    if not (
+        0 <= device.index <= MOST and 0 < device.memory_bytes <= 2**60 and all(0 <= c <= MOST for c in device.cores)
+    ):
+        raise ValueError(f"device {shown(device.id)} has an index, memory or cores that no device has")
+    return device
 
 
 DeviceRecord = Annotated[Device, PlainValidator(_device), PlainSerializer(device_to_dict)]
@@ -36,20 +57,53 @@ LauncherName = Annotated[str, BeforeValidator(_known_launcher)]
 class Record(BaseModel):
     """A part of a record; what a later version of the schema added has defaults, for files from before."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+
+# A century of seconds, and more steps or bytes than anything has.
+Seconds = Annotated[float, Field(ge=0, le=3.2e9)]
+Steps = Annotated[int, Field(ge=0, le=MOST)]
+Bytes = Annotated[int, Field(ge=0, le=2**60)]
+
+
+def _in_a_year(text: str) -> str:
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{shown(text)} is no time in ISO 8601") from None
+    if when.year < 1970:  # there is none after 9999 in ISO 8601
+        raise ValueError(f"{shown(text)} is before 1970")
+    return text
+
+
+Time = Annotated[str, AfterValidator(_in_a_year)]
+"""ISO 8601."""
 
 
 class PlacementRecord(Record):
     """A placement, its devices by id."""
 
-    name: str
+    name: Annotated[str, Field(min_length=1)]
     roles: dict[Annotated[Role, BeforeValidator(Role)], str]
     overlap: Annotated[Overlap, BeforeValidator(Overlap)]
-    staleness: int = 0
+    staleness: Steps = 0
     inflight_updates: bool = False
-    tensor_parallel: int | None = None
+    tensor_parallel: Annotated[int, Field(ge=1, le=MOST)] | None = None
     scaling: Scaling | None = None
-    pools: dict[str, tuple[str, ...]]
+    pools: Annotated[dict[str, Annotated[tuple[str, ...], Field(min_length=1)]], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _roles_live_in_pools(self) -> Self:
+        for role, pool in self.roles.items():
+            if pool not in self.pools:
+                raise ValueError(f"placement {shown(self.name)}: the pool {shown(pool)} of {role} is none of its pools")
+        # Without any role it is a job of the user's that says itself what it puts where.
+        if self.roles and (missing := [role for role in (Role.ACTOR, Role.ROLLOUT) if role not in self.roles]):
+            raise ValueError(f"placement {shown(self.name)}: {missing[0]} lives in no pool")
+        devices = [device for names in self.pools.values() for device in names]
+        if len(set(devices)) < len(devices):
+            raise ValueError(f"placement {shown(self.name)}: a device of it is in two pools")
+        return self
 
     @classmethod
     def of(cls, placement: RunPlacement, **more: Any) -> Self:

@@ -1,42 +1,60 @@
 """`run.json`: what a run is, on what it ran and how its launches went. Nothing else knows its keys."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from placebench.errors import UsageError
 from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, write_json
 from placebench.record.job_record import JobRecord
-from placebench.record.parts import ClusterRecord, DeviceRecord, LauncherName, PlacementRecord, Record, RecordFile
-from placebench.spec.auto_rounds import AutoRounds
+from placebench.record.parts import (
+    Bytes,
+    ClusterRecord,
+    DeviceRecord,
+    LauncherName,
+    PlacementRecord,
+    Record,
+    RecordFile,
+    Seconds,
+    Steps,
+    Time,
+)
+from placebench.spec.auto_rounds import LEAST_PRECISION, MOST_ROUNDS, AutoRounds
 from placebench.spec.bound import RunPlacement
 from placebench.spec.launchers import RAY
 from placebench.spec.legible import shown
 from placebench.spec.reading import parse_json, refuse_pipe
 from placebench.spec.shapes import PRESETS, JobShapes
+from placebench.spec.text import slug
+from placebench.spec.workload import MOST
+from placebench.spec.workload_reading import wrong_values
+
+Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
 
 
 class Resumption(Record):
     """One start of a run after its first."""
 
-    started: str
-    """When it was started, ISO 8601."""
+    started: Time
+    """When it was started."""
     command: tuple[str, ...]
 
 
 class PlannedPlacement(PlacementRecord):
     """A placement, and what it was expected to need."""
 
-    memory_estimate_bytes: dict[str, int] = Field(default_factory=dict)
+    memory_estimate_bytes: dict[str, Bytes] = Field(default_factory=dict)
     """The most memory that a device of each pool was expected to use, for pools where that is known."""
 
 
 class LaunchWall(Record):
     """Where the wall time of a launch went, in seconds; None where it did not come that far."""
 
-    total_s: float
+    total_s: Seconds
     """Time from the first process to the last one gone."""
     before_steps_s: float | None = None
     """Time up to the start of the first step: imports, Ray, models."""
@@ -44,14 +62,14 @@ class LaunchWall(Record):
     """Time from the start of the first step to the end of the last finished one."""
     after_steps_s: float | None = None
     """Time from there to the end of the job."""
-    cleanup_s: float
+    cleanup_s: Seconds
     """Time from there to the end of its sampler and of whatever the job has left."""
 
 
 class LaunchRecord(Record):
     """How a launch went."""
 
-    round: int
+    round: Rounds
     placement: str
     trial: str
     """Its folder, relative to the run's."""
@@ -62,8 +80,8 @@ class LaunchRecord(Record):
 class RunWall(Record):
     """Where the wall time of a run went, in seconds, earlier starts of it included."""
 
-    total_s: float = 0.0
-    launches_s: float = 0.0
+    total_s: Seconds = 0.0
+    launches_s: Seconds = 0.0
     outside_launches_s: float = 0.0
 
 
@@ -72,7 +90,7 @@ class StartCheckpoint(Record):
 
     checkpoint: str
     """The folder of the checkpoint."""
-    step: int
+    step: Steps
     """The last step that is in it."""
 
 
@@ -80,6 +98,62 @@ def _a_list(entries: object) -> object:
     if not isinstance(entries, list | tuple):
         raise ValueError(f"resumptions: {shown(entries)} is no list")
     return entries
+
+
+def _a_shape(shapes: JobShapes) -> JobShapes:
+    for shape in filter(None, (shapes.actor, shapes.critic, shapes.reward)):
+        numbers = [value for value in asdict(shape).values() if type(value) is int or type(value) is float]
+        if not all(0 < number <= MOST for number in numbers):
+            raise ValueError("models: a size that no model has")
+    return shapes
+
+
+def _a_precision(auto: AutoRounds) -> AutoRounds:
+    if not (LEAST_PRECISION <= auto.precision < 1 and 2 <= auto.max_rounds <= MOST_ROUNDS):
+        raise ValueError(f"auto: neither a precision of {auto.precision:g} nor {auto.max_rounds:.3g} rounds can be")
+    return auto
+
+
+def _a_host(content: object) -> object:
+    _Host.model_validate(content)
+    return content
+
+
+class _Gpu(Record):
+    index: Steps
+    name: str | None = None
+    uuid: str | None = None
+    pci: str | None = None
+    memory_bytes: Bytes | None = None
+
+
+class _Host(Record):
+    """The facts of a host that readers look into; what else there is is shown as it is."""
+
+    hostname: str | None = None
+    usable_cores: tuple[Steps, ...] = ()
+    memory_bytes: Bytes | None = None
+    gpus: tuple[_Gpu, ...] = ()
+    gpu_links: tuple[tuple[str | None, ...], ...] | None = None
+    unreadable_gpus: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _links_are_of_gpus(self) -> Self:
+        if self.gpu_links and {len(self.gpu_links), *map(len, self.gpu_links)} != {len(self.gpus)}:
+            raise ValueError("gpu_links has not a row and a column for each of the gpus")
+        return self
+
+
+HostRecord = Annotated[dict[str, Any], AfterValidator(_a_host)]
+
+
+def _a_workload(content: dict[str, Any]) -> dict[str, Any]:
+    if wrong := next(iter(wrong_values(content)), None):
+        raise ValueError(f"workload.{wrong}")
+    return content
+
+
+WorkloadRecord = Annotated[dict[str, Any], AfterValidator(_a_workload)]
 
 
 class RunFile(RecordFile):
@@ -90,31 +164,31 @@ class RunFile(RecordFile):
     command: tuple[str, ...]
     """The command line that started it."""
     resumptions: Annotated[tuple[Resumption, ...], BeforeValidator(_a_list)] = ()
-    started: str
-    """When the run was started, ISO 8601."""
-    ended: str | None
-    rounds: int
+    started: Time
+    """When the run was started."""
+    ended: Time | None
+    rounds: Rounds
     calibrates: bool = False
     """Whether it compares its only placement with itself."""
-    steps: int
+    steps: Annotated[Steps, Field(ge=1)]
     """The number of a launch's last step."""
-    warmup_steps: int
-    sample_hz: float = 0.0
+    warmup_steps: Steps
+    sample_hz: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     """Device samples a second; 0 for none."""
     launcher: LauncherName = RAY
-    checkpoint_every: int | None = None
+    checkpoint_every: Annotated[Steps, Field(ge=1)] | None = None
     """Steps from one checkpoint of a launch to the next; None for none."""
     resumed_from: StartCheckpoint | None = None
-    workload: dict[str, Any] = Field(default_factory=dict)
+    workload: WorkloadRecord = Field(default_factory=dict)
     """The workload as the version that wrote it understood it: see `workload_reading`; none of a job of the user's."""
     job: JobRecord | None = None
     """The job of the user's that was run; None for placebench's own."""
-    models: JobShapes | None = None
+    models: Annotated[JobShapes, AfterValidator(_a_shape)] | None = None
     """Shapes of the job's models, so that a report needs neither folder nor hub; None where they are not known."""
-    placements: tuple[PlannedPlacement, ...]
+    placements: Annotated[tuple[PlannedPlacement, ...], Field(min_length=1)]
     """The placements in the order in which they were given."""
     devices: tuple[DeviceRecord, ...]
-    host: dict[str, Any]
+    host: HostRecord
     """What the host is: see `devices.host_record`."""
     cluster: ClusterRecord | None = None
     """The Ray cluster, or the nodes of a SLURM job, that the devices belong to; None for one host."""
@@ -127,9 +201,9 @@ class RunFile(RecordFile):
     launches: tuple[LaunchRecord, ...]
     """Launches that have come to an end."""
     wall: RunWall
-    auto: AutoRounds | None = None
+    auto: Annotated[AutoRounds, AfterValidator(_a_precision)] | None = None
     """When rounds are added and when that ends; None for a fixed number."""
-    min_effect: float | None = None
+    min_effect: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Smallest effect of interest, as a fraction; None for the comparison's default."""
 
     @model_validator(mode="before")
@@ -155,6 +229,19 @@ class RunFile(RecordFile):
         for name in (name for one in self.placements for names in one.pools.values() for name in names):
             if name not in known:
                 raise ValueError(f"device {shown(name)} of a placement is none of the run's")
+        if len(known) < len(self.devices):
+            raise ValueError("two of the devices have one id")
+        return self
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        names = [placement.name for placement in self.placements]
+        if len({slug(name) for name in names}) < len(names):
+            raise ValueError("two of the placements have one name")
+        if strange := {*chain(*self.order), *(one.placement for one in self.launches)} - {*names}:
+            raise ValueError(f"order and launches name {shown(sorted(strange)[0])}, which is none of the placements")
+        if self.warmup_steps + self.steps_before >= self.steps:
+            raise ValueError(f"of {self.steps} steps none is left behind {self.warmup_steps} warm-up steps")
         return self
 
     @property
@@ -202,6 +289,11 @@ def read_run_file(folder: RunFolder) -> RunFile:
     try:
         content = parse_json(folder.run_file.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if folder.lacks_raw_files:
+            raise UsageError(
+                f"{folder.path}: there is no run.json in it: it was shared without its raw files, and only show, report"
+                " and compare go by its summary.json"
+            ) from None
         what = "there is no run.json in it" if folder.path.is_dir() else "there is no such folder"
         raise UsageError(f"{folder.path}: {what}; name the folder of a run, such as runs/<time>-<name>") from None
     except NotADirectoryError:

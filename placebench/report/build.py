@@ -1,5 +1,7 @@
 """Building the report of a run folder or of a comparison: figures, trace, `summary.json`, Markdown and the page."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from placebench.compare.comparison import Comparison, compare_run
@@ -8,11 +10,13 @@ from placebench.record.folder import RunFolder, write_atomically
 from placebench.report.calibration import calibration_of
 from placebench.report.pages import Picture, html, markdown
 from placebench.report.paths import HTML, MARKDOWN, PLOTS, SUMMARY, TRACE, ReportPaths
-from placebench.report.plots import draw_plots
+from placebench.report.plots import captions, draw_plots
 from placebench.report.schema import Summary
-from placebench.report.style import save_figure, svg_text
+from placebench.report.shared import read_summary
+from placebench.report.style import lay_out_narrowly, save_figure, svg_text
 from placebench.report.summary import summarize
 from placebench.report.trace import write_trace
+from placebench.spec.reading import exists, read_text
 
 
 def build_report(run_dir: Path, min_effect: float | None = None) -> ReportPaths:
@@ -25,6 +29,8 @@ def build_report(run_dir: Path, min_effect: float | None = None) -> ReportPaths:
     Raises:
         UsageError: the folder is missing, is not a run, has a newer schema, or one of its files is damaged.
     """
+    if RunFolder(run_dir).lacks_raw_files:
+        return _rebuild_pages(run_dir, min_effect)
     comparison = compare_run(run_dir, min_effect)
     summary = summarize(comparison)
     try:
@@ -59,17 +65,48 @@ def _write(comparison: Comparison, summary: Summary, folder: Path, trace: Path |
     """
     plots = folder / PLOTS
     plots.mkdir(exist_ok=True)
-    for stale in (*plots.glob("*.svg"), *plots.glob("*.png")):
-        stale.unlink(missing_ok=True)
     pictures, files = [], []
     for plot in draw_plots(comparison):
         svg, png = (plots / f"{plot.name}.{suffix}" for suffix in ("svg", "png"))
-        picture = Picture(plot.title, plot.caption, f"{PLOTS}/{svg.name}", svg_text(plot.figure))
-        svg.write_text(picture.svg, encoding="utf-8")
-        plot.figure.set_layout_engine(None)  # the layout that it has now serves the second file too
-        save_figure(plot.figure, png)
-        pictures.append(picture)
+        text = svg_text(plot.figure)
+        write_atomically(svg, text)
+        layout = plot.figure.get_layout_engine()
+        plot.figure.set_layout_engine("none")  # the layout that it has now serves the second file too
+        scratch = png.with_name(f".{os.getpid()}.{png.name}")
+        save_figure(plot.figure, scratch)
+        scratch.replace(png)
+        plot.figure.set_layout_engine(layout)
+        lay_out_narrowly(plot.figure)
+        pictures.append(Picture(plot.title, plot.caption, f"{PLOTS}/{svg.name}", text, svg_text(plot.figure, "narrow")))
         files += [svg, png]
+    for stale in {*plots.glob("*.svg"), *plots.glob("*.png")} - {*files}:
+        stale.unlink(missing_ok=True)
+    return _write_pages(summary, pictures, folder, trace, files)
+
+
+def _rebuild_pages(folder: Path, min_effect: float | None) -> ReportPaths:
+    """Write the pages of a run that was shared without its raw files, from its summary and the figures that are left.
+
+    Raises:
+        UsageError: `summary.json` is damaged, or the folder cannot be written to.
+    """
+    summary = read_summary(folder, min_effect)
+    kept = [
+        (Picture(title, caption, f"{PLOTS}/{name}.svg", read_text(svg)), svg)
+        for name, title, caption in captions(of_run=summary.kind == "run")
+        if exists(svg := folder / PLOTS / f"{name}.svg")
+    ]
+    trace = folder / TRACE
+    pictures, files = [picture for picture, _ in kept], [svg for _, svg in kept]
+    try:
+        return _write_pages(summary, pictures, folder, trace if exists(trace) else None, files)
+    except OSError as error:
+        raise UsageError(f"{error.filename or folder}: cannot write the report: {error.strerror}") from None
+
+
+def _write_pages(
+    summary: Summary, pictures: Sequence[Picture], folder: Path, trace: Path | None, files: Sequence[Path]
+) -> ReportPaths:
     name = trace.name if trace else None
     write_atomically(folder / SUMMARY, summary.model_dump_json(indent=1) + "\n")
     write_atomically(folder / MARKDOWN, markdown(summary, pictures, name))

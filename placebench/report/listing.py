@@ -16,6 +16,7 @@ from placebench.record.parts import Record
 from placebench.record.run_file import read_run_file
 from placebench.report.columns import GAP
 from placebench.spec.legible import encodable, legible
+from placebench.spec.reading import exists, read_text
 from placebench.spec.text import MISSING, ratio
 
 DAMAGED = "damaged"
@@ -95,10 +96,9 @@ def _listed(folder: RunFolder) -> ListedRun:
     error: str | None = None
     summary: ListedSummary | None = None
     try:
-        summary = ListedSummary.model_validate_json(folder.summary_file.read_bytes())
-    except FileNotFoundError:
-        pass
-    except (OSError, ValidationError):
+        if exists(folder.summary_file):
+            summary = ListedSummary.model_validate_json(read_text(folder.summary_file))
+    except (UsageError, ValidationError):
         error = f"{folder.summary_file}: not as placebench writes it"
     compared = summary.placements if summary else ()
     verdicts = {one.name: one.step for one in compared if one.step}

@@ -23,6 +23,8 @@ class Picture:
     """File, relative to the run folder."""
     svg: str
     """The `<svg>` element."""
+    narrow_svg: str | None = None
+    """The same for the width of a phone; None where only the files of an earlier report are left."""
 
 
 def markdown(summary: Summary, pictures: Sequence[Picture], trace: str | None) -> str:

@@ -16,11 +16,11 @@ from placebench.compare.metrics import EFFICIENCY
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Better, Ratio
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind, phase_order
-from placebench.report.figures import mean_per_phase, phases_over_steps
+from placebench.report.figures import mean_per_phase, phases_over_steps, thinning
 from placebench.report.queue_plot import CAPTION as QUEUE_CAPTION
 from placebench.report.queue_plot import TITLE as QUEUE_TITLE
 from placebench.report.queue_plot import queue_over_steps
-from placebench.report.style import WIDTH, frame_panels, hatch, hatch_legend, phase_colors, write_beside
+from placebench.report.style import WIDTH, frame_panels, hatch, hatch_legend, phase_colors, set_bold_title, write_beside
 from placebench.report.timeline import timeline
 from placebench.report.waterfall import waterfall
 from placebench.spec.text import interval, ratio
@@ -50,6 +50,13 @@ class Plot:
     """What it shows, for those who see it and those who do not."""
     figure: Figure
     """The figure."""
+
+
+def captions(*, of_run: bool) -> Iterator[tuple[str, str, str]]:
+    """Name, title and caption of every figure that the report of a run, or of chosen sides, may have."""
+    for name, title, run_caption, caption, _ in _DRAWN:
+        if chosen := run_caption if of_run else caption:
+            yield name, title, chosen
 
 
 def draw_plots(comparison: Comparison) -> Iterator[Plot]:
@@ -90,7 +97,7 @@ def ratios(comparison: Comparison) -> Figure | None:
         axes.set_yticks(range(len(rows)), [metric.label for metric, _ in rows], fontsize="small", parse_math=False)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         title = f"{side.name} / {comparison.first.name}"
-        axes.set_title(title, loc="left", fontsize="medium", fontweight="bold", parse_math=False)
+        set_bold_title(axes, title)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", color="#eeeeee", linewidth=0.6)
@@ -157,20 +164,23 @@ def phases(comparison: Comparison) -> Figure | None:
 
 def steps(comparison: Comparison) -> Figure | None:
     """Phases over the steps, one panel a side."""
+    thinned = thinning(timings for side in comparison.sides for timings in side.background.timings.values())
     tables = [
         table.assign(placement=side.name)
         for side in comparison.sides
-        if len(table := _mean_timings(side) if comparison.run else _logged_timings(side))
+        if len(table := _mean_timings(side) if comparison.run else _logged_timings(side, thinned))
     ]
     if not tables:
         return None
     timings = pd.concat(tables, ignore_index=True)
-    return phases_over_steps(timings[timings["kind"] != Kind.DETAIL], by="placement")
+    return phases_over_steps(timings[timings["kind"] != Kind.DETAIL], by="placement", thinned=thinned)
 
 
-def _logged_timings(side: Side) -> pd.DataFrame:
-    """Every step's timings of the launches of a side, in the columns that the figure takes."""
-    return pd.concat([pd.DataFrame(), *(timings.tidy(name) for name, timings in side.background.timings.items())])
+def _logged_timings(side: Side, thinned: int) -> pd.DataFrame:
+    """The timings of so many steps at a time, of the launches of a side, in the columns that the figure takes."""
+    return pd.concat(
+        [pd.DataFrame(), *(timings.thinned(thinned).tidy(name) for name, timings in side.background.timings.items())]
+    )
 
 
 def _mean_timings(side: Side) -> pd.DataFrame:

@@ -12,7 +12,8 @@ import matplotlib.colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
+from matplotlib.ticker import ScalarFormatter
 
 from placebench.logs.timing import STEP, UNATTRIBUTED, phase_order
 from placebench.report.columns import broken
@@ -35,8 +36,12 @@ LineStyle: TypeAlias = Literal["-"] | tuple[float, Sequence[float]]
 LINE_STYLES: tuple[LineStyle, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
 
 LABEL_WIDTH = 40
+# Of a panel's bold title, characters.
+TITLE_WIDTH = 56
 # Of the report's figures, inches.
 WIDTH = 7.2
+# Of a figure and of its lines of text on a phone: inches, characters.
+NARROW_WIDTH, NARROW_LABEL, NARROW_TITLE, NARROW_NOTE = 4.0, 16, 34, 26
 
 
 def phase_colors(phases: Iterable[str]) -> dict[str, str]:
@@ -101,6 +106,11 @@ def set_title(axes: Axes, text: str) -> None:
     axes.set_title(wrap(text), fontsize="medium", loc="left", parse_math=False)
 
 
+def set_bold_title(axes: Axes, text: str) -> None:
+    """As `set_title`, where the panels are as wide as the figure."""
+    axes.set_title(broken(text, TITLE_WIDTH), fontsize="medium", fontweight="bold", loc="left", parse_math=False)
+
+
 def write_beside(axes: Axes, x: float, y: float, text: str, fontsize: float | str) -> None:
     """Write a number behind the end of a bar."""
     axes.annotate(text, (x, y), (4, 0), textcoords="offset points", va="center", fontsize=fontsize)
@@ -114,15 +124,51 @@ def frame_panels(panels: Iterable[Axes], grid: Literal["x", "y"] = "y") -> None:
         axes.set_axisbelow(True)
 
 
+def lay_out_narrowly(figure: Figure) -> None:
+    """Lay a figure out for the width of a phone: panels and legends under each other, texts on more lines."""
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    rows = len({spec.rowspan.start for axes in panels if (spec := axes.get_subplotspec())})
+    if rows < len(panels):
+        grid = figure.add_gridspec(len(panels), 1)
+        for place, axes in enumerate(panels):
+            axes.set_subplotspec(grid[place])
+    for axes in panels:
+        title, where = axes.get_title(loc="left"), axes.get_title(loc="right")
+        lines = "\n".join(filter(None, (broken(title, NARROW_TITLE), where)))
+        axes.set_title(lines, fontsize="medium", fontweight="bold", loc="left", parse_math=False)
+        axes.set_title("", loc="right")
+        axes.set_xlabel(broken(axes.get_xlabel(), NARROW_TITLE))
+        names = [broken(label.get_text(), NARROW_LABEL) for label in axes.get_yticklabels()]
+        if not isinstance(axes.yaxis.get_major_formatter(), ScalarFormatter):
+            axes.set_yticks(axes.get_yticks(), names, parse_math=False)
+        for text in axes.texts:
+            text.set_text(broken(text.get_text(), NARROW_NOTE))
+            text.set_visible(isinstance(text, Annotation))  # what stands inside a bar has no room there
+    entries = 0
+    for legend in figure.legends:
+        handles = [handle for handle in legend.legend_handles if handle]
+        labels = [broken(text.get_text(), NARROW_NOTE) for text in legend.get_texts()]
+        legend.remove()
+        figure.legend(handles, labels, loc="outside upper left", ncols=2, frameon=False, fontsize="small")
+        entries += len(labels)
+    height = figure.get_figheight() * len(panels) / rows + 0.2 * len(panels) + 0.1 * entries
+    figure.set_size_inches(NARROW_WIDTH, height)
+
+
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure in the format of the path's suffix (png, svg, pdf); the same figure gives the same bytes."""
     _save(figure, path, path.suffix.lstrip("."))
 
 
-def svg_text(figure: Figure) -> str:
-    """A figure as an `<svg>` element to embed in HTML: no XML header, text kept as text."""
+def svg_text(figure: Figure, kind: str = "") -> str:
+    """A figure as an `<svg>` element to embed in HTML: no XML header, text kept as text.
+
+    Args:
+        figure: the figure.
+        kind: what tells its ids from those of another version of it on the same page.
+    """
     stream = io.StringIO()
-    _save(figure, stream, "svg")
+    _save(figure, stream, "svg", kind)
     text = stream.getvalue()
     return text[text.index("<svg") :]
 
@@ -144,10 +190,10 @@ def _fitting(text: str, width: int) -> str:
     return "\n".join(line if len(line) <= 2 * width else f"{line[:width]}…{line[-width + 1 :]}" for line in lines)
 
 
-def _save(figure: Figure, target: Path | io.StringIO, file_format: str) -> None:
+def _save(figure: Figure, target: Path | io.StringIO, file_format: str, kind: str = "") -> None:
     _make_legible(figure)
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(file_format)
-    with mpl.rc_context({"svg.hashsalt": "placebench", "svg.fonttype": "none"}), warnings.catch_warnings():
+    with mpl.rc_context({"svg.hashsalt": f"placebench{kind}", "svg.fonttype": "none"}), warnings.catch_warnings():
         # A log's name may hold letters that the font lacks: boxes in the picture, no reason to warn.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
         # Beside names of hundreds of letters there is no room for bars.

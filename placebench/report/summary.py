@@ -341,7 +341,7 @@ def _launch(launch: Launch, values: dict[str, float]) -> LaunchSummary:
         placement=launch.placement,
         status=launch.status,
         error=None if done else launch.error,
-        steps=times.steps if times else len(launch.steps),
+        steps=times.steps if times else launch.steps_done,
         warmup_steps=launch.warmup_steps if done else None,
         startup_s=times.startup_s if times else None,
         steps_s=times.steps_s if times else None,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from string import ascii_uppercase
 
 from rich.console import Console
 from rich.padding import Padding
@@ -10,10 +11,12 @@ from rich.text import Text
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.statistics.estimates import Verdict
+from placebench.record.folder import RunFolder
 from placebench.report.columns import Holds, add_columns, broken
 from placebench.report.notes import efficiency_formula
 from placebench.report.paths import HTML, MARKDOWN, TRACE
 from placebench.report.schema import PlacementSummary, Summary
+from placebench.report.shared import SHARED, read_summary
 from placebench.report.summary import summarize
 from placebench.report.tables import (
     Grid,
@@ -45,7 +48,11 @@ def show(run_dir: Path, console: Console, min_effect: float | None = None) -> No
     Raises:
         UsageError: the folder is missing, is not a run, has a newer schema, or one of its files is damaged.
     """
-    print_summary(summarize(compare_run(run_dir, min_effect)), console)
+    if RunFolder(run_dir).lacks_raw_files:
+        print_summary(read_summary(run_dir, min_effect), console)
+        console.print(SHARED, style="yellow", highlight=False)
+    else:
+        print_summary(summarize(compare_run(run_dir, min_effect)), console)
     for path in (run_dir / name for name in (HTML, MARKDOWN, TRACE)):
         if path.is_file():
             console.print(str(path), style="cyan", highlight=False, soft_wrap=True)
@@ -54,39 +61,61 @@ def show(run_dir: Path, console: Console, min_effect: float | None = None) -> No
 def print_summary(summary: Summary, console: Console) -> None:
     """Print what the report says; nothing is coloured where the console has no colours."""
     summary = legible(summary)
-    _print_numbers(summary, console)
+    shown = _with_short_names(summary, console)
+    tables = _tables(shown, console.width)
+    for number, table in enumerate(tables):
+        if number:
+            console.print()
+        console.print(table)
     _print_words(summary, console)
-    differing = difference_grid(summary)
+    differing = difference_grid(shown)
     if differing.rows:
         console.print()
         console.print(grid_table(differing, texts=len(differing.header), width=console.width))
     console.print(f"{summary.coverage}.", highlight=False)
 
 
-def _print_numbers(summary: Summary, console: Console) -> None:
-    """The tables, those that have rows."""
+def _tables(summary: Summary, width: int) -> list[Table]:
+    """The tables of numbers, those that have rows."""
     first, *others = summary.placements
+    tables = []
     for other in others:
         if rows := comparison_rows(first, other):
-            console.print(_against(f"{other.name} against {first.name}", first, other, rows, console.width))
-            console.print()
-        _print_grid(short_path_grid(path_grid(first, other)), 1, console)
-    if not others:
-        _print_grid(single_grid(first), 1, console)
-        _print_grid(single_path_grid(first), 1, console)
-    _print_grid(calibration_grid(summary), 1, console)
-    _print_grid(overview_grid(summary), 1, console)
-    _print_grid(scaling_grid(summary), 3, console)
-    devices = device_grid(summary)
-    if devices.rows:
-        console.print(grid_table(devices, texts=3, width=console.width))
+            tables.append(_against(f"{other.name} against {first.name}", first, other, rows, width))
+        tables += _grid_tables([(short_path_grid(path_grid(first, other)), 1)], width)
+    single = [] if others else [(single_grid(first), 1), (single_path_grid(first), 1)]
+    more = [(calibration_grid(summary), 1), (overview_grid(summary), 1), (scaling_grid(summary), 3)]
+    return tables + _grid_tables([*single, *more, (device_grid(summary), 3)], width)
 
 
-def _print_grid(grid: Grid, texts: int, console: Console) -> None:
-    """A table and a blank line behind it; nothing where it has no rows."""
-    if grid.rows:
-        console.print(grid_table(grid, texts, console.width))
-        console.print()
+def _grid_tables(grids: Sequence[tuple[Grid, int]], width: int) -> list[Table]:
+    """Tables of grids, each with how many of its columns are texts."""
+    return [grid_table(grid, texts, width) for grid, texts in grids if grid.rows]
+
+
+def _with_short_names(summary: Summary, console: Console) -> Summary:
+    """The summary with letters in place of names, which are told, where a table has no room for whole names."""
+    names = {placement.name for placement in summary.placements}
+    differing = difference_grid(summary)
+    tables = _tables(summary, console.width) + _grid_tables([(differing, len(differing.header))], console.width)
+    cells = (str(cell) for table in tables for column in table.columns for cell in (column.header, *column.cells))
+    if not any("\n" in cell and cell.replace("\n", "") in names for cell in cells):
+        return summary
+    short = {placement.name: _letters(number) for number, placement in enumerate(summary.placements)}
+    for name, letters in short.items():
+        console.print(Text.assemble((f"{letters}  ", "bold"), name))
+    console.print()
+    placements = tuple(one.model_copy(update={"name": short[one.name]}) for one in summary.placements)
+    scaling = tuple(
+        one.model_copy(update={"placement": short[one.placement], "base": short[one.base]}) for one in summary.scaling
+    )
+    return summary.model_copy(update={"placements": placements, "scaling": scaling})
+
+
+def _letters(number: int) -> str:
+    """A to Z, then AA, AB and so on."""
+    before, letter = divmod(number, len(ascii_uppercase))
+    return (_letters(before - 1) if before else "") + ascii_uppercase[letter]
 
 
 def _print_words(summary: Summary, console: Console) -> None:

@@ -10,7 +10,7 @@ from placebench.compare.comparison import Comparison
 from placebench.compare.explain.breakdown import PartChange, StepChange, step_changes
 from placebench.compare.explain.waiting import NOTABLE
 from placebench.logs.timing import STEP, UNATTRIBUTED
-from placebench.report.style import WIDTH, phase_colors, write_beside
+from placebench.report.style import WIDTH, phase_colors, set_bold_title, wrap, write_beside
 from placebench.spec.text import quantity, signed
 
 ROW_HEIGHT = 0.3
@@ -83,12 +83,14 @@ def _draw(axes: Axes, first: str, other: str, change: StepChange, bars: Sequence
     axes.plot([at, at], [len(bars), len(bars) + 1], color="#555555", linewidth=0.7, zorder=0)
     for row, seconds in ((0, change.first_s), (len(bars) + 1, change.other_s)):
         write_beside(axes, seconds, row, quantity(seconds, "s"), 7.5)
-    axes.set_yticks(range(len(bars) + 2), [first, *(bar.name for bar in bars), other], parse_math=False)
+    axes.set_yticks(
+        range(len(bars) + 2), [wrap(name) for name in (first, *(bar.name for bar in bars), other)], parse_math=False
+    )
     axes.tick_params(axis="y", length=0, labelsize="small")
     axes.set_ylim(len(bars) + 1.5, -0.5)
     axes.set_xlim(0, highest * (1 + MARGIN))
     title = f"{other} against {first}: {signed(change.difference, 's')}"
-    axes.set_title(title, loc="left", fontsize="medium", fontweight="bold", parse_math=False)
+    set_bold_title(axes, title)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)

@@ -1,5 +1,6 @@
 """Telling the user what a run is doing: a live display on a terminal, plain lines elsewhere."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -40,9 +41,10 @@ class Display(AbstractContextManager["Display"], Protocol):
 
 
 def open_display(stream: TextIO | None = None) -> Display:
-    """The display for a stream (stderr when not given): live on a terminal, plain lines elsewhere and with CI=true."""
+    """The display for a stream (stderr when not given): plain lines with CI=true, and where nothing can be redrawn."""
     steady = cast("TextIO", SteadyStream(stream or sys.stderr))
-    return LiveDisplay(steady) if steady.isatty() and not in_ci() else PlainDisplay(steady)
+    can_redraw = steady.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    return LiveDisplay(steady) if can_redraw and not in_ci() else PlainDisplay(steady)
 
 
 class SteadyStream:

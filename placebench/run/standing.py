@@ -20,6 +20,8 @@ def where_it_stands(folder: RunFolder) -> str | None:
     Raises:
         UsageError: the folder is not a run's, or its `run.json` is damaged.
     """
+    if folder.lacks_raw_files:
+        return None
     record = read_run_file(folder)
     order = [(number, name) for number, names in enumerate(record.order, start=1) for name in names]
     running = [launch for launch in order if folder.trial(*launch).stands_at(Status.RUNNING)]

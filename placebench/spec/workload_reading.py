@@ -4,7 +4,7 @@ A YAML file goes over the preset, options and `--set key=value` over the file.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +126,14 @@ def read_workload(content: Mapping[str, Any], origin: str | Callable[[str], str]
     return reasons.lines
 
 
+def wrong_values(content: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with values of keys that this version knows; what others knew, or also refuse together, may be."""
+    try:
+        Workload.model_validate(_over_presets(content), context=EACH_ALONE)
+    except ValidationError as error:
+        yield from (_in_words(one) for one in error.errors() if one["type"] != "extra_forbidden")
+
+
 def _over_presets(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """The content over what its model, algorithm and prompts start from."""
     model = content.get("model", SMALL_MODEL)
@@ -171,6 +179,10 @@ def _in_words(error: "ErrorDetails") -> str:
     value = error["input"] if not isinstance(error["input"], Mapping) else None
     found = f" (got {shown(value)})" if value is not None else ""
     message = error["msg"]
+    least = error.get("ctx", {}).get("ge")
+    if isinstance(least, int | float) and least > 0 and isinstance(value, int | float):
+        # A bound that only what is beyond reason meets: nobody needs to read it in place of the 0 that counts.
+        message = "input should be greater than 0" if value <= 0 else f"input should be at least {least:g}"
     choices = re.findall("'([^']+)'", message) if error["type"] == "literal_error" else ()
     return f"{key}: {message[0].lower() + message[1:]}{found}{did_you_mean(value, choices)}"
 

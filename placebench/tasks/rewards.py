@@ -1,14 +1,18 @@
 """Reward functions: a response's score from its text and the expected answer."""
 
 import importlib
+import inspect
 import itertools
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from placebench.errors import UsageError
 from placebench.spec.legible import shown
+from placebench.spec.nearest import did_you_mean
 from placebench.spec.workload import Workload
 from placebench.tasks.code_tests import code_tests
 
@@ -58,10 +62,42 @@ def load_reward(name: str) -> RewardFunction:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        function = getattr(importlib.import_module(module_name), function_name)
+        module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything as it is imported
-        raise UsageError(f"data.reward {shown(name)}: cannot import it: {type(error).__name__}: {error}") from None
+        at = place_of(error)
+        raise UsageError(
+            f"data.reward {shown(name)}{at and f' ({at})'}: cannot import it: {in_a_line(error)}"
+        ) from None
+    try:
+        function = getattr(module, function_name)
+    except AttributeError as error:
+        near = did_you_mean(function_name, dir(module))
+        raise UsageError(f"data.reward {shown(name)}: cannot import it: {in_a_line(error)}{near}") from None
     if not callable(function):
         raise UsageError(f"data.reward {shown(name)}: {function_name} is not a function")
     loaded: RewardFunction = function
     return loaded
+
+
+def in_a_line(error: BaseException) -> str:
+    """An exception's type and what it says."""
+    return f"{' '.join(f'{type(error).__name__}: {error}'.split()):.300}"
+
+
+def place_of(thing: object) -> str:
+    """File and line of a function, or of the line of the user that raised an exception; empty where there is none."""
+    if isinstance(thing, SyntaxError) and thing.filename:
+        return f"{relative(thing.filename)}, line {thing.lineno}"
+    if isinstance(thing, BaseException):
+        frames = [frame for frame in traceback.extract_tb(thing.__traceback__) if Path(frame.filename).is_file()]
+        others = (Path(__file__).parent, Path(importlib.__file__).parent)
+        own = [frame for frame in frames if Path(frame.filename).parent not in others]
+        here = [frame for frame in own if frame.filename.startswith(os.getcwd())]
+        return next((f"{relative(frame.filename)}, line {frame.lineno}" for frame in reversed(here or own)), "")
+    code = getattr(inspect.unwrap(thing) if callable(thing) else thing, "__code__", None)
+    return f"{relative(code.co_filename)}, line {code.co_firstlineno}" if code else ""
+
+
+def relative(file: str) -> str:
+    """A file's path, from the current folder where it lies below it."""
+    return str(Path(file).relative_to(os.getcwd())) if Path(file).is_relative_to(os.getcwd()) else file

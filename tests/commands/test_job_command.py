@@ -258,7 +258,10 @@ def test_a_verl_job_is_run_compared_and_resumed(monkeypatch: pytest.MonkeyPatch)
     compared = invoke("compare", f"{folder}:standard", f"{folder}:split:1+1")
     assert compared.exit_code == 0, compared.stderr
     assert invoke("baseline", "save", str(folder), "base.json").exit_code == 0
-    assert invoke("check", str(folder), "--baseline", "base.json", "--min-launches", "2").exit_code == 0
+    kept = json.loads(Path("base.json").read_text())
+    Path("base.json").write_text(json.dumps(kept | {"run": "earlier", "measured": "2026-01-01T00:00:00Z"}))
+    checked = invoke("check", str(folder), "--baseline", "base.json", "--min-launches", "2")
+    assert checked.exit_code == 0, checked.stderr
     # An earlier run of the same job tells how long the next will take.
     planned = invoke("run", *BASE, *asked, "--dry-run", "--", sys.executable, "verl.py")
     assert f"(as in {folder.name})" in planned.stdout

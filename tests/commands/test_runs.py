@@ -1,6 +1,7 @@
 """Runs by the names that users give them, and the list of all of them."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -191,6 +192,20 @@ def test_the_list_is_a_line_a_run_where_all_fit() -> None:
         ["a", "2026-03-01 10:00", "done", "standard, split", "slower 1.408"],
     ]
     assert [run.error for run in list_runs(Path("runs"))] == ["runs/b/summary.json: not as placebench writes it", None]
+
+
+def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting() -> None:
+    sound = record("runs/20260301T100000Z-a")
+    for name in ("run.json", "summary.json"):
+        folder = Path("runs", f"pipe-{name}")
+        folder.mkdir()
+        os.mkfifo(folder / name)
+    assert find_run("latest") == sound
+    listed = {run.name: run.status for run in list_runs(Path("runs"))}
+    assert {name: listed[name] for name in ("pipe-run.json", "pipe-summary.json")} == {
+        "pipe-run.json": "damaged",
+        "pipe-summary.json": "damaged",
+    }
 
 
 def test_a_list_without_runs_is_one_line() -> None:

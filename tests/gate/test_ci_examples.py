@@ -50,8 +50,9 @@ def steps(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["ci.md", "logs.md"])
 def test_commands_of_the_docs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    for run in ("20260101T000000Z-before", "20260102T000000Z-after"):
-        SyntheticRun(pace=lambda round_, _: 1.0 + 0.01 * round_).write(tmp_path / "runs" / run)
+    runs = [SyntheticRun(pace=lambda round_, _: 1.0 + 0.01 * round_, started=f"2026-01-0{day}") for day in (1, 2, 3)]
+    for run, folder in zip(runs[:2], ("20260101T000000Z-before", "20260102T000000Z-after"), strict=True):
+        run.write(tmp_path / "runs" / folder)
     for log in ("a.log", "b.log", "a1.log", "a2.log", "b1.log", "b2.log", "trainer.log"):
         (tmp_path / log).write_bytes(SAMPLES["openrlhf"][1])
     (tmp_path / "metrics.jsonl").write_bytes(SAMPLES["prime-rl, metrics.jsonl"][1])
@@ -66,6 +67,8 @@ def test_commands_of_the_docs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             continue
         done = CliRunner().invoke(main, arguments, prog_name=program)
         assert (program, done.exit_code) == ("placebench", 0), f"{command}\n{done.output}"
+        if "baseline save latest" in command:
+            runs[2].write(tmp_path / "runs" / "20260103T000000Z-changed")
 
 
 def test_the_jobs_of_the_examples_can_be_planned(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,8 @@ def test_several_runs_of_the_same_count_as_one(tmp_path: Path) -> None:
     }
     before, after = (",".join(map(str, paths)) for paths in runs.values())
     assert invoke("check", after, "--baseline", before, "--paired").exit_code == 1
-    assert invoke("check", before, "--baseline", before, "--paired").exit_code == 0
+    again = ",".join(str(run(tmp_path / f"again{n}", 1.0 + n, rounds=1)) for n in range(3))
+    assert invoke("check", again, "--baseline", before, "--paired").exit_code == 0
     # One launch of each run: the runs differ by more than the code does.
     assert invoke("check", after, "--baseline", before).exit_code == 0
     other = run(tmp_path / "other", rounds=1, workload={"model": "big"})
@@ -56,11 +58,11 @@ def test_a_run_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agai
 @pytest.mark.parametrize("name", ["a=b,c:d+e@f", "learners:2,1+engines:5", "split, twice"])
 def test_a_placement_may_have_commas_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
-    for folder in ("1", "2"):
+    for folder in ("1", "2", "3", "4"):
         run(Path(folder), layouts=dict.fromkeys((name, "standard"), STANDARD))
     assert invoke("baseline", "save", f"1:{name}", "base.json").output.startswith(f"base.json: 3 of {name} launches")
-    both = f"1:{name},2:{name}"
-    for word, baseline in ((f"1:{name}", "1,2"), (both, f"base.json:{name}"), (both, both)):
+    both = f"3:{name},4:{name}"
+    for word, baseline in ((f"3:{name}", "1,2"), (both, f"base.json:{name}"), (both, f"1:{name},2:{name}")):
         result = invoke("check", word, "--baseline", baseline)
         assert result.exit_code == 0, result.output
         assert result.stdout.endswith("no regression: 1 number within 5 %\n")
@@ -87,9 +89,10 @@ def test_an_entry_that_is_not_there_is_named(
 
 def test_a_placement_of_a_run_is_a_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    run(Path("runs/0"))
     run(Path("runs/1"))
     run(Path("runs/2"), 1.3)
-    for words in (["runs/1:split", "runs/1:split"], ["runs/1:split", "runs/1"], ["latest:split", "latest"]):
+    for words in (["runs/1:split", "runs/0:split"], ["runs/1:split", "runs/0"]):
         same = invoke("check", words[0], "--baseline", words[1])
         assert same.exit_code == 0, same.output
         assert [line.split()[0] for line in same.stdout.splitlines() if line.endswith("passed")] == ["split"]
@@ -103,7 +106,7 @@ def test_a_placement_of_a_run_is_a_baseline(tmp_path: Path, monkeypatch: pytest.
     assert faster.stdout.startswith("demo:standard against demo:split of ")
     assert invoke("check", "latest:split", "--baseline", "runs/1:standard").exit_code == 1
     # What is measured is not left unchecked in silence.
-    assert "the baseline has no split" in invoke("check", "latest", "--baseline", "latest:standard").stderr
+    assert "the baseline has no split" in invoke("check", "latest", "--baseline", "runs/1:standard").stderr
     unknown = invoke("check", "latest:split", "--baseline", "runs/1:spilt")
     assert (unknown.exit_code, "runs/1 has no placement 'spilt': it has standard, split" in unknown.stderr) == (2, True)
 
@@ -187,7 +190,7 @@ def test_other_ends_have_their_exit_code(
     run(Path("run"))
     run(Path("single"), rounds=1)
     run(Path("failed"), statuses={(2, "split"): Status.OOM, (3, "split"): Status.PLANNED})
-    save_baseline(Path("run"), Path("base.json"))
+    save_baseline(run(Path("before")), Path("base.json"))
     Path("empty").mkdir()
     Path("broken.json").write_text("{")
     kept = Path("base.json").read_text()
@@ -198,6 +201,35 @@ def test_other_ends_have_their_exit_code(
     assert reason in result.stderr
     assert result.stderr.count("\n") == 1
     assert not Path("new.json").exists()
+
+
+def test_a_run_is_no_baseline_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_baseline(run(Path("run"), rounds=2), Path("base.json"))
+    run(Path("other"), rounds=2)
+    Path("link").symlink_to("run")
+    shutil.copytree("run", "copy")
+    for baseline in ("run", "base.json", "link", "copy", "other/../run:split", "base.json:split", "other,run"):
+        result = invoke("check", "run", "--baseline", baseline)
+        assert result.exit_code == 2
+        assert result.stderr == (
+            f"placebench: --baseline {baseline}: is of the run that is checked: take the baseline of an earlier run\n"
+        )
+
+
+def test_a_damaged_launch_is_told_and_the_others_are_saved_and_checked(tmp_path: Path) -> None:
+    before, now = run(tmp_path / "before", rounds=4), run(tmp_path / "now", rounds=4)
+    for path in (before, now):
+        (path / "trials/02-split/spans.jsonl").write_bytes(bytes(100))
+    damaged = (
+        "set aside: round 2 split: {}/trials/02-split: steps.jsonl and spans.jsonl have not the same steps, each once"
+    )
+    saved = invoke("baseline", "save", before, tmp_path / "base.json")
+    assert saved.stderr == f"placebench: {damaged.format(before)}\n"
+    assert saved.stdout == f"{tmp_path / 'base.json'}: 4 of standard, 3 of split launches of demo\n"
+    result = invoke("check", now, "--baseline", tmp_path / "base.json")
+    assert result.exit_code == 0, result.output
+    assert " ".join(result.stdout.split()).count(damaged.format(now)) == 1
 
 
 def test_ctrl_c_is_exit_code_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,10 +254,10 @@ def test_no_share_breaks_the_parser(text: str) -> None:
 
 
 def test_a_check_needs_no_torch(tmp_path: Path) -> None:
-    before = run(tmp_path / "before")
+    before, now = run(tmp_path / "before"), run(tmp_path / "now")
     program = (
         "import sys; from placebench.cli import main\n"
-        f"sys.argv = ['placebench', 'check', {str(before)!r}, '--baseline', {str(before)!r}]\n"
+        f"sys.argv = ['placebench', 'check', {str(now)!r}, '--baseline', {str(before)!r}]\n"
         "try: main()\n"
         "finally: print(sorted(sys.modules.keys() & {'torch', 'ray', 'vllm', 'transformers'}))"
     )

@@ -76,7 +76,7 @@ def test_every_output_tells_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert result.stdout.count("::error title=placebench check::") == 2
     assert "(95 %25 interval " in result.stdout
     text = summary.read_text()
-    assert text.startswith("### demo against demo of 2026-03-01T10:00:00Z, at most 5 % worse\n")
+    assert re.match(r"### demo against demo of 2026-03-01T10:\d\d:\d\dZ, at most 5 % worse\n", text)
     assert "| split | step | " in text
     suite = ElementTree.parse(junit).getroot()[0]
     assert {name: suite.get(name) for name in ("tests", "failures", "errors")} == {
@@ -104,14 +104,15 @@ def test_what_cannot_be_judged_is_an_error_of_junit(tmp_path: Path) -> None:
     [
         ("nowhere.json", "nowhere.json: there is no baseline: save one with"),
         ("broken.json", "broken.json: not a baseline that this placebench reads: Invalid JSON"),
-        ("run,other", "demo and demo cannot be taken together: workload model: tiny → big"),
+        ("before,other", "demo and demo cannot be taken together: workload model: tiny → big"),
     ],
 )
 def test_every_output_tells_that_there_is_no_baseline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, baseline: str, reason: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run(Path("run"))
+    for name in ("run", "before"):
+        run(Path(name))
     run(Path("other"), workload={"model": "big"})
     Path("broken.json").write_text("{")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -137,14 +138,15 @@ def test_a_link_leads_to_the_file_that_is_written(tmp_path: Path) -> None:
     for name, link in links.items():
         link.symlink_to(tmp_path / "kept" / name)
     assert invoke("baseline", "save", before, links["old.json"]).exit_code == 0
-    assert invoke("check", before, "--baseline", links["old.json"], "--json", links["new.json"]).exit_code == 0
+    now = run(tmp_path / "now")
+    assert invoke("check", now, "--baseline", links["old.json"], "--json", links["new.json"]).exit_code == 0
     for link in links.values():
         assert link.is_symlink()
         assert json.loads(link.read_text())["schema_version"] == 1
 
 
 def test_a_fifo_is_written_into(tmp_path: Path) -> None:
-    before, fifo = run(tmp_path / "before"), tmp_path / "fifo"
+    before, now, fifo = run(tmp_path / "before"), run(tmp_path / "now"), tmp_path / "fifo"
     os.mkfifo(fifo)
     # Open for reading too, so that nobody waits for the other end.
     end = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
@@ -152,7 +154,7 @@ def test_a_fifo_is_written_into(tmp_path: Path) -> None:
         assert invoke("baseline", "save", before, fifo).exit_code == 0
         assert json.loads(os.read(end, 1 << 20))["schema_version"] == 1
         # Unlike a file, it takes several outputs.
-        assert invoke("check", before, "--baseline", before, "--junit", fifo, "--json", fifo).exit_code == 0
+        assert invoke("check", now, "--baseline", before, "--junit", fifo, "--json", fifo).exit_code == 0
         junit, brace, content = os.read(end, 1 << 20).decode().partition("{")
         assert ElementTree.fromstring(junit).tag == "testsuites"
         assert json.loads(brace + content)["exit_code"] == 0
@@ -163,9 +165,9 @@ def test_a_fifo_is_written_into(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["printed", "link"])
 def test_what_goes_to_stdout_comes_behind_what_was_printed(tmp_path: Path, name: str) -> None:
-    before, printed = run(tmp_path / "before"), tmp_path / "printed"
+    before, now, printed = run(tmp_path / "before"), run(tmp_path / "now"), tmp_path / "printed"
     (tmp_path / "link").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
-    words = [sys.executable, "-m", "placebench", "check", str(before), "--baseline", str(before), "--json", name]
+    words = [sys.executable, "-m", "placebench", "check", str(now), "--baseline", str(before), "--json", name]
     with printed.open("w") as stream:
         subprocess.run(words, stdout=stream, check=True, timeout=60, cwd=tmp_path)
     table, brace, rest = printed.read_text().partition("{\n")

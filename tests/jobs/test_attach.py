@@ -371,14 +371,19 @@ def test_an_engine_that_pauses_or_works_long_has_several_spans(tmp_path: Path) -
     program = """
 import time
 from placebench_attach.wrapping import BusyEngine
+# Time passes by sleeping alone: how long this host takes to get on breaks no span.
+now = [1000.0]
+time.monotonic = lambda: now[0]
+def sleep(seconds):
+    now[0] += seconds
 class Engine:
     def step(self, seconds):
-        time.sleep(seconds)
+        sleep(seconds)
 BusyEngine(gap_s=0.05, longest_s=0.02).watch(Engine, "step", lambda engine: engine.has_no_such_thing)
 engine = Engine()
 engine.step(0.0)
 engine.step(0.0)
-time.sleep(0.1)
+sleep(0.1)
 engine.step(0.03)
 engine.step(0.0)
 """

@@ -18,6 +18,7 @@ from placebench.spec.bound import bind
 from placebench.spec.devices import Device, devices_per_node
 from placebench.spec.words import parse_placement
 from placebench.spec.workload import Workload
+from placebench.tasks import reward_trial
 
 
 def device(node: int, index: int, memory: int = 1 << 34) -> Device:
@@ -153,12 +154,12 @@ def test_an_impossible_workload_is_refused(tmp_path: Path, workload: dict[str, A
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("raise SystemError('no')", "cannot import it: SystemError: no"),
+        ("raise SystemError('no')", "'scores:score' (scores.py, line 1): cannot import it: SystemError: no"),
         ("def f(:", "cannot import it: SyntaxError: invalid syntax"),
         ("import os; os._exit(3)", "data.reward 'scores:score': importing scores ends the process (3); take out of"),
         ("import os; os._exit(0)", "data.reward 'scores:score': importing scores ends the process (0); take out of"),
-        ("import sys; sys.exit('bye')", "data.reward 'scores:score': cannot import it: SystemExit: bye"),
-        ("raise ValueError('two\\nlines')", "data.reward 'scores:score': cannot import it: ValueError: two"),
+        ("import sys; sys.exit('bye')", "(scores.py, line 1): cannot import it: SystemExit: bye"),
+        ("raise ValueError('two\\nlines')", "(scores.py, line 1): cannot import it: ValueError: two lines"),
         ("import os; os.write(2, b'\\xff\\n'); os._exit(3)", "importing scores ends the process (3)"),
         ("import time; time.sleep(60)", "importing scores takes more than 1 s"),
     ],
@@ -169,7 +170,7 @@ def test_a_reward_of_the_user_that_cannot_be_imported_is_refused(
     (tmp_path / "scores.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     if "sleep" in source:
-        monkeypatch.setattr(workload_checks, "_IMPORT_TIMEOUT_S", 1)
+        monkeypatch.setattr(reward_trial, "IMPORT_S", 1)
     (found,) = reasons(request(tmp_path, workload={"data": {"reward": "scores:score"}}))
     assert reason in found
 

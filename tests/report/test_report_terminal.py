@@ -14,7 +14,7 @@ from synthetic_run import SPLIT, STANDARD, SyntheticRun
 
 from placebench.compare.statistics.estimates import Verdict
 from placebench.report.tables import Grid
-from placebench.report.terminal import grid_table
+from placebench.report.terminal import _letters, grid_table
 from placebench.spec.text import interval, quantity, ratio, signed, signed_interval
 
 
@@ -118,3 +118,33 @@ def test_long_names_cost_no_number_and_no_phase(tmp_path: Path) -> None:
     assert {"step", "update_actor", "short gaps", "peak memory"} <= {cells[0] for cells in rows}
     for cells in rows:
         assert NAMES[-1] in cells or any(re.split(r"\s{2,}", line.strip()) == cells for line in narrow), cells
+
+
+LONG = "learners:2,2+engines:4xtp2/staleness=1/inflight_updates=true"
+
+
+def test_names_that_a_table_has_no_room_for_are_letters_with_a_legend(tmp_path: Path) -> None:
+    path = SyntheticRun(layouts={"standard": STANDARD, LONG: SPLIT, "split": SPLIT}, rounds=2).write(tmp_path / "run")
+    text = printed(path)
+    lines = text.splitlines()
+    assert [line.rstrip() for line in lines[:5]] == ["A  standard", f"B  {LONG}", "C  split", "", "B against A"]
+    tables = text[: text.index("Steps: ")].splitlines()[4:]
+    assert not any(name in line for line in tables for name in ("standard", "learners", "split"))
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in tables if re.search(r" cpu:[01] ", line)] == ["A", "A", "B", "B", "C", "C"]
+    assert f"{LONG} is slower than standard" in " ".join(text.split())
+    wide = printed(path, 200)
+    assert wide.startswith(f"{LONG} against standard")
+
+
+def test_names_that_fit_stay(tmp_path: Path) -> None:
+    layouts = {"standard": STANDARD, "split:1+1": SPLIT}
+    text = printed(SyntheticRun(layouts=layouts, rounds=2).write(tmp_path / "run"))
+    assert text.startswith("split:1+1 against standard")
+    assert [line.split()[0] for line in text.splitlines() if " cpu:0 " in line] == ["standard", "split:1+1"]
+
+
+def test_letters_go_on_behind_z() -> None:
+    assert [_letters(number) for number in (0, 25, 26, 27, 51, 52, 701, 702)] == [
+        "A", "Z", "AA", "AB", "AZ", "BA", "ZZ", "AAA",
+    ]  # fmt: skip

@@ -137,14 +137,20 @@ def test_the_live_display_shows_what_goes_on(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("stream", "ci", "live"),
-    [(Terminal(), "", True), (Terminal(), "false", True), (Terminal(), "true", False), (StringIO(), "", False)],
+    ("stream", "ci", "term", "live"),
+    [
+        (Terminal(), "", "xterm", True),
+        (Terminal(), "false", "xterm", True),
+        (Terminal(), "true", "xterm", False),
+        (Terminal(), "", "dumb", False),
+        (StringIO(), "", "xterm", False),
+    ],
 )
 def test_the_display_fits_where_it_is_shown(
-    stream: StringIO, ci: str, live: bool, monkeypatch: pytest.MonkeyPatch
+    stream: StringIO, ci: str, term: str, live: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", ci)
-    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("TERM", term)
     with open_display(stream) as display:
         display.begin(POSITION)
         display.update(state([1.0] * 10), None)

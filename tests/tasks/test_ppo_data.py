@@ -127,11 +127,15 @@ def test_prompts_without_an_answer_that_the_reward_can_use(tmp_path: Path, rewar
     assert reason in found[0]
 
 
-def test_answers_are_asked_for_where_a_built_in_reward_compares_with_them(tmp_path: Path) -> None:
+def test_answers_are_asked_for_where_a_built_in_reward_compares_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("scores.py").write_text("def score(prompt, response, answer):\n    return len(response)\n")
     (tmp_path / "a.jsonl").write_text('{"prompt": "1+1="}\n')
     data = {"source": str(tmp_path / "a.jsonl")}
     assert list(unusable_workload(build_workload({"data": data, "reward_model": "tiny"}))) == []
-    assert list(unusable_workload(build_workload({"data": data | {"reward": "math:hypot"}}))) == []
+    assert list(unusable_workload(build_workload({"data": data | {"reward": "scores:score"}}))) == []
     (tmp_path / "a.jsonl").write_text('{"prompt": "1+1=", "solution": "", "reward_model": {"ground_truth": 2}}\n')
     assert list(unusable_workload(build_workload({"data": data}))) == []
     assert list(unusable_workload(build_workload({"data": data | {"answer_key": "solution"}}))) == []

@@ -35,6 +35,7 @@ _NOT_DONE = {
     Status.RUNNING: "still running, or stopped without a word",
     Status.OOM: "out of memory",
     Status.DEVICE_LOST: "lost a device",
+    Status.DAMAGED: "set aside",
 }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -61,14 +62,22 @@ def _facts(side: RunSide) -> Facts:
         "kind of device": "GPU" if any(device.kind == "gpu" for device in devices) else "CPU",
         "type of device": ", ".join(sorted({device.name for device in devices})),
     }
-    for key, value in flatten(run.record.workload).items():
+    record = run.record
+    return facts | facts_of_record(record.workload, record.host, record.versions, record.git) | _measured_facts(side)
+
+
+def facts_of_record(
+    workload: Mapping[str, Any], host: Mapping[str, Any], versions: Mapping[str, Any], git: Mapping[str, Any] | None
+) -> Facts:
+    """What a run's record says, as people read it."""
+    facts: Facts = {}
+    for key, value in flatten(workload).items():
         if key not in NOT_WORK and value is not None:
             facts[WORKLOAD_FACTS.get(key, f"workload {key}")] = str(value)
-    facts |= {f"host {name}": text for name, text in host_facts(run.record.host).items()}
-    facts |= {f"{name} version": str(value) for name, value in run.record.versions.items() if value}
-    if git := run.record.git:
+    facts |= {f"host {name}": text for name, text in host_facts(host).items()}
+    facts |= {f"{name} version": str(value) for name, value in versions.items() if value}
+    if git:
         facts["git commit"] = f"{git.get('commit')}{' with changes' if git.get('dirty') else ''}"
-    facts |= _measured_facts(side)
     return {key: value for key, value in facts.items() if value not in ("", "[]")}
 
 

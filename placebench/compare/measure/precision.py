@@ -33,7 +33,7 @@ def headline_width(path: Path, rounds: int) -> float:
     Raises:
         UsageError: the folder is not a run's, or a file in it is damaged.
     """
-    run = load_run(path)
+    run = load_run(path, with_samples=False)
     sides = [_side(run, placement, rounds) for placement in run.placements]
     metrics = (STEP_TIME, TOKENS) if all(TOKENS.key in side.steps for side in sides) else (STEP_TIME,)
     return max((high / low - 1 if low > 0 else math.inf for low, high in _intervals(sides, metrics)), default=math.inf)

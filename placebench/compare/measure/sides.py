@@ -1,6 +1,6 @@
 """The sides that the words of `placebench compare` stand for: placements of runs, and logs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +11,21 @@ from placebench.compare.read.run_reading import load_run
 from placebench.compare.read.sources import ReadingOptions, Source, check_sources, each, log_names
 from placebench.compare.side import Side
 from placebench.errors import UsageError
+from placebench.record.folder import RunFolder
 from placebench.spec.legible import shown
 
 
-def read_sides(sources: Sequence[Source], options: ReadingOptions) -> list[Side]:
+def read_sides(
+    sources: Sequence[Source],
+    options: ReadingOptions,
+    shared_sides: Callable[[Path, str | None], tuple[Side, ...]] | None = None,
+) -> list[Side]:
     """The sides that the words stand for, in their order.
+
+    Args:
+        sources: the words.
+        options: how logs are read.
+        shared_sides: the placements, or one, of a run that was shared without its raw files; None refuses these.
 
     Raises:
         UsageError: a word stands for nothing that can be read, or for the same as another; a list of devices or ranks
@@ -26,7 +36,11 @@ def read_sides(sources: Sequence[Source], options: ReadingOptions) -> list[Side]
     sides: list[Side] = []
     for place, source in enumerate(sources):
         if source.run is not None:
-            found = run_sides(source.run, source.placement)
+            found: tuple[Side, ...]
+            if shared_sides and RunFolder(source.run).lacks_raw_files:
+                found = shared_sides(source.run, source.placement)
+            else:
+                found = run_sides(source.run, source.placement)
             if source.name is not None:
                 if len(found) > 1:
                     listed = ", ".join(side.name for side in found)

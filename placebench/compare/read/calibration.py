@@ -4,26 +4,33 @@ The figures lie in `calibration.json` in the folder of the run that measured the
 newest calibration beside its own run that had the same devices and the same workload but for the seed.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from placebench.compare.read.run import Run
 from placebench.compare.statistics.estimates import Noise
+from placebench.errors import UsageError
 from placebench.record.folder import RunFolder, write_json
 from placebench.record.run_file import RunFile
-from placebench.spec.reading import parse_json
+from placebench.spec.auto_rounds import MOST_ROUNDS
+from placebench.spec.reading import refuse_pipe
+
+# A factor of e^100 is no noise.
+Spread = Annotated[float, Field(ge=0, le=100)]
 
 
 @dataclass(frozen=True)
 class Variation:
     """How much a number of two launches of one placement differs; standard deviations of log ratios."""
 
-    pair: float
+    pair: Spread
     """Of two launches started one after the other."""
-    within: float | None
+    within: Spread | None
     """The part that their steps vary by; None for a number that a launch has only one of."""
-    between: float | None
+    between: Spread | None
     """The part that launches vary by beyond that; None likewise."""
 
 
@@ -60,7 +67,7 @@ def find_calibration(run: Run) -> Calibration | None:
                 continue
             if _setting(RunFile.read(folder.run_file)) == _setting(run.record):
                 return _read(folder)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, UsageError):
             continue  # a damaged calibration, or one of another version, tells nothing about this run
     return None
 
@@ -73,8 +80,18 @@ def _setting(record: RunFile) -> tuple[object, ...]:
 
 
 def _read(folder: RunFolder) -> Calibration:
-    content = parse_json(folder.calibration_file.read_text(encoding="utf-8"))
-    variations = {key: Variation(**found) for key, found in content["variations"].items()}
-    if content["schema_version"] != 1 or not all(math.isfinite(found.pair) for found in variations.values()):
-        raise ValueError("not a calibration of this version")
-    return Calibration(str(content["run"]), str(content["placement"]), int(content["pairs"]), variations)
+    refuse_pipe(folder.calibration_file)
+    content = _File.model_validate_json(folder.calibration_file.read_bytes())
+    return Calibration(content.run, content.placement, content.pairs, content.variations)
+
+
+class _File(BaseModel):
+    """The content of `calibration.json`."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    schema_version: Literal[1]
+    run: str
+    placement: str
+    pairs: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
+    variations: dict[str, Variation]

@@ -1,20 +1,27 @@
 """A run folder and its launches, finished or not, whose files are read into frames; see `run_reading`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
 from placebench.compare.read.logged import logged_phases
 from placebench.compare.read.warmup import find_warmup
-from placebench.errors import UsageError
 from placebench.logs.timing import STEP
-from placebench.record.folder import RunFolder, Status, Trial, read_jsonl
+from placebench.record.folder import RunFolder, Status, Trial
 from placebench.record.job_record import LogRecord
+from placebench.record.launch_lines import (
+    EnergyLine,
+    ErrorLine,
+    FooterLine,
+    HeaderLine,
+    LaunchLines,
+    PowerLine,
+    SampleLine,
+)
 from placebench.record.run_file import RunFile
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
@@ -27,6 +34,7 @@ KERNEL_TIMES = ("kernel_s", "collective_s", "copy_s", "no_kernel_s", "span_s")
 SAMPLE_COLUMNS = ("mono", "device", "util", "memory_bytes", "power_w")
 POWER_COLUMNS = ("mono", "device", "power_w")
 ENERGY_COLUMNS = ("mono", "device", "energy_j")
+LineT = TypeVar("LineT")
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch, whether or not it has started; its frames are read when first used."""
+    """One launch, whether or not it has started; its frames are made when first used."""
 
     trial: Trial
     """Its folder, which need not exist."""
@@ -59,34 +67,28 @@ class Launch:
     """How far it came."""
     least_warmup: int
     """First steps that are left out of the numbers in any case."""
+    error: str | None = None
+    """What went wrong, in one line without the status; None when nothing is on record."""
+    lines: LaunchLines = field(default_factory=LaunchLines, repr=False)
+    """What its files say; nothing unless it is done."""
+    steps_done: int = 0
+    """How many steps are on record."""
 
     @property
     def label(self) -> str:
         """How messages name it."""
         return f"round {self.round} {self.placement}"
 
-    @property
-    def error(self) -> str | None:
-        """What went wrong, in one line without the status; None when nothing is on record."""
-        try:
-            lines = self.trial.error.read_text(encoding="utf-8", errors="replace").splitlines()
-        except FileNotFoundError:
-            return None
-        first = next((line.strip() for line in lines if line.strip()), None)
-        return first and first.removeprefix(f"{self.status}: ")
-
     @cached_property
     def steps(self) -> pd.DataFrame:
         """Metrics by step: one row a step, indexed by `step`, one column a metric."""
-        rows = [{"step": row["step"], **row["metrics"]} for row in _read(self.trial.steps, "step", "metrics")]
-        frame = pd.DataFrame(rows, columns=None if rows else ["step"])
-        return frame.drop_duplicates("step", keep="last").set_index("step")
+        rows = [{"step": line.step, **line.metrics} for line in self.lines.steps]
+        return pd.DataFrame(rows, columns=None if rows else ["step"]).set_index("step")
 
     @cached_property
     def pauses(self) -> Sequence[tuple[float, float]]:
         """When it was stopped by Ctrl-Z: start and end, seconds of the monotonic clock."""
-        keys = ("start_mono", "end_mono")
-        return [(row[keys[0]], row[keys[1]]) for row in _read(self.trial.pauses, *keys)]
+        return [(line.start_mono, line.end_mono) for line in self.lines.pauses]
 
     @cached_property
     def paused_steps(self) -> tuple[int, ...]:
@@ -106,13 +108,7 @@ class Launch:
 
     @cached_property
     def _all_spans(self) -> pd.DataFrame:
-        keys = (*SPAN_COLUMNS[:5], "start_mono", "end_mono")
-        counted = ("memory_peak_bytes", "memory_reserved_bytes")
-        rows = [
-            (*(row[name] for name in keys), *(row.get(name) for name in counted))
-            for row in _read(self.trial.spans, *keys)
-        ]
-        frame = pd.DataFrame(rows, columns=list(SPAN_COLUMNS))
+        frame = pd.DataFrame([list(vars(line).values()) for line in self.lines.spans], columns=list(SPAN_COLUMNS))
         return frame.astype({"allocated_bytes": float, "reserved_bytes": float})
 
     @cached_property
@@ -157,75 +153,61 @@ class Launch:
         Nothing where a pause was a part of it.
         """
         traced = self.spans[self.spans["phase"] == TRACED_STEP]
-        is_paused = bool(_meets(traced, self.pauses).any())
-        rows = [] if is_paused else list(_read(self.trial.kernels, "phase", "device", *KERNEL_TIMES))
+        rows = [] if _meets(traced, self.pauses).any() else list(map(vars, self.lines.kernels))
         return pd.DataFrame(rows, columns=["phase", "device", *KERNEL_TIMES])
 
     @cached_property
     def samples(self) -> pd.DataFrame:
         """Device samples in order of time, columns `SAMPLE_COLUMNS` and what else the source has; missing is NaN."""
-        rows = [*self._lines("sample", "mono", "device")]
+        rows = [{"mono": line.mono, "device": line.device, **line.quantities} for line in self._lines(SampleLine)]
         frame = pd.DataFrame(rows, columns=None if rows else list(SAMPLE_COLUMNS))
-        numbers = frame.columns.difference(["kind", "device"])
-        frame[numbers] = frame[numbers].apply(pd.to_numeric, errors="coerce").astype(float)
+        frame = frame.astype(dict.fromkeys(frame.columns.difference(["device"]), float))
         return frame.sort_values("mono", kind="stable", ignore_index=True)
 
     @cached_property
     def power(self) -> pd.DataFrame:
         """Readings of power from the devices' buffers in order of time, columns `POWER_COLUMNS`, W; none on CPUs."""
-        rows = []
-        for line in self._lines("power", "mono", "device", "ago_s", "power_w"):
-            if len(line["ago_s"]) != len(line["power_w"]):
-                raise UsageError(f"{self.trial.device_samples}: ago_s and power_w of a line must be of one length")
-            rows += [
-                (line["mono"] - ago, line["device"], watts)
-                for ago, watts in zip(line["ago_s"], line["power_w"], strict=True)
-            ]
+        rows: list[tuple[float, str, float | None]] = []
+        for line in self._lines(PowerLine):
+            pairs = zip(line.ago_s, line.power_w, strict=True)
+            rows += [(line.mono - ago, line.device, watts) for ago, watts in pairs]
         # Early versions had one reading of the sensor in every sample. As these lie far apart, each speaks for the time
         # that is nearest to it, not for that since the one before.
-        half = 0.5 / next((float(line["hz"]) for line in self._lines("header", "hz")), 5.0)
+        half = 0.5 / next((line.hz for line in self._lines(HeaderLine)), 5.0)
         rows += [
-            (line["mono"] + half, line["device"], line["power_instant_w"])
-            for line in self._lines("sample", "mono", "device")
-            if line.get("power_instant_w") is not None
+            (line.mono + half, line.device, watts)
+            for line in self._lines(SampleLine)
+            if (watts := line.quantities.get("power_instant_w")) is not None
         ]
         return _in_order(rows, POWER_COLUMNS)
 
     @cached_property
     def energy(self) -> pd.DataFrame:
         """Readings of the devices' energy counters in order of time, columns `ENERGY_COLUMNS`, J; none on CPUs."""
-        lines = [*self._lines("energy", *ENERGY_COLUMNS)]
+        rows = [(line.mono, line.device, line.energy_j) for line in self._lines(EnergyLine)]
         # Early versions had the counter in a sample every second.
-        lines += [line for line in self._lines("sample", "mono", "device") if line.get("energy_j") is not None]
-        return _in_order([[line[key] for key in ENERGY_COLUMNS] for line in lines], ENERGY_COLUMNS)
-
-    def _lines(self, kind: str, *keys: str) -> Iterator[dict[str, Any]]:
-        for line in self._device_lines:
-            if line["kind"] == kind:
-                if not line.keys() >= set(keys):
-                    raise UsageError(
-                        f"{self.trial.device_samples}: a line of kind {kind} lacks one of {', '.join(keys)}"
-                    )
-                yield line
+        rows += [
+            (line.mono, line.device, joules)
+            for line in self._lines(SampleLine)
+            if (joules := line.quantities.get("energy_j")) is not None
+        ]
+        return _in_order(rows, ENERGY_COLUMNS)
 
     @cached_property
     def sampling(self) -> Sampling:
         """How the device samples came about."""
-        headers, footers, errors = (
-            [row for row in self._device_lines if row["kind"] == kind] for kind in ("header", "footer", "device_error")
-        )
+        headers, footers = list(self._lines(HeaderLine)), list(self._lines(FooterLine))
         in_order = 0 < len(headers) <= len(footers)
         return Sampling(
-            headers[0].get("source") if headers else None,
-            {device: reason for header in headers for device, reason in (header.get("gpm_absent") or {}).items()},
-            sum(footer["ticks"] for footer in footers) if in_order else None,
-            sum(footer["missed"] for footer in footers) if in_order else None,
-            tuple(f"{row.get('device')}: {row.get('message')}" for row in errors),
+            headers[0].source if headers else None,
+            {device: reason for header in headers for device, reason in (header.gpm_absent or {}).items()},
+            sum(footer.ticks for footer in footers) if in_order else None,
+            sum(footer.missed for footer in footers) if in_order else None,
+            tuple(f"{line.device}: {line.message}" for line in self._lines(ErrorLine) if line.kind == "device_error"),
         )
 
-    @cached_property
-    def _device_lines(self) -> list[dict[str, Any]]:
-        return list(_read(self.trial.device_samples, "kind"))
+    def _lines(self, kind: type[LineT]) -> Iterator[LineT]:
+        return (line for line in self.lines.devices if isinstance(line, kind))
 
 
 @dataclass(frozen=True)
@@ -286,24 +268,7 @@ def _meets(spans: pd.DataFrame, times: Iterable[tuple[float, float]]) -> "pd.Ser
     return met
 
 
-def _in_order(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> pd.DataFrame:
+def _in_order(rows: Sequence[tuple[float, str, float | None]], columns: Sequence[str]) -> pd.DataFrame:
     """Readings by `mono`; the last column holds numbers."""
     frame = pd.DataFrame(rows, columns=list(columns)).astype({"mono": float, columns[-1]: float})
     return frame.sort_values("mono", kind="stable", ignore_index=True)
-
-
-def _read(path: Path, *keys: str) -> Iterator[dict[str, Any]]:
-    """Objects with these keys of a JSONL file of a launch; a damaged line is an error that names it."""
-    rows = read_jsonl(path)
-    number = 0
-    while True:
-        number += 1
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except ValueError as error:
-            raise UsageError(f"{path}, line {number}: not one JSON object: {error}") from None
-        if not isinstance(row, dict) or not row.keys() >= set(keys):
-            raise UsageError(f"{path}, line {number}: must be an object with {', '.join(keys)}")
-        yield row

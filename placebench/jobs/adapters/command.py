@@ -1,10 +1,10 @@
 """Any command: nothing is known of it, so that placements are what the user says they are."""
 
 from placebench.errors import UsageError
-from placebench.jobs.adapter import Adapter, Asked, Settings
+from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
 
 
-def _settings(asked: Asked) -> Settings:
+def _settings(asked: AskedPlacement) -> Settings:
     if asked.placement.name == "standard":
         return Settings()
     raise UsageError(

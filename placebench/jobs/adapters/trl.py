@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from placebench.errors import Reasons
-from placebench.jobs.adapter import Adapter, Asked, Beside, Settings
+from placebench.jobs.adapter import Adapter, AskedPlacement, Beside, Settings
 from placebench.jobs.scripts import Given
 from placebench.spec.placement import Placement, Role
 from placebench.spec.text import plural
@@ -15,7 +15,7 @@ from placebench.spec.text import plural
 _MODEL = ("model_name_or_path", "model")
 
 
-def _settings(asked: Asked) -> Settings:
+def _settings(asked: AskedPlacement) -> Settings:
     reasons = Reasons()
     reasons.add(_cannot_be(asked))
     reasons.raise_any()
@@ -42,7 +42,7 @@ def _server(placement: Placement, given: Given) -> Beside:
     return Beside("vllm-server", command, engines.name)
 
 
-def _cannot_be(asked: Asked) -> Iterator[str]:
+def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     """Why TRL cannot be told a placement."""
     placement, given = asked.placement, asked.given
     if placement.scaling is not None:

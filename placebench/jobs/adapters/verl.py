@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from placebench.errors import Reasons
-from placebench.jobs.adapter import Adapter, Asked, Settings
+from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
 from placebench.jobs.scripts import Given
 from placebench.spec.placement import Overlap, Placement, Pool, Role
 from placebench.spec.text import plural
@@ -26,7 +26,7 @@ _ESTIMATOR = "algorithm.adv_estimator"
 _OF_A_CRITIC = "gae"
 
 
-def _settings(asked: Asked) -> Settings:
+def _settings(asked: AskedPlacement) -> Settings:
     reasons = Reasons()
     reasons.add(_cannot_be(asked))
     reasons.raise_any()
@@ -69,7 +69,7 @@ def _engines(placement: Placement) -> list[str]:
     ]
 
 
-def _cannot_be(asked: Asked) -> Iterator[str]:
+def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     """Why verl cannot be told a placement."""
     placement, given = asked.placement, asked.given
     if placement.scaling is not None:

@@ -1,0 +1,253 @@
+"""What a finished launch has left in its JSONL files: typed, consistent, and all of it or nothing.
+
+This is the one place that reads these files back. Whatever is wrong with one of them, down to a number that cannot be,
+is a `DamagedLaunchError`, and what comes out of here needs no second look.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+
+from placebench.errors import DamagedLaunchError, UsageError
+from placebench.record.folder import Trial
+from placebench.spec.legible import shown
+from placebench.spec.reading import refuse_pipe
+
+CONTROLLER = "controller"
+"""What stands for a device where the controller works, and in its own view of the phases."""
+WHOLE_STEP = "step"
+"""The phase of the controller's span from the start of a step to its end."""
+
+Reading = Annotated[float, Field(ge=-1e18, le=1e18, allow_inf_nan=False)]
+# A century, which no monotonic clock has come to.
+Mono = Annotated[float, Field(ge=-3.2e9, le=3.2e9, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=3.2e9, allow_inf_nan=False)]
+Step = Annotated[int, Field(ge=0, lt=2**31)]
+Bytes = Annotated[float, Field(ge=0, le=2**60, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+class StepLine(_Line):
+    """A line of `steps.jsonl`."""
+
+    step: Step
+    metrics: dict[str, float]
+    """Losses may be infinite or NaN, as training makes them; times and counts may not."""
+
+    @field_validator("metrics")
+    @classmethod
+    def _counts_are_finite(cls, metrics: dict[str, float]) -> dict[str, float]:
+        for name, value in metrics.items():
+            if name.startswith(("timing_s/", "perf/")) and not abs(value) <= 1e18:
+                raise ValueError(f"{name} is {value:g}")
+        return metrics
+
+
+class SpanLine(_Line):
+    """A line of `spans.jsonl`: see `telemetry.spans.Span`."""
+
+    step: Step
+    phase: Name
+    role: str | None
+    pool: str | None
+    device: Name
+    start_mono: Mono
+    end_mono: Mono
+    memory_peak_bytes: Bytes | None = None
+    memory_reserved_bytes: Bytes | None = None
+
+    @model_validator(mode="after")
+    def _ends_after_its_start(self) -> Self:
+        if self.end_mono < self.start_mono or (self.phase == WHOLE_STEP and self.end_mono == self.start_mono):
+            raise ValueError(f"{self.phase} of step {self.step} takes {self.end_mono - self.start_mono:g} s")
+        return self
+
+
+class KernelLine(_Line):
+    """A line of `kernels.jsonl`, times in seconds."""
+
+    phase: Name
+    device: Name
+    kernel_s: Seconds
+    collective_s: Seconds
+    copy_s: Seconds
+    no_kernel_s: Seconds
+    span_s: Seconds
+
+
+class PauseLine(_Line):
+    """A line of `pauses.jsonl`: when the launch was stopped."""
+
+    start_mono: Mono
+    end_mono: Mono
+
+
+class HeaderLine(_Line):
+    """The first line of a sampler in `devices.jsonl`: see `telemetry.samples`, also on those that follow."""
+
+    kind: Literal["header"]
+    hz: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+    source: str | None = None
+    gpm_absent: dict[str, str] | None = None
+
+
+class SampleLine(_Line):
+    """What a device was like at one moment; its quantities are further keys."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Reading | None] = Field(init=False)
+
+    kind: Literal["sample"]
+    mono: Mono
+    device: Name
+
+    @property
+    def quantities(self) -> dict[str, float | None]:
+        """Its quantities by key."""
+        return self.__pydantic_extra__
+
+
+class PowerLine(_Line):
+    """Readings of a power sensor, each so many seconds before `mono`."""
+
+    kind: Literal["power"]
+    mono: Mono
+    device: Name
+    ago_s: tuple[Reading, ...]
+    power_w: tuple[Reading | None, ...]
+
+    @model_validator(mode="after")
+    def _are_pairs(self) -> Self:
+        if len(self.ago_s) != len(self.power_w):
+            raise ValueError("ago_s and power_w must be of one length")
+        return self
+
+
+class EnergyLine(_Line):
+    """A reading of an energy counter."""
+
+    kind: Literal["energy"]
+    mono: Mono
+    device: Name
+    energy_j: Reading
+
+
+class ErrorLine(_Line):
+    """What a sampler could not read."""
+
+    kind: Literal["device_error", "reading_error"]
+    device: str | None = None
+    message: str | None = None
+
+
+class FooterLine(_Line):
+    """The last line of a sampler that ended in order."""
+
+    kind: Literal["footer"]
+    ticks: Annotated[int, Field(ge=0, lt=2**53)]
+    missed: Annotated[int, Field(ge=0, lt=2**53)]
+
+
+DeviceLine = Annotated[
+    HeaderLine | SampleLine | PowerLine | EnergyLine | ErrorLine | FooterLine, Field(discriminator="kind")
+]
+_STEPS, _SPANS = TypeAdapter(StepLine), TypeAdapter(SpanLine)
+_KERNELS, _PAUSES = TypeAdapter(KernelLine), TypeAdapter(PauseLine)
+_DEVICES: TypeAdapter[DeviceLine] = TypeAdapter(DeviceLine)
+LineT = TypeVar("LineT")
+
+
+@dataclass(frozen=True)
+class LaunchLines:
+    """The lines of a launch's files; none of a launch that is not done."""
+
+    steps: tuple[StepLine, ...] = ()
+    """By step, one each."""
+    spans: tuple[SpanLine, ...] = ()
+    kernels: tuple[KernelLine, ...] = ()
+    pauses: tuple[PauseLine, ...] = ()
+    devices: tuple[DeviceLine, ...] = ()
+
+
+def read_launch(trial: Trial, devices: Collection[str], *, with_samples: bool = True) -> LaunchLines:
+    """Read what a finished launch has left.
+
+    Args:
+        trial: its folder.
+        devices: the ids of its placement's devices.
+        with_samples: whether to read the samples of the devices, which are most of it.
+
+    Raises:
+        DamagedLaunchError: a file is missing or damaged.
+    """
+    lines = LaunchLines(
+        tuple(_read(trial.steps, _STEPS)),
+        tuple(_read(trial.spans, _SPANS)),
+        tuple(_read(trial.kernels, _KERNELS, is_optional=True)),
+        tuple(_read(trial.pauses, _PAUSES, is_optional=True)),
+        tuple(_read(trial.device_samples, _DEVICES, is_optional=True)) if with_samples else (),
+    )
+    steps = [line.step for line in lines.steps]
+    whole = sorted(line.step for line in lines.spans if line.device == CONTROLLER and line.phase == WHOLE_STEP)
+    if not steps or steps != sorted(set(steps)):
+        raise DamagedLaunchError(f"{trial.steps}: it has not every step once, in order")
+    if whole != steps:
+        raise DamagedLaunchError(
+            f"{trial.path}: {trial.steps.name} and {trial.spans.name} have not the same steps, each once"
+        )
+    _check_devices(trial.spans, [line.device for line in lines.spans], {*devices, CONTROLLER})
+    _check_devices(trial.kernels, [line.device for line in lines.kernels], devices)
+    return lines
+
+
+def count_steps(trial: Trial) -> int:
+    """How many steps a launch that is not done has on record, damaged lines left out."""
+    try:
+        return sum(1 for _ in _read(trial.steps, _STEPS, is_optional=True))
+    except DamagedLaunchError:
+        return 0
+
+
+def _read(path: Path, line_type: TypeAdapter[LineT], *, is_optional: bool = False) -> Iterator[LineT]:
+    """The lines of a file; what the writer, when it was killed, has not finished of the last one is dropped."""
+    try:
+        refuse_pipe(path)
+        with path.open("rb") as stream:
+            for number, line in enumerate(stream, start=1):
+                if line.endswith(b"\n"):
+                    try:
+                        yield line_type.validate_json(line)
+                    except ValidationError as error:
+                        raise _damaged(path, number, _in_words(error)) from None
+    except FileNotFoundError as error:
+        if not is_optional:
+            raise DamagedLaunchError(f"{path}: {error.strerror}") from None
+    except OSError as error:
+        raise DamagedLaunchError(f"{path}: {error.strerror}") from None
+    except UsageError as error:
+        raise DamagedLaunchError(str(error)) from None
+
+
+def _check_devices(path: Path, found: list[str], known: Collection[str]) -> None:
+    for number, device in enumerate(found, start=1):
+        if device not in known:
+            raise _damaged(path, number, f"device {shown(device)} is none of the placement's")
+
+
+def _damaged(path: Path, number: int, what: str) -> DamagedLaunchError:
+    return DamagedLaunchError(f"{path}, line {number}: {what}")
+
+
+def _in_words(error: ValidationError) -> str:
+    """What is wrong with a line, first of all."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    text = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {text}" if where else text
