@@ -1,9 +1,9 @@
 """Spans of a job of the user's from the files that its own processes write (see `attach`), as rows of `spans.jsonl`.
 
-A span belongs to the step in whose time its middle lies, and to the device on which its process works: the GPU that the
-process names; on CPU devices, which name themselves to nobody, the one that its rank has in the pool of its phase's
-role, to whose cores it is then held. What the framework times by itself is the controller's view, unless the process
-that times it works on a device too, as a rank of a trainer does.
+A span belongs to the step in whose time its middle lies, and to the device on which its process works: the only one of
+the launch, or the GPU that the process names; on CPU devices, which name themselves to nobody, the one that its rank
+has in the pool of its phase's role, to whose cores it is then held. What the process times that times whole steps is
+the controller's view.
 """
 
 import os
@@ -34,7 +34,7 @@ class _Worked:
     source: str
 
 
-@dataclass
+@dataclass(eq=False)
 class _SpanWriter:
     """A process of the job that writes spans."""
 
@@ -80,6 +80,7 @@ class AttachedSpans:
         self._processes: dict[Path, _SpanWriter] = {}
         self._waiting: list[tuple[_SpanWriter, _Worked]] = []
         self._steps: list[_Worked] = []
+        self._controller: _SpanWriter | None = None
         self._windows: list[Window] = []
         self._bound: list[tuple[int, Device]] = []
         self.notes: dict[str, None] = {}
@@ -102,7 +103,8 @@ class AttachedSpans:
             name = str(row["name"])
             phase = self._names.get(name) or self._names.get(name.rpartition(".")[2]) or name
             worked = _Worked(phase, float(row["start"]), float(row["end"]), str(row["source"]))
-            if phase == _STEP and worked.source == _TIMER:
+            if phase == _STEP and worked.source == _TIMER and self._controller in (None, process):
+                self._controller = process
                 self._steps.append(worked)
             elif phase in PHASE:
                 self._find_device(process, worked)
@@ -112,7 +114,8 @@ class AttachedSpans:
         """See where a process works, by what it says of itself."""
         if process.device is not None:
             return
-        process.device = self._devices.get(process.gpu or "")
+        alone = next(iter(self._devices.values())) if len(self._devices) == 1 else None
+        process.device = self._devices.get(process.gpu or "") or alone
         pool = self._placement.roles.get(PHASE[worked.phase].role or Role.ACTOR)
         rank = process.about.get("environment", {}).get("RANK", "")
         if process.device is None and pool and str(rank).isdigit() and int(rank) < len(self._placement.pools[pool]):
@@ -165,7 +168,7 @@ class AttachedSpans:
     def _on_devices(self, found: Sequence[tuple[_SpanWriter, _Worked]]) -> Iterator[tuple[_Worked, str]]:
         """The spans of a step, each with its device or the controller; none where no device is known to work."""
         works = [(worked, process.device.id) for process, worked in found if process.device]
-        timed = [worked for process, worked in found if worked.source == _TIMER and not process.device]
+        timed = [worked for process, worked in found if worked.source == _TIMER and process is self._controller]
         if not works:
             return
         yield from works
