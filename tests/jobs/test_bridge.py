@@ -208,6 +208,27 @@ def test_phases_are_on_the_devices_whose_processes_write_their_spans(tmp_path: P
 BOTH = (("controller", "cpu:0"), ("controller", "cpu:1"))
 
 
+def test_a_loop_of_one_s_own_is_its_controller_and_works_on_its_device(tmp_path: Path) -> None:
+    text = """
+import time
+from placebench_attach import span
+for step in range(1, 4):
+    with span("step"):
+        with span("gen"):
+            time.sleep(0.01)
+        with span("my_update"):
+            time.sleep(0.01)
+    print(f"step:{step} - timing_s/step:0.02", flush=True)
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text), devices=1, phases={"my_update": "update_actor"})
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    found = [(span["phase"], span["device"]) for span in read_jsonl(trial.spans) if span["step"] == 3]
+    both = ("controller", "cpu:0")
+    assert sorted(found) == sorted(
+        [("step", "controller"), *((phase, where) for phase in ("gen", "update_actor") for where in both)]
+    )
+
+
 HEAD = """#!{python}
 import socket, sys, time
 assert sys.argv[1:4] == ["start", "--head", "--block"], sys.argv
