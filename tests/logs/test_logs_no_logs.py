@@ -46,7 +46,7 @@ def zstd(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("packer", "pack"), [("zip", zipped), ("xz", lzma.compress), ("bzip2", bz2.compress)], ids=lambda value: str(value)
+    ("packer", "pack"), [("zip", zipped), ("xz", lzma.compress), ("bzip2", bz2.compress)], ids=["zip", "xz", "bzip2"]
 )
 def test_what_is_packed_otherwise_is_named(tmp_path: Path, packer: str, pack: Callable[[bytes], bytes]) -> None:
     for content in (pack(STEPS), pack(NULS), gzip.compress(pack(STEPS))):
