@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,7 +13,7 @@ try:
     import click
     import pandas as pd
 
-    from placebench.commands.console import let_everything_be_printed
+    from placebench.commands.console import let_everything_be_printed, progress_on_stderr
     from placebench.commands.group import fail, refuse_undecodable
     from placebench.errors import PlacebenchError, UsageError
     from placebench.host.signals import StopSignals
@@ -22,7 +22,7 @@ try:
     from placebench.logs.read import Log, is_timing, launch_names, scan_log
     from placebench.logs.registry import FORMATS
     from placebench.logs.run import run_of_logs
-    from placebench.logs.timing import Kind
+    from placebench.logs.timing import Kind, Timings
     from placebench.report import figures
     from placebench.report.style import save_figure
     from placebench.spec.auto_rounds import MOST_STEPS
@@ -35,6 +35,7 @@ except ModuleNotFoundError as missing:
     sys.exit(f"Error: {missing.name} is not installed in this Python: run make demo, or pip install -e .")
 
 CSV_NAME = "timing_s.csv"
+CSV_STEPS = 50_000
 # How often growing logs are looked at.
 LOOK_S = 0.5
 _EXAMPLE = """\b
@@ -94,44 +95,60 @@ def plot_timing_metrics(
     if follow:
         _follow(logs, log_format, skip_first, lambda timings: _draw(timings, output_dir, suffix, smooth))
         return
-    timings = []
+    timings = {}
     for path, name in zip(logs, launch_names(logs), strict=True):
         log = scan_log(path, log_format=log_format, keep=is_timing)
-        timing = log.timings(name)
+        found = log.timings()
         for line in _flag_lines(log):
             say(line, sys.stderr)
-        kept = _without_first(timing, skip_first)
-        if kept.empty:
-            has = f"which has timings of {timing['step'].nunique()} steps"
+        timings[name] = found.without_first(skip_first)
+        if not len(timings[name].steps):
+            has = f"which has timings of {len(found.steps)} steps"
             raise UsageError(f"--skip-first {skip_first} leaves nothing of {path}, {has}")
-        timings.append(kept)
     for written in _draw(timings, output_dir, suffix, smooth):
         say(written)
 
 
-def _draw(timings: list[pd.DataFrame], output_dir: Path, suffix: str, smooth: int) -> list[Path]:
+def _draw(logs: dict[str, Timings], output_dir: Path, suffix: str, smooth: int) -> list[Path]:
     """Write the figures and their numbers; returns the files."""
-    timing = pd.concat(timings, ignore_index=True)
+    thinned = figures.thinning(logs.values())
+    lines = pd.concat([timings.thinned(thinned).tidy(name) for name, timings in logs.items()], ignore_index=True)
+    means = [
+        figures.mean_table(timings.only([phase]).tidy(name))
+        for name, timings in logs.items()
+        for phase in timings.kinds
+    ]
+    sums = pd.concat([timings.whole().tidy(name) for name, timings in logs.items()], ignore_index=True)
     drawn = {
-        "phases_over_steps": figures.phases_over_steps(timing, smooth=smooth),
-        "mean_per_phase": figures.mean_per_phase(figures.mean_table(timing)),
-        "share_of_step": figures.share_of_step(timing),
+        "phases_over_steps": figures.phases_over_steps(lines, smooth=smooth, thinned=thinned),
+        "mean_per_phase": figures.mean_per_phase(pd.concat(means, ignore_index=True)),
+        "share_of_step": figures.share_of_step(sums),
     }
-    table = timing[timing["kind"] != Kind.DETAIL]
-    if smooth > 1:
-        lines = figures.average_lines(table, smooth).rename(columns={"average": "moving_average"})
-        table = table.merge(lines, how="left", on=["launch", "phase", "step"])
     try:
         output_dir.mkdir(parents=True, exist_ok=True)
         written = [output_dir / f"{name}.{suffix}" for name in drawn]
         for path, figure in zip(written, drawn.values(), strict=True):
             save_figure(figure, path)
-        table.assign(**{name: table[name].map(sheet_cell) for name in ("launch", "phase")}).to_csv(
-            output_dir / CSV_NAME, index=False
-        )
+        with (output_dir / CSV_NAME).open("w", newline="") as stream:
+            for place, table in enumerate(_tables(logs, smooth)):
+                table.to_csv(stream, index=False, header=not place)
     except OSError as error:
         raise UsageError(f"--output-dir {output_dir}: cannot write there: {error.strerror}") from None
     return [*written, output_dir / CSV_NAME]
+
+
+def _tables(logs: dict[str, Timings], smooth: int) -> Iterator[pd.DataFrame]:
+    """The numbers of some thousand steps at a time, which is what there is memory for."""
+    for name, timings in logs.items():
+        shown = timings.only([phase for phase, kind in timings.kinds.items() if kind != Kind.DETAIL])
+        averages = shown.averaged(smooth) if smooth > 1 else None
+        for first in range(0, len(shown.steps), CSV_STEPS):
+            table = shown.between(first, first + CSV_STEPS).tidy(name)
+            if averages:
+                lines = averages.between(first, first + CSV_STEPS).tidy(name).drop(columns="kind")
+                lines = lines.rename(columns={"seconds": "moving_average"})
+                table = table.merge(lines, how="left", on=["launch", "phase", "step"])
+            yield table.assign(**{column: table[column].map(sheet_cell) for column in ("launch", "phase")})
 
 
 def _flag_lines(log: Log) -> list[str]:
@@ -139,14 +156,8 @@ def _flag_lines(log: Log) -> list[str]:
     return [f"{log.path}: {flag.name}: {flag.text}" for flag in log.flags]
 
 
-def _without_first(timing: pd.DataFrame, count: int) -> pd.DataFrame:
-    """The timings of a log without its first steps."""
-    kept: pd.DataFrame = timing[timing["step"].rank(method="dense") > count]
-    return kept
-
-
 def _follow(
-    logs: tuple[Path, ...], log_format: str | None, skip_first: int, draw: Callable[[list[pd.DataFrame]], list[Path]]
+    logs: tuple[Path, ...], log_format: str | None, skip_first: int, draw: Callable[[dict[str, Timings]], list[Path]]
 ) -> None:
     """Draw growing logs whenever they have new steps, until the user says stop.
 
@@ -155,27 +166,27 @@ def _follow(
     """
     lock, seen = threading.Lock(), -1
     shown: set[str] = set()
-    waiting, has_drawn = "no step was read yet", False
+    waiting, has_drawn, is_last = "no step was read yet", False, False
     with StopSignals() as signals, ExitStack() as stack:
         growing = [stack.enter_context(GrowingLog(path, lock, log_format=log_format, keep=is_timing)) for path in logs]
-        while signals.received is None:
+        while not is_last:
             time.sleep(LOOK_S)
+            is_last = signals.received is not None
             with lock:
                 steps = sum(log.steps for log in growing)
                 found = [log.log for log in growing]
                 if steps == seen:
                     continue
                 lines = [line for log in found if log for line in _flag_lines(log) if line not in shown]
-                timings = [
-                    _drawable(log, name, skip_first) for log, name in zip(found, launch_names(logs), strict=True)
-                ]
+                timings = [_drawable(log, skip_first) for log in found]
             seen = steps
             shown.update(lines)
             for line in lines:
                 say(line, sys.stderr)
-            lacking = [str(path) for path, timing in zip(logs, timings, strict=True) if timing.empty]
+            drawable = {name: one for name, one in zip(launch_names(logs), timings, strict=True) if one is not None}
+            lacking = [str(path) for path, one in zip(logs, timings, strict=True) if one is None]
             if not lacking:
-                say(f"{steps} steps: {', '.join(map(str, draw(timings)))}")
+                say(f"{steps} steps: {', '.join(map(str, draw(drawable)))}")
                 has_drawn = True
                 continue
             before, behind = waiting, f" behind the first {skip_first}" if skip_first else ""
@@ -186,10 +197,10 @@ def _follow(
         raise UsageError(f"nothing was drawn: {waiting}")
 
 
-def _drawable(log: Log | None, name: str, skip_first: int) -> pd.DataFrame:
-    """The timings of a growing log that are drawn; empty while there are none."""
+def _drawable(log: Log | None, skip_first: int) -> Timings | None:
+    """The timings of a growing log that are drawn; None while there are none."""
     timings = run_of_logs((log,)).timings if log else None
-    return pd.DataFrame() if timings is None else _without_first(timings.tidy(name), skip_first)
+    return timings.without_first(skip_first) if timings and len(timings.steps) > skip_first else None
 
 
 def main() -> None:
@@ -197,7 +208,8 @@ def main() -> None:
     let_everything_be_printed()
     try:
         refuse_undecodable(sys.argv)
-        plot_timing_metrics.main(standalone_mode=False)
+        with progress_on_stderr():
+            plot_timing_metrics.main(standalone_mode=False)
     except PlacebenchError as error:
         sys.exit(fail(error.exit_code, *error.args, name="Error"))
     except click.ClickException as error:

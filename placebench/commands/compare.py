@@ -83,8 +83,6 @@ def compare(
         sides = follow_until_stopped(words, options, console, effect, force=force)
     else:
         sides = read_sides(words, options, shared_sides)
-    if not sides:
-        return
     comparison = compare_sides(sides, effect, force=force)
     summary = summarize(comparison, warmup, ("placebench", *sys.argv[1:]))
     paths = None

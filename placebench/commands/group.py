@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
-from placebench.commands.console import let_everything_be_printed
+from placebench.commands.console import let_everything_be_printed, progress_on_stderr
 from placebench.commands.options import in_words
 from placebench.errors import PlacebenchError, UsageError
 from placebench.host.terminal import say
@@ -37,7 +37,8 @@ class PlacebenchGroup(click.Group):
         let_everything_be_printed()
         try:
             refuse_undecodable(sys.argv[1:] if (given := kwargs.get("args", *args[:1])) is None else given)
-            code = super().main(*args, **kwargs)
+            with progress_on_stderr():
+                code = super().main(*args, **kwargs)
             sys.stdout.flush()
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()

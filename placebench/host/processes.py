@@ -83,7 +83,9 @@ def kill_processes(find: Callable[[], list[psutil.Process]], patience_s: float =
     left: set[psutil.Process] = set()
     # One that is ending gives back a GPU's memory last, when nothing but its pid is to be seen of it any more.
     while left := {process for process in left if _is_live(process)}.union(find()):
-        _send(left, signal.SIGKILL)
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                process.kill()
         if time.monotonic() > deadline:
             return list(left)
         time.sleep(_POLL_S)

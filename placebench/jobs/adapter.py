@@ -9,7 +9,11 @@ from dataclasses import dataclass, field
 
 from placebench.jobs.scripts import Given
 from placebench.spec.devices import Kind
+from placebench.spec.phases import PHASE_ORDER
 from placebench.spec.placement import Placement
+
+TIMERS: Mapping[str, str] = {name: name for name in (*PHASE_ORDER, "step", "testing", "save_checkpoint")}
+"""Timers that have the names of placebench's phases, which are verl's."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class Adapter:
     """More of that kind by the flag of the command's that asks for what they switch off."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables of its environment in every placement."""
+    timers: Mapping[str, str] = field(default_factory=lambda: TIMERS)
+    """Phases by the names of the timers that its hooks record; `step` for a whole step, see `nested.exclusive`."""
     log_format: str | None = None
     """Name of its log's format, as `logs.registry` has it; None to find it by the content."""
     log_files: tuple[str, ...] = ()

@@ -7,11 +7,15 @@ that times it works on a device too, as a rank of a trainer does.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
+from placebench.jobs.nested import WITHIN, Timing, exclusive
 from placebench.record.folder import JsonlTail
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
@@ -19,109 +23,97 @@ from placebench.spec.phases import GEN, PHASE
 from placebench.spec.placement import Role
 from placebench.telemetry.spans import CONTROLLER, Span
 
-# As `attach` writes them.
-_TIMER = "timer"
-_STEP = "step"
-
-
-@dataclass(frozen=True)
-class _Worked:
-    """A phase as one process saw it; seconds of the monotonic clock."""
-
-    phase: str
-    start: float
-    end: float
-    source: str
-
-
-@dataclass
-class _SpanWriter:
-    """A process of the job that writes spans."""
-
-    tail: JsonlTail
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """What its first line says."""
-    gpu: str | None = None
-    """The UUID of the GPU that it uses."""
-    device: Device | None = None
-    """Where it works, once that is known."""
+STEP = "step"
+# What the hooks say of a span's source; see `attach/on-path/placebench_attach/spans.py`.
+_TIMER, _ENGINE = "timer", "engine"
+# New files are looked for so often, seconds.
+_LOOK_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
 class Window:
-    """The time of a step, seconds of the monotonic clock."""
+    """A step's time, seconds of this host's monotonic clock."""
 
     step: int
+    """Its number, counted from 1."""
     start: float
     end: float
 
 
-class AttachedSpans:
-    """Reads the span files of a launch while they grow.
+@dataclass
+class _SpanWriter:
+    """A process of the job, and what it has left."""
 
-    They tell what devices do in a step where the framework's own timers have its steps: then phases have them too, and
-    no span means no work. Of other frameworks they are on record, and no more.
+    tail: JsonlTail
+    head: Mapping[str, Any] = field(default_factory=dict)
+    """Its first line."""
+    shift_s: float = 0.0
+    """Added to its times they are of this host's clock."""
+    gpu: str | None = None
+    """UUID of the GPU that torch uses in it."""
+    device: Device | None = None
+    """The device that it works on, once it is known."""
+    spans: dict[str, list[Timing]] = field(default_factory=dict)
+    """By source, in the order in which they ended; those that are not handed out yet."""
+    times_steps: bool = False
+    """Whether it says when whole steps ran."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first rank, or none of several."""
+        return bool(self.head["environment"].get("RANK", "0") == "0")
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether it has done work of a worker or an engine, or is a rank of several."""
+        return "RANK" in self.head["environment"] or any(source != _TIMER for source in self.spans)
+
+
+class AttachedSpans:
+    """The spans of a launch under way.
 
     Args:
-        folder: where they lie.
+        folder: where the processes write them.
         placement: the launch's placement.
         devices: its devices.
-        names: phases by the names of the framework's timers, where these are others.
-
-    Attributes:
-        notes: what the processes say of their spans.
+        timers: phases by the names of the framework's timers, see `nested.exclusive`; `STEP` for a whole step.
+        wall_offset: seconds from the monotonic clock of this host to those since the epoch.
     """
 
     def __init__(
-        self, folder: Path, placement: RunPlacement, devices: Sequence[Device], names: Mapping[str, str]
+        self,
+        folder: Path,
+        placement: RunPlacement,
+        devices: Sequence[Device],
+        timers: Mapping[str, str],
+        wall_offset: float,
     ) -> None:
-        self._folder, self._placement, self._names = folder, placement, names
-        self._devices = {device.id: device for device in devices}
+        self._folder, self._placement, self._devices, self._timers = folder, placement, devices, timers
+        self._wall_offset = wall_offset
+        self._names = {name for key in timers for name in key.split(WITHIN)}
         self._processes: dict[Path, _SpanWriter] = {}
-        self._waiting: list[tuple[_SpanWriter, _Worked]] = []
-        self._steps: list[_Worked] = []
-        self._windows: list[Window] = []
+        self._looked = 0.0
+        self._steps: list[Window] = []
+        self._waiting: list[Window] = []
+        self._has_begun = False
         self._bound: list[tuple[int, Device]] = []
         self.notes: dict[str, None] = {}
+        """What the hooks could not record, a sentence each."""
 
-    def read(self) -> None:
-        """Take in what has been written since the last call."""
-        for path in sorted(self._folder.glob("*.jsonl")):
-            process = self._processes.setdefault(path, _SpanWriter(JsonlTail(path)))
-            for row in process.tail.read():
-                self._take(process, row)
+    def read(self, *, all_files: bool = False) -> None:
+        """Take in what the processes have written since the last call.
 
-    def _take(self, process: _SpanWriter, row: Mapping[str, Any]) -> None:
-        if row["kind"] == "process":
-            process.about = row
-        elif row["kind"] == "device":
-            process.gpu = str(row["device"])
-        elif row["kind"] == "note":
-            self.notes[str(row["text"])] = None
-        elif row["kind"] == "span":
-            name = str(row["name"])
-            phase = self._names.get(name) or self._names.get(name.rpartition(".")[2]) or name
-            worked = _Worked(phase, float(row["start"]), float(row["end"]), str(row["source"]))
-            if phase == _STEP and worked.source == _TIMER:
-                self._steps.append(worked)
-            elif phase in PHASE:
-                self._find_device(process, worked)
-                self._waiting.append((process, worked))
-
-    def _find_device(self, process: _SpanWriter, worked: _Worked) -> None:
-        """See where a process works, by what it says of itself."""
-        if process.device is not None:
-            return
-        process.device = self._devices.get(process.gpu or "")
-        pool = self._placement.roles.get(PHASE[worked.phase].role or Role.ACTOR)
-        rank = process.about.get("environment", {}).get("RANK", "")
-        if process.device is None and pool and str(rank).isdigit() and int(rank) < len(self._placement.pools[pool]):
-            device = self._devices[self._placement.pools[pool][int(rank)]]
-            if device.kind == "cpu":
-                process.device = device
-                hold_to(int(process.about["pid"]), device.cores)
-        if process.device is not None:
-            self._bound.append((int(process.about["pid"]), process.device))
+        Args:
+            all_files: whether to look for files of new processes now, which is done twice a second else.
+        """
+        now = time.monotonic()
+        if all_files or now - self._looked >= _LOOK_EVERY_S:
+            self._looked = now
+            for path in sorted(self._folder.glob("*.jsonl")):
+                self._processes.setdefault(path, _SpanWriter(JsonlTail(path)))
+        for process in self._processes.values():
+            for line in process.tail.read():
+                self._take(process, line)
 
     def bound(self) -> list[tuple[int, Device]]:
         """Processes whose device has become known since the last call, by their pid."""
@@ -129,63 +121,150 @@ class AttachedSpans:
         return found
 
     def step(self, number: int) -> Window | None:
-        """The time of a step as the framework's own timer has it, counted from 1; None where it has none."""
-        if number > len(self._steps):
-            return None
-        found = sorted(self._steps, key=lambda worked: worked.start)[number - 1]
-        return Window(number, found.start, found.end)
+        """The time of a step, counted from 1, as the framework's own timer has it; None where it has none."""
+        return self._steps[number - 1] if number <= len(self._steps) else None
 
-    def rows(self, windows: Sequence[Window], wall_offset: float) -> Iterator[dict[str, Any]]:
-        """Rows of the spans whose steps are known now.
+    def rows(self, windows: Sequence[Window], *, final: bool = False) -> list[dict[str, Any]]:
+        """Rows of the spans of steps that have ended, each once; those from before the first step are lost.
+
+        Spans of the last step may still be on their way: they come with those of the next one.
 
         Args:
-            windows: steps that have become whole since the last call.
-            wall_offset: to be added to a time for seconds since the epoch.
+            windows: steps that have become whole since the last call, in order.
+            final: whether no more will be written.
         """
-        self._windows += windows
-        if not self._steps:
-            return
-        placed: dict[int, list[tuple[_SpanWriter, _Worked]]] = {}
-        left = []
-        for process, worked in self._waiting:
-            window = self._window_of(worked)
-            if window is None:
-                left.append((process, worked))
+        self._waiting += windows
+        ended = self._waiting if final else self._waiting[:-1]
+        if not ended:
+            return []
+        self._waiting = self._waiting[len(ended) :]
+        found: dict[int, list[_Piece]] = {window.step: [] for window in ended}
+        for piece in self._pieces(self._waiting[0].start if self._waiting else inf):
+            middle = (piece.timing.start + piece.timing.end) / 2
+            before = ended[0].step if self._has_begun else None
+            step = next((window.step for window in reversed(ended) if window.start <= middle), before)
+            if step is not None:
+                found[step].append(piece)
+        self._has_begun = True
+        return [self._row(step, piece) for step, pieces in found.items() for piece in self._completed(pieces)]
+
+    def _take(self, process: _SpanWriter, line: Mapping[str, Any]) -> None:
+        kind = line["kind"]
+        if kind == "process":  # also one whose number is another's now
+            process.head, process.gpu, process.device, process.spans = line, None, None, {}
+            process.shift_s = 0.0 if line["host"] == os.uname().nodename else line["wall_offset"] - self._wall_offset
+        elif kind == "device":
+            process.gpu = line["device"]
+        elif kind == "note":
+            self.notes[line["text"]] = None
+        elif kind == "span":
+            timing = Timing(self._named(line["name"]), line["start"] + process.shift_s, line["end"] + process.shift_s)
+            if line["source"] == _TIMER and self._timers.get(timing.name) == STEP:
+                process.times_steps = True
+                if process.is_first:
+                    self._steps.append(Window(len(self._steps) + 1, timing.start, timing.end))
             else:
-                placed.setdefault(window.step, []).append((process, worked))
-        self._waiting = left
-        for step, found in sorted(placed.items()):
-            for worked, device in self._on_devices(found):
-                yield self._row(step, worked, device, wall_offset)
+                process.spans.setdefault(line["source"], []).append(timing)
+        if process.device is None and kind in ("device", "span"):
+            self._find_device(process)
 
-    def _window_of(self, worked: _Worked) -> Window | None:
-        middle = (worked.start + worked.end) / 2
-        return next((window for window in self._windows if window.start <= middle <= window.end), None)
+    def _named(self, name: str) -> str:
+        """A timer's name, without that of the class which some frameworks put before it."""
+        behind = name.partition(".")[2]
+        return behind if name not in self._names and behind in self._names else name
 
-    def _on_devices(self, found: Sequence[tuple[_SpanWriter, _Worked]]) -> Iterator[tuple[_Worked, str]]:
-        """The spans of a step, each with its device or the controller; none where no device is known to work."""
-        works = [(worked, process.device.id) for process, worked in found if process.device]
-        timed = [worked for process, worked in found if worked.source == _TIMER and not process.device]
-        if not works:
-            return
-        yield from works
-        yield from ((worked, CONTROLLER) for worked in timed)
-        # The engines of a framework may have no spans of their own: they generate while the controller waits for them.
-        if GEN not in {worked.phase for worked, _ in works}:
-            engines = self._placement.pools.get(self._placement.roles.get(Role.ROLLOUT, ""), ())
-            yield from ((worked, device) for worked in timed if worked.phase == GEN for device in engines)
+    def _find_device(self, process: _SpanWriter) -> None:
+        process.device = self._device_of(process)
+        if process.device is not None:
+            if process.device.cores:
+                hold_to(process.head["pid"], process.device.cores)
+            self._bound.append((process.head["pid"], process.device))
 
-    def _row(self, step: int, worked: _Worked, device: str, wall_offset: float) -> dict[str, Any]:
-        role = PHASE[worked.phase].role
-        pool = self._placement.pool_of(device) or (self._placement.roles.get(role) if role else None)
-        ends = (worked.start + wall_offset, worked.end + wall_offset, worked.start, worked.end)
-        return Span(step, worked.phase, role.value if role else None, pool, device, *ends).to_dict()
+    def _device_of(self, process: _SpanWriter) -> Device | None:
+        """The device that a process works on; None for the controller, and where it is not known yet."""
+        if process.gpu is not None:
+            # On a cluster the node's name stands before the UUID.
+            return next((device for device in self._devices if device.id.endswith(process.gpu)), None)
+        if any(device.kind == "gpu" for device in self._devices):
+            return None
+        if len(self._devices) == 1:
+            return self._devices[0]
+        if not process.is_worker:
+            return None
+        names = (timing.name for source, timings in process.spans.items() if source != _TIMER for timing in timings)
+        role = next((PHASE[name].role for name in names if name in PHASE), Role.ACTOR)
+        pool = self._placement.roles.get(role or Role.ACTOR)
+        members = self._placement.members[pool] if pool is not None else self._devices
+        return members[int(process.head["environment"].get("RANK", 0)) % len(members)]
+
+    def _pieces(self, until: float) -> Iterator["_Piece"]:
+        """What has ended by a time, for each device and the controller; it is not there any more."""
+        for process in self._processes.values():
+            for source, timings in process.spans.items():
+                ready = [timing for timing in timings if timing.end <= until]
+                process.spans[source] = [timing for timing in timings if timing.end > until]
+                if source == _TIMER:
+                    ready = self._timed(ready, stands_within=process.device is not None)
+                yield from (_Piece(device, one, source) for device in self._places(process, source) for one in ready)
+
+    def _timed(self, timings: Sequence[Timing], *, stands_within: bool) -> list[Timing]:
+        """The phases of timers: a worker's stand within each other, the controller's are its view and may overlap."""
+        if stands_within:
+            return exclusive(timings, self._timers)
+        named = ((self._timers.get(one.name), one) for one in timings)
+        return [Timing(phase, one.start, one.end) for phase, one in named if phase]
+
+    def _places(self, process: _SpanWriter, source: str) -> Iterator[str]:
+        """For whom a process's spans count: its device, and the controller where they are its own view."""
+        if process.device is not None:
+            yield process.device.id
+        has_controller = any(one.times_steps and one.device is None for one in self._processes.values())
+        if source == _TIMER and (process.device is None or (process.is_first and not has_controller)):
+            yield CONTROLLER
+
+    def _completed(self, pieces: Sequence["_Piece"]) -> list["_Piece"]:
+        """The pieces of a step in order of their ends, with generation on the devices that generate.
+
+        Where an engine says when it worked, nobody else is asked. Where nobody says it, the devices of the rollout's
+        pool generate while the controller waits. Where no device is known to work, there is nothing to say.
+        """
+        if all(piece.device == CONTROLLER for piece in pieces):
+            return []
+        engines = {piece.device for piece in pieces if piece.source == _ENGINE}
+        kept = [
+            piece
+            for piece in pieces
+            if piece.timing.name != GEN or piece.source == _ENGINE or piece.device not in engines
+        ]
+        generates = [piece for piece in kept if piece.timing.name == GEN]
+        if all(piece.device == CONTROLLER for piece in generates):
+            pool = self._placement.roles.get(Role.ROLLOUT)
+            devices = self._placement.pools[pool] if pool is not None else ()
+            kept += [_Piece(device, piece.timing, piece.source) for piece in generates for device in devices]
+        return sorted(kept, key=lambda piece: piece.timing.end)
+
+    def _row(self, step: int, piece: "_Piece") -> dict[str, Any]:
+        phase, start, end = piece.timing.name, piece.timing.start, piece.timing.end
+        role = PHASE[phase].role if phase in PHASE else None
+        pool = self._placement.roles.get(role) if role is not None else None
+        wall = self._wall_offset
+        return Span(step, phase, role, pool, piece.device, start + wall, end + wall, start, end).to_dict()
 
 
-def hold_to(pid: int, cores: Sequence[int]) -> None:
+@dataclass(frozen=True)
+class _Piece:
+    """A phase at one place."""
+
+    device: str
+    """Id of a device, or `CONTROLLER`."""
+    timing: Timing
+    """The phase and its time."""
+    source: str
+    """Who says so."""
+
+
+def hold_to(pid: int, cores: Iterable[int]) -> None:
     """Let all threads of a process run on some cores alone; what ends meanwhile is left out."""
-    try:
+    with suppress(FileNotFoundError, ProcessLookupError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             os.sched_setaffinity(int(thread), cores)
-    except (FileNotFoundError, ProcessLookupError):
-        return

@@ -221,6 +221,7 @@ class Job:
             log_format=spec.log.format or self.adapter.log_format,
             phases=spec.phases,
             attach=spec.attach,
+            timers={**self.adapter.timers, **spec.phases},
             learner_ranks=ranks,
         )
 

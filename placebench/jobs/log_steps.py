@@ -70,9 +70,11 @@ class StepReader:
 
     def __init__(self, trial: Trial, asked: LaunchFile, job: JobLaunch, begun: float) -> None:
         self._trial, self._job, self._last_end = trial, job, begun
-        self._attached = AttachedSpans(trial.attached, asked.run_placement, asked.devices, job.phases)
         self._lock = threading.Lock()
         self._clock = SpanClock()
+        self._attached = AttachedSpans(
+            trial.attached, asked.run_placement, asked.devices, job.timers, self._clock.offset
+        )
         self._sources: dict[Path, _Source] = {}
         self._chosen: _Source | None = None
         self._written = 0
@@ -103,12 +105,12 @@ class StepReader:
     def finish(self) -> Found:
         """The steps that are left, whole or not; and `log.json`."""
         self._find_files()
-        self._attached.read()
+        self._attached.read(all_files=True)
         for source in self._sources.values():
             source.growing.finish()
             _look(source, time.monotonic())
         self._chosen = self._chosen or self._choose(time.monotonic(), ends=True)
-        found = self._found(len(self._chosen.seen) if self._chosen else 0)
+        found = self._found(len(self._chosen.seen) if self._chosen else 0, final=True)
         if self._chosen:
             self._write_record(self._run(self._chosen))
         return found
@@ -143,12 +145,12 @@ class StepReader:
         log.table.steps_per_number = log.table.steps_per_number or 1
         return run_of_logs((log,), learner_ranks=self._job.learner_ranks)
 
-    def _found(self, whole: int) -> Found:
+    def _found(self, whole: int, *, final: bool = False) -> Found:
         """What is known now, with the first steps of the log that are whole, up to the last one of the launch."""
-        found = Found(bound=self._attached.bound())
-        windows = []
+        found, windows = Found(), []
         fresh = sorted(self._chosen.seen)[self._written : min(whole, self._job.steps)] if self._chosen else []
         if self._chosen and fresh:
+            self._attached.read(all_files=True)  # a step is timed before it is logged
             run = self._run(self._chosen)
             seconds, tokens = _step_seconds(run), _tokens(run)
             for step in fresh:
@@ -166,7 +168,8 @@ class StepReader:
                 found.spans.append(self._span(window))
                 windows.append(window)
                 self._last_end = window.end
-        found.spans += self._attached.rows(windows, self._clock.offset)
+        found.spans += self._attached.rows(windows, final=final)
+        found.bound += self._attached.bound()
         return found
 
     def _span(self, window: Window) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from placebench.logs.formats import Dialect, LogFormat
 from placebench.logs.table import StepTable
+from placebench.logs.timing import MOST_SECONDS
 
 ANSI = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 # What stands before every line of a log that came through something: `3: ` of srun --label, and the time that the logs
@@ -188,7 +189,7 @@ class StepClock:
         if gap < 0 and seconds < DAY_S:
             gap += DAY_S
         self._step, self._seconds = step, seconds
-        return {STEP_SECONDS: gap} if follows and gap > 0 else {}
+        return {STEP_SECONDS: gap} if follows and 0 < gap <= MOST_SECONDS else {}
 
 
 def stamp(line: str) -> float | None:

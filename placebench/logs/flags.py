@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, groupby
+from pathlib import Path
 
 import pandas as pd
 
@@ -10,12 +11,13 @@ from placebench.logs.console import STEP_SECONDS
 from placebench.logs.formats import Count, Dialect, any_matches
 from placebench.logs.table import Restart, StepTable
 from placebench.logs.throughput import reported_devices
-from placebench.logs.timing import STEP, Timings
+from placebench.logs.timing import MOST_SECONDS, STEP, TimingRules, Timings, seconds_of
 
 # The log's clock must differ from the step's own time by this share, and by this many seconds, to be worth a word.
 CLOCK_SHARE = 0.05
 CLOCK_SECONDS = 1.0
 LINES_SHOWN = 5
+NO_SECONDS = "no-seconds"
 # One file may print fewer digits of a number than another.
 SAME_RELATIVE = 0.01
 SAME_ABSOLUTE = 0.005
@@ -53,6 +55,17 @@ def table_flags(table: StepTable) -> Iterator[Flag]:
         yield Flag("open-end", "the last line has no line end: its last number may be cut off")
 
 
+def seconds_flags(path: Path, table: StepTable, rules: TimingRules) -> Iterator[Flag]:
+    """Which timings of a file are no times of a step: NaN, infinite, negative, or beyond reason."""
+    count, first = table.values_outside(MOST_SECONDS, lambda name: rules.phase(name) is not None)
+    if count:
+        listed = "; ".join(
+            f"{path}{f':{odd.line}' if odd.line else ''}: step {odd.step}, {odd.metric} {odd.value:g}" for odd in first
+        )
+        are = "timing is no time of a step" if count == 1 else "timings are no times of a step"
+        yield Flag(NO_SECONDS, f"{count:,} {are}, and left out: {listed}{'; …' * (count > len(first))}")
+
+
 def clock_flags(metrics: pd.DataFrame, timings: Timings | None) -> Iterator[Flag]:
     """Whether the log's clock shows more or less time a step than the step's own time.
 
@@ -62,7 +75,7 @@ def clock_flags(metrics: pd.DataFrame, timings: Timings | None) -> Iterator[Flag
     """
     if timings is None or STEP_SECONDS not in metrics or STEP not in timings.seconds:
         return
-    both = pd.DataFrame({"shown": metrics[STEP_SECONDS], "timed": timings.seconds[STEP]}).dropna()
+    both = pd.DataFrame({"shown": seconds_of(metrics[STEP_SECONDS]), "timed": timings.seconds[STEP]}).dropna()
     shown, timed = both["shown"].median(), both["timed"].median()
     if abs(shown - timed) > max(CLOCK_SHARE * timed, CLOCK_SECONDS):
         why = "the rest is in no number of it" if shown > timed else "steps overlap, or some time is counted twice"

@@ -5,15 +5,17 @@ more. It holds a lock while it works on a block: whoever holds the lock sees who
 """
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Generator, Iterator
+from io import BufferedReader
 from itertools import chain
 from pathlib import Path
 
 from placebench.errors import PlacebenchError, UsageError
 from placebench.logs.read import Log, fill_table, recognize
 from placebench.logs.registry import format_named
-from placebench.logs.source import BLOCK_BYTES, GZIP_MAGIC, HEAD_BYTES, ZSTD_MAGIC, cut_lines
+from placebench.logs.source import BLOCK_BYTES, GZIP_MAGIC, HEAD_BYTES, ZSTD_MAGIC, as_utf8, cut_lines
 from placebench.logs.table import StepTable
 from placebench.logs.tensorboard import TENSORBOARD
 from placebench.logs.trl import TRL_STATE
@@ -97,7 +99,7 @@ class GrowingLog:
             raise UsageError(f"{self.path}: a packed log does not grow: leave out --follow")
 
     def _follow(self) -> None:
-        """Read until the stop is set; a file that has become shorter is another log and read from its start."""
+        """Read until the stop is set, file after file of the log's name."""
         try:
             while not (self._stop.is_set() or self._ends.is_set()):
                 self._read_once()
@@ -107,12 +109,16 @@ class GrowingLog:
             self._error = UsageError(f"{self.path}: cannot be read on: {error.strerror}")
 
     def _read_once(self) -> None:
+        """Read one file to its end: until the stop, or until another has taken its name."""
         with contextlib.closing(self._blocks()) as grown:
             found, blocks = recognize(grown, self._wanted)
             if found is TRL_STATE:
                 raise UsageError(f"{self.path}: {found.title} is written anew as a whole: follow the console log")
             if found:
-                self._log = Log(self.path, found, StepTable(self._keep))
+                if self._log and self._log.format is found:
+                    self._log.table.begin_anew()
+                else:
+                    self._log = Log(self.path, found, StepTable(self._keep))
                 fill_table(self.path, found, blocks, self._log.table)
 
     def _blocks(self) -> Generator[bytes, None, None]:
@@ -121,19 +127,33 @@ class GrowingLog:
         first = next(chunks, b"")
         is_binary = self._wanted.binary if self._wanted else TENSORBOARD.begins(first)
         chunks = chain([first], chunks)
-        for block in chunks if is_binary else cut_lines(chunks):
+        for block in chunks if is_binary else cut_lines(as_utf8(chunks)):
             with self._lock:
                 yield block
 
     def _chunks(self) -> Iterator[bytes]:
-        """What the file has, as it comes; ends at the stop, or when the file is shorter."""
+        """What the file has, as it comes; ends at the stop, or when another file has its name."""
         position = 0
+        while not self.path.is_file():
+            # Moved away or deleted: it will come back.
+            if self._ends.is_set() or self._stop.wait(self._poll_s):
+                return
         with self.path.open("rb") as stream:
-            while not self._stop.is_set() and self.path.stat().st_size >= position:
+            while not self._stop.is_set():
                 if chunk := stream.read(BLOCK_BYTES):
                     position += len(chunk)
                     yield chunk
-                elif self._ends.is_set():
+                elif self._ends.is_set() or self._is_another(stream, position):
                     return
                 else:
                     self._stop.wait(self._poll_s)
+
+    def _is_another(self, stream: BufferedReader, position: int) -> bool:
+        """Whether the log's name is now that of another file, or of the same with less in it."""
+        try:
+            now = self.path.stat()
+        except OSError:
+            # Whoever writes the log may go on with the file that has no name.
+            return False
+        held = os.fstat(stream.fileno())
+        return (now.st_dev, now.st_ino) != (held.st_dev, held.st_ino) or now.st_size < position

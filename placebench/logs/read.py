@@ -1,7 +1,6 @@
 """Reading logs: from a path to a tidy frame, the format found by the content or forced by its name."""
 
 import re
-from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -10,14 +9,15 @@ from pathlib import Path
 import pandas as pd
 
 from placebench.errors import UsageError
-from placebench.logs.flags import Flag, table_flags, trap_flags
+from placebench.logs.flags import Flag, seconds_flags, table_flags, trap_flags
 from placebench.logs.formats import Dialect, LogFormat
+from placebench.logs.progress import telling
 from placebench.logs.registry import DIALECTS, FORMATS, dialect_of, format_named, format_of
 from placebench.logs.source import Survey, whole_lines
 from placebench.logs.table import DamagedLogError, StepTable
 from placebench.logs.tensorboard import TENSORBOARD
-from placebench.logs.timing import found_instead, timings_of
-from placebench.spec.text import plural
+from placebench.logs.timing import Timings, found_instead, timings_of
+from placebench.spec.text import format_bytes, plural
 
 # With the second in which the file was opened; what follows names the host and the process.
 EVENT_FILE = re.compile(r"events\.out\.tfevents\.([0-9]{1,18})")
@@ -42,7 +42,14 @@ class Log:
     @property
     def flags(self) -> tuple[Flag, ...]:
         """What a reader of its numbers must know."""
-        return (*trap_flags(self.dialect, self.table.names), *table_flags(self.table))
+        odd = seconds_flags(self.path, self.table, self.dialect.timing)
+        return (*trap_flags(self.dialect, self.table.names), *table_flags(self.table), *odd)
+
+    @property
+    def found_instead(self) -> str:
+        """What it has where it has no timings."""
+        odd = [flag.text for flag in seconds_flags(self.path, self.table, self.dialect.timing)]
+        return odd[0] if odd else found_instead(self.table.count_steps(), self.table.names)
 
     @property
     def metrics(self) -> pd.DataFrame:
@@ -56,8 +63,8 @@ class Log:
         except DamagedLogError as error:
             raise UsageError(f"{self.path}: {self.format.title}: {error}") from None
 
-    def timings(self, launch: str) -> pd.DataFrame:
-        """The timings as `Timings.tidy` gives them, by the rules of the log's framework.
+    def timings(self) -> Timings:
+        """What its steps took, by the rules of the log's framework.
 
         Raises:
             UsageError: there are no timings; the message says what there is.
@@ -66,11 +73,8 @@ class Log:
         timings = timings_of(self.metrics, rules)
         if timings is None:
             looked_for = ", ".join([*(f"{prefix}…" for prefix in rules.prefixes), *rules.exact])
-            raise UsageError(
-                f"{self.path}: no timings in seconds ({looked_for}): "
-                f"{found_instead(self.table.count_steps(), self.table.names)}"
-            )
-        return timings.tidy(launch)
+            raise UsageError(f"{self.path}: no timings in seconds ({looked_for}): {self.found_instead}")
+        return timings
 
 
 def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str], bool] | None = None) -> Log:
@@ -94,11 +98,13 @@ def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str],
         if not table.lines:
             raise UsageError(f"{path}: no training steps in its {plural(len(events), 'TensorBoard event file')}")
         return Log(path, TENSORBOARD, table)
-    survey = Survey()
+    survey = Survey(lambda: table.lines > 0)
     is_binary = TENSORBOARD.begins if wanted is None else lambda head: wanted.binary
-    found, blocks = recognize(survey.watch(whole_lines(path, is_binary, survey.note_open_end)), wanted)
+    with telling(lambda: _state(path, survey, table)):
+        found, blocks = recognize(whole_lines(path, is_binary, survey), wanted)
+        if found:
+            fill_table(path, found, blocks, table)
     if found:
-        fill_table(path, found, blocks, table)
         table.open_end = survey.open_end and not found.closed
         if not table.lines and table.damages:
             every = "its only step is" if table.damages == 1 else f"all its {table.damages:,} steps are"
@@ -107,6 +113,12 @@ def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str],
         looked_for = wanted.title if wanted else f"any of {', '.join(known.name for known in FORMATS)}"
         raise UsageError(f"{path}: no training steps (looked for: {looked_for}): {survey}")
     return Log(path, found, table)
+
+
+def _state(path: Path, survey: Survey, table: StepTable) -> str:
+    """What the reading of a log is at."""
+    steps = plural(table.lines, "step") if table.lines else "no step"
+    return f"reading {path}: {format_bytes(survey.size)}, {steps} so far"
 
 
 def _event_files(path: Path) -> list[Path]:
@@ -125,8 +137,6 @@ def recognize(blocks: Iterator[bytes], wanted: LogFormat | None) -> tuple[LogFor
     Returns:
         The format, None where no step of any format begins; and the blocks from that on in which a step begins.
     """
-    # Editors and shells put the sign of UTF-8 first, which would hide the first step.
-    blocks = (block if place else block.removeprefix(BOM_UTF8) for place, block in enumerate(blocks))
     if wanted:
         return wanted, blocks
     for block in blocks:

@@ -14,6 +14,7 @@ from placebench.logs.flags import (
     apart_flags,
     clock_flags,
     disagreement_flags,
+    seconds_flags,
     table_flags,
     throughput_flags,
     trap_flags,
@@ -22,7 +23,7 @@ from placebench.logs.formats import Dialect
 from placebench.logs.head import DEVICES, ROLLOUT_DEVICES, Facts, head_facts
 from placebench.logs.read import Log, launch_names, scan_log
 from placebench.logs.registry import UNKNOWN_DIALECT
-from placebench.logs.throughput import throughput_frame
+from placebench.logs.throughput import MOST_TOKENS, throughput_frame
 from placebench.logs.timing import Timings, timings_of
 
 # Names under which frameworks log the mean lengths of a step's prompts and responses.
@@ -111,6 +112,7 @@ def run_of_logs(
     for log in logs:
         where = f"{log.path}: " if len(logs) > 1 else ""
         flags += [Flag(flag.name, where + flag.text) for flag in table_flags(log.table)]
+        flags += seconds_flags(log.path, log.table, dialect.timing)
     flags += disagreement_flags(files)
     timings = timings_of(metrics, dialect.timing)
     head: Facts = {}
@@ -171,14 +173,14 @@ def _inferred_devices(run: LoggedRun) -> int | None:
     """The devices that the log's own throughput was divided by; None where that is not known."""
     rows = run.throughput
     ratio = (rows["tokens_per_s"] / rows["tokens_per_s_per_device"]).median()
-    return None if np.isnan(ratio) else round(float(ratio))
+    return round(float(ratio)) if np.isfinite(ratio) else None
 
 
 def _lengths(metrics: pd.DataFrame) -> Facts:
     facts: Facts = {}
     for fact, names in LENGTHS.items():
         for name in filter(metrics.columns.__contains__, names):
-            values = metrics[name][np.isfinite(metrics[name])]
+            values = metrics[name][(metrics[name] >= 0) & (metrics[name] < MOST_TOKENS)]
             if len(values):
                 facts[fact] = float(values.mean())
                 break

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import pyarrow as pa
+
+from placebench.logs.columns import joined, last_of_each, text_column
 
 # Restarts that follow each other this closely, each at a later step, are no restarts: the lines of two logs stand in
 # turn in one file. Nor do steps come out of order behind a restart. A run that crashes again and again goes on from
@@ -20,10 +21,12 @@ SHORT_SEGMENT_LINES = 3
 SHORT_SEGMENTS = 3
 MIXED_STEPS = 3
 DAMAGED_KEPT = 5
+ODD_KEPT = 3
 # Steps are stored as signed 64-bit integers; one from here on is no step.
 STEP_LIMIT = 2**63
 # A table of more cells, at eight bytes each, is of metrics whose names change from step to step.
 CELL_LIMIT = 1 << 29
+METRIC_LIMIT = 10_000
 
 
 class DamagedLogError(Exception):
@@ -42,6 +45,20 @@ class Restart:
     """Step lines read before the restart."""
 
 
+@dataclass(frozen=True)
+class OddValue:
+    """A value of a metric that cannot be."""
+
+    line: int
+    """Its line in the file, 0 where the format has no lines."""
+    step: int
+    """Its step."""
+    metric: str
+    """Name of the metric."""
+    value: float
+    """The value."""
+
+
 @dataclass
 class Layout:
     """The rows of all step lines that have the same metrics in the same order."""
@@ -54,6 +71,8 @@ class Layout:
     """Step of each row."""
     order: array[int] = field(default_factory=lambda: array("q"))
     """When each row was read last, counted in step lines."""
+    lines: array[int] = field(default_factory=lambda: array("q"))
+    """Line of each row in the file, 0 where the format has no lines."""
     values: array[float] = field(default_factory=lambda: array("d"))
     """The stored values, row after row."""
     rows: dict[int, int] = field(default_factory=dict)
@@ -101,6 +120,7 @@ class StepTable:
         self._last = -1
         self._behind = 0
         self._rises = 0
+        self._anew_at = -1
 
     def layout(self, names: Sequence[str]) -> Layout:
         """The layout of a line with these metrics; a name that stands twice is stored from its last place."""
@@ -133,11 +153,13 @@ class StepTable:
             layout.rows[step] = len(layout.steps)
             layout.steps.append(step)
             layout.order.append(self.lines)
+            layout.lines.append(self.where())
             layout.values.fromlist(values)
         else:
             width = len(layout.kept)
             self.replaced += layout.order[row] >= self._begin(step)
             layout.order[row] = self.lines
+            layout.lines[row] = self.where()
             layout.values[row * width : (row + 1) * width] = array("d", values)
         self.lines += 1
 
@@ -145,20 +167,28 @@ class StepTable:
         """Whether a step comes after all before it."""
         return step > self._last
 
-    def add_rows(self, layout: Layout, steps: Sequence[int], values: npt.NDArray[np.float64]) -> None:
+    def add_rows(
+        self, layout: Layout, steps: Sequence[int], lines: Sequence[int], values: npt.NDArray[np.float64]
+    ) -> None:
         """Store the kept values of several step lines at once.
 
         Args:
             layout: layout of all of them.
             steps: step of each line; they rise, and the table `rises_to` the first.
+            lines: where each stands in the file.
             values: the kept values, line after line.
         """
         layout.rows.update(zip(steps, range(len(layout.steps), len(layout.steps) + len(steps)), strict=True))
         layout.steps.extend(steps)
+        layout.lines.extend(lines)
         layout.order.extend(range(self.lines, self.lines + len(steps)))
         layout.values.frombytes(values.tobytes())
         self.lines += len(steps)
         self._last = steps[-1]
+
+    def begin_anew(self) -> None:
+        """Take what comes next as another file under the same name: all that it does again is done from there on."""
+        self._anew_at = self.lines
 
     def damage(self, line: int) -> None:
         """Note a step that is cut off or torn apart."""
@@ -174,6 +204,9 @@ class StepTable:
 
     def _look_back(self, layout: Layout, step: int, values: list[float]) -> None:
         """Distinguish a step printed twice, one out of order and a restart."""
+        if self.lines == self._anew_at:
+            self._restart(step)
+            return
         begin = self._begin(step)
         seen = [
             (other, row)
@@ -254,7 +287,7 @@ class StepTable:
             Columns launch (str), step (int64), metric (str) and value (float64).
         """
         layouts, steps, order, undone = self._rows()
-        widths = _joined([np.full(len(layout.steps), len(layout.kept)) for layout in layouts])
+        widths = joined([np.full(len(layout.steps), len(layout.kept)) for layout in layouts])
         ranked = np.lexsort((order, steps))
         ranked = ranked[~undone[ranked]]
         ends = np.cumsum(widths[ranked])
@@ -271,7 +304,7 @@ class StepTable:
             value[places] = np.frombuffer(layout.values, np.float64).reshape(rows, width)[done]
             first += rows
         step = np.repeat(steps[ranked], widths[ranked])
-        last = _last_of_each(step, metric, steps)
+        last = last_of_each(step, metric, steps)
         if last is not None:
             step, metric, value = step[last], metric[last], value[last]
         return pd.DataFrame(
@@ -287,7 +320,7 @@ class StepTable:
         """What is kept as a table: a row a step, ascending, and a column a metric; NaN where a step lacks it.
 
         Raises:
-            DamagedLogError: the table would have more than `CELL_LIMIT` cells.
+            DamagedLogError: the table would have more than `METRIC_LIMIT` columns, or more than `CELL_LIMIT` cells.
         """
         layouts, steps, order, undone = self._rows()
         distinct, place = np.unique(steps[~undone], return_inverse=True)
@@ -302,56 +335,56 @@ class StepTable:
             for column, metric in enumerate(layout.metrics.tolist() if len(places) else ()):
                 found.setdefault(metric, []).append((places, order[rows][done], (values, done, column)))
             first, done_before = rows.stop, done_before + len(places)
-        if len(distinct) * len(found) > CELL_LIMIT:
+        if len(found) > METRIC_LIMIT or len(distinct) * len(found) > CELL_LIMIT:
             raise DamagedLogError(
                 f"{len(found):,} metrics in {len(distinct):,} steps are too many: a metric needs one name in all steps"
             )
         names = list(self.names)
         cells = np.full((len(found), len(distinct)), np.nan)
         for row, parts in zip(cells, found.values(), strict=True):
-            where, when = (_joined([part[at] for part in parts]) for at in (0, 1))
+            where, when = (joined([part[at] for part in parts]) for at in (0, 1))
             numbers = np.concatenate([values[done, column] for _, _, (values, done, column) in parts])
             # The last value of a step counts.
             ranked = np.argsort(when) if len(parts) > 1 else slice(None)
             row[where[ranked]] = numbers[ranked]
         return pd.DataFrame(cells.T, distinct, [names[metric] for metric in found], copy=False)
 
+    def values_outside(self, most: float, of_kind: Callable[[str], bool]) -> tuple[int, list[OddValue]]:
+        """The values of metrics that are not between 0 and `most`, NaN among them.
+
+        Args:
+            most: the highest value that counts.
+            of_kind: which metrics are looked at, by name.
+
+        Returns:
+            How many there are, and the first few of them.
+        """
+        layouts, steps, _, undone = self._rows()
+        names = list(self.names)
+        count, first = 0, 0
+        odd: list[OddValue] = []
+        for layout in layouts:
+            values = np.frombuffer(layout.values, np.float64).reshape(-1, len(layout.kept))
+            done = ~undone[first : first + len(values)]
+            for column, metric in enumerate(layout.metrics.tolist()):
+                if of_kind(names[metric]):
+                    number = values[:, column]
+                    rows = np.flatnonzero(done & ~((number >= 0) & (number <= most)))
+                    count += len(rows)
+                    odd += [
+                        OddValue(layout.lines[row], int(steps[first + row]), names[metric], float(number[row]))
+                        for row in rows[:ODD_KEPT].tolist()
+                    ]
+            first += len(values)
+        return count, sorted(odd, key=lambda value: (value.line, value.step))[:ODD_KEPT]
+
     def _rows(
         self,
     ) -> tuple[list[Layout], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """The layouts of which something is kept; of their rows, one after the other: step, order, whether undone."""
         layouts = [layout for layout in self._layouts.values() if layout.kept]
-        steps = _joined([np.frombuffer(layout.steps, np.int64) for layout in layouts])
-        order = _joined([np.frombuffer(layout.order, np.int64) for layout in layouts])
+        steps = joined([np.frombuffer(layout.steps, np.int64) for layout in layouts])
+        order = joined([np.frombuffer(layout.order, np.int64) for layout in layouts])
         # Before the first standing restart nothing is undone.
         begins = np.array([0, *(restart.order for restart in self.standing)])
         return layouts, steps, order, order < begins[np.searchsorted([r.step for r in self.standing], steps, "right")]
-
-
-def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
-    return np.concatenate([np.empty(0, np.int64), *parts])
-
-
-def _last_of_each(
-    step: npt.NDArray[np.int64], metric: npt.NDArray[np.int32], steps: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_] | None:
-    """Mask of the last value of each step and metric; None where no step comes from two rows."""
-    distinct, counts = np.unique(steps, return_counts=True)
-    if not (counts > 1).any():
-        return None
-    keep = np.ones(len(step), np.bool_)
-    shared = np.flatnonzero(np.isin(step, distinct[counts > 1]))
-    cells = pd.DataFrame({"step": step[shared], "metric": metric[shared]})
-    keep[shared[cells.duplicated(keep="last").to_numpy()]] = False
-    return keep
-
-
-def text_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pd.Series[str]:
-    """The names that codes stand for, in the string type of the pandas at hand, without a Python object a row."""
-    # Lone surrogates, from a JSON escape or a file name that is no UTF-8, are no text.
-    names = [name.encode("utf-8", "replace").decode() for name in names]
-    dtype = pd.Series(["a"]).dtype
-    if isinstance(dtype, pd.StringDtype):
-        text = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.large_string()))
-        return pd.Series(pd.array(text.cast(pa.large_string()), dtype=dtype))
-    return pd.Series(np.array([*names, ""], dtype=object)[codes], dtype=object)

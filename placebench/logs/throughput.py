@@ -16,6 +16,8 @@ Series: TypeAlias = "pd.Series[float]"
 
 # Old logs print three decimals.
 IDENTITY_SLACK = 0.01
+# A larger count is none.
+MOST_TOKENS = 2.0**63
 
 
 def throughput_frame(
@@ -59,7 +61,8 @@ def throughput_frame(
         rows = rows.assign(tokens=counted.reindex(rows.index), steps=1.0, spent=rows["seconds"])
     rows["reported"] = np.nan
     if tokens is not None and tokens.reported in metrics:
-        rows["reported"] = metrics[tokens.reported].reindex(rows.index)
+        reported = metrics[tokens.reported].reindex(rows.index)
+        rows["reported"] = reported.where(np.isfinite(reported))
     per_second = rows["tokens"] / rows["spent"].where(rows["spent"] > 0)
     rows["tokens_per_s"] = per_second
     inferred = reported_devices(rows)
@@ -76,7 +79,7 @@ def _counted(wide: pd.DataFrame, tokens: Tokens | None, learner_ranks: int | Non
     name = next((name for name in tokens.metrics if name in wide), None) if tokens else None
     if tokens is None or name is None:
         return pd.Series(np.nan, index=wide.index)
-    counted = wide[name].astype(np.float64)
+    counted = wide[name].where((wide[name] >= 0) & (wide[name] < MOST_TOKENS))
     if tokens.count_in(wide.columns) is Count.TIMES_RANKS:
         return counted / (np.nan if learner_ranks is None else learner_ranks)
     return counted

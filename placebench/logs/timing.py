@@ -7,7 +7,7 @@ Every total and every share of the project is built on the kinds given here.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import combinations
 
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from placebench.logs.table import text_column
+from placebench.logs.columns import text_column
 from placebench.spec.phases import PHASE_ORDER
 
 STEP = "step"
@@ -24,6 +24,8 @@ UNATTRIBUTED = "unattributed"
 # Three decimals are printed by old versions; timers start and stop a little apart.
 ROUNDING_S = 0.0005
 TIMER_SLACK = 0.01
+# Some months: what is longer is no time of a step.
+MOST_SECONDS = 1e7
 
 
 class Kind(StrEnum):
@@ -136,6 +138,45 @@ class Timings:
         """The steps that have timings."""
         return self.seconds.index.to_numpy(dtype=np.int64)
 
+    def without_first(self, count: int) -> "Timings":
+        """Without the first so many steps."""
+        return self.between(count, len(self.seconds))
+
+    def between(self, first: int, end: int) -> "Timings":
+        """Some of the steps, by place."""
+        return replace(self, seconds=self.seconds.iloc[first:end])
+
+    def only(self, phases: list[str]) -> "Timings":
+        """Some of the phases, and the steps that have them."""
+        return replace(self, seconds=self.seconds[[name for name in self.seconds if name in phases]].dropna(how="all"))
+
+    def averaged(self, width: int) -> "Timings":
+        """The moving averages over so many steps that have a phase; none of a phase that fewer than half of them have.
+
+        They are centred, and shorter at both ends.
+        """
+        known = {str(phase): self.seconds[phase].dropna() for phase in self.seconds}
+        averages = {
+            phase: seconds.rolling(width, center=True, min_periods=1).mean()
+            for phase, seconds in known.items()
+            if 2 * len(seconds) >= len(self.seconds)
+        }
+        return replace(self, seconds=pd.DataFrame(averages, self.seconds.index))
+
+    def thinned(self, width: int) -> "Timings":
+        """The means of so many steps at a time, under the first of them."""
+        if width == 1:
+            return self
+        means = self.seconds.groupby(np.arange(len(self.seconds)) // width).mean()
+        return replace(self, seconds=means.set_axis(self.seconds.index[::width]))
+
+    def whole(self) -> "Timings":
+        """The sums of the steps that have a time of their own, or of all where none has: one step in their place."""
+        seconds = self.seconds
+        if STEP in seconds and seconds[STEP].notna().any():
+            seconds = seconds[seconds[STEP].notna()]
+        return replace(self, seconds=seconds.sum(min_count=1).to_frame(int(seconds.index[0])).T)
+
     def tidy(self, launch: str) -> pd.DataFrame:
         """The timings row by row.
 
@@ -169,7 +210,7 @@ def timings_of(metrics: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> Timin
         rules: what the names mean in the log's format.
 
     Returns:
-        None where there are no timings: of a finite time, and no 0 of what need not be in a step.
+        None where there are no timings: seconds that a step can take, and no 0 of what need not be in a step.
     """
     # The first prefix comes last and so is the one that is kept.
     names = sorted(metrics.columns, key=lambda name: [name.startswith(prefix) for prefix in rules.prefixes])
@@ -178,7 +219,7 @@ def timings_of(metrics: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> Timin
         phase = rules.phase(name)
         if phase is None:
             continue
-        timed = metrics[name].where(np.isfinite(metrics[name]))
+        timed = seconds_of(metrics[name])
         if phase in rules.movable:
             timed = timed.where(timed != 0)
         if timed.notna().any():
@@ -187,6 +228,11 @@ def timings_of(metrics: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> Timin
         return None
     wide = pd.DataFrame(seconds)
     return _classify(_derive(wide[wide.notna().any(axis=1)], rules), rules)
+
+
+def seconds_of(values: "pd.Series[float]") -> "pd.Series[float]":
+    """A column without the values that are no time of a step: negative, infinite or beyond reason."""
+    return values.where((values >= 0) & (values <= MOST_SECONDS))
 
 
 def found_instead(steps: int, metrics: Iterable[str]) -> str:

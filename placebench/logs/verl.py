@@ -25,6 +25,7 @@ STEP = re.compile(rb"step:([0-9]{1,18}) - ")
 # What may stand before a step line: nothing, blanks, the bracket that ends a prefix or progress bar, a colour code.
 BEFORE_STEP = re.compile(rb"(?:^|[\s)\]]|\x1b\[[0-9;]*[A-Za-z])\Z")
 BEFORE_STEP_BYTES = 16
+BEFORE_MOST = (b"\n", b" ")
 
 NUMBER = rb"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|(?:nan|[-+]?inf|True|False)(?!\w)"
 # `numpy` is the wrapper before the number, such as `np.float64(`.
@@ -62,7 +63,11 @@ def _next_step(block: bytes, position: int, end: int) -> re.Match[bytes] | None:
     """The next place where a step line begins; `timing_s/step:1.2` and `global_step:9 - ` are none."""
     while (position := block.find(MARK, position, end)) >= 0:
         found = STEP.match(block, position, end)
-        if found and BEFORE_STEP.search(block[max(0, position - BEFORE_STEP_BYTES) : position]):
+        # Nearly every step line begins a line, or stands behind a blank.
+        if found and (
+            block[position - 1 : position] in BEFORE_MOST
+            or BEFORE_STEP.search(block[max(0, position - BEFORE_STEP_BYTES) : position])
+        ):
             return found
         position += len(MARK)
     return None
@@ -195,7 +200,8 @@ class _Reader:
         for _, run in groupby(waiting, key=lambda line: id(line.layout)):
             lines = list(run)
             last = first + len(lines) * len(lines[0].layout.kept)
-            self._table.add_rows(lines[0].layout, [line.step for line in lines], values[first:last])
+            places = [self._line_at(line.begin.end()) for line in lines]
+            self._table.add_rows(lines[0].layout, [line.step for line in lines], places, values[first:last])
             first = last
 
     def _store_singly(self, waiting: list[_Waiting]) -> None:

@@ -54,6 +54,8 @@ class JobLaunch(Record):
     """Phases by the names of the log's own timers."""
     attach: bool = False
     """Whether its processes write spans."""
+    timers: dict[str, str] = Field(default_factory=dict)
+    """Phases by the names of the timers that are in them: see `jobs.nested.exclusive`."""
     learner_ranks: int
     """Ranks that train, by which some logs multiply tokens."""
 

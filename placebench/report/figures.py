@@ -6,7 +6,7 @@ stacked into a bar that would look like the whole step.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from placebench.logs.timing import Kind, phase_order
+from placebench.logs.timing import Kind, Timings, phase_order
 from placebench.report.style import (
     LineStyle,
     frame_panels,
@@ -33,6 +33,7 @@ from placebench.report.style import (
 from placebench.spec.text import quantity
 
 PANEL_COLUMNS = 3
+MOST_POINTS = 2000
 # Panels whose highest values differ by more than this do not share a scale.
 SCALE_RATIO = 5
 # Height of a lane of overlapping phases and of the gap between blocks, where a stacked bar is 1 high.
@@ -59,16 +60,22 @@ class _ShareBlock:
         return max(100.0, longest if self.stacked else longest + 8)
 
 
-def phases_over_steps(timing: pd.DataFrame, *, by: str = "launch", smooth: int = 1) -> Figure:
+def thinning(logs: Iterable[Timings]) -> int:
+    """How many steps at a time are drawn as one point: more points than a figure is wide would hide each other."""
+    return max((-(-len(timings.steps) // MOST_POINTS) for timings in logs), default=1)
+
+
+def phases_over_steps(timing: pd.DataFrame, *, by: str = "launch", smooth: int = 1, thinned: int = 1) -> Figure:
     """Seconds of every phase over the steps, one panel per value of `by`.
 
     The panels share one scale, unless one of them would be unreadable on it; the axis label then says so.
 
     Args:
-        timing: columns `by`, step, phase, seconds, kind, as `timing_frame` gives them. Details are left out.
+        timing: columns `by`, step, phase, seconds, kind, as `Timings.tidy` gives them. Details are left out.
         by: the column whose values get a panel each: launch, or placement.
         smooth: width in steps of the centred moving average drawn as the line. The steps themselves stay as faint
             points, and so do the launches where `by` puts several into one panel and the line is their mean.
+        thinned: of how many steps each step of `timing` is the mean.
     """
     drawn = timing[timing["kind"] != Kind.DETAIL]
     phases = phase_order(drawn["phase"])
@@ -80,12 +87,13 @@ def phases_over_steps(timing: pd.DataFrame, *, by: str = "launch", smooth: int =
     same_scale = bool(highest.max() <= SCALE_RATIO * highest.min())
     figure = Figure(figsize=(max(7.5, 4.2 * columns) + 1.8, max(4.2, 3.4 * rows)), layout="constrained")
     panels: list[Axes] = list(figure.subplots(rows, columns, sharey=same_scale, squeeze=False).flat)
-    lines = average_lines(drawn, smooth, by=by)
+    width = max(1, round(smooth / thinned))
+    lines = average_lines(drawn, width, by=by)
     for panel, group in zip(panels, groups, strict=False):
         points_of, lines_of = drawn[drawn[by] == group], lines[lines[by] == group]
         for phase in phases:
             points, line = points_of[points_of["phase"] == phase], lines_of[lines_of["phase"] == phase]
-            _draw_series(panel, points, line, colors[phase], line_style(phase, phases), smoothed=smooth > 1)
+            _draw_series(panel, points, line, colors[phase], line_style(phase, phases), smoothed=width > 1)
         set_title(panel, str(group))
         panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     for panel in panels[: len(groups)]:
@@ -93,7 +101,8 @@ def phases_over_steps(timing: pd.DataFrame, *, by: str = "launch", smooth: int =
     for panel in panels[len(groups) :]:
         panel.set_visible(False)
     frame_panels(panels[: len(groups)])
-    notes = [f"moving average of {smooth} steps"] * (smooth > 1) + ["scales differ"] * (not same_scale)
+    notes = [f"each point the mean of {thinned:,} steps"] * (thinned > 1)
+    notes += [f"moving average of {width * thinned:,} steps"] * (width > 1) + ["scales differ"] * (not same_scale)
     figure.supxlabel("training step", fontsize="medium")
     figure.supylabel("\n".join(["seconds per step", *notes]), fontsize="medium")
     handles = [
@@ -199,7 +208,7 @@ def share_of_step(timing: pd.DataFrame, *, by: str = "launch") -> Figure:
     without step times shows shares of the timed phases, and says so.
 
     Args:
-        timing: columns `by`, launch, step, phase, seconds, kind, as `timing_frame` gives them.
+        timing: columns `by`, launch, step, phase, seconds, kind, as `Timings.tidy` gives them.
         by: the column whose values get a block of bars each.
     """
     blocks = [_share_block(str(group), timing[timing[by] == group]) for group in timing[by].unique()]

@@ -14,6 +14,7 @@ from placebench.compare.measure.following import follow_sides
 from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
 from placebench.compare.read.sources import ReadingOptions, Source
 from placebench.compare.side import Side
+from placebench.errors import UsageError
 from placebench.host.signals import StopSignals
 from placebench.host.terminal import new_console
 from placebench.report.summary import summarize
@@ -46,7 +47,7 @@ def follow_until_stopped(
         The sides as they were at the end; only those that have measured steps.
 
     Raises:
-        UsageError: a log cannot be read on, or the comparison cannot mean anything.
+        UsageError: a log cannot be read on, the comparison cannot mean anything, or nothing was measured.
     """
     live: AbstractContextManager[Live | None] = nullcontext()
     if console.is_terminal:
@@ -70,7 +71,12 @@ def follow_until_stopped(
                 console.print(Text(line), soft_wrap=True)
                 last = line
             time.sleep((time.monotonic() - begun) * (1 / DRAWING_SHARE - 1))
-        return followed.read()[0]
+        sides, waiting = followed.read()
+    if not sides:
+        raise UsageError(f"nothing was measured: {'; '.join(waiting)}")
+    for text in waiting:
+        console.print(Text(f"left out: {text}"), soft_wrap=True)
+    return sides
 
 
 def _pause(signals: StopSignals, view: Live | None) -> None:

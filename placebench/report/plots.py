@@ -16,7 +16,7 @@ from placebench.compare.metrics import EFFICIENCY
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Better, Ratio
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind, phase_order
-from placebench.report.figures import mean_per_phase, phases_over_steps
+from placebench.report.figures import mean_per_phase, phases_over_steps, thinning
 from placebench.report.queue_plot import CAPTION as QUEUE_CAPTION
 from placebench.report.queue_plot import TITLE as QUEUE_TITLE
 from placebench.report.queue_plot import queue_over_steps
@@ -164,20 +164,23 @@ def phases(comparison: Comparison) -> Figure | None:
 
 def steps(comparison: Comparison) -> Figure | None:
     """Phases over the steps, one panel a side."""
+    thinned = thinning(timings for side in comparison.sides for timings in side.background.timings.values())
     tables = [
         table.assign(placement=side.name)
         for side in comparison.sides
-        if len(table := _mean_timings(side) if comparison.run else _logged_timings(side))
+        if len(table := _mean_timings(side) if comparison.run else _logged_timings(side, thinned))
     ]
     if not tables:
         return None
     timings = pd.concat(tables, ignore_index=True)
-    return phases_over_steps(timings[timings["kind"] != Kind.DETAIL], by="placement")
+    return phases_over_steps(timings[timings["kind"] != Kind.DETAIL], by="placement", thinned=thinned)
 
 
-def _logged_timings(side: Side) -> pd.DataFrame:
-    """Every step's timings of the launches of a side, in the columns that the figure takes."""
-    return pd.concat([pd.DataFrame(), *(timings.tidy(name) for name, timings in side.background.timings.items())])
+def _logged_timings(side: Side, thinned: int) -> pd.DataFrame:
+    """The timings of so many steps at a time, of the launches of a side, in the columns that the figure takes."""
+    return pd.concat(
+        [pd.DataFrame(), *(timings.thinned(thinned).tidy(name) for name, timings in side.background.timings.items())]
+    )
 
 
 def _mean_timings(side: Side) -> pd.DataFrame:

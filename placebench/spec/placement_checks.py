@@ -18,6 +18,8 @@ from placebench.spec.text import few, plural, slug
 from placebench.spec.workload import MOST, Batch, EngineSize, Workload, placed_workload
 
 _ENGINE_SIZE = "rollout.tensor_parallel_size"
+# Mini-batches above the one asked for, and below it: all of them up to 10,000 sequences, and beyond that near ones.
+_MOST_TRIED = 10_000
 _ENGINE_KEYS = frozenset(("rollout.backend", _ENGINE_SIZE))
 
 
@@ -220,7 +222,7 @@ def _nearest_sizes(batch: Batch, whole: int, ranks: int) -> tuple[int, int]:
     away = max(1.0, lcm(whole, ranks) / batch.size)
     above = ceil(batch.mini_batch_size / ranks) * ranks
     for mini_batches in (itertools.count(above, ranks), range(above - ranks, 0, -ranks)):
-        for mini_batch in mini_batches:
+        for mini_batch in itertools.islice(mini_batches, _MOST_TRIED):
             factor = _factor(mini_batch, batch.mini_batch_size)
             if factor * away >= least:
                 break  # those to come are further away

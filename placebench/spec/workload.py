@@ -22,11 +22,11 @@ EngineSize = Literal[1, 2, 4, 8]
 # What a number may be: far beyond all that is trained with, and near enough that no sum, plan or kernel overflows.
 MOST = 2**31 - 1
 """The largest count of anything."""
-Positive = Annotated[int, Field(ge=1, le=MOST)]
-Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
-Passes = Annotated[int, Field(ge=1, le=1000)]
-Sequences = Annotated[int, Field(ge=1, le=10_000_000)]
-Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
+Positive = Annotated[int, Field(gt=0, le=MOST)]
+Steps = Annotated[int, Field(gt=0, le=MOST_STEPS)]
+Passes = Annotated[int, Field(gt=0, le=1000)]
+Sequences = Annotated[int, Field(gt=0, le=10_000_000)]
+Tokens = Annotated[int, Field(gt=0, le=10_000_000)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=1e-6, le=1)]

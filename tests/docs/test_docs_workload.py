@@ -110,10 +110,11 @@ def ranges() -> dict[str, str]:
         fields = schema["$defs"][type(Workload.model_fields[section].default).__name__] if section else schema
         field = fields["properties"][name]
         parts = (field, *field.get("anyOf", ()), *field.get("prefixItems", ()))
-        for bounds in (part for part in parts if "minimum" in part):
+        for bounds in (part for part in parts if "maximum" in part or "exclusiveMaximum" in part):
             excluded = bounds.get("exclusiveMaximum")
             to = f"below {excluded}" if excluded else bounds["maximum"]
-            found[key] = f"{bounds['minimum']:.9g} to {to if isinstance(to, str) else format(to, ',.10g')}"
+            least = bounds["minimum"] if "minimum" in bounds else bounds["exclusiveMinimum"] + 1
+            found[key] = f"{least:.9g} to {to if isinstance(to, str) else format(to, ',.10g')}"
     return found
 
 

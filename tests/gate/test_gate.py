@@ -203,20 +203,18 @@ def test_other_ends_have_their_exit_code(
     assert not Path("new.json").exists()
 
 
-@pytest.mark.parametrize(
-    "baseline", ["run", "base.json", "link", "copy", "other/../run:split", "base.json:split", "other,run"]
-)
-def test_a_run_is_no_baseline_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, baseline: str) -> None:
+def test_a_run_is_no_baseline_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_baseline(run(Path("run"), rounds=2), Path("base.json"))
     run(Path("other"), rounds=2)
     Path("link").symlink_to("run")
     shutil.copytree("run", "copy")
-    result = invoke("check", "run", "--baseline", baseline)
-    assert result.exit_code == 2
-    assert result.stderr == (
-        f"placebench: --baseline {baseline}: is of the run that is checked: take the baseline of an earlier run\n"
-    )
+    for baseline in ("run", "base.json", "link", "copy", "other/../run:split", "base.json:split", "other,run"):
+        result = invoke("check", "run", "--baseline", baseline)
+        assert result.exit_code == 2
+        assert result.stderr == (
+            f"placebench: --baseline {baseline}: is of the run that is checked: take the baseline of an earlier run\n"
+        )
 
 
 def test_a_damaged_launch_is_told_and_the_others_are_saved_and_checked(tmp_path: Path) -> None:
@@ -231,7 +229,7 @@ def test_a_damaged_launch_is_told_and_the_others_are_saved_and_checked(tmp_path:
     assert saved.stdout == f"{tmp_path / 'base.json'}: 4 of standard, 3 of split launches of demo\n"
     result = invoke("check", now, "--baseline", tmp_path / "base.json")
     assert result.exit_code == 0, result.output
-    assert " ".join(result.stdout.split()).count(damaged.format(now)) == 1
+    assert "".join(result.stdout.split()).count("".join(damaged.format(now).split())) == 1
 
 
 def test_ctrl_c_is_exit_code_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,6 +150,8 @@ def test_a_job_whose_before_fails_is_not_started(tmp_path: Path) -> None:
     assert rows(trial) == []
 
 
+# The signal may come between the opening of a file and the block that closes it: its process ends then, this one not.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_ends_the_job_too(tmp_path: Path) -> None:
     trial = prepare(tmp_path, *python(tmp_path, TRL), steps=900, warmup_steps=1)
 
@@ -206,15 +208,25 @@ def test_phases_are_on_the_devices_whose_processes_write_their_spans(tmp_path: P
 BOTH = (("controller", "cpu:0"), ("controller", "cpu:1"))
 
 
-def test_spans_of_a_framework_that_does_not_time_its_steps_are_on_record_alone(tmp_path: Path) -> None:
-    text = VERL_WITH_SPANS.replace('emit("step", "timer"', 'emit("epoch", "timer"')
-    trial = prepare(tmp_path, *python(tmp_path, text), job="verl", word="split:1+1", log={"format": "verl"})
+def test_a_loop_of_one_s_own_is_its_controller_and_works_on_its_device(tmp_path: Path) -> None:
+    text = """
+import time
+from placebench_attach import span
+for step in range(1, 4):
+    with span("step"):
+        with span("gen"):
+            time.sleep(0.01)
+        with span("my_update"):
+            time.sleep(0.01)
+    print(f"step:{step} - timing_s/step:0.02", flush=True)
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text), devices=1, phases={"my_update": "update_actor"})
     assert bridge.main(str(trial.path)) == JobExit.DONE
-    assert {span["phase"] for span in read_jsonl(trial.spans)} == {"step"}
-    assert len(list(trial.attached.iterdir())) == 3
-    without = prepare(tmp_path / "b", *python(tmp_path / "b", PLAIN, "0.01"), attach=False)
-    assert bridge.main(str(without.path)) == JobExit.DONE
-    assert not without.attached.exists()
+    found = [(span["phase"], span["device"]) for span in read_jsonl(trial.spans) if span["step"] == 3]
+    both = ("controller", "cpu:0")
+    assert sorted(found) == sorted(
+        [("step", "controller"), *((phase, where) for phase in ("gen", "update_actor") for where in both)]
+    )
 
 
 HEAD = """#!{python}

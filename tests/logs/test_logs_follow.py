@@ -25,6 +25,7 @@ from placebench.errors import UsageError
 from placebench.logs.follow import GrowingLog
 from placebench.logs.run import read_run, run_of_logs
 
+LOCK = threading.Lock()
 GROWING = [name for name in SAMPLES if name != "trl-state"]
 
 
@@ -44,19 +45,19 @@ def lines(first: int, last: int, seconds: float = 2.0) -> str:
 
 
 def steps_of(log: GrowingLog) -> list[int]:
-    return [] if log.log is None else sorted(set(log.log.table.frame("x")["step"]))
+    with LOCK:
+        return [] if log.log is None else sorted(set(log.log.table.frame("x")["step"]))
 
 
 @pytest.mark.parametrize("sample", GROWING)
-def test_a_log_that_grew_in_pieces_is_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: str) -> None:
-    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+def test_a_log_that_grew_in_pieces_is_the_log(tmp_path: Path, sample: str) -> None:
     known, content = SAMPLES[sample]
     whole, grown = tmp_path / "whole", tmp_path / "grown"
     whole.write_bytes(content)
     grown.write_bytes(b"")
     expected = read_run([whole])
     lock = threading.Lock()
-    with GrowingLog(grown, lock, log_format=known) as log, grown.open("ab", buffering=0) as stream:
+    with GrowingLog(grown, lock, log_format=known, poll_s=0.01) as log, grown.open("ab", buffering=0) as stream:
         for begin in range(0, len(content), 97):
             stream.write(content[begin : begin + 97])
             time.sleep(0.002)
@@ -75,11 +76,10 @@ def settled(frame: pd.DataFrame) -> pd.DataFrame:
     return kept
 
 
-def test_half_a_line_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+def test_half_a_line_waits_for_its_end(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text("starting\n" + lines(1, 2) + "step:3 - timing_s/gen:1")
-    with GrowingLog(path, threading.Lock()) as log:
+    with GrowingLog(path, LOCK, poll_s=0.01) as log:
         wait_for(lambda: steps_of(log) == [1, 2])
         time.sleep(0.05)
         assert steps_of(log) == [1, 2]
@@ -91,31 +91,68 @@ def test_half_a_line_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.Monke
         assert frame.loc[frame["step"] == 3, "value"].tolist() == [100.0]
 
 
-def test_the_sign_of_utf_8_hides_no_step_of_a_growing_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+def test_the_sign_of_utf_8_hides_no_step_of_a_growing_log(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_bytes(BOM_UTF8[:2])
-    with GrowingLog(path, threading.Lock()) as log, path.open("ab", buffering=0) as stream:
+    with GrowingLog(path, LOCK, poll_s=0.01) as log, path.open("ab", buffering=0) as stream:
         time.sleep(0.05)
         stream.write(BOM_UTF8[2:] + lines(1, 2).encode())
         wait_for(lambda: steps_of(log) == [1, 2])
 
 
-def test_a_log_that_is_written_anew_is_read_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+def test_a_log_that_is_written_anew_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(lines(1, 9))
-    with GrowingLog(path, threading.Lock()) as log:
+    with GrowingLog(path, LOCK, poll_s=0.01) as log:
         wait_for(lambda: len(steps_of(log)) == 9)
         path.write_text(lines(1, 2))
         wait_for(lambda: steps_of(log) == [1, 2])
 
 
-def test_a_log_that_breaks_while_it_grows_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placebench.logs.follow.POLL_S", 0.01)
+@pytest.mark.parametrize("is_deleted", [True, False])
+@pytest.mark.parametrize("keeps_its_inode", [True, False])
+def test_a_log_that_is_rotated_goes_on(tmp_path: Path, is_deleted: bool, keeps_its_inode: bool) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(lines(1, 9) + "step:10 - timing_s/gen:1")
+    with GrowingLog(path, LOCK, poll_s=0.01) as log:
+        for first in (10, 20, 30):
+            wait_for(lambda: steps_of(log) == list(range(1, first)))  # noqa: B023 - called in this turn
+            if keeps_its_inode:
+                path.write_text("")
+            elif is_deleted:
+                path.unlink()
+            else:
+                path.rename(tmp_path / "train.log.1")
+            with path.open("a") as stream:
+                stream.write(line(first, 3.0))
+                stream.flush()
+                # A file that has grown beyond its former size before anybody looks has not been emptied.
+                wait_for(lambda: steps_of(log) == list(range(1, first + 1)))  # noqa: B023 - called in this turn
+                stream.write(lines(first + 1, first + 9, 3.0))
+        wait_for(lambda: steps_of(log) == list(range(1, 40)))
+        assert log.log is not None
+        assert not log.log.flags
+
+
+def test_a_rotated_log_may_become_another(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(lines(1, 9))
+    with GrowingLog(path, LOCK, poll_s=0.01) as log:
+        wait_for(lambda: len(steps_of(log)) == 9)
+        path.unlink()
+        path.write_text(lines(1, 2))
+        wait_for(lambda: steps_of(log) == [1, 2])
+        path.unlink()
+        path.write_bytes(SAMPLES["prime-rl, metrics.jsonl"][1])
+        wait_for(lambda: steps_of(log) == [1, 2, 3])
+        assert log.log is not None
+        assert log.log.format.name == "jsonl"
+
+
+def test_a_log_that_breaks_while_it_grows_says_where(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "timing_s/step": 2.0}\n')
-    with GrowingLog(path, threading.Lock()) as log:
+    with GrowingLog(path, LOCK, poll_s=0.01) as log:
         wait_for(lambda: log.log)
         with path.open("a") as stream:
             stream.write('not JSON\n{"step": 2, "timing_s/step": 2.0}\n')
@@ -133,7 +170,7 @@ def test_nothing_is_left_running(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(lines(1, 3))
     before = set(threading.enumerate())
-    with GrowingLog(path, threading.Lock()) as log:
+    with GrowingLog(path, LOCK, poll_s=0.01) as log:
         wait_for(lambda: steps_of(log) == [1, 2, 3])
     assert set(threading.enumerate()) <= before
 
@@ -189,6 +226,39 @@ def test_off_a_terminal_it_prints_a_line_for_news_and_the_tables_at_the_end(tmp_
     assert "b against a" in text
     assert "Undecided whether b or a is faster: a step takes 1.50 times as long" in text
     assert "Traceback" not in text
+
+
+def test_stopped_it_writes_its_tables_and_files_though_the_log_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(lines(1, 6))
+    (tmp_path / "b.log").touch()
+    with (tmp_path / "said").open("w") as out:
+        command = follow(tmp_path, "a.log", "b.log", "--out", "compared", stdout=out, stderr=subprocess.STDOUT)
+        try:
+            wait_for(lambda: "a: 4 steps measured" in (tmp_path / "said").read_text())
+            (tmp_path / "a.log").unlink()
+            command.terminate()
+            assert command.wait(60) == 0
+        finally:
+            command.kill()
+            command.wait()
+    said = (tmp_path / "said").read_text()
+    assert "left out: b.log has no step yet" in said
+    assert "a step takes 2.00 s" in said
+    assert (tmp_path / "compared" / "report.html").exists()
+
+
+def test_stopped_before_a_step_it_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.log").touch()
+    with (tmp_path / "said").open("w") as out:
+        command = follow(tmp_path, "a.log", stdout=out, stderr=subprocess.STDOUT)
+        try:
+            wait_for(lambda: "waiting: a.log has no step yet" in (tmp_path / "said").read_text())
+            command.terminate()
+            assert command.wait(60) == 2
+        finally:
+            command.kill()
+            command.wait()
+    assert "placebench: nothing was measured: a.log has no step yet" in (tmp_path / "said").read_text()
 
 
 def test_on_a_terminal_it_redraws_its_tables(tmp_path: Path) -> None:

@@ -146,10 +146,10 @@ def test_a_log_without_timings_says_what_it_has(tmp_path: Path) -> None:
         UsageError,
         match=r"no timings in seconds \(timing_s/…, timing/…\): found 1 step with 2 other metrics, such as val-aux/n",
     ):
-        scan_log(path, keep=is_timing).timings("a")
+        scan_log(path, keep=is_timing).timings()
     path = write(tmp_path, b"step:0 - timing_s/gen:nan\n")
     with pytest.raises(UsageError, match=r"log\.txt: no timings"):
-        scan_log(path, keep=is_timing).timings("a")
+        scan_log(path, keep=is_timing).timings()
 
 
 def test_numbers_of_jsonl(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_reference_log(name: str, expected: tuple[int, int, int, str]) -> None:
     frame = log.table.frame("log")
     assert (log.table.lines, frame["metric"].nunique(), len(frame)) == (lines, metrics, values)
     assert log.format.name == ("verl-jsonl" if name.endswith(".jsonl") else "verl")
-    timing = log.timings("log")
+    timing = log.timings().tidy("log")
     assert set(timing.loc[timing["kind"] == Kind.PHASE, "phase"]) == set(phases.split())
 
 
@@ -85,7 +85,7 @@ def test_console_and_jsonl_of_one_run_are_equal() -> None:
     ],
 )
 def test_validation_is_where_the_version_has_it(name: str, outside: set[str]) -> None:
-    timing = scan_log(FOLDER / name, keep=is_timing).timings("log")
+    timing = scan_log(FOLDER / name, keep=is_timing).timings().tidy("log")
     assert set(timing.loc[timing["kind"] == Kind.OUTSIDE, "phase"]) == outside
     seconds = timing.pivot(index="step", columns="phase", values="seconds")
     assert (seconds["unattributed"] / seconds["step"]).median() < 0.01

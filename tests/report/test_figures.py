@@ -4,6 +4,7 @@ import itertools
 from html import unescape
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
@@ -180,3 +181,17 @@ def test_odd_names_are_drawn_as_they_are(tmp_path: Path, name: str) -> None:
 def test_long_names_are_broken_at_their_marks() -> None:
     name = "learners:1+engines:1/staleness=4/inflight_updates=true"
     assert style.wrap(name).splitlines() == ["learners:1+engines:1/staleness=4", "/inflight_updates=true"]
+
+
+def test_more_steps_than_a_figure_is_wide_are_drawn_as_means_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "MOST_POINTS", 10)
+    seconds = pd.DataFrame({"timing_s/gen": [1.0, 3.0] * 15, "timing_s/step": [2.0, 6.0] * 15}, range(1, 31))
+    timings = timings_of(seconds)
+    assert timings is not None
+    thinned = figures.thinning([timings])
+    assert thinned == 3
+    figure = figures.phases_over_steps(timings.thinned(thinned).tidy("a"), thinned=thinned)
+    assert figure.get_supylabel() == "seconds per step\neach point the mean of 3 steps"
+    lines = {np.size(line.get_xdata()) for line in figure.axes[0].lines}
+    assert lines == {10}
+    assert figures.share_table(timings.whole().tidy("a")).to_dict() == figures.share_table(timings.tidy("a")).to_dict()

@@ -78,7 +78,10 @@ def test_figures_and_table_of_two_logs(folder: Path) -> None:
         ((".",), ".: is a directory: name a log file in it"),
         (("empty.log",), "empty.log: no training steps"),
         (("noise.log",), "found 1 line of text, beginning with 'no training here'"),
-        (("validation.log",), "no timing lines: found 1 step with 1 other metric, such as val-core/acc"),
+        (
+            ("validation.log",),
+            "no timings in seconds (timing_s/…, timing/…): found 1 step with 1 other metric, such as val-core/acc",
+        ),
         (("demo.log", "--skip-first", "-1"), "Invalid value for '--skip-first'"),
         (("demo.log", "--smooth", "9" * 20), "Invalid value for '--smooth'"),
         (("demo.log", "--skip-first", "4"), "--skip-first 4 leaves nothing of demo.log, which has timings of 4 steps"),

@@ -228,5 +228,6 @@ def test_a_worker_that_dies_and_a_runner_that_is_killed(tmp_path: Path, temp: Pa
         assert processes_of(first.path) == []
         command.kill()
         command.wait()
-    wait_for(lambda: second.status is Status.INTERRUPTED and not list(temp.glob("placebench-*")))
+    # Its guardian puts things in order, and ends.
+    wait_for(lambda: second.status is Status.INTERRUPTED and not processes_of(temp))
     assert_nothing_left(temp)

@@ -20,7 +20,7 @@ from placebench.logs.head import Facts
 from placebench.logs.read import is_timing
 from placebench.logs.registry import DIALECTS
 from placebench.logs.run import LENGTHS, LoggedRun, logged_facts, read_run
-from placebench.logs.timing import STEP, UNATTRIBUTED, Kind, Timings, found_instead
+from placebench.logs.timing import STEP, UNATTRIBUTED, Kind, Timings, seconds_of
 from placebench.spec.text import listing, plural
 
 PARTS = (Kind.DETAIL, Kind.OUTSIDE)
@@ -118,8 +118,7 @@ def _measure(run: LoggedRun, warmup_steps: int) -> tuple[LaunchSource, dict[str,
     """The numbers of one launch, medians of the measured steps; time and tokens of these steps."""
     source = "+".join(str(log.path) for log in run.logs)
     if run.timings is None:
-        count = max(log.table.count_steps() for log in run.logs)
-        found = found_instead(count, {name for log in run.logs for name in log.table.names})
+        found = "; ".join(log.found_instead for log in run.logs)
         raise UsageError(f"{source}: it has no timings, so there is nothing to compare: {found}")
     timings, steps = run.timings, run.timings.steps
     warm = _warmup(run, timings, warmup_steps)
@@ -143,7 +142,7 @@ def _measure(run: LoggedRun, warmup_steps: int) -> tuple[LaunchSource, dict[str,
         if not _alternates(run):
             steps_work = pd.DataFrame({"step": work.index, "step_time": work, "tokens": rows["tokens"]})
     if STEP_SECONDS in run.metrics:
-        clock = run.metrics[STEP_SECONDS].reindex(steps[~warm]).dropna()
+        clock = seconds_of(run.metrics[STEP_SECONDS]).reindex(steps[~warm]).dropna()
         if len(clock):
             numbers[LOG_CLOCK.key] = _typical(run, clock)
     formats = "+".join(dict.fromkeys(log.format.name for log in run.logs))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from placebench.errors import Reasons
 from placebench.jobs.adapter import Adapter, AskedPlacement, Beside, Settings
+from placebench.jobs.nested import WITHIN
 from placebench.jobs.scripts import Given
 from placebench.spec.placement import Placement, Role
 from placebench.spec.text import plural
@@ -105,6 +106,19 @@ TRL = Adapter(
         *("--disable_tqdm", "true"),
         *("--output_dir", "{folder}/out"),
     ),
+    timers={
+        "training_step": "update_actor",
+        "optimizer_step": "update_actor",
+        "_prepare_inputs": "",
+        "vLLM.generate": "gen",
+        "transformers.generate": "gen",
+        "sync_weights": "update_weights",
+        "_calculate_rewards": "reward",
+        # Within the loss it is a part of the update.
+        f"_prepare_inputs{WITHIN}_get_per_token_logps_and_entropies": "old_log_prob",
+        "testing": "testing",
+        "save_checkpoint": "save_checkpoint",
+    },
     log_format="trl",
     notes=("TRL's ranks draw responses of their own, so that placements with other numbers of ranks do other work.",),
 )

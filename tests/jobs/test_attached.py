@@ -1,0 +1,198 @@
+"""Spans that the hooks of a job's processes leave become those of the launch."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_jobs import cpu_devices, prepare, write
+
+from placebench.errors import JobExit
+from placebench.jobs import bridge
+from placebench.jobs.adapter import TIMERS
+from placebench.jobs.attached import AttachedSpans, Window
+from placebench.jobs.registry import ADAPTERS
+from placebench.record.folder import read_jsonl
+from placebench.record.job_record import LogRecord
+from placebench.spec.bound import bind
+from placebench.spec.devices import Device
+from placebench.spec.words import parse_placement
+
+STEPS = (Window(1, 10.0, 20.0), Window(2, 20.0, 30.0))
+HERE = os.uname().nodename
+OFFSET = time.time() - time.monotonic()
+GPUS = tuple(Device(f"GPU-{index}", "gpu", index, "here", "test", 1 << 30) for index in range(2))
+
+
+def attached(folder: Path, word: str, devices: tuple[Device, ...] = GPUS, framework: str = "verl") -> AttachedSpans:
+    bound = bind(parse_placement(word, (len(devices),)), devices)
+    return AttachedSpans(folder, bound, devices, ADAPTERS[framework].timers, OFFSET)
+
+
+def leave(
+    folder: Path, pid: int, *lines: dict[str, Any], host: str = HERE, offset: float = 0.0, **environment: str
+) -> None:
+    """The file of a process."""
+    head = {"kind": "process", "pid": pid, "host": host, "wall_offset": offset, "environment": environment}
+    text = "".join(json.dumps(line) + "\n" for line in (head, *lines))
+    (folder / f"{host}-{pid}.jsonl").write_text(text)
+
+
+def span(name: str, start: float, end: float, source: str = "timer") -> dict[str, Any]:
+    return {"kind": "span", "name": name, "source": source, "start": start, "end": end}
+
+
+def device(number: int) -> dict[str, Any]:
+    return {"kind": "device", "device": f"GPU-{number}"}
+
+
+def rows(spans: AttachedSpans, windows: tuple[Window, ...] = STEPS, *, final: bool = True) -> list[tuple[Any, ...]]:
+    spans.read(all_files=True)
+    keys = ("step", "phase", "role", "pool", "device", "start_mono", "end_mono")
+    return [tuple(row[key] for key in keys) for row in spans.rows(windows, final=final)]
+
+
+def bound(spans: AttachedSpans) -> set[tuple[int, str]]:
+    return {(pid, device.id) for pid, device in spans.bound()}
+
+
+def test_a_controller_and_its_workers_say_what_ran_where(tmp_path: Path) -> None:
+    read = attached(tmp_path, "split")
+    leave(tmp_path, 1, span("step", 10, 20), span("init", 1, 2), span("gen", 11, 13), span("update_critic", 14, 14.1))
+    leave(tmp_path, 2, span("update_actor", 14, 18, "worker"), device(0), RANK="0")
+    leave(tmp_path, 3, device(1), span("values", 5, 6, "worker"), span("update_critic", 14, 17, "worker"), RANK="0")
+    # Placed by Ray where it wanted: the pool is that of the role, the device the one that was seen.
+    assert rows(read) == [
+        (1, "gen", "rollout", "actor_pool", "controller", 11, 13),
+        (1, "gen", "rollout", "actor_pool", "GPU-0", 11, 13),
+        (1, "update_critic", "critic", "critic_pool", "controller", 14, 14.1),
+        (1, "update_critic", "critic", "critic_pool", "GPU-1", 14, 17),
+        (1, "update_actor", "actor", "actor_pool", "GPU-0", 14, 18),
+    ]
+    assert bound(read) == {(2, "GPU-0"), (3, "GPU-1")}
+    assert (read.step(1), read.step(2)) == (STEPS[0], None)
+    assert (rows(read), bound(read)) == ([], set())
+
+
+def test_what_an_engine_says_of_generation_goes_before_who_waits_for_it(tmp_path: Path) -> None:
+    read = attached(tmp_path, "standard", framework="trl")
+    timers = [span("T.vLLM.generate", 11, 15), span("T._prepare_inputs", 10, 16), span("training_step", 10, 19)]
+    leave(tmp_path, 1, device(0), *timers, span("gen", 11.5, 14, "engine"), RANK="0")
+    leave(tmp_path, 2, device(1), *timers, RANK="1")
+    assert rows(read) == [
+        (1, "gen", "rollout", "global_pool", "GPU-0", 11.5, 14),
+        (1, "gen", "rollout", "global_pool", "controller", 11, 15),
+        (1, "gen", "rollout", "global_pool", "GPU-1", 11, 15),
+        *((1, "update_actor", "actor", "global_pool", place, 16, 19) for place in ("GPU-0", "controller", "GPU-1")),
+    ]
+
+
+def test_what_ends_after_its_step_waits_for_the_next_call(tmp_path: Path) -> None:
+    read = attached(tmp_path, "standard")
+    leave(tmp_path, 1, device(0), span("gen", 11, 12, "engine"), span("gen", 19, 22, "engine"))
+    assert rows(read, STEPS[:1], final=False) == []
+    assert [row[:2] for row in rows(read, STEPS[1:], final=False)] == [(1, "gen")]
+    assert [row[:2] for row in rows(read, ())] == [(2, "gen")]
+
+
+def test_times_of_another_host_are_on_the_clock_of_this_one(tmp_path: Path) -> None:
+    read = attached(tmp_path, "standard")
+    leave(tmp_path, 1, device(0), span("gen", 1011, 1012, "engine"), host="other", offset=OFFSET - 1000)
+    ((*_, start, end),) = rows(read)
+    assert (start, end) == pytest.approx((11, 12))
+
+
+def test_a_number_that_is_another_processs_now_begins_anew(tmp_path: Path) -> None:
+    read = attached(tmp_path, "standard")
+    leave(tmp_path, 1, device(0), span("gen", 11, 12, "engine"))
+    path = tmp_path / f"{HERE}-1.jsonl"
+    first = path.read_text()
+    leave(tmp_path, 1, device(1), span("gen", 21, 22, "engine"))
+    path.write_text(first + path.read_text())
+    read.read(all_files=True)
+    assert bound(read) == {(1, "GPU-0"), (1, "GPU-1")}
+
+
+def test_on_cpu_devices_role_and_rank_say_the_device_and_notes_are_kept(tmp_path: Path) -> None:
+    read = attached(tmp_path, "split:2+1", cpu_devices(3))
+    leave(tmp_path, os.getpid(), span("values", 11, 12, "worker"), {"kind": "note", "text": "odd"}, RANK="0")
+    leave(tmp_path, 2**22 + 1, span("old_log_prob", 11, 12, "worker"), RANK="1")
+    leave(tmp_path, 2**22 + 2, span("gen", 11, 12))
+    before = os.sched_getaffinity(0)
+    try:
+        assert {one[4] for one in rows(read)} == {"cpu:2", "cpu:1", "controller", "cpu:0"}
+        assert os.sched_getaffinity(0) == {min(before)}
+    finally:
+        os.sched_setaffinity(0, before)
+    assert bound(read) == {(os.getpid(), "cpu:2"), (2**22 + 1, "cpu:1")}
+    assert list(read.notes) == ["odd"]
+
+
+@pytest.mark.parametrize("name", ["verl", "trl", "command"])
+def test_timers_name_phases_that_there_are(name: str) -> None:
+    assert set(ADAPTERS[name].timers.values()) <= {*TIMERS, ""}
+
+
+# Two ranks, as torchrun starts them, of a loop of the user's own; one has a trainer that is not as it is known.
+_LOOP = """
+import multiprocessing, os, sys, time
+from placebench_attach import span
+together = multiprocessing.Barrier(2)
+for rank in ("0", "1"):
+    if os.fork() == 0:
+        os.environ["RANK"] = rank
+        if rank == "1":
+            import trl.extras.profiling
+        for step in range(int(sys.argv[1])):
+            with span("step"):
+                together.wait()
+                with span("gen"):
+                    time.sleep(0.01)
+                with span("update_actor"):
+                    time.sleep(0.01)
+                together.wait()
+            if rank == "0":
+                print(f"step:{step + 1} - loss:0.5", flush=True)
+        os._exit(0)
+for _ in range(2):
+    os.wait()
+"""
+
+
+@pytest.fixture
+def _own_affinity() -> Iterator[None]:
+    before = os.sched_getaffinity(0)
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.usefixtures("_own_affinity")
+def test_a_loop_of_the_users_own_says_its_phases(tmp_path: Path) -> None:
+    write(tmp_path / "trl/extras", "profiling.py", "")
+    for package in ("trl", "trl/extras"):
+        (tmp_path / package / "__init__.py").touch()
+    job = [sys.executable, str(write(tmp_path, "loop.py", _LOOP)), "{steps}"]
+    trial = prepare(tmp_path, *job, log={"format": "verl"}, steps=3, env={"PYTHONPATH": str(tmp_path)})
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    spans = list(read_jsonl(trial.spans))
+    for step in (1, 2, 3):
+        mine = {(one["phase"], one["device"]) for one in spans if one["step"] == step}
+        assert mine == {
+            ("step", "controller"),
+            *((phase, place) for phase in ("gen", "update_actor") for place in ("cpu:0", "cpu:1", "controller")),
+        }
+    assert {row["device"] for row in read_jsonl(trial.processes)} == {"cpu:0", "cpu:1"}
+    record = LogRecord.read(trial)
+    assert record
+    assert any("trl.extras.profiling is not as this version of placebench knows it" in one.text for one in record.flags)
+
+
+def test_a_job_that_is_not_to_be_attached_loads_no_hooks(tmp_path: Path) -> None:
+    text = "import sys\nprint('step:1 - loss:0.5', flush=True)\nassert 'placebench_attach.imports' not in sys.modules"
+    trial = prepare(tmp_path, sys.executable, str(write(tmp_path, "job.py", text)), steps=1, attach=False)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert not trial.attached.exists()
