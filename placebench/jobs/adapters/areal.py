@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from math import prod
 
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
-from placebench.jobs.adapters.common import apart, refuse
+from placebench.jobs.adapters.common import apart, by_node, refuse
 from placebench.jobs.scripts import Given
 from placebench.spec.placement import Role
 from placebench.spec.text import plural
@@ -17,10 +17,9 @@ def _settings(asked: AskedPlacement) -> Settings:
     refuse(asked, "AReaL", _cannot_be(asked))
     placement = asked.placement
     trained = {role.value: role for role in (Role.CRITIC, Role.REF) if _has(asked.given, role)}
-    nodes = [sum(counts) for counts in zip(*(pool.counts for pool in placement.pools), strict=True)]
     args = [
-        f"++cluster.n_nodes={sum(map(bool, nodes))}",
-        f"++cluster.n_gpus_per_node={max(nodes)}",
+        f"++cluster.n_nodes={len(by_node(placement))}",
+        f"++cluster.n_gpus_per_node={max(by_node(placement))}",
         f"++actor.backend={_backend(asked, Role.ACTOR)}",
         f"++rollout.backend={_backend(asked, Role.ROLLOUT)}",
         f"++rollout.max_head_offpolicyness={placement.staleness}",
@@ -46,7 +45,7 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     placement, given = asked.placement, asked.given
     # What computes rewards has no devices.
     moved = apart(placement) - {Role.REWARD}
-    for role in moved:
+    for role in sorted(moved):
         others = set(placement.roles_in(placement.roles[role])) - {role, Role.REWARD}
         if not _has(given, role):
             yield f"{placement.roles[role]} would be idle: the command's configuration has no {role}"
@@ -132,6 +131,17 @@ AREAL = Adapter(
         "++cluster.fileroot={folder}/areal",
         "++cluster.name_resolve.nfs_record_root={folder}/name_resolve",
     ),
+    timers={
+        "critic_values": "values",
+        "ref_logp": "ref",
+        "recompute_logp": "old_log_prob",
+        "compute_advantage": "adv",
+        "train_step": "update_actor",
+        "critic_train_step": "update_critic",
+        "update_weights": "update_weights",
+        "save": "save_checkpoint",
+        "eval": "testing",
+    },
     log_format="areal",
     notes=(
         "AReaL's log has no time of whole steps; it is taken from the log's clock.",

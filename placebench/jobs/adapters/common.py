@@ -24,6 +24,17 @@ def apart(placement: Placement) -> frozenset[Role]:
     return frozenset(role for role in Role if role is not Role.ROLLOUT and roles[role] != roles[Role.ACTOR])
 
 
+def by_node(placement: Placement) -> tuple[int, ...]:
+    """Devices of each node that has some, those of all pools together."""
+    nodes = zip(*(pool.counts for pool in placement.pools), strict=True)
+    return tuple(count for count in map(sum, nodes) if count)
+
+
+def shared_by(asked: AskedPlacement, *keys: str) -> int:
+    """Devices that share an engine: as the placement says, else the command under one of these keys, else one."""
+    return asked.placement.tensor_parallel or asked.given.number(*keys) or 1
+
+
 def refuse(asked: AskedPlacement, framework: str, own: Iterable[str], nearest: str = "standard") -> None:
     """Refuse a placement that a framework cannot be told, for one that trains on GPUs and shards models itself.
 
@@ -64,11 +75,11 @@ def uneven(placement: Placement, framework: str) -> Iterator[str]:
             yield f"{pool.name} has {counts} devices a node, and {framework} takes the same number of every node"
 
 
-def undivided(pool: Pool, shared_by: int, setting: str) -> Iterator[str]:
+def undivided(pool: Pool, size: int, setting: str) -> Iterator[str]:
     """Engines that do not divide the devices of their pool."""
-    if pool.size % shared_by:
+    if pool.size % size:
         devices = plural(pool.size, "device")
-        yield f"engines of {shared_by} devices ({setting}) do not divide the {devices} of {pool.name}"
+        yield f"engines of {size} devices ({setting}) do not divide the {devices} of {pool.name}"
 
 
 def not_taken_back(flags: Iterable[str]) -> Iterator[str]:

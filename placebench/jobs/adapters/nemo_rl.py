@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
-from placebench.jobs.adapters.common import apart, node_count, per_node, refuse, undivided, uneven
+from placebench.jobs.adapters.common import apart, by_node, node_count, per_node, refuse, shared_by, undivided, uneven
 from placebench.spec.placement import Placement, Role
 
 _GENERATION = "policy.generation"
@@ -17,8 +17,8 @@ def _settings(asked: AskedPlacement) -> Settings:
     refuse(asked, "NeMo-RL", _cannot_be(asked))
     placement = asked.placement
     args = [
-        f"++cluster.gpus_per_node={max(_per_node(placement))}",
-        f"++cluster.num_nodes={len(_per_node(placement))}",
+        f"++cluster.gpus_per_node={max(by_node(placement))}",
+        f"++cluster.num_nodes={len(by_node(placement))}",
         f"++{_APART}.enabled={_word(not placement.has_engines)}",
     ]
     if placement.has_engines:
@@ -45,9 +45,8 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
             " learners:L+engines:E"
         )
     yield from uneven(placement, "NeMo-RL")
-    shared_by = placement.tensor_parallel or given.number(_SHARED_BY) or 1
-    yield from undivided(placement.pool_of(Role.ROLLOUT), shared_by, _SHARED_BY)
-    if placement.has_engines and len(_per_node(placement)) > 1 and _shares_nodes(placement):
+    yield from undivided(placement.pool_of(Role.ROLLOUT), shared_by(asked, _SHARED_BY), _SHARED_BY)
+    if placement.has_engines and len(by_node(placement)) > 1 and _shares_nodes(placement):
         yield "over several nodes NeMo-RL gives generation whole nodes, all alike; count learners and engines by nodes"
     if placement.staleness:
         yield from _asynchronous(asked)
@@ -67,16 +66,10 @@ def _asynchronous(asked: AskedPlacement) -> Iterator[str]:
         yield f"asynchronous GRPO asks for {named}, which changes the job: give it to the command, for all placements"
 
 
-def _per_node(placement: Placement) -> tuple[int, ...]:
-    """Devices of each node that has some."""
-    nodes = zip(*(pool.counts for pool in placement.pools), strict=True)
-    return tuple(count for count in map(sum, nodes) if count)
-
-
 def _shares_nodes(placement: Placement) -> bool:
     """Whether pools share a node, or nodes have unlike numbers of devices."""
     shared = any(sum(map(bool, counts)) > 1 for counts in zip(*(pool.counts for pool in placement.pools), strict=True))
-    return shared or len(set(_per_node(placement))) > 1
+    return shared or len(set(by_node(placement))) > 1
 
 
 def _word(is_so: bool) -> str:
@@ -101,6 +94,16 @@ NEMO_RL = Adapter(
         "++logger.log_dir={folder}/logs",
     ),
     env={"RAY_DEDUP_LOGS": "0", "RAY_COLOR_PREFIX": "0"},
+    # Not `total_step_time`: its workers time nothing, and a device of which a step knows no work would seem to wait.
+    timers={
+        "generation": "gen",
+        "reward_calculation": "reward",
+        "advantage_calculation": "adv",
+        "policy_training": "update_actor",
+        "weight_sync": "update_weights",
+        "checkpointing": "save_checkpoint",
+        "total_validation_time": "testing",
+    },
     log_format="nemo-rl",
     ray="own",
 )

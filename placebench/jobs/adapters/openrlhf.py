@@ -5,8 +5,17 @@ Its switches have no opposite, so that one in the command of the user's is there
 
 from collections.abc import Iterator
 
-from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
-from placebench.jobs.adapters.common import apart, node_count, not_taken_back, per_node, refuse, undivided, uneven
+from placebench.jobs.adapter import TIMERS, Adapter, AskedPlacement, Settings
+from placebench.jobs.adapters.common import (
+    apart,
+    node_count,
+    not_taken_back,
+    per_node,
+    refuse,
+    shared_by,
+    undivided,
+    uneven,
+)
 from placebench.jobs.scripts import Given
 from placebench.spec.placement import Placement, Role
 
@@ -26,13 +35,13 @@ _SWITCHES = (
 
 def _settings(asked: AskedPlacement) -> Settings:
     refuse(asked, "OpenRLHF", _cannot_be(asked))
-    placement, shared_by = asked.placement, _shared_by(asked)
+    placement, size = asked.placement, shared_by(asked, _SHARED_BY)
     args: list[str] = []
     for group, role in _GROUPS.items():
         pool = placement.pool_of(role)
         args += (f"--{group}.num_nodes", str(node_count(pool)), f"--{group}.num_gpus_per_node", str(per_node(pool)))
-    engines = placement.pool_of(Role.ROLLOUT).size // shared_by
-    args += ("--vllm.num_engines", str(engines), f"--{_SHARED_BY}", str(shared_by))
+    engines = placement.pool_of(Role.ROLLOUT).size // size
+    args += ("--vllm.num_engines", str(engines), f"--{_SHARED_BY}", str(size))
     args += (f"--{switch}" for switch in _switches(placement))
     if placement.staleness:
         args += ("--train.async_queue_size", str(placement.staleness))
@@ -65,7 +74,7 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     """Why OpenRLHF cannot be told a placement."""
     placement, given = asked.placement, asked.given
     yield from uneven(placement, "OpenRLHF")
-    yield from undivided(placement.pool_of(Role.ROLLOUT), _shared_by(asked), f"--{_SHARED_BY}")
+    yield from undivided(placement.pool_of(Role.ROLLOUT), shared_by(asked, _SHARED_BY), f"--{_SHARED_BY}")
     if not placement.has_engines:
         if placement.staleness:
             nearest = f"learners:L+engines:E/staleness={placement.staleness}"
@@ -105,10 +114,6 @@ def _engines(placement: Placement, given: Given) -> Iterator[str]:
         yield f"OpenRLHF has its reference beside the actor or alone; let {roles[Role.REF]} have ref alone"
 
 
-def _shared_by(asked: AskedPlacement) -> int:
-    return asked.placement.tensor_parallel or asked.given.number(_SHARED_BY) or 1
-
-
 OPENRLHF = Adapter(
     name="openrlhf",
     reading="python -m openrlhf.cli.train_ppo_ray, version 0.11",
@@ -126,6 +131,7 @@ OPENRLHF = Adapter(
     ),
     # Lines of workers as they come, each once and without colours.
     env={"RAY_DEDUP_LOGS": "0", "RAY_COLOR_PREFIX": "0"},
+    timers={**TIMERS, "broadcast": "update_weights"},
     log_format="openrlhf",
     ray="own",
     notes=("OpenRLHF cannot be told a number of steps; data and episodes of the command must suffice for them.",),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
-from placebench.jobs.adapters.common import apart, node_count, refuse, undivided
+from placebench.jobs.adapters.common import apart, by_node, refuse, shared_by, undivided
 from placebench.spec.placement import Placement, Role
 
 _SHARED_BY = "inference.vllm.tensor-parallel-size"
@@ -15,7 +15,7 @@ def _settings(asked: AskedPlacement) -> Settings:
     args = (
         *("--deployment.num-train-gpus", str(placement.pool_of(Role.ACTOR).size)),
         *("--deployment.num-infer-gpus", str(placement.pool_of(Role.ROLLOUT).size)),
-        *(f"--{_SHARED_BY}", str(_shared_by(asked))),
+        *(f"--{_SHARED_BY}", str(_engine_size(asked))),
         *("--orchestrator.max-off-policy-steps", str(placement.staleness)),
     )
     return Settings(args)
@@ -32,14 +32,11 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
             "prime-rl is always ahead, and its engines go on generating with new weights; nearest:"
             f" {placement.name.split('/')[0]}/{ahead}"
         )
-    if apart(placement):
+    elif apart(placement):
         yield f"prime-rl has a trainer, without a critic, and engines; nearest: learners:L+engines:E/{ahead}"
-    if (
-        any(node_count(pool) > 1 for pool in placement.pools)
-        or len({_node(pool.counts) for pool in placement.pools}) > 1
-    ):
+    if len(by_node(placement)) > 1:
         yield "prime-rl starts on several nodes by SLURM alone; name devices of one node"
-    yield from undivided(placement.pool_of(Role.ROLLOUT), _shared_by(asked), f"--{_SHARED_BY}")
+    yield from undivided(placement.pool_of(Role.ROLLOUT), _engine_size(asked), f"--{_SHARED_BY}")
 
 
 def _ahead(placement: Placement) -> str:
@@ -47,13 +44,9 @@ def _ahead(placement: Placement) -> str:
     return f"staleness={placement.staleness or 1}/inflight_updates=true"
 
 
-def _node(counts: tuple[int, ...]) -> int:
-    """The first node with devices."""
-    return next((node for node, count in enumerate(counts) if count), 0)
-
-
-def _shared_by(asked: AskedPlacement) -> int:
-    return asked.placement.tensor_parallel or asked.given.number(_SHARED_BY, _SHARED_BY.replace("-", "_")) or 1
+def _engine_size(asked: AskedPlacement) -> int:
+    """As arguments say it, or the TOML file, which has underscores."""
+    return shared_by(asked, _SHARED_BY, _SHARED_BY.replace("-", "_"))
 
 
 PRIME_RL = Adapter(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
-from placebench.jobs.adapters.common import apart, node_count, per_node, refuse, undivided, uneven
+from placebench.jobs.adapters.common import apart, node_count, per_node, refuse, shared_by, undivided, uneven
 from placebench.jobs.scripts import Given
 from placebench.spec.placement import Placement, Role
 
@@ -30,7 +30,7 @@ def _trainer(given: Given) -> _Trainer:
 
 def _settings(asked: AskedPlacement) -> Settings:
     refuse(asked, "SkyRL", _cannot_be(asked))
-    placement, shared_by = asked.placement, _shared_by(asked)
+    placement, size = asked.placement, shared_by(asked, _SHARED_BY)
     has_ref = Role.REF not in apart(placement)
     args = [
         f"{_PLACEMENT}.colocate_all={_word(not placement.has_engines)}",
@@ -41,7 +41,7 @@ def _settings(asked: AskedPlacement) -> Settings:
         args.append(f"{_PLACEMENT}.{group}_num_nodes={node_count(pool)}")
         args.append(f"{_PLACEMENT}.{group}_num_gpus_per_node={per_node(pool)}")
     args.append(f"{_ENGINE}.num_engines={placement.pool_of(Role.ROLLOUT).size // _devices_of_engine(asked)}")
-    args.append(f"{_SHARED_BY}={shared_by}")
+    args.append(f"{_SHARED_BY}={size}")
     if _trainer(asked.given) is _Trainer.FULLY_ASYNC:
         args += [f"{_ASYNC}.enabled=true", f"{_ASYNC}.max_staleness_steps={placement.staleness}"]
     return Settings(tuple(args))
@@ -110,11 +110,7 @@ def _workers(placement: Placement, given: Given) -> Iterator[str]:
 def _devices_of_engine(asked: AskedPlacement) -> int:
     sizes = (asked.given.number(f"{_ENGINE}.{name}_parallel_size") or 1 for name in ("pipeline", "data"))
     pipeline, data = sizes
-    return _shared_by(asked) * pipeline * data
-
-
-def _shared_by(asked: AskedPlacement) -> int:
-    return asked.placement.tensor_parallel or asked.given.number(_SHARED_BY) or 1
+    return shared_by(asked, _SHARED_BY) * pipeline * data
 
 
 def _word(is_so: bool) -> str:
@@ -139,6 +135,16 @@ SKYRL = Adapter(
         "trainer.log_path={folder}/skyrl-logs",
     ),
     env={"RAY_DEDUP_LOGS": "0", "RAY_COLOR_PREFIX": "0"},
+    # Not `step`: its workers time nothing, and a device of which a step knows no work would seem to wait.
+    timers={
+        "generate": "gen",
+        "compute_advantages_and_returns": "adv",
+        "critic_train": "update_critic",
+        "policy_train": "update_actor",
+        "sync_weights": "update_weights",
+        "eval": "testing",
+        "save_checkpoints": "save_checkpoint",
+    },
     log_format="skyrl",
     ray="own",
 )

@@ -3,7 +3,17 @@
 from collections.abc import Iterator
 
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
-from placebench.jobs.adapters.common import apart, node_count, not_taken_back, per_node, refuse, undivided, uneven
+from placebench.jobs.adapters.common import (
+    apart,
+    by_node,
+    node_count,
+    not_taken_back,
+    per_node,
+    refuse,
+    shared_by,
+    undivided,
+    uneven,
+)
 from placebench.spec.placement import Role
 
 _SHARED_BY = "rollout-num-gpus-per-engine"
@@ -14,13 +24,12 @@ def _settings(asked: AskedPlacement) -> Settings:
     refuse(asked, "slime", _cannot_be(asked))
     placement = asked.placement
     actor = placement.pool_of(Role.ACTOR)
-    most = max(map(sum, zip(*(pool.counts for pool in placement.pools), strict=True)))
     args = (
         *("--actor-num-nodes", str(node_count(actor))),
         *("--actor-num-gpus-per-node", str(per_node(actor))),
         *("--rollout-num-gpus", str(placement.pool_of(Role.ROLLOUT).size)),
-        *(f"--{_SHARED_BY}", str(_shared_by(asked))),
-        *("--num-gpus-per-node", str(most)),
+        *(f"--{_SHARED_BY}", str(shared_by(asked, _SHARED_BY))),
+        *("--num-gpus-per-node", str(max(by_node(placement)))),
     )
     if placement.has_engines:
         return Settings((*args, "--update-weights-interval", "1") if placement.staleness else args)
@@ -31,7 +40,7 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     """Why slime cannot be told a placement."""
     placement, given = asked.placement, asked.given
     yield from uneven(placement, "slime")
-    yield from undivided(placement.pool_of(Role.ROLLOUT), _shared_by(asked), f"--{_SHARED_BY}")
+    yield from undivided(placement.pool_of(Role.ROLLOUT), shared_by(asked, _SHARED_BY), f"--{_SHARED_BY}")
     if apart(placement):
         yield "slime keeps critic and reference on the actor's GPUs; nearest: standard, or learners:L+engines:E"
     if placement.inflight_updates:
@@ -46,10 +55,6 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
             "the command starts train.py, which is synchronous, and slime runs ahead in train_async.py alone, by one"
             " rollout: start that, and say learners:L+engines:E/staleness=1"
         )
-
-
-def _shared_by(asked: AskedPlacement) -> int:
-    return asked.placement.tensor_parallel or asked.given.number(_SHARED_BY) or 1
 
 
 SLIME = Adapter(
@@ -67,6 +72,13 @@ SLIME = Adapter(
         "use-tensorboard": ("--tb-project-name", "{folder}/tensorboard"),
     },
     env={"RAY_DEDUP_LOGS": "0", "RAY_COLOR_PREFIX": "0"},
+    timers={
+        "ref_log_probs": "ref",
+        "log_probs": "old_log_prob",
+        "actor_train": "update_actor",
+        "update_weights": "update_weights",
+        "save_model": "save_checkpoint",
+    },
     log_format="slime",
     ray="own",
     notes=("slime saves and evaluates at the end of its data too; let the data suffice for the steps.",),
