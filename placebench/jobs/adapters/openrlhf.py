@@ -107,7 +107,7 @@ def _engines(placement: Placement, given: Given) -> Iterator[str]:
     ]
     if together and not placement.staleness:
         yield (
-            f"with engines apart OpenRLHF gives {' and '.join(together)} devices of its own, unless it is asynchronous;"
+            f"with engines apart OpenRLHF has the {' and '.join(together)} apart too, unless it is asynchronous;"
             " nearest: add staleness=1, or a file with critic and reward in a pool of their own"
         )
     if Role.REF in apart(placement) and len(placement.roles_in(roles[Role.REF])) > 1:

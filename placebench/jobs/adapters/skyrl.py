@@ -21,6 +21,11 @@ class _Trainer(StrEnum):
     ONE_AHEAD = "one-step asynchronous"
     FULLY_ASYNC = "fully asynchronous"
 
+    @property
+    def words(self) -> str:
+        """What placements of it say."""
+        return "staleness=1" if self is _Trainer.ONE_AHEAD else "staleness=K/inflight_updates=true"
+
 
 def _trainer(given: Given) -> _Trainer:
     if given.starts(r"\bmain_\w*fully_async\b"):
@@ -52,6 +57,11 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     placement, given = asked.placement, asked.given
     yield from uneven(placement, "SkyRL")
     yield from undivided(placement.pool_of(Role.ROLLOUT), _devices_of_engine(asked), _SHARED_BY)
+    trainer = _trainer(given)
+    if trainer is not _Trainer.SYNCHRONOUS and not placement.has_engines:
+        nearest = f"learners:L+engines:E/{trainer.words}"
+        yield f"the command starts SkyRL's {trainer} trainer, which has engines apart; nearest: {nearest}"
+        return
     yield from _ahead(placement, given)
     # What computes rewards has no devices.
     moved = apart(placement) - {Role.REWARD}
@@ -61,12 +71,12 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
             "SkyRL has engines beside the policy only where all models are together; nearest: standard, or a file with"
             " actor, critic and rollout each in a pool of its own"
         )
-    if placement.has_engines and has_critic and Role.CRITIC not in moved:
+    elif placement.has_engines and has_critic and Role.CRITIC not in moved:
         yield (
             "with engines apart SkyRL gives the critic devices of its own; nearest: a file with actor, critic and"
             " rollout each in a pool of its own"
         )
-    if Role.CRITIC in moved and not has_critic:
+    elif Role.CRITIC in moved and not has_critic:
         yield f"{placement.roles[Role.CRITIC]} would be idle: the command does not set trainer.critic.model.path"
     if moved >= {Role.CRITIC, Role.REF} and placement.roles[Role.CRITIC] == placement.roles[Role.REF]:
         yield "SkyRL has critic and reference in one pool nowhere but where all are; let ref live with the actor"
@@ -83,19 +93,11 @@ def _ahead(placement: Placement, given: Given) -> Iterator[str]:
                 " examples.train.fully_async.main_fully_async for staleness=K/inflight_updates=true"
             )
         return
-    if not placement.has_engines:
-        yield f"the command starts SkyRL's {trainer} trainer, which has engines apart; nearest: learners:L+engines:E"
-    if trainer is _Trainer.ONE_AHEAD and (staleness != 1 or in_flight):
-        yield (
-            "the command starts SkyRL's one-step asynchronous trainer, which is one step ahead and ends what it"
-            " generates before new weights: say staleness=1"
-        )
+    fits = staleness and in_flight if trainer is _Trainer.FULLY_ASYNC else staleness == 1 and not in_flight
+    if not fits:
+        what = "goes on generating with" if trainer is _Trainer.FULLY_ASYNC else "ends what it generates before"
+        yield f"the command starts SkyRL's {trainer} trainer, which {what} new weights: say {trainer.words}"
     if trainer is _Trainer.FULLY_ASYNC:
-        if not (staleness and in_flight):
-            yield (
-                "the command starts SkyRL's fully asynchronous trainer, which runs ahead and goes on generating with"
-                " new weights: say staleness=K/inflight_updates=true"
-            )
         yield from _workers(placement, given)
 
 
