@@ -70,6 +70,8 @@ class Adapter:
     """Arguments that end the job after so many steps."""
     quiet: tuple[str, ...] = ()
     """Arguments that switch off validation, checkpoints and trackers, keep what it writes in `{folder}`."""
+    quiet_where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """More of that kind by the flag of the command's that asks for what they switch off."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables of its environment in every placement."""
     timers: Mapping[str, str] = field(default_factory=lambda: TIMERS)

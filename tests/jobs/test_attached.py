@@ -137,7 +137,7 @@ def test_on_cpu_devices_role_and_rank_say_the_device_and_notes_are_kept(tmp_path
     assert list(read.notes) == ["odd"]
 
 
-@pytest.mark.parametrize("name", ["verl", "trl", "command"])
+@pytest.mark.parametrize("name", ADAPTERS)
 def test_timers_name_phases_that_there_are(name: str) -> None:
     assert set(ADAPTERS[name].timers.values()) <= {*TIMERS, ""}
 
