@@ -222,5 +222,5 @@ def test_what_a_command_asks_for_beside_training_is_switched_off(flags: str, exp
 @pytest.mark.parametrize("name", ON_GPUS)
 def test_a_script_that_takes_no_arguments_is_refused(tmp_path: Path, name: str) -> None:
     write(tmp_path, "run.sh", f"{EXAMPLES[name]}\n")
-    (reason,) = job(name, "bash run.sh", tmp_path).unusable
+    (reason,) = job(name, "bash run.sh", tmp_path, quiet=False).unusable
     assert reason.startswith(f"command: run.sh takes no arguments, and those of --job {name} would be lost")
