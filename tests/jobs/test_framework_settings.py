@@ -1,5 +1,6 @@
 """What of a framework hangs on the user's command or on several nodes; docs/jobs has the settings of each word."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -217,6 +218,14 @@ def test_what_a_command_asks_for_beside_training_is_switched_off(flags: str, exp
     assert shlex.join(found.command).endswith(f"--colocate --num-rollout 11 {expected}")
     loud = launch(job("slime", f"python train.py {flags}", quiet=False), "standard", 2)
     assert shlex.join(loud.command).endswith("--colocate --num-rollout 11")
+
+
+@pytest.mark.parametrize("name", ["verl", "nemo-rl", "areal"])
+def test_hydra_is_given_paths_in_quotes(name: str) -> None:
+    """Without them it takes no path with an equals sign, as a folder of staleness=1 has."""
+    paths = [word for word in ADAPTERS[name].quiet if "{folder}" in word]
+    assert paths
+    assert all(re.fullmatch(r'[\w.+]+="[^"]+"', word) for word in paths)
 
 
 @pytest.mark.parametrize("name", ON_GPUS)

@@ -128,8 +128,8 @@ AREAL = Adapter(
         "++recover.mode=disabled",
         "++stats_logger.wandb.mode=disabled",
         "++stats_logger.swanlab.mode=disabled",
-        "++cluster.fileroot={folder}/areal",
-        "++cluster.name_resolve.nfs_record_root={folder}/name_resolve",
+        '++cluster.fileroot="{folder}/areal"',
+        '++cluster.name_resolve.nfs_record_root="{folder}/name_resolve"',
     ),
     timers={
         "critic_values": "values",
