@@ -66,6 +66,8 @@ class Adapter:
     """A command of it."""
     settings: Callable[[AskedPlacement], Settings]
     """The settings of a placement; a UsageError has a line for every reason why it cannot be."""
+    word: str = "standard"
+    """A placement that it can be told, for a job file to begin with."""
     limits: Callable[[int], tuple[str, ...]] = lambda steps: ()
     """Arguments that end the job after so many steps."""
     quiet: tuple[str, ...] = ()

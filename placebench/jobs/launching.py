@@ -267,9 +267,7 @@ class Job:
             where = "on PATH" if len(program.parts) == 1 else f"in {spec.cwd.absolute()}"
             yield f"command: there is no program {shown(spec.command[0])} {where}"
         takes_args = any("{args}" in word for word in spec.command)
-        gives = any(
-            (self.adapter.limits(1), spec.quiet and self.adapter.quiet, *(p.args for p in spec.placements.values()))
-        )
+        gives = self.adapter is not COMMAND or any(placement.args for placement in spec.placements.values())
         if gives and not takes_args and (script := given.unread_arguments):
             yield (
                 f'command: {script} takes no arguments, and those of --job {spec.job} would be lost: put "$@" behind'

@@ -1,5 +1,6 @@
 """What of a framework hangs on the user's command or on several nodes; docs/jobs has the settings of each word."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -158,6 +159,8 @@ def test_areal_has_a_critic_apart_with_engines_beside_the_actor() -> None:
         ),
         ("areal", "python rl.py actor.backend=fsdp:d1t4 rollout.backend=vllm:d2", "standard", (2,), "4 devices of a"),
         ("areal", AREAL, "standard", (8,), "give engines one device each"),
+        ("areal", "python rl.py actor.backend=fsdp:d0", "standard", (2,), "actor.backend is not known"),
+        ("areal", f"{AREAL} critic.backend=fsdp:d1t4", "learners:2+engines:2", (4,), "4 devices of a replica (critic"),
         ("prime-rl", EXAMPLES["prime-rl"], f"learners:2+engines:2{AHEAD}", (2, 2), "name devices of one node"),
     ],
 )
@@ -219,8 +222,16 @@ def test_what_a_command_asks_for_beside_training_is_switched_off(flags: str, exp
     assert shlex.join(loud.command).endswith("--colocate --num-rollout 11")
 
 
+@pytest.mark.parametrize("name", ["verl", "nemo-rl", "areal"])
+def test_hydra_is_given_paths_in_quotes(name: str) -> None:
+    """Without them it takes no path with an equals sign, as a folder of staleness=1 has."""
+    paths = [word for word in ADAPTERS[name].quiet if "{folder}" in word]
+    assert paths
+    assert all(re.fullmatch(r'[\w.+]+="[^"]+"', word) for word in paths)
+
+
 @pytest.mark.parametrize("name", ON_GPUS)
 def test_a_script_that_takes_no_arguments_is_refused(tmp_path: Path, name: str) -> None:
     write(tmp_path, "run.sh", f"{EXAMPLES[name]}\n")
-    (reason,) = job(name, "bash run.sh", tmp_path).unusable
+    (reason,) = job(name, "bash run.sh", tmp_path, quiet=False).unusable
     assert reason.startswith(f"command: run.sh takes no arguments, and those of --job {name} would be lost")

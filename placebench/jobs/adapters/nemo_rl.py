@@ -91,7 +91,7 @@ NEMO_RL = Adapter(
         "++logger.tensorboard_enabled=false",
         "++logger.mlflow_enabled=false",
         "++logger.swanlab_enabled=false",
-        "++logger.log_dir={folder}/logs",
+        '++logger.log_dir="{folder}/logs"',
     ),
     env={"RAY_DEDUP_LOGS": "0", "RAY_COLOR_PREFIX": "0"},
     # Not `total_step_time`: its workers time nothing, and a device of which a step knows no work would seem to wait.

@@ -46,6 +46,7 @@ OPEN_INSTRUCT = Adapter(
     reading="python open_instruct/grpo_fast.py",
     example=("python", "open_instruct/grpo_fast.py"),
     settings=_settings,
+    word="learners:1+engines:1/staleness=1",
     quiet=(
         "--local_eval_every=-1",
         "--eval_on_step_0=False",
@@ -70,8 +71,5 @@ OPEN_INSTRUCT = Adapter(
     },
     log_format="open-instruct",
     ray="own",
-    notes=(
-        "open-instruct cannot be told a number of steps: --total_episodes of the command must suffice for them.",
-        "open-instruct's log multiplies tokens by the number of learners since May 2026.",
-    ),
+    notes=("open-instruct cannot be told a number of steps: --total_episodes of the command must suffice for them.",),
 )

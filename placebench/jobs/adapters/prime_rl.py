@@ -6,6 +6,7 @@ from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
 from placebench.jobs.adapters.common import apart, by_node, refuse, shared_by, undivided
 from placebench.spec.placement import Placement, Role
 
+_TRAINER_STEPS = "{folder}/trainer.jsonl"
 _SHARED_BY = "inference.vllm.tensor-parallel-size"
 
 
@@ -54,15 +55,17 @@ PRIME_RL = Adapter(
     reading="rl of prime-rl, with a TOML file",
     example=("rl", "@", "rl.toml"),
     settings=_settings,
-    limits=lambda steps: ("--max-steps", str(steps)),
+    word="learners:1+engines:1/staleness=1/inflight_updates=true",
+    # Trainer and orchestrator have steps of their own, and by default write them into one file.
+    limits=lambda steps: ("--max-steps", str(steps), "--trainer.monitors.file.path", _TRAINER_STEPS),
     quiet=(
         "--no-ckpt",
         "--no-orchestrator.eval",
         "--no-monitors.wandb",
+        "--no-orchestrator.monitors.prime",
         *("--output-dir", "{folder}/out"),
-        *("--run.name", "run"),
     ),
     log_format="jsonl",
-    log_files=("{folder}/out/run/metrics.jsonl",),
-    notes=("prime-rl has no timers, so that phases come from its metrics alone.",),
+    log_files=(_TRAINER_STEPS,),
+    notes=("prime-rl's steps are those of its trainer.",),
 )

@@ -161,8 +161,8 @@ VERL = Adapter(
         "++trainer.save_freq=-1",
         "++trainer.resume_mode=disable",
         "++trainer.logger=[console,file]",
-        "++trainer.default_local_dir={folder}/checkpoints",
-        "hydra.run.dir={folder}/hydra",
+        '++trainer.default_local_dir="{folder}/checkpoints"',
+        'hydra.run.dir="{folder}/hydra"',
     ),
     env={
         "VERL_FILE_LOGGER_PATH": "{folder}/metrics.jsonl",
