@@ -40,6 +40,8 @@ class JobLaunch(Record):
     cwd: str
     steps: int
     """It ends after so many."""
+    until_end: bool = False
+    """Whether it is done when the command ends before that, or is stopped."""
     companions: tuple[Companion, ...] = ()
     before: tuple[str, ...] = ()
     """Runs before it; none if empty."""
@@ -80,6 +82,8 @@ class LogRecord(Record):
     phases: dict[str, str] = Field(default_factory=dict)
     """Phases by the names of the log's own timers."""
     flags: tuple[LogFlag, ...] = ()
+    is_one_step: bool = False
+    """Whether all time of the launch's spans stands as one step, as nothing says where steps begin."""
 
     @classmethod
     def read(cls, trial: Trial) -> "LogRecord | None":
