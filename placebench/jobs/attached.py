@@ -208,7 +208,10 @@ class AttachedSpans:
                 process.spans[source] = [timing for timing in timings if timing.end > until]
                 if source == _TIMER:
                     ready = self._timed(ready, stands_within=process.device is not None)
-                yield from (_Piece(device, one, source) for device in self._places(process, source) for one in ready)
+                pid = process.head["pid"] if process.device is not None else None
+                yield from (
+                    _Piece(device, one, source, pid) for device in self._places(process, source) for one in ready
+                )
 
     def _timed(self, timings: Sequence[Timing], *, stands_within: bool) -> list[Timing]:
         """The phases of timers: a worker's stand within each other, the controller's are its view and may overlap."""
@@ -251,7 +254,9 @@ class AttachedSpans:
         role = PHASE[phase].role if phase in PHASE else None
         pool = self._placement.roles.get(role) if role is not None else None
         wall = self._wall_offset
-        return Span(step, phase, role, pool, piece.device, start + wall, end + wall, start, end).to_dict()
+        return Span(
+            step, phase, role, pool, piece.device, start + wall, end + wall, start, end, pid=piece.pid
+        ).to_dict()
 
 
 @dataclass(frozen=True)
@@ -264,6 +269,8 @@ class _Piece:
     """The phase and its time."""
     source: str
     """Who says so."""
+    pid: int | None = None
+    """The process that worked there; None for the controller's view."""
 
 
 def hold_to(pid: int, cores: Iterable[int]) -> None:

@@ -12,6 +12,7 @@ from placebench.compare.measure.attribution import RATES, attribute, peak_memory
 from placebench.compare.measure.critical_path import path_values
 from placebench.compare.measure.efficiency import measure_efficiency
 from placebench.compare.measure.engines import measure_engines, side_rates
+from placebench.compare.measure.observed import Arrangement, arrangements
 from placebench.compare.measure.steps import measure_steps
 from placebench.compare.measure.waits import first_trace, traced_waits
 from placebench.compare.metrics import PATH_KEYS, STEP_TIME, TOKENS_PER_J
@@ -65,6 +66,11 @@ class RunSide(Side):
         """Idle seconds a step of a pool's devices, their mean."""
         devices = self.placement.pools[pool]
         return sum(self.value(f"idle/{device}") for device in devices) / len(devices)
+
+    @cached_property
+    def arrangements(self) -> tuple[Arrangement, ...]:
+        """Where its roles were seen."""
+        return arrangements(self.launches, self.placement)
 
     @cached_property
     def phase_devices(self) -> pd.DataFrame:
