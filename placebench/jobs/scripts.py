@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -49,8 +49,7 @@ class Given:
         """
         found: dict[str, str] = {}
         for name, text in self.scripts.items():
-            if read := _CONFIGS.get(Path(name).suffix):
-                found |= _flat(read(text))
+            found |= _config_settings(name, text)
         for text in self._texts.values():
             for match in _SETTING.finditer(text):
                 found[match["flag"] or match["key"]] = match["value"]
@@ -113,22 +112,20 @@ def _flat(content: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
             yield f"{prefix}{key}", str(value)
 
 
-def _yaml(text: str) -> Any:
-    """A YAML file's content; None for one that only its own program can read, as for its tags."""
+_CONFIGS: Mapping[str, Callable[[str], Any]] = {
+    ".yaml": yaml.safe_load,
+    ".yml": yaml.safe_load,
+    ".toml": tomllib.loads,
+}
+
+
+def _config_settings(name: str, text: str) -> dict[str, str]:
+    """Values of a configuration file; none of one that only its own program can read, as for its tags."""
+    load = _CONFIGS.get(Path(name).suffix)
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return None
-
-
-def _toml(text: str) -> Any:
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return None
-
-
-_CONFIGS = {".yaml": _yaml, ".yml": _yaml, ".toml": _toml}
+        return dict(_flat(load(text))) if load else {}
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError):  # of odd numbers and dates too
+        return {}
 
 
 def read_command(command: Sequence[str], folder: Path) -> Given:

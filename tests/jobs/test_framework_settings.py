@@ -159,6 +159,8 @@ def test_areal_has_a_critic_apart_with_engines_beside_the_actor() -> None:
         ),
         ("areal", "python rl.py actor.backend=fsdp:d1t4 rollout.backend=vllm:d2", "standard", (2,), "4 devices of a"),
         ("areal", AREAL, "standard", (8,), "give engines one device each"),
+        ("areal", "python rl.py actor.backend=fsdp:d0", "standard", (2,), "actor.backend is not known"),
+        ("areal", f"{AREAL} critic.backend=fsdp:d1t4", "learners:2+engines:2", (4,), "4 devices of a replica (critic"),
         ("prime-rl", EXAMPLES["prime-rl"], f"learners:2+engines:2{AHEAD}", (2, 2), "name devices of one node"),
     ],
 )

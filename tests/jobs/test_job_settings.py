@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fake_jobs import write
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 from told_settings import job, launch, reasons, settings
@@ -276,6 +276,15 @@ def test_settings_of_configuration_files_come_before_those_of_the_command() -> N
         "use_vllm": "false",
         "inference.vllm.tensor_parallel_size": "2",
     }
+
+
+@given(st.text(), st.sampled_from([".yaml", ".toml"]))
+@example("!!timestamp x", ".yaml")
+@example("a: 2024-13-45", ".yaml")
+@example(f"a: 0x{'f' * 9000}", ".yaml")
+@example("a: &a {b: *a}", ".yaml")
+def test_no_configuration_file_is_in_the_way(text: str, suffix: str) -> None:
+    assert "use_vllm" in Given(("train", f"a{suffix}", "use_vllm=1"), {f"a{suffix}": text}).settings
 
 
 def test_flags_are_those_of_shell_scripts_and_the_command() -> None:

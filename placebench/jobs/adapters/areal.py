@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from math import prod
 
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
@@ -10,34 +11,35 @@ from placebench.jobs.scripts import Given
 from placebench.spec.placement import Role
 from placebench.spec.text import plural
 
-_BACKEND = re.compile(r"(?P<name>[a-z]+):(?P<sizes>(?:[dptc][0-9]{1,6})+)")
+# Roles that a configuration may be without.
+_TRAINED = (Role.CRITIC, Role.REF)
+_BACKEND = re.compile(r"(?P<name>[a-z]+):(?P<sizes>(?:[dptc][1-9][0-9]{0,5})+)")
 
 
 def _settings(asked: AskedPlacement) -> Settings:
     refuse(asked, "AReaL", _cannot_be(asked))
     placement = asked.placement
-    trained = {role.value: role for role in (Role.CRITIC, Role.REF) if _has(asked.given, role)}
     args = [
         f"++cluster.n_nodes={len(by_node(placement))}",
         f"++cluster.n_gpus_per_node={max(by_node(placement))}",
         f"++actor.backend={_backend(asked, Role.ACTOR)}",
         f"++rollout.backend={_backend(asked, Role.ROLLOUT)}",
         f"++rollout.max_head_offpolicyness={placement.staleness}",
-        *_lives("rollout", is_apart=placement.has_engines),
+        *_lives(Role.ROLLOUT, is_apart=placement.has_engines),
     ]
     if not placement.has_engines:
         # What sharing devices asks for.
         args += ["++enable_offload=true", "++actor.weight_update_mode=disk"]
-    for name, role in trained.items():
-        args.append(f"++{name}.backend={_backend(asked, role)}")
-        args += _lives(name, is_apart=role in apart(placement))
+    for role in filter(partial(_has, asked.given), _TRAINED):
+        args.append(f"++{role}.backend={_backend(asked, role)}")
+        args += _lives(role, is_apart=role in apart(placement))
     return Settings(tuple(args))
 
 
-def _lives(name: str, *, is_apart: bool) -> tuple[str, str]:
+def _lives(role: Role, *, is_apart: bool) -> tuple[str, str]:
     """On devices of its own, or on those of the actor."""
     kind, target = ("separation", "null") if is_apart else ("colocation", "actor")
-    return f"++{name}.scheduling_strategy.type={kind}", f"++{name}.scheduling_strategy.target={target}"
+    return f"++{role}.scheduling_strategy.type={kind}", f"++{role}.scheduling_strategy.target={target}"
 
 
 def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
@@ -51,7 +53,7 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
             yield f"{placement.roles[role]} would be idle: the command's configuration has no {role}"
         if others:
             yield f"AReaL has a role beside the actor or alone; let {placement.roles[role]} have {role} alone"
-    for role in (Role.ACTOR, Role.ROLLOUT):
+    for role in (Role.ACTOR, Role.ROLLOUT, *filter(partial(_has, given), _TRAINED)):
         if _sizes(given, role) is None:
             yield (
                 f"{role}.backend is not known: give the command one such as {role}.backend={_EXAMPLES[role]}, or name"
