@@ -44,11 +44,22 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("more", ["", WITH_VLLM], ids=["transformers", "vllm"])
 def test_ranks_of_trl_generate_and_train_each_on_its_device(temp: Path, tiny: Path, more: str) -> None:
     given = "--placements standard --devices cpu:2 --rounds 1 --steps 4 --warmup-steps 1 --name trl"
-    train = ["torchrun", "--standalone", HERE / "trl_on_cpu" / "train.py", "--model_name_or_path", tiny]
+    train = ["torchrun", "--standalone", str(HERE / "trl_on_cpu" / "train.py"), "--model_name_or_path", str(tiny)]
     bin_first = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "placebench", "run", "--job", "trl", "--out", temp / "runs", *given.split(), "--"),
+            *(
+                sys.executable,
+                "-m",
+                "placebench",
+                "run",
+                "--job",
+                "trl",
+                "--out",
+                str(temp / "runs"),
+                *given.split(),
+                "--",
+            ),
             *(*train, *OPTIONS.split(), *more.split()),
         ],
         env={**os.environ, **ON_CPU, "PATH": bin_first, "TMPDIR": str(temp)},

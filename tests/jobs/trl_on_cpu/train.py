@@ -16,7 +16,7 @@ def keep_plain_weights() -> None:
     """Let vLLM on CPU take new weights, as it does on GPUs: it packs its matrices else."""
     import vllm.model_executor.layers.utils as layers
 
-    def leave(layer: torch.nn.Module, remove_weight: bool) -> None:
+    def leave(layer: Any, remove_weight: bool) -> None:
         layer.cpu_linear = torch.nn.functional.linear
 
     layers.dispatch_cpu_unquantized_gemm = leave

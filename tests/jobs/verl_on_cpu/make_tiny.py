@@ -3,6 +3,7 @@
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -22,7 +23,8 @@ def main(folder: Path) -> None:
     by_byte = Tokenizer(models.BPE(vocab={byte: index for index, byte in enumerate(bytes_of)}, merges=[]))
     by_byte.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     by_byte.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
+    fast_tokenizer: Any = PreTrainedTokenizerFast
+    tokenizer = fast_tokenizer(
         tokenizer_object=by_byte,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
@@ -43,7 +45,8 @@ def main(folder: Path) -> None:
         pad_token_id=tokenizer.pad_token_id,
     )
     torch.manual_seed(0)
-    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(folder / "model")
+    model: Any = Qwen2ForCausalLM(config)
+    model.to(torch.bfloat16).save_pretrained(folder / "model")
     for split, count in (("train", 512), ("test", 32)):
         pd.DataFrame(rows(count, split)).to_parquet(folder / f"{split}.parquet")
 

@@ -211,12 +211,13 @@ class _NothingSent(CheckpointEngine):
             pass
 
     async def receive_weights(self, global_steps: int | None = None) -> Any:
-        for weight in ():
+        nothing: tuple[Any, ...] = ()
+        for weight in nothing:
             yield weight
 
 
 verl.utils.distributed.initialize_global_process_group_ray = _join_group
 verl.utils.model.load_valuehead_model = _seeded_critic
-torch.Tensor.pin_memory = lambda self, *_, **__: self  # type: ignore[method-assign, assignment]
+torch.Tensor.pin_memory = lambda self, *_, **__: self  # type: ignore[method-assign]
 _ROLLOUT_REGISTRY[("vllm", "async")] = "verl_cpu._Rollout"
 RolloutReplicaRegistry.register("vllm", lambda: _Replica)
