@@ -124,6 +124,13 @@ class AttachedSpans:
         """The time of a step, counted from 1, as the framework's own timer has it; None where it has none."""
         return self._steps[number - 1] if number <= len(self._steps) else None
 
+    def all_time(self) -> list[Window]:
+        """The steps that the framework's own timer has, else the time of all spans as one; none without any."""
+        sources = (timings for process in self._processes.values() for timings in process.spans.values())
+        if self._steps or not (timings := [timing for source in sources for timing in source]):
+            return list(self._steps)
+        return [Window(1, min(one.start for one in timings), max(one.end for one in timings))]
+
     def rows(self, windows: Sequence[Window], *, final: bool = False) -> list[dict[str, Any]]:
         """Rows of the spans of steps that have ended, each once; those from before the first step are lost.
 

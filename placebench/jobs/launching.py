@@ -191,7 +191,8 @@ class Job:
             "ray_address": names["ray_address"] if ray == "own" else ray,
         }
         quiet = self._quiet if spec.quiet else ()
-        args = (*settings.args, *self.adapter.limits(spec.steps), *quiet, *own.args)
+        limits = () if spec.until_end else self.adapter.limits(spec.steps)
+        args = (*settings.args, *limits, *quiet, *own.args)
         command = _with_args(_with_launcher_args(spec.command, settings.launcher_args), args)
         env = self._environment(settings, own, ray, names)
         apart = {one.pool for one in settings.beside}
@@ -203,6 +204,7 @@ class Job:
             env=_visible(mine) | {name: fill(text, names) for name, text in env.items()},
             cwd=str(spec.cwd.absolute()),
             steps=spec.steps,
+            until_end=spec.until_end,
             companions=tuple(
                 Companion(
                     name=one.name,

@@ -13,6 +13,7 @@ from placebench.jobs.spec import NAMES, JobSpec
 
 PAGE = (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
 FILES = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+STARTING = ("run", "calibrate", "attach")
 PROGRAMS = ("accelerate", "torchrun", "trl")
 
 
@@ -31,9 +32,9 @@ def _a_user_s_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: 
 @pytest.mark.parametrize("command", commands(PAGE))
 def test_its_commands_run(command: str) -> None:
     words = shlex.split(command)[1:]
-    if words[0] in ("run", "calibrate") and "--dry-run" not in words:
+    if words[0] in STARTING and "--dry-run" not in words:
         words.insert(1, "--dry-run")
-    if words[0] in ("run", "calibrate"):
+    if words[0] in STARTING:
         words[1:1] = ["--devices", "gpu:8x1"]
     result = CliRunner().invoke(main, words, prog_name="placebench")
     assert result.exit_code == 0, result.output

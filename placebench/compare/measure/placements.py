@@ -139,7 +139,7 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str, calibration: C
         steps.append(measured.reset_index().assign(round=launch.round))
         samples.append(attributed.assign(round=launch.round))
         numbers = _steps_values(measured) | _device_values(launch, placement, attributed, len(measured))
-        if launch.has_phases:
+        if launch.has_path:
             numbers |= path_values(launch, placement, measured.index, numbers.get(STEP_TIME.key, np.nan))
         numbers |= side_rates(numbers)
         numbers |= traced_waits(trace, attributed, numbers, placement, shared_by)

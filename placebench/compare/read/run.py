@@ -124,6 +124,11 @@ class Launch:
         return not is_whole_step(self.spans).all()
 
     @cached_property
+    def has_path(self) -> bool:
+        """Whether a phase comes but once in a step, as the critical path through the step graph has it."""
+        return self.has_phases and not (self.log and self.log.is_one_step)
+
+    @cached_property
     def logged_phases(self) -> pd.DataFrame:
         """Seconds of the phases of which the log alone tells: see `logged.logged_phases`; empty where spans do."""
         return pd.DataFrame() if self.has_phases or self.log is None else logged_phases(self.steps, self.log)
