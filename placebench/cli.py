@@ -5,7 +5,7 @@ import sys
 import click
 
 from placebench import __version__
-from placebench.commands import calibrate, compare, completion, gate, list, placements, run, show, slurm
+from placebench.commands import attach, calibrate, compare, completion, gate, list, placements, run, show, slurm
 from placebench.commands.group import PlacebenchGroup
 from placebench.host.terminal import say
 
@@ -15,6 +15,7 @@ Examples:
   placebench run                                   standard against split, on this host
   placebench run --devices gpu:4 --model qwen2.5-1.5b --dry-run
   placebench run --config bench.yaml --set batch.size=64
+  placebench attach -- python train.py             watch a command of yours once
   placebench placements --devices gpu:8x2
   placebench show latest
   placebench list
@@ -26,6 +27,7 @@ Examples:
     commands=[
         run.run,
         calibrate.calibrate,
+        attach.attach,
         compare.compare,
         gate.check,
         gate.baseline,

@@ -32,10 +32,13 @@ class FakeGpu:
     mig_mode: int | None = None
     nvlinks: int = 0
     processes: list[int] = field(default_factory=list)
+    process_memory: dict[int, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     power_buffer: list[tuple[int, int]] = field(default_factory=list)
 
 
+# NVML_VALUE_NOT_AVAILABLE of a c_ulonglong.
+NOT_AVAILABLE = 2**64 - 1
 DEFAULTS = {
     "util": 87,
     "memory_total": 150_754_820_096,
@@ -177,7 +180,7 @@ class FakeLibrary:
         if len(gpu.processes) > room:
             return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
         for entry, pid in zip(processes or (), gpu.processes, strict=False):
-            entry.pid = pid
+            entry.pid, entry.usedGpuMemory = pid, gpu.process_memory.get(pid, NOT_AVAILABLE)
         return 0
 
     def _nvmlDeviceGetNvLinkState(self, gpu: FakeGpu, link: int, active: Any) -> int:

@@ -42,7 +42,7 @@ Examples:
     help="Any workload key; repeatable.",
 )
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML file as of placebench run.")
-@click.option("--job", metavar="WORD|FILE", help="Print the settings with which a framework does so: verl, trl.")
+@click.option("--job", metavar="WORD|FILE", help="Print the settings with which a framework, such as verl, does so.")
 def placements(words: tuple[str, ...], **given: Any) -> None:
     """Explain every placement word; show which can be on the devices, where, and why others cannot.
 

@@ -32,7 +32,7 @@ _SHARED = (
     run_option(
         "--job",
         metavar="WORD|FILE",
-        help="A job of yours, started by the command behind --: verl, trl, command, or a job file.",
+        help="A job of yours, started by the command behind --: a framework, command, or a job file.",
     ),
     run_option(
         "--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: 2%]"

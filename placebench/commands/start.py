@@ -14,15 +14,20 @@ from placebench.errors import InterruptedRunError, Reasons, UsageError
 if TYPE_CHECKING:
     from placebench.plan.plan import Plan
     from placebench.plan.request import RunRequest
+    from placebench.run.runner import RunResult
 
 
-def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> None:
+def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> "RunResult | None":
     """Run a plan and report, or show it, or print the file that asks for it.
 
     Args:
         plan: what is asked for, checked.
         request: what has asked for it.
         command: words of the command line to which such a file would be given.
+
+    Returns:
+        How the run ended, where it was started; its failures are still to be raised where its launch lasts until its
+        command ends.
 
     Raises:
         UsageError: placements asked for cannot be; the plan of the others is shown.
@@ -34,14 +39,14 @@ def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> None:
             raise UsageError("--print-config is for placebench's own job: --write-config FILE writes a job file")
         Reasons(plan.refused).raise_any()
         click.echo(config_text(plan, request, command), nl=False)  # noqa: TID251 - a file, YAML escapes its text
-        return
+        return None
     if request.dry_run:
         from placebench.plan.views import show_plan
 
         show_plan(plan, open_console())
         sys.stdout.flush()  # before the reasons, also where both go into one pipe
         Reasons(plan.refused).raise_any()
-        return
+        return None
     from placebench.host.signals import Stopped, raised_signals
     from placebench.run.display import open_display
     from placebench.run.runner import execute
@@ -52,7 +57,7 @@ def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> None:
     if result.done:
         try:
             with raised_signals():
-                if result.late_signal:
+                if result.late_signal and not plan.until_end:
                     raise Stopped(result.late_signal)
                 _report(result.folder)
         except Stopped as stopped:
@@ -61,7 +66,9 @@ def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> None:
                 f" make it with placebench report {result.folder}",
                 stopped.exit_code,
             ) from None
-    result.raise_unless_done()
+    if not plan.until_end:
+        result.raise_unless_done()
+    return result
 
 
 def _headline_width(folder: Path, rounds: int) -> float:

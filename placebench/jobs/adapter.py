@@ -66,10 +66,14 @@ class Adapter:
     """A command of it."""
     settings: Callable[[AskedPlacement], Settings]
     """The settings of a placement; a UsageError has a line for every reason why it cannot be."""
+    word: str = "standard"
+    """A placement that it can be told, for a job file to begin with."""
     limits: Callable[[int], tuple[str, ...]] = lambda steps: ()
     """Arguments that end the job after so many steps."""
     quiet: tuple[str, ...] = ()
     """Arguments that switch off validation, checkpoints and trackers, keep what it writes in `{folder}`."""
+    quiet_where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """More of that kind by the flag of the command's that asks for what they switch off."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables of its environment in every placement."""
     timers: Mapping[str, str] = field(default_factory=lambda: TIMERS)

@@ -124,6 +124,13 @@ class AttachedSpans:
         """The time of a step, counted from 1, as the framework's own timer has it; None where it has none."""
         return self._steps[number - 1] if number <= len(self._steps) else None
 
+    def all_time(self) -> list[Window]:
+        """The steps that the framework's own timer has, else the time of all spans as one; none without any."""
+        sources = (timings for process in self._processes.values() for timings in process.spans.values())
+        if self._steps or not (timings := [timing for source in sources for timing in source]):
+            return list(self._steps)
+        return [Window(1, min(one.start for one in timings), max(one.end for one in timings))]
+
     def rows(self, windows: Sequence[Window], *, final: bool = False) -> list[dict[str, Any]]:
         """Rows of the spans of steps that have ended, each once; those from before the first step are lost.
 
@@ -192,8 +199,11 @@ class AttachedSpans:
         if not process.is_worker:
             return None
         names = (timing.name for source, timings in process.spans.items() if source != _TIMER for timing in timings)
-        role = next((PHASE[name].role for name in names if name in PHASE), Role.ACTOR)
-        pool = self._placement.roles.get(role or Role.ACTOR)
+        phases = [PHASE[name] for name in names if name in PHASE]
+        own = [phase for phase in phases if phase.partner is None]  # of weights on their way it may be either end
+        if phases and not own:
+            return None
+        pool = self._placement.roles.get((own[0].role if own else None) or Role.ACTOR)
         members = self._placement.members[pool] if pool is not None else self._devices
         return members[int(process.head["environment"].get("RANK", 0)) % len(members)]
 
@@ -205,7 +215,10 @@ class AttachedSpans:
                 process.spans[source] = [timing for timing in timings if timing.end > until]
                 if source == _TIMER:
                     ready = self._timed(ready, stands_within=process.device is not None)
-                yield from (_Piece(device, one, source) for device in self._places(process, source) for one in ready)
+                pid = process.head["pid"] if process.device is not None else None
+                yield from (
+                    _Piece(device, one, source, pid) for device in self._places(process, source) for one in ready
+                )
 
     def _timed(self, timings: Sequence[Timing], *, stands_within: bool) -> list[Timing]:
         """The phases of timers: a worker's stand within each other, the controller's are its view and may overlap."""
@@ -248,7 +261,9 @@ class AttachedSpans:
         role = PHASE[phase].role if phase in PHASE else None
         pool = self._placement.roles.get(role) if role is not None else None
         wall = self._wall_offset
-        return Span(step, phase, role, pool, piece.device, start + wall, end + wall, start, end).to_dict()
+        return Span(
+            step, phase, role, pool, piece.device, start + wall, end + wall, start, end, pid=piece.pid
+        ).to_dict()
 
 
 @dataclass(frozen=True)
@@ -261,6 +276,8 @@ class _Piece:
     """The phase and its time."""
     source: str
     """Who says so."""
+    pid: int | None = None
+    """The process that worked there; None for the controller's view."""
 
 
 def hold_to(pid: int, cores: Iterable[int]) -> None:

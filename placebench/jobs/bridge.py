@@ -77,35 +77,49 @@ class Bridge:
 
     def _follow(self, command: subprocess.Popen[bytes]) -> EndFile:
         """Read steps until there are enough, or the command ends."""
+        is_stopped = False
         with StepReader(self._trial, self._asked, self._job, time.monotonic()) as reader:
-            while command.poll() is None and self._done < self._job.steps:
-                self._write(reader.read())
-                for name, process in self._running[:-1]:
-                    if process.poll() is not None:
-                        raise LaunchError(f"{name} ended with {_ended(process.returncode)}: see {name}.log")
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    command.wait(_POLL_S)
-            if self._done >= self._job.steps:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    command.wait(_GRACE_S)
+            try:
+                self._read_steps(command, reader)
+            except KeyboardInterrupt:
+                if not self._job.until_end:
+                    raise
+                is_stopped = True
+                self._end(command)
             self._write(reader.finish())
-        if self._done >= self._job.steps:
+        if self._done >= self._job.steps or (self._done and is_stopped):
             return EndFile(kind=JobExit.DONE)
-        return self._too_early(command.returncode)
+        end = self._too_early(command.returncode)
+        if self._job.until_end and self._done:
+            return EndFile(kind=JobExit.DONE, message=end.message if command.returncode else None)
+        return end
+
+    def _read_steps(self, command: subprocess.Popen[bytes], reader: StepReader) -> None:
+        while command.poll() is None and self._done < self._job.steps:
+            self._write(reader.read())
+            for name, process in self._running[:-1]:
+                if process.poll() is not None:
+                    raise LaunchError(f"{name} ended with {_ended(process.returncode)}: see {name}.log")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                command.wait(_POLL_S)
+        if self._done >= self._job.steps:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                command.wait(_GRACE_S)
 
     def _too_early(self, code: int) -> EndFile:
         """What it means that the command has ended before its last step."""
-        ended = f"the command ended with {_ended(code)} after {self._done} of {self._job.steps} steps"
+        steps = str(self._done) if self._job.until_end else f"{self._done} of {self._job.steps}"
+        ended = f"the command ended with {_ended(code)} after {steps} steps"
         if code:
             return end_by_words(last_lines([self._trial.log]), ended)
         if self._done:
             return EndFile(kind=JobExit.FAILED, message=ended)
         where = " nor in ".join((self._trial.log.name, *self._job.log_files))
         looked = f"no step of {f'format {self._job.log_format}' if self._job.log_format else 'a known format'}"
-        return EndFile(
-            kind=JobExit.FAILED,
-            message=f"{ended}: {looked} in {where}; say where it logs and how under log in a job file",
-        )
+        advice = "say where it logs and how under log in a job file"
+        if self._job.until_end:
+            advice = "nor have its processes written a span: there is nothing to show"
+        return EndFile(kind=JobExit.FAILED, message=f"{ended}: {looked} in {where}; {advice}")
 
     def _start_beside(self) -> None:
         """Start what the command needs: a Ray, servers."""

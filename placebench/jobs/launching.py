@@ -190,8 +190,9 @@ class Job:
             "n_ranks": str(ranks),
             "ray_address": names["ray_address"] if ray == "own" else ray,
         }
-        quiet = self.adapter.quiet if spec.quiet else ()
-        args = (*settings.args, *self.adapter.limits(spec.steps), *quiet, *own.args)
+        quiet = self._quiet if spec.quiet else ()
+        limits = () if spec.until_end else self.adapter.limits(spec.steps)
+        args = (*settings.args, *limits, *quiet, *own.args)
         command = _with_args(_with_launcher_args(spec.command, settings.launcher_args), args)
         env = self._environment(settings, own, ray, names)
         apart = {one.pool for one in settings.beside}
@@ -203,6 +204,7 @@ class Job:
             env=_visible(mine) | {name: fill(text, names) for name, text in env.items()},
             cwd=str(spec.cwd.absolute()),
             steps=spec.steps,
+            until_end=spec.until_end,
             companions=tuple(
                 Companion(
                     name=one.name,
@@ -224,6 +226,12 @@ class Job:
             timers={**self.adapter.timers, **spec.phases},
             learner_ranks=ranks,
         )
+
+    @property
+    def _quiet(self) -> tuple[str, ...]:
+        """Arguments that switch off what is no training."""
+        where = self.adapter.quiet_where
+        return (*self.adapter.quiet, *(word for flag in where if flag in self.given.flags for word in where[flag]))
 
     def _environment(
         self, settings: Settings, own: PlacementOfJob, ray: str, names: Mapping[str, str]
@@ -259,9 +267,7 @@ class Job:
             where = "on PATH" if len(program.parts) == 1 else f"in {spec.cwd.absolute()}"
             yield f"command: there is no program {shown(spec.command[0])} {where}"
         takes_args = any("{args}" in word for word in spec.command)
-        gives = any(
-            (self.adapter.limits(1), spec.quiet and self.adapter.quiet, *(p.args for p in spec.placements.values()))
-        )
+        gives = self.adapter is not COMMAND or any(placement.args for placement in spec.placements.values())
         if gives and not takes_args and (script := given.unread_arguments):
             yield (
                 f'command: {script} takes no arguments, and those of --job {spec.job} would be lost: put "$@" behind'

@@ -110,9 +110,14 @@ class StepReader:
             source.growing.finish()
             _look(source, time.monotonic())
         self._chosen = self._chosen or self._choose(time.monotonic(), ends=True)
-        found = self._found(len(self._chosen.seen) if self._chosen else 0, final=True)
+        if self._chosen or not self._job.until_end:
+            found = self._found(len(self._chosen.seen) if self._chosen else 0, final=True)
+        else:
+            found = self._of_spans(self._attached.all_time())
         if self._chosen:
             self._write_record(self._run(self._chosen))
+        elif found.steps:
+            self._record_spans()
         return found
 
     def _find_files(self) -> None:
@@ -163,18 +168,38 @@ class StepReader:
                 own |= {"timing_s/step": took}
                 if isfinite(count := tokens.get(step, float("nan"))):
                     own |= {"perf/total_num_tokens": count}
-                ended = {"wall": self._clock.wall(window.end), "mono": window.end}
-                found.steps.append({"step": self._written, **ended, "metrics": own})
-                found.spans.append(self._span(window))
+                found.steps.append(self._row(window, own))
                 windows.append(window)
                 self._last_end = window.end
-        found.spans += self._attached.rows(windows, final=final)
+        return self._with_spans(found, windows, final=final)
+
+    def _of_spans(self, windows: Sequence[Window]) -> Found:
+        """Steps of a log that has none, by what the hooks have seen."""
+        rows = [self._row(window, {"timing_s/step": window.end - window.start}) for window in windows]
+        return self._with_spans(Found(rows), windows, final=True)
+
+    def _with_spans(self, found: Found, windows: Sequence[Window], *, final: bool) -> Found:
+        found.spans += [*map(self._span, windows), *self._attached.rows(windows, final=final)]
         found.bound += self._attached.bound()
         return found
+
+    def _row(self, window: Window, metrics: dict[str, Any]) -> dict[str, Any]:
+        ended = {"wall": self._clock.wall(window.end), "mono": window.end}
+        return {"step": window.step, **ended, "metrics": metrics}
 
     def _span(self, window: Window) -> dict[str, Any]:
         walls = (self._clock.wall(window.start), self._clock.wall(window.end))
         return Span(window.step, STEP, None, None, CONTROLLER, *walls, window.start, window.end).to_dict()
+
+    def _record_spans(self) -> None:
+        """Write `log.json` of a launch whose steps are those of its spans."""
+        is_one_step = self._attached.step(1) is None
+        flags = [LogFlag(name="spans", text=text) for text in self._attached.notes]
+        if is_one_step:
+            flags.append(LogFlag(name="steps", text="neither log nor spans tell them apart: all time stands as one"))
+        LogRecord(framework=self._job.framework, format="spans", flags=tuple(flags), is_one_step=is_one_step).write(
+            self._trial
+        )
 
     def _write_record(self, run: LoggedRun) -> None:
         LogRecord(

@@ -1,10 +1,14 @@
 """What a user's command says before it runs: its script files, the settings in them, and what it would end."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 # A larger file is data or a program, and no script.
 _MOST_BYTES = 1 << 20
@@ -16,6 +20,7 @@ _SETTING = re.compile(
     r"(?<![\w.+$-])(?:--(?P<flag>[A-Za-z_][\w.-]*)(?:=|[ \t]+)|\+{0,2}(?P<key>[A-Za-z_][\w.-]*)=)"
     r"[\"']?(?P<value>[^\s\\\"';|&]+)"
 )
+_FLAG = re.compile(r"(?<![\w.+$-])--([A-Za-z_][\w.-]*)")
 _HANDS_ON = re.compile(r"\$(?:[@*]|\{[@*]\}|\{@[:#%/])")
 _SHELLS = ("bash", "sh", "zsh", "dash")
 
@@ -30,17 +35,43 @@ class Given:
     """Text of the files that the command names, by the word that names them."""
 
     @cached_property
+    def _texts(self) -> Mapping[str, str]:
+        """What its scripts say and it itself, without comments; not its configuration files."""
+        texts = {name: text for name, text in self.scripts.items() if Path(name).suffix not in _CONFIGS}
+        return {name: "\n".join(_code(text)) for name, text in {**texts, "": " ".join(self.command)}.items()}
+
+    @cached_property
     def settings(self) -> Mapping[str, str]:
         """Values by key of `key=value`, `--key=value` and `--key value`, in scripts and command; the last one counts.
 
-        What a shell or a program works out (`$BATCH`) is not known and left out.
+        Before them come those of YAML and TOML files that the command names, under dotted keys. What a shell or a
+        program works out (`$BATCH`) is not known and left out.
         """
         found: dict[str, str] = {}
-        for text in (*self.scripts.values(), " ".join(self.command)):
-            lines = (line.partition(" #")[0] for line in text.splitlines() if not line.lstrip().startswith("#"))
-            for match in _SETTING.finditer("\n".join(lines)):
+        for name, text in self.scripts.items():
+            found |= _config_settings(name, text)
+        for text in self._texts.values():
+            for match in _SETTING.finditer(text):
                 found[match["flag"] or match["key"]] = match["value"]
         return {key: value for key, value in found.items() if "$" not in value}
+
+    @cached_property
+    def _lines(self) -> str:
+        """What shell scripts and the command say: not what a program says of all arguments that it could have."""
+        return "\n".join(text for name, text in self._texts.items() if Path(name).suffix != ".py")
+
+    @cached_property
+    def flags(self) -> frozenset[str]:
+        """Names of all `--name` in shell scripts and command, also of those without a value or of an unknown one."""
+        return frozenset(_FLAG.findall(self._lines))
+
+    def starts(self, pattern: str) -> bool:
+        """Whether shell scripts or command name a program.
+
+        Args:
+            pattern: a regular expression for its name.
+        """
+        return re.search(pattern, self._lines) is not None
 
     def number(self, *keys: str) -> int | None:
         """The whole number of the first of these keys that has one; None where none has."""
@@ -61,10 +92,40 @@ class Given:
         """Lines that end processes of others, each with where it stands."""
         for name, text in (*self.scripts.items(), ("the command", " ".join(self.command))):
             for number, line in enumerate(text.splitlines(), start=1):
-                code = "" if line.lstrip().startswith("#") else line.partition(" #")[0]
+                code = next(_code(line), "")
                 if match := _ENDS_OTHERS.search(code):
                     where = f"{name}, line {number}" if name in self.scripts else name
                     yield f"{where}: {' '.join(match['what'].split())!r} in {code.strip()[:100]!r}"
+
+
+def _code(text: str) -> Iterator[str]:
+    """Lines without comments."""
+    return (line.partition(" #")[0] for line in text.splitlines() if not line.lstrip().startswith("#"))
+
+
+def _flat(content: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Single values of nested mappings under dotted keys."""
+    for key, value in content.items() if isinstance(content, Mapping) else ():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif not isinstance(value, list):
+            yield f"{prefix}{key}", str(value)
+
+
+_CONFIGS: Mapping[str, Callable[[str], Any]] = {
+    ".yaml": yaml.safe_load,
+    ".yml": yaml.safe_load,
+    ".toml": tomllib.loads,
+}
+
+
+def _config_settings(name: str, text: str) -> dict[str, str]:
+    """Values of a configuration file; none of one that only its own program can read, as for its tags."""
+    load = _CONFIGS.get(Path(name).suffix)
+    try:
+        return dict(_flat(load(text))) if load else {}
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError):  # of odd numbers and dates too
+        return {}
 
 
 def read_command(command: Sequence[str], folder: Path) -> Given:

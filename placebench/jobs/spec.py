@@ -146,6 +146,9 @@ class JobSpec(_Part):
     python: Folder | None = Field(None, description="an environment of Python; its bin folder goes first on PATH")
     env: Variables = Field(default_factory=dict, description="variables of the job's environment")
     steps: int = Field(10, ge=1, le=MOST_STEPS, strict=True, description="a launch ends after so many")
+    until_end: bool = Field(
+        False, strict=True, description="whether a launch lasts until the command ends, which is left as it is"
+    )
     warmup_steps: int = Field(2, ge=0, strict=True, description="first steps, left out of the numbers")
     seed: int = Field(0, ge=0, strict=True, description="for {seed}; no adapter sets it")
     ray: str | None = Field(

@@ -22,7 +22,7 @@ _EXAMPLES = {
     "after": "rm -rf {folder}/checkpoints",
 }
 _PLACEMENTS = """placements:
-  standard:
+  {word}:
   # split:3+1:
   # my-own: {args: "my.setting=1", env: {MY_SETTING: "1"}, pools: {all: 8}}"""
 
@@ -57,7 +57,7 @@ def _lines(framework: str, command: Sequence[str]) -> Iterator[str]:
     for name, field in JobSpec.model_fields.items():
         yield f"# {field.description}"
         if name == "placements":
-            yield _PLACEMENTS
+            yield _PLACEMENTS.replace("{word}", ADAPTERS[framework].word)
         elif name in given:
             yield f"{name}: {_quoted(given[name])}"
         else:

@@ -32,7 +32,7 @@ def _find_placements(job: Job, words: str, devices: Sequence[Device], facts: Fac
 
 
 def _unreached_staleness(job: Job, placements: Sequence[Placement]) -> Iterator[str]:
-    for one in placements:
+    for one in () if job.spec.until_end else placements:
         yield from (f"placement {shown(one.name)}: {reason}" for reason in unreached_staleness(one, job.spec.steps))
 
 

@@ -111,6 +111,11 @@ class Plan:
         return self._given.warmup_steps
 
     @property
+    def until_end(self) -> bool:
+        """Whether a launch is done when its command ends, or is stopped, however many steps it had."""
+        return self.job is not None and self.job.spec.until_end
+
+    @property
     def _given(self) -> Workload | JobSpec:
         return self.work.spec if isinstance(self.work, Job) else self.work
 
@@ -173,6 +178,8 @@ class Plan:
     @property
     def expectation(self) -> Expectation | None:
         """How long the launches still to come will take; None where nothing tells."""
+        if self.until_end:
+            return None
         known = expect_from_runs(
             self.folder.path.parent,
             self.recorded_work,

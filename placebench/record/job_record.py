@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
+from placebench.errors import UsageError
 from placebench.record.folder import SCHEMA_VERSION, Trial, write_json
 from placebench.record.parts import Record
+from placebench.spec.reading import parse_json, read_text
 
 
 class JobRecord(Record):
@@ -38,6 +40,8 @@ class JobLaunch(Record):
     cwd: str
     steps: int
     """It ends after so many."""
+    until_end: bool = False
+    """Whether it is done when the command ends before that, or is stopped."""
     companions: tuple[Companion, ...] = ()
     before: tuple[str, ...] = ()
     """Runs before it; none if empty."""
@@ -78,13 +82,15 @@ class LogRecord(Record):
     phases: dict[str, str] = Field(default_factory=dict)
     """Phases by the names of the log's own timers."""
     flags: tuple[LogFlag, ...] = ()
+    is_one_step: bool = False
+    """Whether all time of the launch's spans stands as one step, as nothing says where steps begin."""
 
     @classmethod
     def read(cls, trial: Trial) -> "LogRecord | None":
         """What is known of a launch's log; None where nothing is, as of placebench's own job."""
         try:
-            return cls.model_validate_json(trial.log_facts.read_bytes())
-        except (OSError, ValidationError):
+            return cls.model_validate(parse_json(read_text(trial.log_facts)))
+        except (UsageError, ValueError):
             return None
 
     def write(self, trial: Trial) -> None:

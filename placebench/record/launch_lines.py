@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from placebench.errors import DamagedLaunchError, UsageError
 from placebench.record.folder import Trial
 from placebench.spec.legible import shown
-from placebench.spec.reading import refuse_pipe
+from placebench.spec.reading import encodable_json, refuse_pipe
 
 CONTROLLER = "controller"
 """What stands for a device where the controller works, and in its own view of the phases."""
@@ -28,6 +28,7 @@ Seconds = Annotated[float, Field(ge=0, le=3.2e9, allow_inf_nan=False)]
 Step = Annotated[int, Field(ge=0, lt=2**31)]
 Bytes = Annotated[float, Field(ge=0, le=2**60, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
+Pid = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class _Line(BaseModel):
@@ -62,6 +63,7 @@ class SpanLine(_Line):
     end_mono: Mono
     memory_peak_bytes: Bytes | None = None
     memory_reserved_bytes: Bytes | None = None
+    pid: Pid | None = None
 
     @model_validator(mode="after")
     def _ends_after_its_start(self) -> Self:
@@ -80,6 +82,13 @@ class KernelLine(_Line):
     copy_s: Seconds
     no_kernel_s: Seconds
     span_s: Seconds
+
+
+class ProcessLine(_Line):
+    """A line of `processes.jsonl`: a process of the job and the device that it works on."""
+
+    pid: Pid
+    device: Name
 
 
 class PauseLine(_Line):
@@ -139,6 +148,22 @@ class EnergyLine(_Line):
     energy_j: Reading
 
 
+class DeviceProcess(_Line):
+    """A process that computes on a GPU."""
+
+    pid: Pid
+    memory_bytes: Bytes | None = None
+
+
+class ProcessesLine(_Line):
+    """The processes that compute on a GPU at one moment, whoever started them."""
+
+    kind: Literal["processes"]
+    mono: Mono
+    device: Name
+    processes: tuple[DeviceProcess, ...]
+
+
 class ErrorLine(_Line):
     """What a sampler could not read."""
 
@@ -156,10 +181,12 @@ class FooterLine(_Line):
 
 
 DeviceLine = Annotated[
-    HeaderLine | SampleLine | PowerLine | EnergyLine | ErrorLine | FooterLine, Field(discriminator="kind")
+    HeaderLine | SampleLine | PowerLine | EnergyLine | ProcessesLine | ErrorLine | FooterLine,
+    Field(discriminator="kind"),
 ]
 _STEPS, _SPANS = TypeAdapter(StepLine), TypeAdapter(SpanLine)
 _KERNELS, _PAUSES = TypeAdapter(KernelLine), TypeAdapter(PauseLine)
+_PROCESSES = TypeAdapter(ProcessLine)
 _DEVICES: TypeAdapter[DeviceLine] = TypeAdapter(DeviceLine)
 LineT = TypeVar("LineT")
 
@@ -173,6 +200,7 @@ class LaunchLines:
     spans: tuple[SpanLine, ...] = ()
     kernels: tuple[KernelLine, ...] = ()
     pauses: tuple[PauseLine, ...] = ()
+    processes: tuple[ProcessLine, ...] = ()
     devices: tuple[DeviceLine, ...] = ()
 
 
@@ -192,6 +220,7 @@ def read_launch(trial: Trial, devices: Collection[str], *, with_samples: bool = 
         tuple(_read(trial.spans, _SPANS)),
         tuple(_read(trial.kernels, _KERNELS, is_optional=True)),
         tuple(_read(trial.pauses, _PAUSES, is_optional=True)),
+        tuple(_read(trial.processes, _PROCESSES, is_optional=True)),
         tuple(_read(trial.device_samples, _DEVICES, is_optional=True)) if with_samples else (),
     )
     steps = [line.step for line in lines.steps]
@@ -223,7 +252,7 @@ def _read(path: Path, line_type: TypeAdapter[LineT], *, is_optional: bool = Fals
             for number, line in enumerate(stream, start=1):
                 if line.endswith(b"\n"):
                     try:
-                        yield line_type.validate_json(line)
+                        yield line_type.validate_json(encodable_json(line))
                     except ValidationError as error:
                         raise _damaged(path, number, _in_words(error)) from None
     except FileNotFoundError as error:

@@ -17,6 +17,9 @@ from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Better, Ratio
 from placebench.logs.timing import STEP, UNATTRIBUTED, Kind, phase_order
 from placebench.report.figures import mean_per_phase, phases_over_steps, thinning
+from placebench.report.observed_plot import CAPTION as OBSERVED_CAPTION
+from placebench.report.observed_plot import TITLE as OBSERVED_TITLE
+from placebench.report.observed_plot import roles_on_devices
 from placebench.report.queue_plot import CAPTION as QUEUE_CAPTION
 from placebench.report.queue_plot import TITLE as QUEUE_TITLE
 from placebench.report.queue_plot import queue_over_steps
@@ -248,6 +251,7 @@ _DRAWN: tuple[tuple[str, str, str, str | None, Callable[[Comparison], Figure | N
         None,
         timeline,
     ),
+    ("roles", OBSERVED_TITLE, OBSERVED_CAPTION, None, roles_on_devices),
     (
         "difference",
         "Where the difference comes from",

@@ -118,6 +118,29 @@ class PhaseOnDeviceSummary(SampledSummary):
     n: int = Field(description="launches that have samples of the phase")
 
 
+class RoleOnDeviceSummary(_Model):
+    """A role as it was seen on one device."""
+
+    role: str = Field(description="`unknown` of processes of which no role is known")
+    device: str
+    share: Number = Field(
+        description="part of the measured steps in which a phase of the role ran there, mean of the launches; 0 where"
+        " its processes only have memory there, null where no spans tell"
+    )
+    memory_bytes: Number = Field(
+        description="highest reading of its processes' memory there, or of the device's where it is alone there, mean"
+        " of the launches; null where it shares process or device with another role"
+    )
+
+
+class ArrangementSummary(_Model):
+    """Launches of a placement in which every role worked on the same devices."""
+
+    rounds: tuple[int, ...]
+    roles: tuple[RoleOnDeviceSummary, ...]
+    differences: tuple[str, ...] = Field(description="from what was asked for, in words")
+
+
 class KernelSummary(_Model):
     """What one phase of the traced step spent its time on, mean of its devices."""
 
@@ -182,6 +205,11 @@ class PlacementSummary(_Model):
     phases_in_pools: tuple[PhaseInPoolSummary, ...]
     phases_on_devices: tuple[PhaseOnDeviceSummary, ...]
     kernels: tuple[KernelSummary, ...] = Field(description="empty where no kernels were traced")
+    observed: tuple[ArrangementSummary, ...] = Field(
+        (),
+        description="where its roles were seen, beside `pools` and `roles`, which were asked for; the arrangement of"
+        " most launches first; early versions did not write it",
+    )
     parts: tuple[QuantitySummary, ...] = Field(
         (), description="of logs: times that are part of a phase or lie outside the step, never added to anything"
     )

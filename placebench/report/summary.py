@@ -10,11 +10,13 @@ from placebench.compare.comparison import Comparison
 from placebench.compare.explain.breakdown import PartChange, PathPart, absent, path_parts, step_change
 from placebench.compare.explain.caveats import caveats, load_meaning
 from placebench.compare.explain.gains import OverlapGain, gain_sentences, overlap_gains
+from placebench.compare.explain.placing import differences
 from placebench.compare.explain.reasons import alone, headline, reasons
 from placebench.compare.explain.scaling import ScalingResult, measure_scaling
 from placebench.compare.explain.suggestion import suggest
 from placebench.compare.explain.waiting import slower_side, waiting
 from placebench.compare.measure.efficiency import basis
+from placebench.compare.measure.observed import Arrangement
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.metrics import Metric, controller_metric, device_metrics, wait_metrics
 from placebench.compare.read.launches import launch_times
@@ -25,6 +27,7 @@ from placebench.record.folder import Status
 from placebench.report.calibration import noise_on_record, summarize_calibration
 from placebench.report.method import interval_of_ratios, values_of_steps
 from placebench.report.schema import (
+    ArrangementSummary,
     DeviceSummary,
     DifferenceSummary,
     FactSummary,
@@ -39,6 +42,7 @@ from placebench.report.schema import (
     QuantitySummary,
     RatioSummary,
     ResumptionSummary,
+    RoleOnDeviceSummary,
     SampledSummary,
     ScalingSummary,
     SourceSummary,
@@ -47,7 +51,7 @@ from placebench.report.schema import (
 )
 from placebench.spec.text import plural
 
-Sampled = TypeVar("Sampled", bound=SampledSummary)
+Sampled = TypeVar("Sampled", SampledSummary, RoleOnDeviceSummary)
 
 
 def summarize(comparison: Comparison, warmup_steps: int = 0, command: tuple[str, ...] = ()) -> Summary:
@@ -181,6 +185,7 @@ def _placement(comparison: Comparison, side: Side, gains: tuple[str, ...]) -> Pl
         phases_in_pools=_rows(PhaseInPoolSummary, sampled.phase_pools) if sampled else (),
         phases_on_devices=_rows(PhaseOnDeviceSummary, sampled.phase_devices) if sampled else (),
         kernels=_kernels(sampled) if sampled else (),
+        observed=tuple(_arrangement(sampled, one) for one in sampled.arrangements) if sampled else (),
         parts=_quantities(side, comparison.parts),
     )
 
@@ -306,6 +311,14 @@ def _device(side: RunSide, device: str) -> DeviceSummary:
 
 def _rows(model: type[Sampled], table: pd.DataFrame) -> tuple[Sampled, ...]:
     return tuple(map(model.model_validate, table.rename(columns={"launches": "n"}).itertuples()))
+
+
+def _arrangement(side: RunSide, found: Arrangement) -> ArrangementSummary:
+    return ArrangementSummary(
+        rounds=found.rounds,
+        roles=_rows(RoleOnDeviceSummary, found.seen),
+        differences=tuple(differences(side, found)),
+    )
 
 
 def _kernels(side: RunSide) -> tuple[KernelSummary, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from placebench.compare.explain.placing import device_labels
 from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
 from placebench.compare.read.host_facts import host_facts
 from placebench.report.schema import (
@@ -11,10 +12,12 @@ from placebench.report.schema import (
     FactSummary,
     PlacementSummary,
     QuantitySummary,
+    RoleOnDeviceSummary,
     SampledSummary,
     Summary,
 )
 from placebench.spec.config import flatten
+from placebench.spec.devices import index_ranges
 from placebench.spec.text import MISSING, interval, plural, quantity, ratio
 
 
@@ -176,6 +179,41 @@ def device_grid(summary: Summary, *, whole: bool = False) -> Grid:
         for placement, device, pool, texts in cells
     )
     return Grid("Devices", ("placement", "device", "pool", *(labels[key] for key in shown)), rows)
+
+
+def observed_grid(summary: Summary) -> Grid:
+    """Where each role of a placement was asked to be and where it was seen; a row for each way in which it was."""
+    rows = []
+    for placement in summary.placements:
+        labels = {device.id: device.label for device in placement.devices}
+        for one in placement.observed:
+            rounds = f" ({_rounds(one.rounds)})" if len(placement.observed) > 1 else ""
+            for role in dict.fromkeys(found.role for found in one.roles):
+                seen = [found for found in one.roles if found.role == role]
+                pool = placement.roles.get(role)
+                asked = f"{pool} ({len(placement.pools[pool])})" if pool else MISSING
+                memory = max((found.memory_bytes for found in seen if found.memory_bytes is not None), default=None)
+                on = _shares(seen, labels)
+                rows.append((f"{placement.name}{rounds}", role, asked, on, quantity(memory, "B")))
+    notes = (
+        "Asked: pool and its devices. Observed: share of the measured steps in which a phase of the role ran on a"
+        " device. Memory: the most on one of them, of a role that has its processes or devices for itself.",
+    )
+    header = ("placement", "role", "asked", "observed", "memory")
+    return Grid("Roles on devices: asked and observed", *_without_empty_columns(header, rows), notes)
+
+
+def _rounds(rounds: Sequence[int]) -> str:
+    return f"{'round' if len(rounds) == 1 else 'rounds'} {index_ranges(rounds)}"
+
+
+def _shares(seen: Sequence[RoleOnDeviceSummary], labels: Mapping[str, str]) -> str:
+    """Devices with the share of each, those that are alike together: `gpu:0–2 41 %, gpu:3 12 %`."""
+    alike: dict[str, list[str]] = {}
+    for found in seen:
+        share = "" if found.share is None else f" {quantity(found.share, '1')}"
+        alike.setdefault(share, []).append(found.device)
+    return ", ".join(f"{device_labels(devices, labels)}{share}" for share, devices in alike.items())
 
 
 def phase_pool_grid(summary: Summary) -> Grid:

@@ -25,6 +25,7 @@ from placebench.report.tables import (
     comparison_rows,
     device_grid,
     difference_grid,
+    observed_grid,
     overview_grid,
     scaling_grid,
     single_grid,
@@ -85,7 +86,10 @@ def _tables(summary: Summary, width: int) -> list[Table]:
         tables += _grid_tables([(short_path_grid(path_grid(first, other)), 1)], width)
     single = [] if others else [(single_grid(first), 1), (single_path_grid(first), 1)]
     more = [(calibration_grid(summary), 1), (overview_grid(summary), 1), (scaling_grid(summary), 3)]
-    return tables + _grid_tables([*single, *more, (device_grid(summary), 3)], width)
+    # Of placebench's own job it is in the pages: it has put the roles where they are.
+    is_news = summary.job or any(one.differences for found in summary.placements for one in found.observed)
+    seen = [(observed_grid(summary), 4)] if is_news else []
+    return tables + _grid_tables([*single, *more, *seen, (device_grid(summary), 3)], width)
 
 
 def _grid_tables(grids: Sequence[tuple[Grid, int]], width: int) -> list[Table]:

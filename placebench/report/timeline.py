@@ -39,7 +39,7 @@ class TypicalStep:
     step: Step
     """The step."""
     path: tuple[Segment, ...]
-    """Its critical path."""
+    """Its critical path; empty where it has none."""
 
 
 def typical_step(side: RunSide) -> TypicalStep | None:
@@ -53,7 +53,8 @@ def typical_step(side: RunSide) -> TypicalStep | None:
         return None
     steps = split_steps(launch.spans, launch.last_warmup_step)
     step = next(step for step in steps if step.number == int(row["step"]))
-    return TypicalStep(launch.round, step, SpanGraph(launch.spans, side.placement).critical_path(step.number))
+    graph = SpanGraph(launch.spans, side.placement) if launch.has_path else None
+    return TypicalStep(launch.round, step, graph.critical_path(step.number) if graph else ())
 
 
 def timeline(comparison: Comparison) -> Figure | None:
@@ -79,7 +80,8 @@ def timeline(comparison: Comparison) -> Figure | None:
     phases = phase_order(colors)
     handles: list[Artist] = [Patch(facecolor=colors[phase], label=phase) for phase in phases]
     handles.append(Patch(facecolor=IDLE_COLOR, label="waiting"))
-    handles.append(Line2D([], [], color="black", linewidth=PATH_WIDTH, label="critical path"))
+    if any(typical.path for _, typical in chosen):
+        handles.append(Line2D([], [], color="black", linewidth=PATH_WIDTH, label="critical path"))
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize="small")
     return figure
 

@@ -62,8 +62,9 @@ def write_trace(comparison: Comparison, path: Path) -> bool:
 def _tracks(side: RunSide, launch: Launch, process: int, zero: float) -> Iterator[Event]:
     """A named track for each row of spans, and a slice for each span."""
     track = TRACKS * process
-    yield from _name_track(process, track, "critical path")
-    yield from _path(side, launch, process, track, zero)
+    if launch.has_path:
+        yield from _name_track(process, track, "critical path")
+        yield from _path(side, launch, process, track, zero)
     for name, spans in _rows(side, launch):
         for lane, chosen in enumerate(_lanes(spans)):
             track += 1

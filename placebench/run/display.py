@@ -16,7 +16,7 @@ from rich.text import Text
 
 from placebench.host.terminal import in_ci, new_console, say
 from placebench.record.folder import Status
-from placebench.run.progress import LaunchPosition, activity
+from placebench.run.progress import LaunchPosition, activity, step_of
 from placebench.run.watch import LaunchState
 from placebench.spec.text import format_bytes, format_seconds
 
@@ -101,7 +101,7 @@ class PlainDisplay(Display):
         if done > self._shown and (since >= self._pause_s or done == self._steps):
             self._shown = done
             left = "" if left_s is None or left_s < 1 else f", about {format_seconds(left_s)} left"
-            self._print(f"{self._head}: step {done}/{self._steps} {format_seconds(state.step_times[-1])}{left}")
+            self._print(f"{self._head}: {step_of(done, self._steps)} {format_seconds(state.step_times[-1])}{left}")
         elif since >= self._silence_s:
             self._print(f"{self._head}: {activity(state, self._steps)}, {format_seconds(state.silent_s)} so far")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from placebench.errors import JobExit
 from placebench.host.compile_cache import remove_empty_cache
 from placebench.host.ownership import RunRecord
 from placebench.host.processes import LaunchMark, oom_kills, stop_process
@@ -36,6 +37,8 @@ _POLL_S = 0.1
 _STOP_PATIENCE_S = 60.0
 # Together with the report of what is there, a run that is stopped ends within ten seconds.
 _JOB_GRACE_S = 3.0
+# A command that lasts until it is stopped is part of the report: what it has left is still to be read.
+_LAST_GRACE_S = 5.0
 _SAMPLER_GRACE_S = 2.0
 
 
@@ -97,7 +100,9 @@ class Launcher:
                 end = self._watch(job, watch, on_state, processes.mark)
             except DamagedFilesError as error:
                 end = LaunchEnd(Status.FAILED, str(error))
-            stop_process(job, _JOB_GRACE_S)
+            stop_process(job, _LAST_GRACE_S if self._plan.until_end else _JOB_GRACE_S)
+            if self._plan.until_end and end.status is Status.INTERRUPTED and job.returncode == JobExit.DONE:
+                end = LaunchEnd(Status.DONE)
             job_ended = time.monotonic()
             notes = watch.pauses + _end_sampler(sampler, trial) + clock_notes(trial)
         no_head = end.status is Status.FAILED and lost_head(trial)
@@ -144,7 +149,8 @@ class Launcher:
                 job.wait(_POLL_S)
         state = watch.read()
         on_state(state)
-        end = judge(job.returncode, len(state.step_times), steps - self._plan.steps_before)
+        wanted = 0 if self._plan.until_end else steps - self._plan.steps_before
+        end = judge(job.returncode, len(state.step_times), wanted)
         # A signal to all processes at once, as a cancelled batch job gets it, may end the job before it is seen here.
         if end.status is not Status.DONE and (reason := self._stop()):
             return LaunchEnd(Status.INTERRUPTED, reason)

@@ -12,6 +12,7 @@ from placebench import __version__
 from placebench.host.devices import host_record
 from placebench.plan.plan import Plan, PlannedLaunch
 from placebench.record.folder import SCHEMA_VERSION, Status, Trial, utc_now
+from placebench.record.launch_lines import count_steps
 from placebench.record.parts import ClusterRecord
 from placebench.record.run_file import (
     LaunchRecord,
@@ -36,7 +37,7 @@ class Manifest:
     """
 
     def __init__(self, plan: Plan, command: Sequence[str]) -> None:
-        self._path = plan.folder.run_file
+        self._plan, self._path = plan, plan.folder.run_file
         self._begun = time.monotonic()
         self._record = _resumed(self._path, command) if plan.resumed else _new_run_file(plan, command)
         self._earlier_s = self._record.wall.total_s
@@ -66,7 +67,12 @@ class Manifest:
             status=status,
             wall=wall,
         )
-        self._write(Status.RUNNING, launches=(*self._record.launches_but(entry.round, entry.placement), entry))
+        launches = (*self._record.launches_but(entry.round, entry.placement), entry)
+        self._write(Status.RUNNING, launches=launches, **self._steps_of(trial))
+
+    def _steps_of(self, trial: Trial) -> dict[str, int]:
+        """The steps of a launch that had no number of them to run."""
+        return {"steps": max(count_steps(trial), self._record.warmup_steps + 1)} if self._plan.until_end else {}
 
     def finish(self, status: Status) -> None:
         """Record how the run ended."""

@@ -6,6 +6,7 @@ from statistics import fmean, median
 
 from placebench.record.run_file import LaunchWall
 from placebench.run.watch import LaunchState
+from placebench.spec.auto_rounds import MOST_STEPS
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,13 @@ def time_left(
         remaining: placements of the launches after it.
 
     Returns:
-        None while there is nothing to go by: no step and no launch has finished.
+        None while there is nothing to go by: no step and no launch has finished; and where steps have no end.
     """
     walls = [wall for of_placement in finished.values() for wall in of_placement]
     means = {name: fmean(wall.total_s for wall in walls) for name, walls in finished.items() if walls}
     typical = means.get(placement, fmean(means.values()) if means else None)
+    if steps >= MOST_STEPS:
+        return None
     if state.step_times:
         after = fmean((wall.after_steps_s or 0.0) + wall.cleanup_s for wall in walls) if walls else 0.0
         current = (steps - len(state.step_times)) * median(state.step_times) + after
@@ -79,4 +82,9 @@ def activity(state: LaunchState, steps: int) -> str:
     if state.stage != "step":
         return state.stage or "start"
     phases = " + ".join(state.running)
-    return f"step {state.step}/{steps}" + (f": {phases}" if phases else "")
+    return step_of(state.step, steps) + (f": {phases}" if phases else "")
+
+
+def step_of(step: int, steps: int) -> str:
+    """`step 4/8`, or `step 4` where a launch lasts until its command ends."""
+    return f"step {step}" if steps >= MOST_STEPS else f"step {step}/{steps}"

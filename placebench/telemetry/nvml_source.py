@@ -203,16 +203,21 @@ class _GpuSeries:
             DeviceLostError: the device is lost.
         """
         values: dict[str, float | None] = dict.fromkeys(keys_of("nvml"))
+        found: dict[str, Any] = {}
         if self._slow.is_due():
-            self._try("compute_processes", self._processes, values)
+            self._try("compute_processes", self._processes, found)
             for key, reading in _ONCE_A_SECOND.items():
-                self._try(key, reading, values)
+                self._try(key, reading, found)
+        processes = found.pop("processes", None)
+        values |= found
         for key, reading in _EVERY_TICK.items():
             self._try(key, reading, values)
         if self._gpm is not None:
             reader = self._gpm
             self._try("gpm", lambda _: reader.read(), values)
         yield device_line(Line.SAMPLE, self.device, self._clock, values)
+        if processes:
+            yield device_line(Line.PROCESSES, self.device, self._clock, {"processes": processes})
         yield from self.keep_up()
         if self._energy.is_due():
             yield from self._line(Line.ENERGY, "energy_j", _energy)
@@ -243,12 +248,17 @@ class _GpuSeries:
         drained, self._errors = self._errors, []
         return drained
 
-    def _processes(self, handle: Any) -> dict[str, float]:
-        """Count the device's processes, and those of its first reading: the sampler starts before the job."""
-        found = frozenset(process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    def _processes(self, handle: Any) -> dict[str, Any]:
+        """The device's processes, how many, and how many of its first reading: the sampler starts before the job."""
+        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        found = frozenset(process.pid for process in processes)
         if self._earlier is None:
             self._earlier = found
-        return {"compute_processes": len(found), "earlier_processes": len(found & self._earlier)}
+        return {
+            "compute_processes": len(found),
+            "earlier_processes": len(found & self._earlier),
+            "processes": [{"pid": process.pid, "memory_bytes": process.usedGpuMemory} for process in processes],
+        }
 
     def _drained_power(self, handle: Any) -> dict[str, Any]:
         """Readings of the driver's buffer since the last call; nothing when there are none."""

@@ -12,6 +12,8 @@ one file, each node's in order with its own header and footer, and all times are
   buffer (every 20 ms on an H200): `power_w`, a list in W, and `ago_s`, how many seconds before `mono`, the time of the
   last one, each was made.
 - `energy`: `energy_j`, the GPU's counter of joules since the driver was loaded, at `mono`.
+- `processes`: once a second, where there are any, those that compute on a GPU, whoever started them: `processes`, a
+  list of objects with `pid` and `memory_bytes`, null where the driver does not say it, as in some containers.
 - `reading_error`: a quantity of a device could not be read, with `code` and `message`; once per device, quantity
   and code. The quantity is null in the samples concerned.
 - `device_error`: the device is lost, with `code` and `message`; its series ends here.
@@ -39,6 +41,7 @@ class Line(StrEnum):
     SAMPLE = "sample"
     POWER = "power"
     ENERGY = "energy"
+    PROCESSES = "processes"
     READING_ERROR = "reading_error"
     DEVICE_ERROR = "device_error"
     FOOTER = "footer"

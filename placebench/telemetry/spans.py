@@ -64,10 +64,12 @@ class Span:
     """
     memory_reserved_bytes: int | None = None
     """Most device memory that tensors took at a time, with what their allocator kept in reserve; None as above."""
+    pid: int | None = None
+    """The process that worked, of a job of the user's; None where its device has but one."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The span as one object of `spans.jsonl`; memory only where it is counted."""
-        optional = ("memory_peak_bytes", "memory_reserved_bytes")
+        """The span as one object of `spans.jsonl`; memory and process only where they are known."""
+        optional = ("memory_peak_bytes", "memory_reserved_bytes", "pid")
         return {name: value for name, value in asdict(self).items() if value is not None or name not in optional}
 
 

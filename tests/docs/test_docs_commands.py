@@ -10,7 +10,7 @@ from pages import ROOT, checkout, commands, shell
 from placebench.spec.workload_reading import build_workload
 
 PAGES = [
-    *(ROOT / "docs").glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
     *(
         ROOT / name
         for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "runs/README.md")

@@ -24,6 +24,7 @@ from placebench.spec.words import parse_placement
 
 STEPS = (Window(1, 10.0, 20.0), Window(2, 20.0, 30.0))
 HERE = os.uname().nodename
+KEYS = ("step", "phase", "role", "pool", "device", "start_mono", "end_mono")
 OFFSET = time.time() - time.monotonic()
 GPUS = tuple(Device(f"GPU-{index}", "gpu", index, "here", "test", 1 << 30) for index in range(2))
 
@@ -52,8 +53,7 @@ def device(number: int) -> dict[str, Any]:
 
 def rows(spans: AttachedSpans, windows: tuple[Window, ...] = STEPS, *, final: bool = True) -> list[tuple[Any, ...]]:
     spans.read(all_files=True)
-    keys = ("step", "phase", "role", "pool", "device", "start_mono", "end_mono")
-    return [tuple(row[key] for key in keys) for row in spans.rows(windows, final=final)]
+    return [tuple(row[key] for key in KEYS) for row in spans.rows(windows, final=final)]
 
 
 def bound(spans: AttachedSpans) -> set[tuple[int, str]]:
@@ -66,7 +66,12 @@ def test_a_controller_and_its_workers_say_what_ran_where(tmp_path: Path) -> None
     leave(tmp_path, 2, span("update_actor", 14, 18, "worker"), device(0), RANK="0")
     leave(tmp_path, 3, device(1), span("values", 5, 6, "worker"), span("update_critic", 14, 17, "worker"), RANK="0")
     # Placed by Ray where it wanted: the pool is that of the role, the device the one that was seen.
-    assert rows(read) == [
+    read.read(all_files=True)
+    found = read.rows(STEPS, final=True)
+    assert [(row["device"], row.get("pid")) for row in found] == [
+        ("controller", None), ("GPU-0", None), ("controller", None), ("GPU-1", 3), ("GPU-0", 2),
+    ]  # fmt: skip
+    assert [tuple(row[key] for key in KEYS) for row in found] == [
         (1, "gen", "rollout", "actor_pool", "controller", 11, 13),
         (1, "gen", "rollout", "actor_pool", "GPU-0", 11, 13),
         (1, "update_critic", "critic", "critic_pool", "controller", 14, 14.1),
@@ -132,7 +137,19 @@ def test_on_cpu_devices_role_and_rank_say_the_device_and_notes_are_kept(tmp_path
     assert list(read.notes) == ["odd"]
 
 
-@pytest.mark.parametrize("name", ["verl", "trl", "command"])
+def test_who_sends_weights_is_known_by_what_else_it_does(tmp_path: Path) -> None:
+    spans = attached(tmp_path, "learners:1+engines:1", cpu_devices(2))
+    lines = [span("update_weights", 8, 9, "worker")]
+    leave(tmp_path, 2**22 + 1, *lines, RANK="0")
+    spans.read(all_files=True)
+    assert bound(spans) == set()
+    with (tmp_path / f"{HERE}-{2**22 + 1}.jsonl").open("a") as stream:
+        stream.write(json.dumps(span("update_actor", 11, 12, "worker")) + "\n")
+    spans.read(all_files=True)
+    assert bound(spans) == {(2**22 + 1, "cpu:0")}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
 def test_timers_name_phases_that_there_are(name: str) -> None:
     assert set(ADAPTERS[name].timers.values()) <= {*TIMERS, ""}
 

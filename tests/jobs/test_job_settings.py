@@ -7,47 +7,20 @@ from typing import Any
 
 import pytest
 from fake_jobs import write
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
+from told_settings import job, launch, reasons, settings
 
 from placebench.errors import Reasons, UsageError
-from placebench.jobs.launching import Job, shell_lines
+from placebench.jobs.launching import shell_lines
 from placebench.jobs.registry import ADAPTERS
 from placebench.jobs.scripts import Given
-from placebench.jobs.spec import NAMES, JobSpec, fill
-from placebench.record.job_record import JobLaunch
-from placebench.spec.bound import bind
-from placebench.spec.devices import Device, Kind
+from placebench.jobs.spec import NAMES, fill
+from placebench.spec.devices import Kind
 
 PPO = "python -m verl.trainer.main_ppo"
 GRPO = "accelerate launch --config_file ds.yaml train.py --config grpo.yaml --model_name_or_path Qwen/Qwen2.5-7B"
-
-
-def job(framework: str, command: str, folder: Path = Path("."), **keys: Any) -> Job:
-    return Job(JobSpec.model_validate({"job": framework, "command": command, "cwd": str(folder), **keys}))
-
-
-def settings(framework: str, command: str, word: str, *nodes: int, kind: Kind = "gpu") -> str:
-    found = job(framework, command).settings_of(word, nodes, kind)
-    return shlex.join((*found.launcher_args, *found.args))
-
-
-def launch(asked: Job, word: str, *nodes: int, kind: Kind = "gpu") -> JobLaunch:
-    devices = [
-        Device(f"{kind}:{node}.{index}", kind, index, f"node{node}", "test", 1, (0,) if kind == "cpu" else ())
-        for node, count in enumerate(nodes)
-        for index in range(count)
-    ]
-    names = {"folder": "/run", "round": "2", "ray_temp_dir": "/ray", "ray_address": "127.0.0.1:6379"}
-    names |= {f"port{number}": f"900{number}" for number in range(1, 5)}
-    return asked.launch(bind(asked.placement(word, nodes, kind), devices), names)
-
-
-def reasons(framework: str, command: str, word: str, *nodes: int, kind: Kind = "gpu") -> str:
-    with pytest.raises(UsageError) as refused:
-        job(framework, command).placement(word, nodes, kind)
-    return str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -288,6 +261,43 @@ def test_scripts_that_end_others_are_known(line: str, danger: str | None) -> Non
     assert all(one.startswith("run.sh, line 2: ") for one in found)
 
 
+def test_settings_of_configuration_files_come_before_those_of_the_command() -> None:
+    files = {
+        "a.yaml": "actor: {backend: 'fsdp:d4', path: $HOME, none: null}\nsizes: [1]\nuse_vllm: true\n",
+        "b.toml": "[inference.vllm]\ntensor_parallel_size = 2\n",
+        "odd.yaml": "!!python/object:odd {a: 1",
+        "odd.toml": "= 1",
+        "list.yml": "- 1",
+    }
+    found = Given(("python", "train.py", *files, "use_vllm=false"), files)
+    assert found.settings == {
+        "actor.backend": "fsdp:d4",
+        "actor.none": "None",
+        "use_vllm": "false",
+        "inference.vllm.tensor_parallel_size": "2",
+    }
+
+
+@given(st.text(), st.sampled_from([".yaml", ".toml"]))
+@example("!!timestamp x", ".yaml")
+@example("a: 2024-13-45", ".yaml")
+@example(f"a: 0x{'f' * 9000}", ".yaml")
+@example("a: &a {b: *a}", ".yaml")
+def test_no_configuration_file_is_in_the_way(text: str, suffix: str) -> None:
+    assert "use_vllm" in Given(("train", f"a{suffix}", "use_vllm=1"), {f"a{suffix}": text}).settings
+
+
+def test_flags_are_those_of_shell_scripts_and_the_command() -> None:
+    scripts = {
+        "run.sh": "# --no-comment\npython train.py --colocate \\\n --save $OUT --rate=1\n",
+        "train.py": "parser.add_argument('--other')\n",
+    }
+    found = Given(("bash", "run.sh", "train.py", "--last"), scripts)
+    assert found.flags == {"colocate", "save", "rate", "last"}
+    assert found.starts(r"\btrain\b")
+    assert not found.starts("add_argument")
+
+
 def test_settings_of_scripts_are_read() -> None:
     script = """
 # data.train_batch_size=1
@@ -307,7 +317,7 @@ python -m verl.trainer.main_ppo \\
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=lambda adapter: adapter.name)
-def test_every_framework_has_an_example_and_only_known_names(adapter: Any) -> None:
-    texts = (*adapter.quiet, *adapter.limits(3), *adapter.env.values(), *adapter.log_files)
+def test_every_framework_has_only_known_names(adapter: Any) -> None:
+    where = (word for words in adapter.quiet_where.values() for word in words)
+    texts = (*adapter.quiet, *where, *adapter.limits(3), *adapter.env.values(), *adapter.log_files)
     assert not {name for text in texts for name in re.findall(r"\{(\w+)\}", text)} - NAMES.keys()
-    assert Job(JobSpec(job=adapter.name, command=adapter.example)).placement("standard", (1,), "gpu").name == "standard"

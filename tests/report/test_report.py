@@ -39,7 +39,7 @@ def test_every_file_of_the_report_is_there(tmp_path: Path) -> None:
     assert paths.trace is not None
     assert {file.name for file in paths.plots} == {
         f"{name}.{suffix}"
-        for name in ("timeline", "difference", "ratios", "phases", "steps")
+        for name in ("timeline", "roles", "difference", "ratios", "phases", "steps")
         for suffix in ("svg", "png")
     }
     for file in (paths.summary, paths.markdown, paths.html, paths.trace, *paths.plots):
@@ -140,7 +140,7 @@ def test_the_pages_hold_the_same_numbers(finished: Path) -> None:
 
 def test_the_page_loads_nothing(finished: Path) -> None:
     html = (finished / "report.html").read_text()
-    assert html.count("<svg") == 10  # each for a screen and for a phone
+    assert html.count("<svg") == 12  # each for a screen and for a phone
     assert not re.findall(r"<(?:script|link|img|iframe|object)\b|@import|url\((?!#)|\bsrc=", html)
     assert not re.findall(r'href="(?!#)', html)
 

@@ -1,12 +1,15 @@
+import json
 import time
 from typing import Any
 
 import pynvml
 import pytest
 from nvml_fake import DEFAULTS, FakeGpu, install
+from pydantic import TypeAdapter
 
 from placebench.errors import PlacebenchError
 from placebench.host.gpus import list_gpus
+from placebench.record.launch_lines import ProcessesLine
 from placebench.telemetry import gpm
 from placebench.telemetry.nvml_source import LOST_CODES, NvmlSource
 from placebench.telemetry.samples import QUANTITIES, keys_of
@@ -234,6 +237,22 @@ def test_processes_that_were_there_before_the_job_are_told_apart(monkeypatch: py
         (sample,) = lines(source, "sample")
         counted.append((sample["compute_processes"], sample["earlier_processes"]))
     assert counted == [(2, 2), (None, None), (3, 1), (2, 0), (2, 1)]
+    source.close()
+
+
+def test_processes_and_their_memory_are_written_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [FakeGpu(FIRST, gpm_supported=False, processes=[7, 8], process_memory={7: 5 << 30}), FakeGpu(SECOND)]
+    install(monkeypatch, gpus)
+    source = NvmlSource([FIRST, SECOND], SpanClock())
+    written = []
+    for _ in range(20):
+        written += lines(source, "processes")
+        time.sleep(0.1)
+    found = [{"pid": 7, "memory_bytes": 5 << 30}, {"pid": 8, "memory_bytes": None}]
+    assert [(line["device"], line["processes"]) for line in written] == [(FIRST, found)] * 2
+    # As a reader has it.
+    read = TypeAdapter(ProcessesLine).validate_json(json.dumps(written[0]))
+    assert [(one.pid, one.memory_bytes) for one in read.processes] == [(7, 5 << 30), (8, None)]
     source.close()
 
 

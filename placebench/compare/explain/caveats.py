@@ -13,6 +13,7 @@ from placebench.compare.comparability import fact_text, has_other_lengths, has_o
 from placebench.compare.comparison import Comparison
 from placebench.compare.explain.gains import OverlapGain, overlap_gains
 from placebench.compare.explain.hardware import hardware_warnings
+from placebench.compare.explain.placing import misplacements
 from placebench.compare.measure.placements import GPM_LOAD, RunSide
 from placebench.compare.metrics import LOAD, STEP_TIME, UNATTRIBUTED, phase_metric
 from placebench.compare.read.run import Launch, Run, is_whole_step
@@ -61,6 +62,7 @@ def _of_run(comparison: Comparison, run: Run) -> Iterator[str]:
     yield from (line for other in others for line in _weak_scaling(first, other) or _unequal_work(first, other, advice))
     yield from _gains(overlap_gains(comparison), advice)
     yield from (line for other in others for line in _unequal_pools(first, other))
+    yield from (line for side in placements for line in misplacements(side))
     yield from (line for launch in launches for line in _launch(run, launch))
     yield from _load(placements)
     if run.record.job:

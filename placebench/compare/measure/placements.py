@@ -12,6 +12,7 @@ from placebench.compare.measure.attribution import RATES, attribute, peak_memory
 from placebench.compare.measure.critical_path import path_values
 from placebench.compare.measure.efficiency import measure_efficiency
 from placebench.compare.measure.engines import measure_engines, side_rates
+from placebench.compare.measure.observed import Arrangement, arrangements
 from placebench.compare.measure.steps import measure_steps
 from placebench.compare.measure.waits import first_trace, traced_waits
 from placebench.compare.metrics import PATH_KEYS, STEP_TIME, TOKENS_PER_J
@@ -65,6 +66,11 @@ class RunSide(Side):
         """Idle seconds a step of a pool's devices, their mean."""
         devices = self.placement.pools[pool]
         return sum(self.value(f"idle/{device}") for device in devices) / len(devices)
+
+    @cached_property
+    def arrangements(self) -> tuple[Arrangement, ...]:
+        """Where its roles were seen."""
+        return arrangements(self.launches, self.placement)
 
     @cached_property
     def phase_devices(self) -> pd.DataFrame:
@@ -133,7 +139,7 @@ def _measure(run: Run, placement: RunPlacement, load_signal: str, calibration: C
         steps.append(measured.reset_index().assign(round=launch.round))
         samples.append(attributed.assign(round=launch.round))
         numbers = _steps_values(measured) | _device_values(launch, placement, attributed, len(measured))
-        if launch.has_phases:
+        if launch.has_path:
             numbers |= path_values(launch, placement, measured.index, numbers.get(STEP_TIME.key, np.nan))
         numbers |= side_rates(numbers)
         numbers |= traced_waits(trace, attributed, numbers, placement, shared_by)

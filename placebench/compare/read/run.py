@@ -20,6 +20,7 @@ from placebench.record.launch_lines import (
     HeaderLine,
     LaunchLines,
     PowerLine,
+    ProcessesLine,
     SampleLine,
 )
 from placebench.record.run_file import RunFile
@@ -27,13 +28,14 @@ from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.telemetry.spans import CONTROLLER, TRACED_STEP
 
-SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end", "allocated_bytes", "reserved_bytes")
+SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end", "allocated_bytes", "reserved_bytes", "pid")
 # What the controller does within a step that is no part of training it; it is taken out of the step's time.
 APART = ("testing", "save_checkpoint")
 KERNEL_TIMES = ("kernel_s", "collective_s", "copy_s", "no_kernel_s", "span_s")
 SAMPLE_COLUMNS = ("mono", "device", "util", "memory_bytes", "power_w")
 POWER_COLUMNS = ("mono", "device", "power_w")
 ENERGY_COLUMNS = ("mono", "device", "energy_j")
+PROCESS_COLUMNS = ("mono", "device", "pid", "memory_bytes")
 LineT = TypeVar("LineT")
 
 
@@ -101,7 +103,7 @@ class Launch:
         """Phase spans of all steps but `paused_steps`, columns `SPAN_COLUMNS`.
 
         Start and end are in seconds of the monotonic clock, `allocated_bytes` is the most that tensors took at a time,
-        `reserved_bytes` that with what their allocator kept in reserve, NaN where that is not counted.
+        `reserved_bytes` that with what their allocator kept in reserve, `pid` the process; NaN where it is not known.
         """
         spans = self._all_spans
         return spans[~spans["step"].isin(self.paused_steps)] if self.pauses else spans
@@ -109,7 +111,7 @@ class Launch:
     @cached_property
     def _all_spans(self) -> pd.DataFrame:
         frame = pd.DataFrame([list(vars(line).values()) for line in self.lines.spans], columns=list(SPAN_COLUMNS))
-        return frame.astype({"allocated_bytes": float, "reserved_bytes": float})
+        return frame.astype({"allocated_bytes": float, "reserved_bytes": float, "pid": float})
 
     @cached_property
     def log(self) -> LogRecord | None:
@@ -120,6 +122,11 @@ class Launch:
     def has_phases(self) -> bool:
         """Whether spans say when phases ran."""
         return not is_whole_step(self.spans).all()
+
+    @cached_property
+    def has_path(self) -> bool:
+        """Whether a phase comes but once in a step, as the critical path through the step graph has it."""
+        return self.has_phases and not (self.log and self.log.is_one_step)
 
     @cached_property
     def logged_phases(self) -> pd.DataFrame:
@@ -192,6 +199,16 @@ class Launch:
             if (joules := line.quantities.get("energy_j")) is not None
         ]
         return _in_order(rows, ENERGY_COLUMNS)
+
+    @cached_property
+    def device_processes(self) -> pd.DataFrame:
+        """Processes that compute on the GPUs, whoever started them: columns `PROCESS_COLUMNS`; none on CPUs."""
+        rows = [
+            (line.mono, line.device, process.pid, process.memory_bytes)
+            for line in self._lines(ProcessesLine)
+            for process in line.processes
+        ]
+        return pd.DataFrame(rows, columns=list(PROCESS_COLUMNS)).astype({"memory_bytes": float})
 
     @cached_property
     def sampling(self) -> Sampling:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from placebench.errors import Reasons
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
+from placebench.jobs.adapters.common import node_count, per_node, uneven
 from placebench.jobs.scripts import Given
-from placebench.spec.placement import Overlap, Placement, Pool, Role
+from placebench.spec.placement import Overlap, Placement, Role
 from placebench.spec.text import plural
 
 # The module that verl loads in each of its processes; it reads `PLACEBENCH_PLACEMENT`.
@@ -32,7 +33,7 @@ def _settings(asked: AskedPlacement) -> Settings:
     reasons.raise_any()
     placement = asked.placement
     actor = placement.pool_of(Role.ACTOR)
-    args = [f"++trainer.n_gpus_per_node={_each(actor)}", f"++trainer.nnodes={_nodes(actor)}"]
+    args = [f"++trainer.n_gpus_per_node={per_node(actor)}", f"++trainer.nnodes={node_count(actor)}"]
     if placement.has_engines:
         args += _engines(placement)
     elif placement.tensor_parallel:
@@ -41,8 +42,8 @@ def _settings(asked: AskedPlacement) -> Settings:
         reward = placement.pool_of(Role.REWARD)
         args += [
             "++reward.reward_model.enable_resource_pool=True",
-            f"++reward.reward_model.n_gpus_per_node={_each(reward)}",
-            f"++reward.reward_model.nnodes={_nodes(reward)}",
+            f"++reward.reward_model.n_gpus_per_node={per_node(reward)}",
+            f"++reward.reward_model.nnodes={node_count(reward)}",
         ]
     moved = {role: placement.roles[role] for role in (Role.ACTOR, Role.CRITIC, Role.REF)}
     if len(set(moved.values())) == 1:
@@ -62,8 +63,8 @@ def _engines(placement: Placement) -> list[str]:
         "++trainer.v1.separate_async.parameter_sync_step=1",
         f"++trainer.v1.separate_async.num_warmup_batches={placement.staleness}",
         "++actor_rollout_ref.hybrid_engine=False",
-        f"++{_ROLLOUT}.nnodes={_nodes(engines)}",
-        f"++{_ROLLOUT}.n_gpus_per_node={_each(engines)}",
+        f"++{_ROLLOUT}.nnodes={node_count(engines)}",
+        f"++{_ROLLOUT}.n_gpus_per_node={per_node(engines)}",
         f"++{_SHARED_BY}={placement.tensor_parallel or 1}",
         f"++{_ROLLOUT}.checkpoint_engine.backend=nccl",
     ]
@@ -84,9 +85,7 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
         )
     if placement.has_engines and placement.overlap is not Overlap.ALL:
         yield f"overlap={placement.overlap} is of a critic apart; with engines apart leave it out"
-    for pool in placement.pools:
-        if len({count for count in pool.counts if count}) > 1:
-            yield f"{pool.name} has {_counts(pool)} devices a node, and verl takes the same number of every node"
+    yield from uneven(placement, "verl")
     yield from _roles(placement, given)
     yield from _batches(placement, given)
     shared_by = placement.tensor_parallel or given.number(_SHARED_BY) or 1
@@ -150,19 +149,6 @@ def _reward_apart(placement: Placement) -> bool:
     return placement.roles_in(placement.roles[Role.REWARD]) == (Role.REWARD,)
 
 
-def _each(pool: Pool) -> int:
-    """Devices of a pool on each of its nodes."""
-    return max(pool.counts)
-
-
-def _nodes(pool: Pool) -> int:
-    return sum(count > 0 for count in pool.counts)
-
-
-def _counts(pool: Pool) -> str:
-    return ", ".join(map(str, pool.counts))
-
-
 VERL = Adapter(
     name="verl",
     reading="python -m verl.trainer.main_ppo, version 0.9",
@@ -175,8 +161,8 @@ VERL = Adapter(
         "++trainer.save_freq=-1",
         "++trainer.resume_mode=disable",
         "++trainer.logger=[console,file]",
-        "++trainer.default_local_dir={folder}/checkpoints",
-        "hydra.run.dir={folder}/hydra",
+        '++trainer.default_local_dir="{folder}/checkpoints"',
+        'hydra.run.dir="{folder}/hydra"',
     ),
     env={
         "VERL_FILE_LOGGER_PATH": "{folder}/metrics.jsonl",

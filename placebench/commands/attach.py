@@ -1,0 +1,96 @@
+"""A command of the user's, run once as it is: its timeline, what its phases use, and who sits where."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from placebench.commands.completion import complete_devices
+from placebench.commands.options import WRONG_OPTIONS, LenientOption, read_hz
+from placebench.commands.outputs import OutputPath
+from placebench.commands.run_options import SECONDS
+from placebench.commands.start import start
+from placebench.errors import InterruptedRunError, LaunchError, UsageError
+from placebench.spec.auto_rounds import MOST_STEPS
+
+_EXAMPLES = """\b
+Examples:
+  placebench attach -- bash run_qwen7b.sh
+  placebench attach --job trl --steps 20 -- accelerate launch train.py
+"""
+# What its one placement is called: the command decides what it puts where.
+_PLACEMENT = "job"
+_PATIENCE_S = 1e8
+
+
+@click.command(epilog=_EXAMPLES, short_help="Watch a command of yours once: timeline, load, who sits where.")
+@click.option("--job", default="command", show_default=True, metavar="WORD", help="The framework: verl, trl, command.")
+@click.option("--steps", type=click.IntRange(1, MOST_STEPS), help="End it after so many steps.  [default: as it ends]")
+@click.option("--warmup-steps", type=click.IntRange(0), default=0, help="First steps, left out at least.  [default: 0]")
+@click.option(
+    "--devices",
+    metavar="SPEC",
+    shell_complete=complete_devices,
+    help="cpu:N or gpu:N.  [default: all GPUs, else one CPU device]",
+)
+@click.option("--name", help="Name of the run.  [default: from the command]")
+@click.option("--out", type=OutputPath(is_folder=True), help="Folder of the runs.  [default: runs]")
+@click.option("--time-limit", "time_limit_s", type=SECONDS, help="End it after so many seconds.")
+@click.option(
+    "--sample-hz", cls=LenientOption, type=float, callback=read_hz, help="Device samples a second.  [default: 5]"
+)
+@click.option("--allow-kill", is_flag=True, help="Run scripts that may end processes of others, too.")
+@click.option("--dry-run", is_flag=True, help="Print the command line and environment, and start nothing.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+def attach(job: str, steps: int | None, warmup_steps: int, command: tuple[str, ...], **given: Any) -> None:
+    """Run a command once, unchanged, with spans of its processes and samples of all devices, and report.
+
+    It ends when the command does; Ctrl-C ends the command, and the report is of what there was. No step in its log is
+    needed where its processes write spans: those of verl, TRL and others, of vLLM and SGLang, and your own.
+    """
+    from placebench.plan.plan import default_name, make_plan
+    from placebench.plan.request import RunRequest
+    from placebench.record.end_file import EndFile
+
+    if not command:
+        raise UsageError("there is no command: write it behind --")
+    keys = {"job": job, "command": list(command), "until_end": True, "quiet": False, "placements": {_PLACEMENT: {}}}
+    keys |= {"steps": steps or MOST_STEPS, "warmup_steps": warmup_steps}
+    wrong = given.pop(WRONG_OPTIONS, {})
+    request = RunRequest(
+        job=keys,
+        origin=lambda key: "the job",
+        placements=_PLACEMENT,
+        rounds=1,
+        step_timeout_s=_PATIENCE_S,
+        wrong=tuple(wrong.values()),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    if request.devices is None and not _has_gpus():
+        request = replace(request, devices="cpu:1")
+    if request.name is None:
+        script = next((word for word in command[1:] if Path(word).is_file()), command[0])
+        request = replace(request, name=default_name(f"attach-{Path(script).name}"))
+    plan = make_plan(request)
+    result = start(plan, request, ("placebench", "attach"))
+    if result is None:
+        return
+    if result.failures:
+        path, reason = result.failures[0]
+        raise LaunchError(f"{reason} (its folder is {path})")
+    result.raise_unless_done()
+    if result.late_signal:
+        said = f"stopped by {result.late_signal.name}: the report is of what there was until then"
+        raise InterruptedRunError(said, 128 + result.late_signal)
+    end = EndFile.read(plan.folder.trial(1, _PLACEMENT))
+    if end is not None and end.message:
+        raise LaunchError(f"{end.message}: the report is of what there was until then")
+
+
+def _has_gpus() -> bool:
+    """Whether there are GPUs, or a driver that has to be seen to."""
+    from placebench.host.gpus import list_gpus, visible_gpus
+
+    inventory = list_gpus()
+    return inventory.fault is not None or bool(visible_gpus(inventory))

@@ -1,0 +1,109 @@
+"""Which role was seen on which device: by the spans of its phases and by the processes that compute there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from placebench.compare.measure.attribution import peak_memory
+from placebench.compare.read.run import Launch, is_whole_step
+from placebench.spec.bound import RunPlacement
+from placebench.spec.intervals import covered, length, union
+from placebench.spec.placement import Role
+from placebench.telemetry.spans import CONTROLLER
+
+UNKNOWN = "unknown"
+"""Stands for the role of processes of which no role is known."""
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Launches of a placement whose roles worked on the same devices."""
+
+    rounds: tuple[int, ...]
+    """Their rounds."""
+    seen: pd.DataFrame
+    """One row a role and device, means over the launches: see `observe`."""
+
+    def devices(self, role: str) -> frozenset[str]:
+        """Ids of the devices on which a role worked."""
+        return frozenset(self.seen.loc[(self.seen["role"] == role) & (self.seen["share"] > 0), "device"])
+
+
+def observe(launch: Launch, placement: RunPlacement) -> pd.DataFrame:
+    """Where the roles of a launch were.
+
+    Returns:
+        One row a role and device, roles in the order of `Role`, devices in the placement's: `share`, the part of the
+        measured steps in which a phase of the role ran on the device (0..1), and `memory_bytes`, the highest reading
+        of the memory of the role's processes there, or of the device where no other role has any; NaN where processes
+        or devices are shared by roles. A share of 0 is a device that a process of the role has memory on without work
+        there. Where no role is known, the one row a device is `UNKNOWN`, for the launch's own processes.
+    """
+    spans, is_step = launch.spans, is_whole_step(launch.spans)
+    whole = union(
+        spans.loc[is_step & (spans["step"] > launch.last_warmup_step), ["start", "end"]].to_numpy(dtype=np.float64)
+    )
+    work = spans[spans["role"].notna() & (spans["device"] != CONTROLLER)]
+    rows: dict[tuple[str, str], float] = {}
+    pids: dict[tuple[str, str], set[int]] = {}
+    known: dict[str, set[int]] = {}
+    for process in launch.lines.processes:
+        if process.device in placement.devices:
+            known.setdefault(process.device, set()).add(process.pid)
+    for (role, device), mine in work.groupby(["role", "device"], sort=False):
+        times = union(mine[["start", "end"]].to_numpy(dtype=np.float64))
+        if share := float(covered(times, whole).sum()) / (length(whole) or np.nan):
+            key = str(role), str(device)
+            rows[key] = share
+            named = mine["pid"].dropna().astype(int)
+            pids[key] = set(named) if len(named) else known.get(str(device), set())
+    if not rows:
+        pids = {(UNKNOWN, device): processes for device, processes in known.items()}
+        rows = dict.fromkeys(pids, np.nan)
+    table = launch.device_processes[launch.device_processes["device"].isin(placement.devices)]
+    for (role, _), processes in tuple(pids.items()):
+        for device in table.loc[table["pid"].isin(processes), "device"].unique():
+            rows.setdefault((role, str(device)), 0.0 if role != UNKNOWN else np.nan)
+    order = {name: place for place, name in enumerate((*Role, *placement.devices))}
+    keys = sorted(rows, key=lambda key: [order.get(name, len(order)) for name in key])
+    return pd.DataFrame(
+        [(role, device, rows[role, device], _memory(launch, role, device, rows, pids)) for role, device in keys],
+        columns=["role", "device", "share", "memory_bytes"],
+    )
+
+
+def arrangements(launches: Sequence[Launch], placement: RunPlacement) -> tuple[Arrangement, ...]:
+    """Launches put together by which role worked where, the most frequent first; none where nothing was seen."""
+    groups: dict[frozenset[tuple[str, str]], list[tuple[int, pd.DataFrame]]] = {}
+    for launch in launches:
+        seen = observe(launch, placement)
+        worked = seen[seen["share"] != 0]
+        if len(worked):
+            key = frozenset(zip(worked["role"], worked["device"], strict=True))
+            groups.setdefault(key, []).append((launch.round, seen))
+    found = []
+    for group in sorted(groups.values(), key=len, reverse=True):
+        seen = pd.concat([table for _, table in group]).groupby(["role", "device"], sort=False).mean().reset_index()
+        found.append(Arrangement(tuple(number for number, _ in group), seen))
+    return tuple(found)
+
+
+def _memory(
+    launch: Launch,
+    role: str,
+    device: str,
+    rows: Mapping[tuple[str, str], float],
+    pids: Mapping[tuple[str, str], set[int]],
+) -> float:
+    """Highest memory of a role on a device, bytes, as `observe` says."""
+    mine = set().union(*(found for (name, _), found in pids.items() if name == role))
+    others = set().union(*(found for (name, _), found in pids.items() if name != role))
+    table = launch.device_processes
+    table = table[(table["device"] == device) & table["pid"].isin(mine)].dropna(subset="memory_bytes")
+    if len(table):
+        alone = not table["pid"].isin(others).any()
+        return float(table.groupby("mono")["memory_bytes"].sum().max()) if alone else np.nan
+    roles = {name for name, place in rows if place == device}
+    return peak_memory(launch, device) if roles == {role} else np.nan

@@ -1,0 +1,88 @@
+"""What adapters have in common: how many devices of which node, and what none of the frameworks can be told."""
+
+from collections.abc import Iterable, Iterator
+
+from placebench.errors import Reasons
+from placebench.jobs.adapter import AskedPlacement
+from placebench.spec.placement import Overlap, Placement, Pool, Role
+from placebench.spec.text import plural
+
+
+def per_node(pool: Pool) -> int:
+    """Devices of a pool on each of its nodes, of which all have as many."""
+    return max(pool.counts)
+
+
+def node_count(pool: Pool) -> int:
+    """Nodes on which a pool has devices."""
+    return sum(count > 0 for count in pool.counts)
+
+
+def apart(placement: Placement) -> frozenset[Role]:
+    """Roles in other pools than the actor's, but for the rollout."""
+    roles = placement.roles
+    return frozenset(role for role in Role if role is not Role.ROLLOUT and roles[role] != roles[Role.ACTOR])
+
+
+def by_node(placement: Placement) -> tuple[int, ...]:
+    """Devices of each node that has some, those of all pools together."""
+    nodes = zip(*(pool.counts for pool in placement.pools), strict=True)
+    return tuple(count for count in map(sum, nodes) if count)
+
+
+def shared_by(asked: AskedPlacement, *keys: str) -> int:
+    """Devices that share an engine: as the placement says, else the command under one of these keys, else one."""
+    return asked.placement.tensor_parallel or asked.given.number(*keys) or 1
+
+
+def refuse(asked: AskedPlacement, framework: str, own: Iterable[str], nearest: str = "standard") -> None:
+    """Refuse a placement that a framework cannot be told, for one that trains on GPUs and shards models itself.
+
+    Args:
+        asked: the placement, and what the command says.
+        framework: its name in messages.
+        own: the framework's own reasons.
+        nearest: the word to use instead of replicas.
+
+    Raises:
+        UsageError: it cannot be told; a line for every reason.
+    """
+    reasons = Reasons()
+    reasons.add(_impossible(asked, framework, nearest))
+    if asked.placement.scaling is None:
+        reasons.add(own)
+    reasons.raise_any()
+
+
+def _impossible(asked: AskedPlacement, framework: str, nearest: str) -> Iterator[str]:
+    placement = asked.placement
+    if asked.kind == "cpu":
+        yield f"{framework} trains on GPUs alone; name some with --devices"
+    if placement.scaling is not None:
+        yield f"how a model lies on its devices is in {framework}'s own configuration; nearest: {nearest}"
+    if placement.overlap is not Overlap.ALL:
+        yield f"{framework} has no setting for overlap={placement.overlap}; leave it out"
+    engines = placement.roles[Role.ROLLOUT]
+    if placement.has_engines and placement.roles_in(engines) != (Role.ROLLOUT,):
+        yield f"{framework} has nothing but engines on the devices of engines; let {engines} have rollout alone"
+
+
+def uneven(placement: Placement, framework: str) -> Iterator[str]:
+    """Pools that have other numbers of devices from node to node."""
+    for pool in placement.pools:
+        if len({count for count in pool.counts if count}) > 1:
+            counts = ", ".join(map(str, pool.counts))
+            yield f"{pool.name} has {counts} devices a node, and {framework} takes the same number of every node"
+
+
+def undivided(pool: Pool, size: int, setting: str) -> Iterator[str]:
+    """Engines that do not divide the devices of their pool."""
+    if pool.size % size:
+        devices = plural(pool.size, "device")
+        yield f"engines of {size} devices ({setting}) do not divide the {devices} of {pool.name}"
+
+
+def not_taken_back(flags: Iterable[str]) -> Iterator[str]:
+    """Switches without an opposite in the command, which a placement must not have."""
+    if named := ", ".join(f"--{flag}" for flag in flags):
+        yield f"the command gives {named}, which nothing takes back: take it out; placements that need it get it"

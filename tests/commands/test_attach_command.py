@@ -1,0 +1,158 @@
+"""`placebench attach`: a command of the user's, watched once."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from fake_jobs import write
+from showing import printed
+
+from placebench.cli import main
+from placebench.record.folder import Trial
+
+# A loop of the user's own, whose log has no steps.
+LOOP = """
+import time
+from placebench_attach import span
+for _ in range(3):
+    with span("gen"):
+        time.sleep(0.02)
+    with span("update_actor"):
+        time.sleep(0.01)
+"""
+STEPS = """
+import pathlib, time
+from placebench_attach import span
+while True:
+    with span("step"):
+        with span("gen"):
+            time.sleep(0.01)
+    pathlib.Path("begun").touch()
+"""
+LOGGED = """
+for step in range(1, 4):
+    print(f"step:{step} - timing_s/step:0.5", flush=True)
+raise RuntimeError("boom")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("placebench.report.build.draw_plots", lambda comparison: iter(()))
+
+
+def attach(script: str, *options: str, text: str) -> Result:
+    write(Path(), script, text)
+    words = ["attach", "--devices", "cpu:1", "--sample-hz", "0", *options, "--", sys.executable, script]
+    return CliRunner().invoke(main, words, prog_name="placebench")
+
+
+def run_folder() -> Path:
+    (folder,) = Path("runs").iterdir()
+    return folder
+
+
+def summary() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((run_folder() / "summary.json").read_text())
+    return content
+
+
+def values() -> dict[str, float]:
+    return {found["key"]: found["value"] for found in summary()["placements"][0]["quantities"]}
+
+
+def test_a_loop_without_steps_is_shown_as_one() -> None:
+    result = attach("loop.py", text=LOOP)
+    assert (result.exit_code, result.stdout) == (0, printed(run_folder()))
+    assert run_folder().name.endswith("-attach-loop.py")
+    assert values()["phase/gen"] == pytest.approx(0.06, abs=0.03)
+    content = summary()
+    assert content["placements"][0]["critical_path"] == []
+    assert "steps: neither log nor spans tell them apart: all time stands as one" in content["warnings"]
+    assert [(one["role"], one["device"]) for one in content["placements"][0]["observed"][0]["roles"]] == [
+        ("actor", "cpu:0"),
+        ("rollout", "cpu:0"),
+    ]
+    assert json.loads((run_folder() / "run.json").read_text())["steps"] == 1
+
+
+def test_a_command_that_fails_has_its_report_and_exit_code() -> None:
+    result = attach("logged.py", text=LOGGED)
+    assert result.exit_code == 3
+    assert result.stderr.splitlines()[-1] == (
+        "placebench: RuntimeError: boom: the report is of what there was until then"
+    )
+    assert values()["step_time"] == pytest.approx(0.5)
+    assert len(summary()["launches"]) == 1
+
+
+def test_ctrl_c_ends_the_command_and_leaves_the_report() -> None:
+    def press() -> None:
+        while not Path("begun").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    user = threading.Thread(target=press)
+    user.start()
+    result = attach("steps.py", text=STEPS)
+    user.join()
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1] == (
+        "placebench: stopped by SIGINT: the report is of what there was until then"
+    )
+    assert values()["step_time"] == pytest.approx(0.01, abs=0.01)
+    assert summary()["placements"][0]["critical_path"]
+    (trial,) = run_folder().glob("trials/*")
+    (pid,) = {json.loads(line)["pid"] for line in Trial(trial).processes.read_text().splitlines()}
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_its_steps_can_be_limited() -> None:
+    result = attach("logged.py", "--steps", "2", text=LOGGED)
+    assert result.exit_code == 0, result.stderr
+    assert summary()["launches"][0]["steps"] == 2
+
+
+def test_a_command_that_says_nothing_ends_in_a_line() -> None:
+    result = attach("silent.py", text="print('hello')")
+    assert result.exit_code == 3
+    (trial,) = run_folder().glob("trials/*")
+    assert result.stderr.splitlines()[-1] == (
+        "placebench: failed, the command ended with exit code 0 after 0 steps: no step of a known format in train.log;"
+        f" nor have its processes written a span: there is nothing to show (its folder is {trial})"
+    )
+    assert not (run_folder() / "report.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "there is no command: write it behind --"),
+        (["--job", "vrel", "--", "python", "x"], "job: unknown framework 'vrel': use"),
+        (["--", "pyhton", "x"], "command: there is no program 'pyhton' on PATH"),
+        (["--devices", "tpu:1", "--", "python", "x"], "tpu:1"),
+        (["--steps", "2", "--warmup-steps", "2", "--", "python", "x"], "warmup_steps 2 leaves none of 2 steps"),
+    ],
+)
+def test_wrong_calls_are_refused_in_a_line(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, ["attach", *words], prog_name="placebench")
+    assert (result.exit_code, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert said in line
+    assert not Path("runs").exists()
+
+
+def test_a_dry_run_prints_the_command_as_it_is() -> None:
+    result = attach("loop.py", "--job", "verl", "--dry-run", text=LOOP)
+    assert result.exit_code == 0
+    assert "as many as the command has" in result.stdout
+    assert next(line for line in result.stdout.splitlines() if line.startswith("cd ")).endswith(" loop.py")
+    assert not Path("runs").exists()

@@ -1,0 +1,221 @@
+"""Where roles were seen, beside where they were asked to be."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from showing import printed
+from synthetic_run import GIB, SPLIT, STANDARD, Layout, SyntheticRun, edit_spans, gpu_run, read_json
+
+from placebench.compare.comparison import compare_run
+from placebench.compare.explain.caveats import caveats
+from placebench.compare.measure.placements import RunSide
+from placebench.record.folder import append_jsonl, write_json
+from placebench.report.summary import summarize
+from placebench.report.tables import observed_grid
+
+FOUR = tuple(f"cpu:{index}" for index in range(4))
+NO_LOAD = {device: {"util": None} for device in FOUR}
+WIDE = Layout({"actor_pool": FOUR[:3], "critic_pool": FOUR[3:]}, SPLIT.roles, SPLIT.times, SPLIT.step_s)
+
+
+def of_job(run: SyntheticRun, path: Path) -> Path:
+    """The run as one of a job of the user's, whose pools are counts."""
+    path = run.write(path)
+    record = read_json(path / "run.json")
+    record["job"] = {"framework": "verl", "spec": {"command": "run"}}
+    del record["workload"]
+    write_json(path / "run.json", record)
+    return path
+
+
+def move(device: Callable[[str, str], str]) -> Callable[[dict[str, Any]], None]:
+    """Let roles work on other devices."""
+
+    def edit(span: dict[str, Any]) -> None:
+        if span["role"] and span["device"] != "controller":
+            span["device"] = device(span["role"], span["device"])
+
+    return edit
+
+
+def edit_one(file: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+    """Change the spans of one launch in place."""
+    spans = [json.loads(line) for line in file.read_text().splitlines()]
+    for span in spans:
+        edit(span)
+    file.write_text("".join(json.dumps(span) + "\n" for span in spans))
+
+
+def at(change: Mapping[str, str]) -> Callable[[str, str], str]:
+    return lambda role, device: change.get(role, device)
+
+
+def only(path: Path) -> RunSide:
+    (side,) = compare_run(path).placements
+    return side
+
+
+def told(path: Path) -> list[str]:
+    return [line for line in caveats(compare_run(path)) if "asked for" in line]
+
+
+@pytest.mark.parametrize(("name", "layout"), [("standard", STANDARD), ("split", SPLIT), ("split:3+1", WIDE)])
+def test_roles_where_they_were_asked_to_be_give_no_warning(tmp_path: Path, name: str, layout: Layout) -> None:
+    run = SyntheticRun(layouts={name: layout}, rounds=2)
+    assert told(run.write(tmp_path / "own")) == told(of_job(run, tmp_path / "job")) == []
+
+
+def test_shares_are_of_the_measured_steps(tmp_path: Path) -> None:
+    path = SyntheticRun(layouts={"split": SPLIT}, rounds=1).write(tmp_path / "run")
+    seen = only(path).arrangements[0].seen
+    shares = dict(zip(seen["role"], seen["share"], strict=True))
+    assert list(shares) == ["actor", "rollout", "ref", "critic", "reward"]
+    assert shares["rollout"] == pytest.approx((0.9 + 0.01) / 1.83)
+    assert shares["critic"] == pytest.approx((0.2 + 0.4) / 1.83)
+    assert list(seen["device"]) == ["cpu:0"] * 3 + ["cpu:1"] * 2
+    rows = observed_grid(summarize(compare_run(path))).rows
+    assert rows[1] == ("split", "rollout", "actor_pool (1)", "cpu:0 50 %")
+
+
+def test_which_gpus_a_jobs_pool_has_is_the_frameworks_choice(tmp_path: Path) -> None:
+    path = of_job(SyntheticRun(layouts={"split:3+1": WIDE}, rounds=2), tmp_path / "run")
+    turned = {"cpu:0": "cpu:3", "cpu:3": "cpu:0"}
+    (first,) = path.glob("trials/*1-split*")
+    edit_one(first / "spans.jsonl", move(lambda _, device: turned.get(device, device)))
+    assert told(path) == []
+    assert [one.rounds for one in only(path).arrangements] == [(1,), (2,)]
+    rows = observed_grid(summarize(compare_run(path))).rows
+    assert rows[3] == ("split:3+1 (round 1)", "critic", "critic_pool (1)", "cpu:0 33 %")
+    assert rows[8] == ("split:3+1 (round 2)", "critic", "critic_pool (1)", "cpu:3 33 %")
+
+
+def test_the_same_turn_is_told_of_placebenchs_own_job_with_its_round(tmp_path: Path) -> None:
+    path = SyntheticRun(layouts={"split": SPLIT}, rounds=2).write(tmp_path / "run")
+    (first,) = path.glob("trials/*1-split")
+    edit_one(first / "spans.jsonl", move(lambda _, device: {"cpu:0": "cpu:1", "cpu:1": "cpu:0"}[device]))
+    assert told(path) == [
+        "split in round 1: asked for actor, rollout and ref on cpu:0; seen on cpu:1.",
+        "split in round 1: asked for critic and reward on cpu:1; seen on cpu:0.",
+    ]
+    assert "Roles on devices: asked and observed" in printed(path)
+
+
+@pytest.mark.parametrize(
+    ("layout", "moved", "lines"),
+    [
+        (
+            SPLIT,
+            {"critic": "cpu:0", "reward": "cpu:0"},
+            [
+                "asked for actor, rollout and ref in actor_pool and critic and reward in critic_pool, apart; actor,"
+                " rollout, ref, critic and reward were seen together on cpu:0.",
+                "asked for 2 devices; no role was seen at work on cpu:1.",
+            ],
+        ),
+        (
+            SPLIT,
+            {"ref": "cpu:1"},
+            [
+                "asked for actor, rollout and ref in actor_pool and critic and reward in critic_pool, apart; ref,"
+                " critic and reward were seen together on cpu:1.",
+                "asked for actor, rollout and ref on 1 device; seen on cpu:0–1.",
+                "asked for actor, rollout and ref together in actor_pool; seen apart: actor and rollout on cpu:0"
+                " and ref on cpu:1.",
+            ],
+        ),
+        (
+            WIDE,
+            {"rollout": "cpu:2", "actor": "cpu:0", "ref": "cpu:0"},
+            [
+                "asked for actor, rollout and ref together in actor_pool; seen apart: actor and ref on cpu:0"
+                " and rollout on cpu:2.",
+                "asked for 4 devices; no role was seen at work on cpu:1.",
+            ],
+        ),
+    ],
+    ids=["together", "outside", "apart"],
+)
+def test_what_a_job_made_of_it_is_told(tmp_path: Path, layout: Layout, moved: dict[str, str], lines: list[str]) -> None:
+    path = of_job(SyntheticRun(layouts={"split": layout}, device_samples=NO_LOAD), tmp_path / "run")
+    edit_spans(path, "split", move(at(moved)))
+    assert told(path) == [f"split: {line}" for line in lines]
+
+
+def test_a_device_at_load_has_work_whose_spans_nobody_knows(tmp_path: Path) -> None:
+    busy = {device: {"util": 0.5} for device in FOUR}
+    path = of_job(SyntheticRun(layouts={"split": SPLIT}, device_samples=busy), tmp_path / "run")
+    edit_spans(path, "split", move(at({"critic": "cpu:0", "reward": "cpu:0"})))
+    assert [line for line in told(path) if "no role" in line] == []
+
+
+def with_processes(
+    path: Path, spans: Mapping[tuple[str, str], int], shown: Mapping[str, Mapping[int, int | None]]
+) -> Path:
+    """Say which processes worked, by role and device, and which of them NVML shows on each device with their memory."""
+    path = of_job(gpu_run(layouts={"standard": STANDARD}, rounds=1), path)
+
+    def name(span: dict[str, Any]) -> None:
+        if (span["role"], span["device"]) in spans:
+            span["pid"] = spans[span["role"], span["device"]]
+
+    edit_spans(path, "standard", name)
+    (file,) = path.glob("trials/*/devices.jsonl")
+    with file.open("a") as stream:
+        for mono in (1004.0, 1005.0):
+            for device, processes in shown.items():
+                found = [{"pid": pid, "memory_bytes": memory} for pid, memory in processes.items()]
+                append_jsonl(stream, {"kind": "processes", "mono": mono, "device": device, "processes": found})
+    return path
+
+
+def memory(path: Path) -> dict[tuple[str, str], float]:
+    seen = only(path).arrangements[0].seen
+    keys = zip(seen["role"], seen["device"], strict=True)
+    return {key: found / GIB for key, found in zip(keys, seen["memory_bytes"], strict=True) if found == found}
+
+
+def test_memory_is_of_processes_that_a_role_has_for_itself(tmp_path: Path) -> None:
+    roles = ("actor", "rollout", "ref", "critic", "reward")
+    spans = {(role, device): pid for role in roles for device, pid in (("cpu:0", 10), ("cpu:1", 20))}
+    spans |= {("critic", "cpu:0"): 11, ("rollout", "cpu:1"): 12}
+    shown = {"cpu:0": {10: 8 * GIB, 11: 4 * GIB, 99: 2 * GIB}, "cpu:1": {12: 3 * GIB, 20: GIB}}
+    path = with_processes(tmp_path / "run", spans, shown)  # 99 is another job's
+    assert memory(path) == {("critic", "cpu:0"): 4.0, ("rollout", "cpu:1"): 3.0}
+
+
+def test_a_context_elsewhere_is_memory_without_work(tmp_path: Path) -> None:
+    path = with_processes(tmp_path / "run", {("critic", "cpu:0"): 11}, {"cpu:1": {11: GIB // 2}})
+    edit_spans(path, "standard", lambda span: span.update(role=None) if span.get("role") != "critic" else None)
+    edit_spans(path, "standard", move(at({"critic": "cpu:0"})))
+    seen = only(path).arrangements[0].seen
+    assert list(zip(seen["role"], seen["device"], seen["memory_bytes"] / GIB, strict=True)) == [
+        ("critic", "cpu:0", 0.5),  # the device's: NVML shows nothing of its process there
+        ("critic", "cpu:1", 0.5),
+    ]
+    assert (seen["share"] > 0).tolist() == [True, False]
+
+
+def test_without_spans_the_processes_are_what_is_seen(tmp_path: Path) -> None:
+    path = with_processes(tmp_path / "run", {}, {"cpu:0": {7: GIB, 99: GIB}, "cpu:1": {8: None}})
+    edit_spans(path, "standard", lambda span: span.update(role=None))
+    (trial,) = path.glob("trials/*")
+    with (trial / "processes.jsonl").open("w") as stream:
+        append_jsonl(stream, {"pid": 6, "device": "controller", "pool": None, "rank": None, "threads": None})
+        append_jsonl(stream, {"pid": 7, "device": "cpu:0", "pool": None, "rank": None, "threads": None})
+    grid = observed_grid(summarize(compare_run(path)))
+    assert grid.rows == (("standard", "unknown", "gpu:0", "1.00 GiB"),)
+    assert told(path) == []
+
+
+def test_own_placements_show_what_was_seen_alone(tmp_path: Path) -> None:
+    path = of_job(SyntheticRun(layouts={"mine": STANDARD}, rounds=1), tmp_path / "run")
+    record = read_json(path / "run.json")
+    record["placements"][0]["roles"] = {}
+    write_json(path / "run.json", record)
+    grid = observed_grid(summarize(compare_run(path)))
+    assert grid.header[:3] == ("placement", "role", "observed")
+    assert grid.rows[0][:3] == ("mine", "actor", "cpu:0–1 26 %")
+    assert told(path) == []

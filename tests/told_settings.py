@@ -1,0 +1,40 @@
+"""What a framework is told for a placement, or why it cannot be told so."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placebench.errors import UsageError
+from placebench.jobs.launching import Job
+from placebench.jobs.spec import JobSpec
+from placebench.record.job_record import JobLaunch
+from placebench.spec.bound import bind
+from placebench.spec.devices import Device, Kind
+
+
+def job(framework: str, command: str, folder: Path = Path("."), **keys: Any) -> Job:
+    return Job(JobSpec.model_validate({"job": framework, "command": command, "cwd": str(folder), **keys}))
+
+
+def settings(framework: str, command: str, word: str, *nodes: int, kind: Kind = "gpu") -> str:
+    found = job(framework, command).settings_of(word, nodes, kind)
+    return shlex.join((*found.launcher_args, *found.args))
+
+
+def launch(asked: Job, word: str, *nodes: int, kind: Kind = "gpu") -> JobLaunch:
+    devices = [
+        Device(f"{kind}:{node}.{index}", kind, index, f"node{node}", "test", 1, (0,) if kind == "cpu" else ())
+        for node, count in enumerate(nodes)
+        for index in range(count)
+    ]
+    names = {"folder": "/run", "round": "2", "ray_temp_dir": "/ray", "ray_address": "127.0.0.1:6379"}
+    names |= {f"port{number}": f"900{number}" for number in range(1, 5)}
+    return asked.launch(bind(asked.placement(word, nodes, kind), devices), names)
+
+
+def reasons(framework: str, command: str, word: str, *nodes: int, kind: Kind = "gpu") -> str:
+    with pytest.raises(UsageError) as refused:
+        job(framework, command).placement(word, nodes, kind)
+    return str(refused.value)
