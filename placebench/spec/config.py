@@ -67,7 +67,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        value: int = super().construct_yaml_int(node)  # type: ignore[no-untyped-call]
+        value: int = super().construct_yaml_int(node)
         if value.bit_length() > _MOST_BITS:
             problem = f"a number of {value.bit_length():,} bits: it is not written for placebench"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
