@@ -134,7 +134,7 @@ def _measure(run: Run, planned: RunPlacement, load_signal: str, calibration: Cal
     launches = run.done(planned.name)
     bound = [as_seen(launch, planned) if run.record.job else planned for launch in launches]
     # Launches that differ are each measured as they were, and shown as most of them were.
-    placement = max(bound, key=[one.pools for one in bound].count, default=planned)
+    placement = max(bound, key=lambda one: sum(one.pools == other.pools for other in bound), default=planned)
     rollout = run.record.workload.get("rollout", {})
     shared_by = placement.tensor_parallel or rollout.get("tensor_parallel_size", 1)
     trace = first_trace(launches)
