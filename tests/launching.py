@@ -39,18 +39,18 @@ def progress(stage, step=0, running=()):
         json.dump(content, stream)
     os.replace(f"{trial}/.progress", f"{trial}/progress.json")
 
-def end_step(step):
+def end_step(step, seconds=0.01):
     with open(f"{trial}/steps.jsonl", "a") as stream:
-        row = {"step": step, "wall": time.time(), "mono": time.monotonic(), "metrics": {"timing_s/step": 0.01}}
+        row = {"step": step, "wall": time.time(), "mono": time.monotonic(), "metrics": {"timing_s/step": seconds}}
         stream.write(json.dumps(row) + "\\n")
     span = {"step": step, "phase": "step", "role": None, "pool": None, "device": "controller"}
     with open(f"{trial}/spans.jsonl", "a") as stream:
-        stream.write(json.dumps({**span, "start_mono": row["mono"] - 0.01, "end_mono": row["mono"]}) + "\\n")
+        stream.write(json.dumps({**span, "start_mono": row["mono"] - seconds, "end_mono": row["mono"]}) + "\\n")
 
-def steps():
+def steps(seconds=0.01):
     for step in range(1, count + 1):
         progress("step", step, ["gen"])
-        end_step(step)
+        end_step(step, seconds)
 
 def fail(code, kind, message, text, **facts):
     open(f"{trial}/error.txt", "w").write(text)

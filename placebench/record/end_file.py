@@ -2,11 +2,12 @@
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainSerializer, ValidationError
+from pydantic import BeforeValidator, PlainSerializer
 
-from placebench.errors import JobExit
+from placebench.errors import JobExit, UsageError
 from placebench.record.folder import SCHEMA_VERSION, Trial, write_json
 from placebench.record.parts import Record
+from placebench.spec.reading import parse_json, read_text
 
 
 def _exit_named(name: object) -> object:
@@ -42,8 +43,8 @@ class EndFile(Record):
     def read(cls, trial: Trial) -> "EndFile | None":
         """How a launch's job ended; None where it could not say so."""
         try:
-            return cls.model_validate_json(trial.end.read_bytes())
-        except (OSError, ValidationError):
+            return cls.model_validate(parse_json(read_text(trial.end)))
+        except (UsageError, ValueError):
             return None
 
     def write(self, trial: Trial) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from placebench.errors import DamagedLaunchError, UsageError
-from placebench.spec.reading import exists, parse_json, refuse_pipe
+from placebench.spec.reading import exists, parse_json, read_text, refuse_pipe
 from placebench.spec.text import slug
 
 SCHEMA_VERSION = 1
@@ -98,8 +98,8 @@ class Trial:
     def read_progress(self) -> dict[str, Any]:
         """What the job was doing last; empty before it has said so, and of a damaged file."""
         try:
-            return dict(parse_json(self.progress.read_text(encoding="utf-8")))
-        except (FileNotFoundError, ValueError, TypeError):
+            return dict(parse_json(read_text(self.progress)))
+        except (UsageError, ValueError, TypeError):
             return {}
 
     @property
@@ -201,9 +201,8 @@ def run_folders(above: Path) -> list[RunFolder]:
 def recorded_text(path: Path, key: Literal["status", "started", "name"]) -> str:
     """A text of `run.json` or `summary.json` without the rest of it; empty where there is none to read."""
     try:
-        refuse_pipe(path)
-        return str(parse_json(path.read_text(encoding="utf-8"))[key])
-    except (OSError, UsageError, ValueError, KeyError, TypeError):
+        return str(parse_json(read_text(path))[key])
+    except (UsageError, ValueError, KeyError, TypeError):
         return ""
 
 

@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
+from placebench.errors import UsageError
 from placebench.record.folder import SCHEMA_VERSION, Trial, write_json
 from placebench.record.parts import Record
+from placebench.spec.reading import parse_json, read_text
 
 
 class JobRecord(Record):
@@ -87,8 +89,8 @@ class LogRecord(Record):
     def read(cls, trial: Trial) -> "LogRecord | None":
         """What is known of a launch's log; None where nothing is, as of placebench's own job."""
         try:
-            return cls.model_validate_json(trial.log_facts.read_bytes())
-        except (OSError, ValidationError):
+            return cls.model_validate(parse_json(read_text(trial.log_facts)))
+        except (UsageError, ValueError):
             return None
 
     def write(self, trial: Trial) -> None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from placebench.errors import DamagedLaunchError, UsageError
 from placebench.record.folder import Trial
 from placebench.spec.legible import shown
-from placebench.spec.reading import refuse_pipe
+from placebench.spec.reading import encodable_json, refuse_pipe
 
 CONTROLLER = "controller"
 """What stands for a device where the controller works, and in its own view of the phases."""
@@ -252,7 +252,7 @@ def _read(path: Path, line_type: TypeAdapter[LineT], *, is_optional: bool = Fals
             for number, line in enumerate(stream, start=1):
                 if line.endswith(b"\n"):
                     try:
-                        yield line_type.validate_json(line)
+                        yield line_type.validate_json(encodable_json(line))
                     except ValidationError as error:
                         raise _damaged(path, number, _in_words(error)) from None
     except FileNotFoundError as error:

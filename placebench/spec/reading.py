@@ -2,6 +2,7 @@
 
 import json
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,11 @@ def parse_json(text: str | bytes) -> Any:
         return each_text(value, encodable) if escapes else value
     except RecursionError:
         raise ValueError("its brackets are nested too deep") from None
+
+
+def encodable_json(text: bytes) -> bytes:
+    """JSON without lone surrogates, which pydantic refuses, as `parse_json` gives them; other text as it is."""
+    if b"\\ud" in text.lower():
+        with suppress(ValueError):
+            return json.dumps(parse_json(text)).encode()
+    return text

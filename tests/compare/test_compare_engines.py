@@ -1,6 +1,5 @@
 """Engines and trainer in the comparison: numbers worked by hand, and the sentence on who waits."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from placebench.compare.measure.engines import measure_engines, side_rates
 from placebench.compare.read.run import Launch
 from placebench.compare.side import ADDITIVE, MEANS, Side
 from placebench.record.folder import Status, Trial
+from placebench.record.launch_lines import LaunchLines, StepLine
 
 COUNTED = {
     "timing_s/step": 2.0,
@@ -32,9 +32,8 @@ def side(numbers: Mapping[str, float]) -> Side:
 
 
 def launch(folder: Path, *steps: Mapping[str, float]) -> Launch:
-    rows = [json.dumps({"step": number, "wall": 0.0, "metrics": step}) for number, step in enumerate(steps, start=1)]
-    (folder / "steps.jsonl").write_text("\n".join(rows) + "\n")
-    return Launch(Trial(folder), 1, "apart", Status.DONE, 0)
+    lines = tuple(StepLine(step=number, metrics=dict(metrics)) for number, metrics in enumerate(steps, start=1))
+    return Launch(Trial(folder), 1, "apart", Status.DONE, 0, lines=LaunchLines(lines))
 
 
 def test_rates_are_those_of_the_time_in_which_a_side_works(tmp_path: Path) -> None:

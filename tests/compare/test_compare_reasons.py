@@ -3,6 +3,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from placebench.compare.explain.reasons import alone, headline, reasons
 from placebench.compare.explain.waiting import waiting
 from placebench.compare.measure.sides import run_sides
 from placebench.compare.statistics.estimates import Verdict, launches_needed
-from placebench.record.folder import Status
+from placebench.record.folder import Status, read_jsonl
 from placebench.report.notes import notes
 from placebench.report.summary import summarize
 
@@ -300,27 +301,47 @@ def test_the_interval_of_a_step_time_is_in_seconds_however_long_the_step(tmp_pat
     assert alone(compare_sides(run_sides(tmp_path / "run", "standard"))) == expected
 
 
-@pytest.mark.parametrize("kept", [None, "", '"step": 2,'])
+def paused(trial: Path, first: int) -> None:
+    """Let a pause be a part of every step from one on."""
+    steps = [span for span in read_jsonl(trial / "spans.jsonl") if span["phase"] == "step" and span["step"] >= first]
+    pause = {"start_mono": steps[0]["start_mono"] + 0.1, "end_mono": steps[-1]["end_mono"]}
+    (trial / "pauses.jsonl").write_text(json.dumps(pause) + "\n")
+
+
+def keep_spans(trial: Path, kept: str) -> None:
+    """Leave only the spans in whose lines some text stands."""
+    spans = trial / "spans.jsonl"
+    spans.write_text("".join(line for line in spans.read_text().splitlines(keepends=True) if kept in line))
+
+
+NOT_MEASURED = "standard: no step time is known: no finished launch has spans of its measured steps."
+SET_ASIDE = "standard has no finished launch."
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (partial(paused, first=1), NOT_MEASURED),
+        (partial(paused, first=3), NOT_MEASURED),
+        (lambda trial: (trial / "spans.jsonl").unlink(), SET_ASIDE),
+        (partial(keep_spans, kept="no such text"), SET_ASIDE),
+        (partial(keep_spans, kept='"step": 2,'), SET_ASIDE),
+    ],
+    ids=["paused", "paused after its warm-up", "no file of spans", "no spans", "spans of one step"],
+)
 def test_a_launch_without_measured_spans_has_no_step_time_and_does_not_count_as_0(
-    tmp_path: Path, kept: str | None
+    tmp_path: Path, change: Callable[[Path], None], told: str
 ) -> None:
-    def without_spans(path: Path) -> Path:
-        for spans in path.glob("trials/02-*/spans.jsonl"):
-            lines = spans.read_text().splitlines(keepends=True)
-            spans.unlink()
-            if kept is not None:
-                spans.write_text("".join(line for line in lines if kept and kept in line))
+    def changed(path: Path) -> Path:
+        for trial in path.glob("trials/02-*"):
+            change(trial)
         return path
 
     lone = SyntheticRun(layouts={"standard": STANDARD}, rounds=2, statuses={(1, "standard"): Status.FAILED})
-    path = without_spans(lone.write(tmp_path / "lone"))
-    (found,) = summarize(compare_run(path)).placements
-    assert (found.headline, found.reasons) == (
-        "standard: no step time is known: no finished launch has spans of its measured steps.",
-        (),
-    )
+    (found,) = summarize(compare_run(changed(lone.write(tmp_path / "lone")))).placements
+    assert (found.headline, found.reasons) == (told, ())
     whole = SyntheticRun(statuses={(2, "split"): Status.FAILED, (2, "standard"): Status.FAILED}).write(tmp_path / "w")
-    cut = without_spans(SyntheticRun().write(tmp_path / "cut"))
+    cut = changed(SyntheticRun().write(tmp_path / "cut"))
     assert reasons_of(cut) == reasons_of(whole)
 
 

@@ -51,7 +51,7 @@ NOISE = (
     "step:5 - ",
     "step:5 - no number here",
     "(main_task pid=1) step:7 - then add:5 apples",
-    "\udcff\udcfe not text \x00",
+    "not text: \udcff\udcfe \x00",
 )
 
 

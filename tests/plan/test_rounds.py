@@ -21,17 +21,10 @@ from placebench.spec.auto_rounds import FIRST_LOOK, LEAST_PRECISION, AutoRounds
 from placebench.spec.check import Facts, collect
 from placebench.spec.config import load_yaml
 
-# A job with spans, whose steps take `pace` times 0.1 s as far as its files tell, in no time at all.
+# A job whose steps take `pace` times 0.1 s as far as its files tell, in no time at all.
 TIMED = """
 def timed(pace):
-    now = 0.0
-    with open(f"{trial}/spans.jsonl", "w") as stream:
-        for step in range(1, count + 1):
-            span = {"step": step, "phase": "step", "role": None, "pool": None, "device": "controller"}
-            times = {"start_mono": now, "end_mono": now + 0.1 * pace, "start_wall": now, "end_wall": now + 0.1 * pace}
-            stream.write(json.dumps(span | times) + "\\n")
-            now += 0.1 * pace
-    steps()
+    steps(0.1 * pace)
 first = launch["placement"]["name"] == "standard"
 """
 

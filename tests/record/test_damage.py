@@ -126,7 +126,7 @@ ABSURD: dict[str, tuple[dict[str, Any], str]] = {
     "host": ({"host": {"gpus": 3}}, "gpus: Input should be a valid tuple"),
     "workload": (
         {"workload": {"batch": {"size": -1}}},
-        "workload.batch.size: input should be greater than or equal",
+        "workload.batch.size: input should be greater than",
     ),
     "effect": ({"min_effect": 1e308}, "min_effect: Input should be less than 1"),
 }
