@@ -255,3 +255,13 @@ def test_the_figure_has_a_panel_a_placement_and_a_cell_a_device(tmp_path: Path) 
     edit_spans(path, "split", lambda span: span.update(role=None))
     edit_spans(path, "standard", lambda span: span.update(role=None))
     assert roles_on_devices(compare_run(path)) is None
+
+
+def test_a_jobs_placement_is_shown_as_most_launches_had_it(tmp_path: Path) -> None:
+    path = of_job(SyntheticRun(layouts={"split": SPLIT}, rounds=3), tmp_path / "run")
+    for number in (2, 3):
+        (trial,) = path.glob(f"trials/*{number}-split")
+        edit_one(trial / "spans.jsonl", move(lambda _, device: {"cpu:0": "cpu:1", "cpu:1": "cpu:0"}[device]))
+    side = only(path)
+    assert side.placement.pools == {"actor_pool": ("cpu:1",), "critic_pool": ("cpu:0",)}
+    assert [side.placed(launch).pool_of("cpu:0") for launch in side.launches] == ["actor_pool", *["critic_pool"] * 2]
