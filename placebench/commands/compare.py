@@ -10,7 +10,6 @@ from placebench.commands.completion import complete_sources
 from placebench.commands.console import open_console
 from placebench.commands.options import read_share
 from placebench.commands.outputs import OutputPath
-from placebench.commands.runs import with_run
 from placebench.errors import UsageError
 from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.legible import shown
@@ -109,6 +108,8 @@ def _numbers(option: str, text: str | None) -> tuple[int, ...]:
 
 def named_run(text: str) -> str:
     """A word with the folder of a run in place of its name, behind the arm's name if it has one."""
+    from placebench.commands.runs import with_run
+
     whole = with_run(text)  # names of runs may have a = in them
     if whole != text or not text.partition("=")[2]:
         return whole

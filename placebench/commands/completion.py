@@ -4,7 +4,6 @@ A shell asks at every press of Tab, so that nothing heavy is loaded, and what ca
 """
 
 import contextlib
-import glob
 import os
 from collections.abc import Iterable
 
@@ -18,11 +17,7 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from placebench.commands.runs import completed_runs, find_run
 from placebench.errors import UsageError
-from placebench.spec.devices import parse_devices
-from placebench.spec.presets import DDP, PRESETS
-from placebench.spec.words import SETTINGS, names_file, preset_of, split_words
 
 Items = list[CompletionItem[str]]
 
@@ -113,6 +108,11 @@ def complete_sources(ctx: click.Context, param: click.Parameter, incomplete: str
 
 def complete_placements(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Placement words, their settings behind a slash, and placement files; behind a comma, too."""
+    import glob
+
+    from placebench.spec.presets import DDP, PRESETS
+    from placebench.spec.words import SETTINGS, names_file, preset_of, split_words
+
     word = split_words(incomplete)[-1]
     before = incomplete.removesuffix(word)
     head, slash, _ = word.rpartition("/")
@@ -153,12 +153,15 @@ def _items(words: Iterable[str], incomplete: str) -> Items:
 
 
 def _runs(incomplete: str) -> list[str]:
+    from placebench.commands.runs import completed_runs
+
     with contextlib.suppress(OSError):
         return completed_runs(incomplete)
     return []
 
 
 def _placements_of(run: str) -> list[str]:
+    from placebench.commands.runs import find_run
     from placebench.record.folder import RunFolder
     from placebench.record.run_file import read_run_file
 
@@ -173,6 +176,8 @@ def _choices(form: str) -> list[str]:
 
 
 def _nodes(devices: str | None) -> tuple[int, ...]:
+    from placebench.spec.devices import parse_devices
+
     with contextlib.suppress(UsageError):
         spec = parse_devices(devices or "")
         return (spec.count or _DEVICES,) * (spec.nodes or 1)

@@ -9,7 +9,6 @@ from placebench.commands.completion import complete_sources
 from placebench.commands.console import open_console
 from placebench.commands.options import NearChoice, parse_share
 from placebench.commands.outputs import OutputPath, refuse_same
-from placebench.commands.runs import with_run
 from placebench.errors import BaselineError, UsageError
 from placebench.host.terminal import say
 from placebench.spec.auto_rounds import MOST_ROUNDS
@@ -78,6 +77,7 @@ def check(
     it. A regression is worse by more than --max-regression with its whole 95 % interval; where steps had other tokens,
     at equal tokens as well. On GitHub the step's summary and annotations are written, too.
     """
+    from placebench.commands.runs import with_run
     from placebench.gate.baseline import load_baseline, measured_run
     from placebench.gate.checking import BaselineCheck, Mismatch, as_chosen, check, join
     from placebench.gate.output import print_check, report_to_github, verdict, write_json, write_junit
@@ -123,6 +123,8 @@ def check(
 
 
 def _baseline_with_run(text: str) -> str:
+    from placebench.commands.runs import with_run
+
     try:
         return with_run(text)
     except UsageError as error:
@@ -142,6 +144,7 @@ def save(run: str, path: Path) -> None:
 
     RUN is as of placebench show, or one placement of it, RUN:PLACEMENT.
     """
+    from placebench.commands.runs import with_run
     from placebench.gate.baseline import save_baseline
     from placebench.gate.sources import read_source
 

@@ -1,12 +1,11 @@
 """Which runs there are, and how they went."""
 
-import json
 from pathlib import Path
 
 import click
 
 from placebench.commands.console import open_console
-from placebench.commands.runs import RUNS
+from placebench.commands.options import RUNS
 from placebench.errors import UsageError
 from placebench.host.terminal import say
 
@@ -19,6 +18,8 @@ def list_command(folder: Path, as_json: bool) -> None:
 
     FOLDER is runs unless given: the --out of the runs. The first column names a run for every other command.
     """
+    import json
+
     from placebench.report.listing import list_runs, print_runs
 
     if folder != RUNS and not folder.exists():

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 from typing import Any, Literal
 
 import click
@@ -9,9 +10,10 @@ import click
 from placebench.errors import UsageError
 from placebench.spec.auto_rounds import MOST_ROUNDS
 from placebench.spec.legible import shown
-from placebench.spec.nearest import did_you_mean, nearest
 from placebench.telemetry.samples import MAX_HZ
 
+# Where runs lie that are named without a folder.
+RUNS = Path("runs")
 # A rarer sample than this says nothing of a phase.
 _LEAST_HZ = 0.1
 
@@ -35,6 +37,8 @@ class NearChoice(click.Choice[str]):
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
+            from placebench.spec.nearest import did_you_mean
+
             self.fail(error.message.removesuffix(".") + did_you_mean(value, self.choices), param, ctx)
 
 
@@ -42,6 +46,7 @@ def in_words(error: click.UsageError) -> str:
     """What is wrong with a command line; an unknown option comes with what it may have been meant to be."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error.format_message()
+    from placebench.spec.nearest import nearest
     from placebench.spec.workload import workload_keys
 
     word = error.option_name.lstrip("-").replace("-", "_")

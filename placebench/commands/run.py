@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from placebench.commands.completion import complete_placements, complete_runs
-from placebench.commands.options import read_rounds, read_share
+from placebench.commands.options import RUNS, read_rounds, read_share
 from placebench.commands.outputs import OutputPath
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
-from placebench.commands.runs import RUNS, find_run
 from placebench.commands.start import start
 from placebench.errors import UsageError
 from placebench.host.terminal import say
@@ -71,6 +70,7 @@ def run(resume: str | None, write_config: Path | None, **given: Any) -> None:
         write_template(write_config, given["job"], given["command"])
         say(f"{write_config}: edit it, then placebench run --job {write_config} --dry-run")
         return
+    from placebench.commands.runs import find_run
     from placebench.host.run_lock import lock_run
     from placebench.plan.plan import make_plan
     from placebench.plan.resume import resume_plan

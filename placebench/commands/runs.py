@@ -3,12 +3,12 @@
 import difflib
 from pathlib import Path
 
+from placebench.commands.options import RUNS
 from placebench.errors import UsageError
 from placebench.record.folder import RunFolder, is_run, run_folders
 from placebench.spec.reading import exists
 from placebench.spec.text import plural
 
-RUNS = Path("runs")
 LATEST = "latest"
 _MOST_LISTED = 5
 

@@ -5,7 +5,6 @@ import click
 from placebench.commands.completion import complete_runs
 from placebench.commands.console import open_console
 from placebench.commands.options import read_share
-from placebench.commands.runs import find_run
 from placebench.host.terminal import say
 
 _MIN_EFFECT = click.option(
@@ -22,6 +21,7 @@ def show(run: str, min_effect: float | None) -> None:
     RUN is its folder, its name or what either begins with, or latest; runs/ is where names are looked for, unless a
     folder stands before them.
     """
+    from placebench.commands.runs import find_run
     from placebench.record.folder import RunFolder
     from placebench.report.terminal import show as show_run
     from placebench.run.standing import where_it_stands
@@ -40,6 +40,7 @@ def report(run: str, min_effect: float | None) -> None:
 
     RUN is as of placebench show. Neither torch, ray nor a GPU is needed.
     """
+    from placebench.commands.runs import find_run
     from placebench.report.build import build_report
 
     paths = build_report(find_run(run), min_effect)

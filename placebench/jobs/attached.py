@@ -199,8 +199,11 @@ class AttachedSpans:
         if not process.is_worker:
             return None
         names = (timing.name for source, timings in process.spans.items() if source != _TIMER for timing in timings)
-        role = next((PHASE[name].role for name in names if name in PHASE), Role.ACTOR)
-        pool = self._placement.roles.get(role or Role.ACTOR)
+        phases = [PHASE[name] for name in names if name in PHASE]
+        own = [phase for phase in phases if phase.partner is None]  # of weights on their way it may be either end
+        if phases and not own:
+            return None
+        pool = self._placement.roles.get((own[0].role if own else None) or Role.ACTOR)
         members = self._placement.members[pool] if pool is not None else self._devices
         return members[int(process.head["environment"].get("RANK", 0)) % len(members)]
 

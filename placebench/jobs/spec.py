@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from placebench.errors import Reasons, UsageError
 from placebench.jobs.registry import ADAPTERS
+from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.check import Facts
 from placebench.spec.legible import shown
 from placebench.spec.phases import PHASE_ORDER
@@ -144,7 +145,7 @@ class JobSpec(_Part):
     cwd: Folder = Field(Path("."), description="folder in which it starts")
     python: Folder | None = Field(None, description="an environment of Python; its bin folder goes first on PATH")
     env: Variables = Field(default_factory=dict, description="variables of the job's environment")
-    steps: int = Field(10, ge=1, strict=True, description="a launch ends after so many")
+    steps: int = Field(10, ge=1, le=MOST_STEPS, strict=True, description="a launch ends after so many")
     until_end: bool = Field(
         False, strict=True, description="whether a launch lasts until the command ends, which is left as it is"
     )

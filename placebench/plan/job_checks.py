@@ -10,7 +10,9 @@ from placebench.plan.request import RunRequest
 from placebench.record.job_record import JobRecord
 from placebench.spec.check import Check, Facts
 from placebench.spec.devices import Device, devices_per_node
-from placebench.spec.placement_checks import shared_folders
+from placebench.spec.legible import shown
+from placebench.spec.placement import Placement
+from placebench.spec.placement_checks import shared_folders, unreached_staleness
 
 
 def _find_job(job_keys: Mapping[str, Any], request: RunRequest, facts: Facts) -> tuple[str, ...]:
@@ -27,6 +29,11 @@ def _find_placements(job: Job, words: str, devices: Sequence[Device], facts: Fac
     placements = job.placements(words, devices_per_node(devices), devices[0].kind, reasons)
     facts.add(placements=placements)
     return reasons.lines
+
+
+def _unreached_staleness(job: Job, placements: Sequence[Placement]) -> Iterator[str]:
+    for one in () if job.spec.until_end else placements:
+        yield from (f"placement {shown(one.name)}: {reason}" for reason in unreached_staleness(one, job.spec.steps))
 
 
 def _unusable(job: Job) -> Iterator[str]:
@@ -56,5 +63,6 @@ RESUMED_JOB_CHECKS = (Check(_unusable), Check(_dangers))
 JOB_CHECKS = (
     *RESUMED_JOB_CHECKS,
     Check(_find_placements, {"placements"}),
+    Check(_unreached_staleness),
     Check(lambda placements: shared_folders(placements, ())),
 )

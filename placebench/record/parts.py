@@ -84,8 +84,8 @@ class PlacementRecord(Record):
     """A placement, its devices by id."""
 
     name: Annotated[str, Field(min_length=1)]
-    roles: dict[Annotated[Role, BeforeValidator(Role)], str]
-    overlap: Annotated[Overlap, BeforeValidator(Overlap)]
+    roles: dict[Annotated[Role, BeforeValidator(lambda name: Role(name))], str]
+    overlap: Annotated[Overlap, BeforeValidator(lambda name: Overlap(name))]
     staleness: Steps = 0
     inflight_updates: bool = False
     tensor_parallel: Annotated[int, Field(ge=1, le=MOST)] | None = None

@@ -186,7 +186,9 @@ class PlacementSummary(_Model):
     """One placement."""
 
     name: str
-    pools: dict[str, tuple[str, ...]] = Field(description="device ids of each pool")
+    pools: dict[str, tuple[str, ...]] = Field(
+        description="device ids of each pool; of a job of the user's, those on which most launches had it"
+    )
     roles: dict[str, str] = Field(description="the pool of each role")
     overlap: str
     launches: int = Field(description="finished launches: the ones in the numbers")

@@ -16,6 +16,7 @@ from placebench.compare.measure.steps import Flags, Step, split_steps
 from placebench.compare.metrics import STEP_TIME
 from placebench.logs.timing import phase_order
 from placebench.report.style import WIDTH, ink, phase_colors, set_bold_title
+from placebench.spec.bound import RunPlacement
 from placebench.spec.text import quantity
 from placebench.telemetry.spans import CONTROLLER
 
@@ -40,6 +41,8 @@ class TypicalStep:
     """The step."""
     path: tuple[Segment, ...]
     """Its critical path; empty where it has none."""
+    placement: RunPlacement
+    """The placement on the devices of its launch."""
 
 
 def typical_step(side: RunSide) -> TypicalStep | None:
@@ -53,8 +56,9 @@ def typical_step(side: RunSide) -> TypicalStep | None:
         return None
     steps = split_steps(launch.spans, launch.last_warmup_step)
     step = next(step for step in steps if step.number == int(row["step"]))
-    graph = SpanGraph(launch.spans, side.placement) if launch.has_path else None
-    return TypicalStep(launch.round, step, graph.critical_path(step.number) if graph else ())
+    placed = side.placed(launch)
+    path = SpanGraph(launch.spans, placed).critical_path(step.number) if launch.has_path else ()
+    return TypicalStep(launch.round, step, path, placed)
 
 
 def timeline(comparison: Comparison) -> Figure | None:
@@ -71,7 +75,7 @@ def timeline(comparison: Comparison) -> Figure | None:
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     panels: list[Axes] = list(figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=rows).flat)
     for axes, (side, typical) in zip(panels, chosen, strict=True):
-        names = [*first_rows, *side.placement.devices]
+        names = [*first_rows, *typical.placement.devices]
         _draw_step(axes, typical.step, names, colors, longest)
         _draw_path(axes, typical, names)
         _name_rows(axes, side, typical, names)
@@ -132,7 +136,7 @@ def _last_devices(step: Step, segment: Segment) -> list[str]:
 def _name_rows(axes: Axes, side: RunSide, typical: TypicalStep, devices: list[str]) -> None:
     labels = side.run.labels
     names = [
-        CONTROLLER if device == CONTROLLER else f"{labels[device]} · {side.placement.pool_of(device)}"
+        CONTROLLER if device == CONTROLLER else f"{labels[device]} · {typical.placement.pool_of(device)}"
         for device in devices
     ]
     axes.set_yticks(range(len(names)), names, fontsize="small", parse_math=False)

@@ -83,7 +83,7 @@ def _tracks(side: RunSide, launch: Launch, process: int, zero: float) -> Iterato
 
 def _path(side: RunSide, launch: Launch, process: int, track: int, zero: float) -> Iterator[Event]:
     """The critical path of every step: its phases with the device that ended each last, and the gaps between them."""
-    graph = SpanGraph(launch.spans, side.placement)
+    graph = SpanGraph(launch.spans, side.placed(launch))
     labels = {**side.run.labels, CONTROLLER: CONTROLLER}
     for segment in (segment for step in graph.steps for segment in graph.critical_path(step)):
         yield _slice(
@@ -123,8 +123,9 @@ def _rows(side: RunSide, launch: Launch) -> Iterator[tuple[str, pd.DataFrame]]:
     whole = is_whole_step(spans)
     yield "steps", spans[whole]
     yield "controller, submission to result", spans[(spans["device"] == CONTROLLER) & ~whole]
-    for device in side.placement.devices:
-        yield f"{side.run.labels[device]} ({side.placement.pool_of(device)})", spans[spans["device"] == device]
+    placed = side.placed(launch)
+    for device in placed.devices:
+        yield f"{side.run.labels[device]} ({placed.pool_of(device)})", spans[spans["device"] == device]
 
 
 def _lanes(spans: pd.DataFrame) -> list[list[dict[Hashable, Any]]]:

@@ -19,6 +19,8 @@ _UNREADABLE_VALUE = (ValueError, RecursionError, LookupError, AttributeError)
 # What somebody writes by hand, and a program for thousands of nodes, is far below; more would take its time in every
 # check and message.
 MOST_BYTES, MOST_VALUES, MOST_CHARACTERS, _MOST_SETTINGS = 1 << 20, 10_000, 4096, 1000
+# Python writes none of more than 4,300 digits into a message.
+_MOST_BITS = 8192
 
 
 class _Loader(yaml.SafeLoader):
@@ -63,6 +65,16 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
             seen.add(key.value if isinstance(key, yaml.ScalarNode) else key)
         return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        value: int = super().construct_yaml_int(node)
+        if value.bit_length() > _MOST_BITS:
+            problem = f"a number of {value.bit_length():,} bits: it is not written for placebench"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def load_yaml(path: Path) -> dict[str, Any]:

@@ -66,18 +66,18 @@ def contradictions(placement: Placement) -> Iterator[str]:
         yield f"engines in {pool} do nothing but generate; let {' and '.join(others)} live in another pool"
     if staleness and placement.overlap is not Overlap.ALL:
         yield (
-            f"staleness {staleness} lets engines generate beside everything else, and overlap={placement.overlap}"
-            " forbids that; use overlap=all, or staleness=0"
+            f"staleness {shown(staleness)} lets engines generate beside everything else, and"
+            f" overlap={placement.overlap} forbids that; use overlap=all, or staleness=0"
         )
     if placement.inflight_updates and not staleness:
         yield "inflight_updates changes nothing at staleness 0, where engines wait for new weights; use staleness=1"
 
 
-def _unreached_staleness(placement: Placement, steps: int) -> Iterator[str]:
+def unreached_staleness(placement: Placement, steps: int) -> Iterator[str]:
     """Weights that would be older than the launch is long; a launch without steps is refused for that."""
     if 0 < steps <= placement.staleness:
         yield (
-            f"staleness {placement.staleness} is never reached in a launch of {plural(steps, 'step')}, and"
+            f"staleness {shown(placement.staleness)} is never reached in a launch of {plural(steps, 'step')}, and"
             f" would have it generate for more steps than it has; use at most {steps - 1}, or raise --steps"
         )
 
@@ -241,7 +241,7 @@ def _factor(one: int, other: int) -> float:
 # Of each placement alone: `placement`, `workload`, and `steps` of a launch.
 _LAYOUT_CHECKS = (
     Check(contradictions),
-    Check(_unreached_staleness, {"steps"}),
+    Check(unreached_staleness, {"steps"}),
     Check(_idle_pools, {"reward_model", "data.reward"}),
     Check(_unusable_engines, {"model", *_ENGINE_KEYS}),
 )

@@ -64,7 +64,7 @@ class _File:
         pools = self._pools(nodes)
         name, roles = self._name(), self._roles()
         overlap = self._value("overlap", "one of none, updates, all", lambda word: word in tuple(Overlap), Overlap.ALL)
-        staleness = self._value("staleness", f"a number of updates, 0 to {MOST}", lambda value: _is_whole(value, 0), 0)
+        staleness = self._value("staleness", "a number of updates, 0 or more", _is_staleness, 0)
         inflight = self._value("inflight_updates", "true or false", lambda value: type(value) is bool, False)
         shared_by = self._value(
             "tensor_parallel", f"a number of devices, 1 to {MOST}", lambda value: _is_whole(value, 1)
@@ -163,6 +163,11 @@ _EXAMPLES = {"pools": "pools: {actor_pool: [2], critic_pool: [2]}", "roles": "ro
 
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def _is_staleness(value: Any) -> bool:
+    # Any number, so that one that is too large is refused for that, with the most that a launch can reach.
+    return type(value) is int and value >= 0
 
 
 def _is_whole(value: Any, least: int) -> bool:

@@ -25,7 +25,6 @@ from placebench.errors import Reasons, UsageError
 from placebench.spec.legible import shown
 from placebench.spec.nearest import did_you_mean
 from placebench.spec.placement import Overlap, Placement, Scaling
-from placebench.spec.placement_files import load_placement
 from placebench.spec.presets import PRESETS, SPLIT, SPLIT_NODES, Nodes, Preset, without_critic
 
 # A comma separates words unless a bare count follows, which is the next node's of the same word.
@@ -135,6 +134,9 @@ def _parts(word: str) -> tuple[str, list[str]]:
 
 def _without_settings(word: str, head: str, nodes: Nodes | None, has_critic: bool) -> Placement:
     if names_file(head):
+        # pydantic and YAML are loaded only here: a shell that completes words waits for this module.
+        from placebench.spec.placement_files import load_placement
+
         return load_placement(Path(head), nodes, has_critic=has_critic)
     preset = _preset(word)
     match = re.fullmatch(preset.pattern, head)
@@ -218,8 +220,8 @@ SETTINGS: Mapping[str, Setting] = {
     "staleness": Setting(
         "K",
         "updates by which the weights that generate may lag behind; 0 (the default) is strictly synchronous",
-        # Any number that somebody may mean, so that one that is too large is refused for that.
-        lambda text: int(text) if re.fullmatch("[0-9]{1,18}", text) else None,
+        # Any number, so that one that is too large is refused for that; Python reads none of more digits.
+        lambda text: int(text) if re.fullmatch("[0-9]{1,4300}", text) else None,
     ),
     "inflight_updates": Setting(
         "true|false",

@@ -56,11 +56,11 @@ def write(name: str, text: str) -> str:
             ["run", "--launcher", "torchrun", "--placements", "standard,ddp:1,split"],
             "is for ddp alone, as in --placements ddp:1,ddp:2: leave out standard, split, or --launcher",
         ),
-        (["run", "--steps", "0"], "--steps: steps: input should be greater than or equal to 1 (got 0)"),
+        (["run", "--steps", "0"], "--steps: steps: input should be greater than 0 (got 0)"),
         (["run", "--steps", "two"], "'two' is not a valid integer"),
         (
             ["run", "--batch-size", "-8"],
-            "--batch-size: batch.size: input should be greater than or equal to 1 (got -8)",
+            "--batch-size: batch.size: input should be greater than 0 (got -8)",
         ),
         (["run", "--max-response-length", "0"], "--max-response-length: batch.max_response_length: input should be"),
         (["run", "--batch-size", "40"], "--batch-size: batch: size 40 is not a multiple of mini_batch_size 32"),
@@ -96,7 +96,7 @@ def write(name: str, text: str) -> str:
         (["run", "--out", ""], "Invalid value for '--out': it is empty: name a folder"),
         (
             ["run", "--config", "wrong.yaml"],
-            "wrong.yaml, line 3: batch.size: input should be greater than or equal to 1 (got 0)",
+            "wrong.yaml, line 3: batch.size: input should be greater than 0 (got 0)",
         ),
         (["run", "--config", "twice.yaml"], "twice.yaml, line 4, column 3: size is given twice"),
         (["run", "--config", "deep.yaml"], "deep.yaml: cannot read its values: maximum recursion depth exceeded"),
@@ -226,7 +226,7 @@ def test_a_dry_run_imports_neither_torch_nor_ray() -> None:
 def test_completion_is_what_click_gives() -> None:
     source = command(env={**os.environ, "_PLACEBENCH_COMPLETE": "bash_source"})
     assert "complete -o nosort" in source.stdout
-    words = {"COMP_WORDS": "placebench run --st", "COMP_CWORD": "2", "_PLACEBENCH_COMPLETE": "bash_complete"}
+    words = {"COMP_LINE": "placebench run --st", "_PLACEBENCH_COMPLETE": "bash_complete"}
     assert {"plain,--steps", "plain,--step-timeout"} <= set(command(env={**os.environ, **words}).stdout.split())
 
 
@@ -247,7 +247,7 @@ def test_a_file_that_may_not_be_read_is_one_line(monkeypatch: pytest.MonkeyPatch
     def refuse(text: str) -> Path:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "run/trials/01-split/status")
 
-    monkeypatch.setattr("placebench.commands.show.find_run", refuse)
+    monkeypatch.setattr("placebench.commands.runs.find_run", refuse)
     result = invoke("show", "x")
     assert result.stderr == "placebench: run/trials/01-split/status: Permission denied\n"
     assert result.exit_code == 2
@@ -299,7 +299,7 @@ def test_what_nobody_expected_is_one_line_with_the_traceback_in_a_file(
         raise ZeroDivisionError("what")
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("placebench.commands.show.find_run", surprise)
+    monkeypatch.setattr("placebench.commands.runs.find_run", surprise)
     result = invoke("show", "x")
     assert result.exit_code == 70
     line = re.fullmatch(
@@ -315,7 +315,7 @@ def test_ctrl_c_outside_a_run_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) 
     def stop(text: str) -> Path:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("placebench.commands.show.find_run", stop)
+    monkeypatch.setattr("placebench.commands.runs.find_run", stop)
     result = invoke("show", "x")
     assert (result.exit_code, result.stderr.strip()) == (130, "placebench: stopped")
 
@@ -330,7 +330,7 @@ def test_a_report_that_is_stopped_says_that_the_launches_are_done(
         signal.raise_signal(number)
 
     result = RunResult(tmp_path / "a-run", 2, 2, (), None, late_signal=number if is_late else None)
-    monkeypatch.setattr("placebench.run.runner.execute", lambda *_: result)
+    monkeypatch.setattr("placebench.run.runner.execute", lambda *_, **__: result)
     monkeypatch.setattr(start, "_report", stop)
     before = signal.getsignal(number)
     # As it is outside of the report, which must not be what the test process dies of.

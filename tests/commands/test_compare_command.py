@@ -191,18 +191,20 @@ def test_the_verdict_stands_whole_in_80_columns(tmp_path: Path, names: tuple[str
     ]
     result = invoke(*(f"{name}={','.join(map(str, logs))}" for name, logs in zip(names, arms, strict=True)))
     assert result.exit_code == 0, result.stderr
-    table = result.stdout.split("\n\n")[0].splitlines()
-    assert max(map(len, table)) <= 80
-    assert [line.split()[-1] for line in table if "verdict" in line] == ["verdict"]
-    found = {line.split()[0]: line.split()[-1] for line in table}
+    legend, table = result.stdout.split("\n\n")[:2] if len(names[0]) > 1 else ("", result.stdout.split("\n\n")[0])
+    assert legend.splitlines() == ([f"A  {names[0]}", f"B  {names[1]}"] if legend else [])
+    lines = table.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[-1] for line in lines if "verdict" in line] == ["verdict"]
+    found = {line.split()[0]: line.split()[-1] for line in lines}
     assert {name: found[name] for name in ("step", "gen", "unattributed", "tokens/s")} == {
         "step": "slower",
         "gen": "slower",
         "unattributed": "higher",
         "tokens/s": "slower",
     }
-    assert phase in "".join(line.split()[0] for line in table if line.startswith("  ") and line[2] != " ")
-    assert all(f"{seconds} s" in "".join(table) for seconds in ("10.0", "12.0", "1.50"))
+    assert phase in "".join(line.split()[0] for line in lines if line.startswith("  ") and line[2] != " ")
+    assert all(f"{seconds} s" in table for seconds in ("10.0", "12.0", "1.50"))
 
 
 def test_one_log_alone_gives_its_numbers(tmp_path: Path) -> None:

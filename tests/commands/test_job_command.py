@@ -78,6 +78,25 @@ def job_file(text: str) -> str:
             "",
             ["--resume-from is for placebench's own job"],
         ),
+        (
+            [
+                "--job",
+                "verl",
+                "--devices",
+                "cpu:4",
+                "--placements",
+                "learners:2+engines:2/staleness=99",
+                "--",
+                "python",
+            ],
+            "",
+            ["staleness 99 is never reached in a launch of 10 steps"],
+        ),
+        (
+            ["--job", "verl", "--steps", "9" * 400, "--", "python"],
+            "",
+            ["--steps: steps: input should be less than or equal to 10000000"],
+        ),
         (["--job", "verl", "--placements", "ddp:2", "--", "python", "x"], "", ["'ddp:2': verl shards every model"]),
         (
             ["--job", "verl", "--placements", "a,,standard", "--", "python", "x"],

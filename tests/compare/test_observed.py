@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from showing import printed
 from synthetic_run import GIB, SPLIT, STANDARD, Layout, SyntheticRun, edit_spans, gpu_run, read_json
@@ -13,6 +14,7 @@ from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
 from placebench.compare.measure.placements import RunSide
 from placebench.record.folder import append_jsonl, write_json
+from placebench.report.observed_plot import roles_on_devices
 from placebench.report.summary import summarize
 from placebench.report.tables import observed_grid
 
@@ -87,6 +89,10 @@ def test_which_gpus_a_jobs_pool_has_is_the_frameworks_choice(tmp_path: Path) -> 
     edit_one(first / "spans.jsonl", move(lambda _, device: turned.get(device, device)))
     assert told(path) == []
     assert [one.rounds for one in only(path).arrangements] == [(1,), (2,)]
+    # So what pools have to do with is right in both.
+    values = only(path).launch_values
+    assert values["hidden"].tolist() == pytest.approx((0.614 / 1.008) * np.array([1.004, 1.008]), rel=0.01)
+    assert values["wait/critic_pool/gen"].nunique() == 2
     rows = observed_grid(summarize(compare_run(path))).rows
     assert rows[3] == ("split:3+1 (round 1)", "critic", "critic_pool (1)", "cpu:0 33 %")
     assert rows[8] == ("split:3+1 (round 2)", "critic", "critic_pool (1)", "cpu:3 33 %")
@@ -219,3 +225,43 @@ def test_own_placements_show_what_was_seen_alone(tmp_path: Path) -> None:
     assert grid.header[:3] == ("placement", "role", "observed")
     assert grid.rows[0][:3] == ("mine", "actor", "cpu:0–1 26 %")
     assert told(path) == []
+    edit_spans(path, "mine", move(lambda *_: "cpu:0"))
+    (file,) = path.glob("trials/*/devices.jsonl")
+    file.unlink()
+    assert told(path) == ["mine: asked for 2 devices; no role was seen at work on cpu:1."]
+
+
+def test_of_a_plain_command_nothing_was_asked_but_its_devices(tmp_path: Path) -> None:
+    path = of_job(SyntheticRun(layouts={"standard": STANDARD}, rounds=1), tmp_path / "run")
+    edit_spans(path, "standard", move(lambda role, _: "cpu:1" if role == "rollout" else "cpu:0"))
+    assert [line for line in told(path) if "seen apart" in line]
+    record = read_json(path / "run.json")
+    record["job"]["framework"] = "command"
+    write_json(path / "run.json", record)
+    assert told(path) == []
+
+
+def test_the_figure_has_a_panel_a_placement_and_a_cell_a_device(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    figure = roles_on_devices(compare_run(path))
+    assert figure is not None
+    split = figure.axes[1]
+    assert split.get_title(loc="left") == "split"
+    assert [label.get_text() for label in split.get_yticklabels()][2:4] == [
+        "ref · actor_pool (1)",
+        "critic · critic_pool (1)",
+    ]
+    assert [text.get_text() for text in split.texts] == ["37", "50", "11", "33", "1"]
+    edit_spans(path, "split", lambda span: span.update(role=None))
+    edit_spans(path, "standard", lambda span: span.update(role=None))
+    assert roles_on_devices(compare_run(path)) is None
+
+
+def test_a_jobs_placement_is_shown_as_most_launches_had_it(tmp_path: Path) -> None:
+    path = of_job(SyntheticRun(layouts={"split": SPLIT}, rounds=3), tmp_path / "run")
+    for number in (2, 3):
+        (trial,) = path.glob(f"trials/*{number}-split")
+        edit_one(trial / "spans.jsonl", move(lambda _, device: {"cpu:0": "cpu:1", "cpu:1": "cpu:0"}[device]))
+    side = only(path)
+    assert side.placement.pools == {"actor_pool": ("cpu:1",), "critic_pool": ("cpu:0",)}
+    assert [side.placed(launch).pool_of("cpu:0") for launch in side.launches] == ["actor_pool", *["critic_pool"] * 2]

@@ -137,6 +137,18 @@ def test_on_cpu_devices_role_and_rank_say_the_device_and_notes_are_kept(tmp_path
     assert list(read.notes) == ["odd"]
 
 
+def test_who_sends_weights_is_known_by_what_else_it_does(tmp_path: Path) -> None:
+    spans = attached(tmp_path, "learners:1+engines:1", cpu_devices(2))
+    lines = [span("update_weights", 8, 9, "worker")]
+    leave(tmp_path, 2**22 + 1, *lines, RANK="0")
+    spans.read(all_files=True)
+    assert bound(spans) == set()
+    with (tmp_path / f"{HERE}-{2**22 + 1}.jsonl").open("a") as stream:
+        stream.write(json.dumps(span("update_actor", 11, 12, "worker")) + "\n")
+    spans.read(all_files=True)
+    assert bound(spans) == {(2**22 + 1, "cpu:0")}
+
+
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_timers_name_phases_that_there_are(name: str) -> None:
     assert set(ADAPTERS[name].timers.values()) <= {*TIMERS, ""}

@@ -12,6 +12,7 @@ from placed import devices_of
 from placebench.errors import Reasons, UsageError
 from placebench.record.parts import PlacementRecord
 from placebench.spec.bound import bind
+from placebench.spec.legible import shown
 from placebench.spec.placement import Overlap, Placement, Role, Scaling
 from placebench.spec.words import parse_placement, parse_placements, split_words
 
@@ -148,7 +149,7 @@ def test_a_word_a_file_and_a_record_say_the_same(
     reasons = Reasons()
     placement = reasons.attempt(lambda: parse_placement(word + settings, nodes, has_critic=has_critic))
     if placement is None:
-        with pytest.raises(UsageError, match=re.escape(repr(word + settings))):
+        with pytest.raises(UsageError, match=re.escape(shown(word + settings))):
             reasons.raise_any()
         return
     devices = devices_of(nodes)

@@ -12,6 +12,8 @@ from placebench.spec.text import listing, plural
 
 # A device whose load in the steps is below this has not worked, whether or not its spans are known.
 IDLE_LOAD = 0.01
+# The word of `--job` for a command of which nothing is known.
+PLAIN_COMMAND = "command"
 
 
 def misplacements(side: RunSide) -> Iterator[str]:
@@ -30,12 +32,24 @@ def differences(side: RunSide, arrangement: Arrangement) -> Iterator[str]:
     """What was asked for and what was seen instead, a sentence each.
 
     Which GPUs a pool of a user's job has is the framework's choice, so only who is together with whom counts there, and
-    on how many devices; a pool of placebench's own job has the devices that it was given. Nobody knows what was asked
-    for where a command says itself what it puts where.
+    on how many devices; a pool of placebench's own job has the devices that it was given. Of a plain command, which
+    says itself what it puts where, only devices are asked for.
     """
-    placement, labels = side.placement, side.run.labels
-    if not placement.roles or set(arrangement.seen["role"]) == {UNKNOWN}:
+    placement, labels, job = side.placement, side.run.labels, side.run.record.job
+    if set(arrangement.seen["role"]) == {UNKNOWN}:
         return
+    if placement.roles and not (job and job.framework == PLAIN_COMMAND):
+        yield from _other_places(side, arrangement)
+    worked = set(arrangement.seen.loc[arrangement.seen["share"] > 0, "device"])
+    without = [device for device in placement.devices if device not in worked]
+    if idle := [device for device in without if not _load(side, arrangement, device) >= IDLE_LOAD]:
+        asked = plural(len(placement.devices), "device")
+        yield f"asked for {asked}; no role was seen at work on {device_labels(idle, labels)}."
+
+
+def _other_places(side: RunSide, arrangement: Arrangement) -> Iterator[str]:
+    """Roles together that were asked apart, on more or other devices, or apart that were asked together."""
+    placement, labels = side.placement, side.run.labels
     at: dict[str, dict[str, frozenset[str]]] = {
         pool: {role: on for role, home in placement.roles.items() if home == pool and (on := arrangement.devices(role))}
         for pool in placement.pools
@@ -54,10 +68,6 @@ def differences(side: RunSide, arrangement: Arrangement) -> Iterator[str]:
         if len(parts := _apart(at[pool])) > 1:
             where = (f"{listing(names)} on {device_labels(on, labels)}" for names, on in parts)
             yield f"asked for {listing(at[pool])} together in {pool}; seen apart: {listing(where)}."
-    without = sorted(set(placement.devices).difference(*seen.values()), key=placement.devices.index)
-    if idle := [device for device in without if not _load(side, arrangement, device) >= IDLE_LOAD]:
-        asked = plural(len(placement.devices), "device")
-        yield f"asked for {asked}; no role was seen at work on {device_labels(idle, labels)}."
 
 
 def device_labels(devices: Iterable[str], labels: Mapping[str, str]) -> str:
@@ -66,7 +76,7 @@ def device_labels(devices: Iterable[str], labels: Mapping[str, str]) -> str:
     for device in (device for device in labels if device in set(devices)):
         kind, _, index = labels[device].rpartition(":")
         by_kind.setdefault(kind, []).append(int(index))
-    return ", ".join(f"{kind}:{index_ranges(found)}" for kind, found in by_kind.items())
+    return ", ".join(f"{kind}:{index_ranges(sorted(found))}" for kind, found in by_kind.items())
 
 
 def _apart(at: Mapping[str, frozenset[str]]) -> list[tuple[list[str], frozenset[str]]]:

@@ -1,7 +1,7 @@
 """Which role was seen on which device: by the spans of its phases and by the processes that compute there."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -72,6 +72,29 @@ def observe(launch: Launch, placement: RunPlacement) -> pd.DataFrame:
         [(role, device, rows[role, device], _memory(launch, role, device, rows, pids)) for role, device in keys],
         columns=["role", "device", "share", "memory_bytes"],
     )
+
+
+def as_seen(launch: Launch, placement: RunPlacement) -> RunPlacement:
+    """The placement of a user's job with its pools on the devices on which their roles were seen in a launch.
+
+    Which devices a pool gets is the framework's choice. Devices without work stay in a pool that has too few. Where
+    pools share devices, or have more than they were asked to have, it stays as it was planned.
+    """
+    work = launch.spans[launch.spans["pool"].notna() & (launch.spans["device"] != CONTROLLER)]
+    pairs = work[["device", "pool"]].drop_duplicates()
+    seen = {pool: set(pairs.loc[pairs["pool"] == pool, "device"]) for pool in placement.pools}
+    if pairs["device"].duplicated().any() or any(len(seen[pool]) > len(placement.pools[pool]) for pool in seen):
+        return placement
+    every = [device for devices in placement.members.values() for device in devices]
+    free = [device for device in every if device.id not in set(pairs["device"])]
+    members = {}
+    for pool, planned in placement.members.items():
+        own = [device for device in every if device.id in seen[pool]]
+        # Its own ones first, so that nothing changes where the devices are as they were planned.
+        left = sorted(free, key=lambda device: device not in planned)[: len(planned) - len(own)]
+        free = [device for device in free if device not in left]
+        members[pool] = tuple(sorted((*own, *left), key=every.index))
+    return replace(placement, members=members)
 
 
 def arrangements(launches: Sequence[Launch], placement: RunPlacement) -> tuple[Arrangement, ...]:

@@ -12,7 +12,7 @@ from placebench.compare.measure.attribution import RATES, attribute, peak_memory
 from placebench.compare.measure.critical_path import path_values
 from placebench.compare.measure.efficiency import measure_efficiency
 from placebench.compare.measure.engines import measure_engines, side_rates
-from placebench.compare.measure.observed import Arrangement, arrangements
+from placebench.compare.measure.observed import Arrangement, arrangements, as_seen
 from placebench.compare.measure.steps import measure_steps
 from placebench.compare.measure.waits import first_trace, traced_waits
 from placebench.compare.metrics import PATH_KEYS, STEP_TIME, TOKENS_PER_J
@@ -36,7 +36,8 @@ class RunSide(Side):
     run: Run
     """The run."""
     placement: RunPlacement
-    """The placement; its name is the run's word for it, whatever the side is called."""
+    """The placement, of a job of the user's with its pools on the devices where most launches had them; its name is
+    the run's word for it, whatever the side is called."""
     launches: tuple[Launch, ...]
     """Its finished launches, by round."""
     samples: pd.DataFrame
@@ -61,6 +62,10 @@ class RunSide(Side):
             if len(pools):
                 return str(pools.iloc[0])
         return None
+
+    def placed(self, launch: Launch) -> RunPlacement:
+        """The placement with the devices that its pools had in one of its launches."""
+        return as_seen(launch, self.placement) if self.run.record.job else self.placement
 
     def pool_idle(self, pool: str) -> float:
         """Idle seconds a step of a pool's devices, their mean."""
@@ -125,24 +130,27 @@ def _has(launch: Launch, signal: str) -> bool:
     return signal in launch.samples and bool(launch.samples[signal].notna().any())
 
 
-def _measure(run: Run, placement: RunPlacement, load_signal: str, calibration: Calibration | None) -> RunSide:
-    launches = run.done(placement.name)
+def _measure(run: Run, planned: RunPlacement, load_signal: str, calibration: Calibration | None) -> RunSide:
+    launches = run.done(planned.name)
+    bound = [as_seen(launch, planned) if run.record.job else planned for launch in launches]
+    # Launches that differ are each measured as they were, and shown as most of them were.
+    placement = max(bound, key=lambda one: sum(one.pools == other.pools for other in bound), default=planned)
     rollout = run.record.workload.get("rollout", {})
     shared_by = placement.tensor_parallel or rollout.get("tensor_parallel_size", 1)
     trace = first_trace(launches)
     steps, samples, values = [], [], {}
-    for launch in launches:
-        measured = measure_steps(launch, placement)
-        measured = measured.join(measure_efficiency(measured, launch, placement, run))
+    for launch, placed in zip(launches, bound, strict=True):
+        measured = measure_steps(launch, placed)
+        measured = measured.join(measure_efficiency(measured, launch, placed, run))
         measured = measured.join(measure_engines(measured, launch))
-        attributed = attribute(launch, placement, load_signal)
+        attributed = attribute(launch, placed, load_signal)
         steps.append(measured.reset_index().assign(round=launch.round))
         samples.append(attributed.assign(round=launch.round))
-        numbers = _steps_values(measured) | _device_values(launch, placement, attributed, len(measured))
+        numbers = _steps_values(measured) | _device_values(launch, placed, attributed, len(measured))
         if launch.has_path:
-            numbers |= path_values(launch, placement, measured.index, numbers.get(STEP_TIME.key, np.nan))
+            numbers |= path_values(launch, placed, measured.index, numbers.get(STEP_TIME.key, np.nan))
         numbers |= side_rates(numbers)
-        numbers |= traced_waits(trace, attributed, numbers, placement, shared_by)
+        numbers |= traced_waits(trace, attributed, numbers, placed, shared_by)
         if numbers["energy"] > 0:
             numbers[TOKENS_PER_J.key] = float(measured["tokens"].mean()) / numbers["energy"]
         values[launch.round] = numbers

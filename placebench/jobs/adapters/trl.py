@@ -112,6 +112,7 @@ TRL = Adapter(
         "_prepare_inputs": "",
         "vLLM.generate": "gen",
         "transformers.generate": "gen",
+        "transformers.generate_batch": "gen",
         "sync_weights": "update_weights",
         "_calculate_rewards": "reward",
         # Within the loss it is a part of the update.
