@@ -197,6 +197,12 @@ class Launched:
     def samplers(self) -> list[psutil.Process]:
         return [child for child in psutil.Process().children() if str(self.trial.path / "sampler") in child.cmdline()]
 
+    def one_sampler(self) -> psutil.Process:
+        """The sampler that has just been started; for a moment its process is not yet known by its command."""
+        wait_for(self.samplers)
+        (sampler,) = self.samplers()
+        return sampler
+
     def wait_for_sampler(self) -> None:
         """Until it samples; the switch does not see it yet."""
         wait_for(lambda: list(read_jsonl(self.trial.path / "sampler" / "devices.jsonl")))
@@ -212,7 +218,7 @@ def test_pairs_are_made_of_the_steps_that_saw_nothing_of_a_switch(tmp_path: Path
         launch.end(1)
         assert launch.samplers() == []
         launch.end(2)
-        (first,) = launch.samplers()
+        first = launch.one_sampler()
         launch.wait_for_sampler()
         for step in (3, 4, 5, 6):  # it started during 3, was seen to sample during 4
             launch.end(step)
@@ -230,7 +236,7 @@ def test_pairs_are_made_of_the_steps_that_saw_nothing_of_a_switch(tmp_path: Path
         assert len(launch.kept) == 1
         launch.end(12)
         launch.look()
-        (second,) = launch.samplers()
+        second = launch.one_sampler()
         launch.wait_for_sampler()
         launch.look()  # sees that it samples, during 13
         for step in (13, 14, 15, 16, 17):
@@ -255,7 +261,7 @@ def test_as_many_steps_are_left_out_at_an_end_as_at_the_start(tmp_path: Path) ->
         launch.wait_for_sampler()
         for step in (4, 5, 6, 7):  # it was seen to sample during 5
             launch.end(step)
-        (sampler,) = launch.samplers()
+        sampler = launch.one_sampler()
         launch.look()  # asks it to end
         wait_for(lambda: has_status(sampler, psutil.STATUS_ZOMBIE))
         launch.look()  # sees that it ended, during 8
@@ -279,7 +285,7 @@ def test_a_sampler_that_hangs_is_an_error_and_is_killed(
         if not on:
             launch.wait_for_sampler()
             launch.look()
-            (sampler,) = launch.samplers()
+            sampler = launch.one_sampler()
             sampler.suspend()
             launch.end(3, 4, 5)
         # From here on: a start that is slow does not hang.
@@ -322,7 +328,7 @@ def test_a_sampler_that_ends_by_itself_is_an_error(tmp_path: Path, steps: int, k
             if step == 5 < steps:
                 launch.wait_for_sampler()
                 launch.look()
-        (sampler,) = launch.samplers()
+        sampler = launch.one_sampler()
         sampler.kill()
         wait_for(lambda: has_status(sampler, psutil.STATUS_ZOMBIE))
         with pytest.raises(LaunchError, match=r"^the sampler ended by itself, with exit code -9$"):

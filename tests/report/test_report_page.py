@@ -51,7 +51,7 @@ def test_nothing_is_wider_than_the_screen(tmp_path: Path) -> None:
     for width, (shown, scrolled, figures, scale, wide, texts) in zip(
         WIDTHS, json.loads(html.unescape(found[1])), strict=True
     ):
-        assert (shown > 0.9 * width, figures) == (True, 5)
+        assert (shown > 0.9 * width, figures) == (True, 6)
         assert scrolled <= shown
         # Figures are drawn for the width: their letters are as large as they were meant to be.
         assert scale > (1.0 if width < 600 else 0.7)
