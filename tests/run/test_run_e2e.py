@@ -127,7 +127,9 @@ def test_a_real_launch_goes_on_after_ctrl_z_and_nothing_of_it_outlasts_its_kille
         command.kill()
         wait_for(lambda: not (list(temp.glob("placebench-*")) or processes_of(temp)))
     assert_nothing_left(temp)
-    assert ports.isdisjoint(one.laddr for one in psutil.net_connections())
+    # A connection that has ended stays known to the kernel for a while.
+    listening = {one.laddr for one in psutil.net_connections() if one.status == psutil.CONN_LISTEN}
+    assert ports.isdisjoint(listening)
     folder = next(path for path in tmp_path.iterdir() if path.is_dir())
     assert RunFolder(folder).trial(1, "standard").status is Status.INTERRUPTED
     assert len(list(read_jsonl(RunFolder(folder).trial(1, "standard").pauses))) == 1
@@ -170,7 +172,11 @@ def test_a_run_stopped_after_its_first_launch_goes_on_to_its_end(tmp_path: Path,
 
 @pytest.mark.slow
 def test_a_real_launch_out_of_memory_ends_as_oom_with_its_figures(tmp_path: Path, temp: Path) -> None:
-    (tmp_path / "greedy.py").write_text("import torch\n\ndef score(*case):\n    return torch.empty(1 << 50).sum()\n")
+    # The plan tries it, too, without Ray.
+    (tmp_path / "greedy.py").write_text(
+        "import sys, torch\n\n"
+        "def score(*case):\n    return torch.empty(1 << 50).sum() if 'ray' in sys.modules else 0.0\n"
+    )
     done = subprocess.run(
         [
             *RUN,
