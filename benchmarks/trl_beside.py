@@ -167,9 +167,9 @@ def write_model(folder: Path, preset: str, *, is_gpu: bool) -> None:
 
 
 def write_prompts(path: Path, *, count: int, length: int) -> None:
-    """Prompts of so many tokens."""
+    """Prompts of so many tokens; the tokenizer drops spaces."""
     drawn = random.Random(0)
-    prompts = ("".join(drawn.choices(CHARACTERS, k=length)) for _ in range(count))
+    prompts = ("".join(drawn.choices(CHARACTERS.replace(" ", ""), k=length)) for _ in range(count))
     path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts), encoding="utf-8")
 
 
@@ -201,7 +201,7 @@ def _seen(side: RunSide) -> Iterator[tuple[str, str]]:
         for line in read_jsonl(path)
         if "device" in line
     ]
-    yield "device of the plan", f"{labels[device]}, {device}"
+    yield "device of the plan", device if device == labels[device] else f"{labels[device]}, {device}"
     yield "device that torch names in the job's processes", _listed(sorted(set(said)))
     spans = launch.spans[launch.spans["device"] == device]
     pids = sorted({int(pid) for pid in spans["pid"].dropna()})
