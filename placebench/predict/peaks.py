@@ -38,9 +38,14 @@ def device_peaks() -> Mapping[str, DevicePeak]:
     An NVL, a PCIe card or a MIG slice has other peaks than the GPU that it is called after.
     """
     text = files(__package__).joinpath("data/gpus.csv").read_text(encoding="utf-8")
-    numbers = ("bfloat16_flops", "memory_bandwidth", "link_bandwidth", "network_bandwidth")
     return {
-        row["name"]: DevicePeak(*(float(row[key]) for key in numbers), row["source"])
+        row["name"]: DevicePeak(
+            float(row["bfloat16_flops"]),
+            float(row["memory_bandwidth"]),
+            float(row["link_bandwidth"]),
+            float(row["network_bandwidth"]),
+            row["source"],
+        )
         for row in csv.DictReader(text.splitlines())
     }
 

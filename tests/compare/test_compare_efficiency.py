@@ -69,7 +69,7 @@ def test_an_engine_over_two_devices_reads_its_weights_once(tmp_path: Path) -> No
     ("changes", "word"),
     [
         (
-            {"device_name": "NVIDIA H200 MIG 1g.18gb"},
+            {"device_name": "NVIDIA H200 MIG"},
             "No MFU and no MBU on NVIDIA H200 MIG 1g.18gb: its peak is not known.",
         ),
         ({"device_name": "NVIDIA H200 MIG 1g.18gb"}, "its peak is not known"),
