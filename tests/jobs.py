@@ -231,6 +231,16 @@ class AllMeet(UpdatesMeet):
         meet("old_log_prob", "values")
         return super()._run_old_log_prob(*batch, **options)
 
+class GeneratesBesideValues(Worker):
+    # A pool generates for a step to come, two of them ahead, while the other one values.
+    def _run_gen(self, *prompts, **options):
+        meet("gen", "values", -2)
+        return super()._run_gen(*prompts, **options)
+
+    def _run_values(self, *batch, **options):
+        meet("values", "gen", 2)
+        return super()._run_values(*batch, **options)
+
 class LearnerMeets(Worker):
     def _run_old_log_prob(self, *batch, **options):
         meet("old_log_prob")
