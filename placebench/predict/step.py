@@ -7,12 +7,11 @@ from statistics import fmean
 from placebench.predict.memory.engine import EngineMemory
 from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.predict.phases import Basis, PhaseModel, PhaseSeconds
-from placebench.predict.walk import step_times
+from placebench.predict.walk import step_times, walked_graph
 from placebench.spec.devices import Device
-from placebench.spec.phases import GEN, PHASE
+from placebench.spec.phases import GEN, PHASE, Phase
 from placebench.spec.placement import Placement, Pool, Role
 from placebench.spec.placement_checks import Share
-from placebench.spec.stepgraph import graph_among
 from placebench.spec.workload import Workload, placed_workload
 
 # Of a step, where no gap was measured: collecting results and submitting the next phase, for each phase and sequence.
@@ -87,7 +86,7 @@ class StepModel:
         model, shared_by = self._model_for(placement), placement.tensor_parallel or 1
         if model.workload and placement.tensor_parallel is None:
             shared_by = model.workload.rollout.tensor_parallel_size
-        graph = graph_among(model.names, placement.staleness, has_engines=placement.has_engines)
+        graph = self.graph(placement)
         pools = {phase.name: placement.pool_of(phase.role) if phase.role else None for phase in graph}
         found = {
             name: model.seconds(name, pool.size if pool else 0, tensor_parallel=shared_by)
@@ -108,6 +107,11 @@ class StepModel:
         ]
         ordered = tuple(sorted(spans, key=lambda span: (span.start, span.end)))
         return PredictedStep(placement, seconds + gaps, found, ordered, gaps)
+
+    def graph(self, placement: Placement) -> tuple[Phase, ...]:
+        """The phases of a placement's step with what they wait for: see `walk.walked_graph`."""
+        names = self._model_for(placement).names
+        return walked_graph(names, staleness=placement.staleness, has_engines=placement.has_engines)
 
     def covers(self, placement: Placement) -> bool:
         """Whether no pool of a placement is smaller or larger than those on which its phases were measured."""

@@ -36,13 +36,20 @@ def step_times(
         staleness: as in `stepgraph.step_graph`.
         has_engines: likewise.
     """
-    graph = graph_among(names, staleness, has_engines=has_engines)
     if staleness and has_engines:
         return _steady_times(seconds, pools, staleness)
-    if staleness:
-        graph = _generated_before(graph)
+    graph = walked_graph(names, staleness=staleness, has_engines=has_engines)
     times = walk(graph, seconds, pools, overlap)
     return times, max((end for _, end in times.values()), default=0.0)
+
+
+def walked_graph(names: Sequence[str], *, staleness: int = 0, has_engines: bool = False) -> tuple[Phase, ...]:
+    """The phases of a step with what they wait for in its own time; arguments as of `step_times`.
+
+    With engines that run ahead generation and training wait for each other across steps, see `_steady_times`.
+    """
+    graph = graph_among(names, staleness, has_engines=has_engines)
+    return _generated_before(graph) if staleness and not has_engines else graph
 
 
 def walk(
