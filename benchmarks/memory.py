@@ -1,11 +1,12 @@
 """Peak memory of training at long sequences beside the estimate of it, on one device, without the rest of the job.
 
-    python benchmarks/memory.py qwen2.5-0.5b:4096 qwen2.5-0.5b:16384 qwen2.5-1.5b:4096 qwen2.5-1.5b:16384 [--set key=value …]
+    python benchmarks/memory.py MODEL:LENGTH... [--set key=value …]
 
-Of every MODEL:LENGTH it builds the job's own models, actor, reference and critic, or without the critic where the
-estimate says that they do not fit, and runs two steps of all their phases over sequences of 512 prompt tokens and
-responses that fill the length. Measured is what the device has in use when they are done: torch's allocator gives
-nothing back, so that this is the peak; `held_before_gib` is what the cases before it left behind, nearly 0. On a CPU it is the process's own peak, which one case alone has.
+Of every case it builds the job's own models, actor, reference and critic, or without the critic where the estimate says
+that they do not fit, and runs two steps of all their phases over sequences of 512 prompt tokens and responses that fill
+the length. Measured is what the device has in use when they are done: torch's allocator gives nothing back, so that
+this is the peak; `held_before_gib` is what the cases before it left behind, nearly 0. On a CPU it is the process's own
+peak, which one case alone has.
 """
 
 import gc
