@@ -169,6 +169,8 @@ class StepReader:
                 own |= {"timing_s/step": took}
                 if isfinite(count := tokens.get(step, float("nan"))):
                     own |= {"perf/total_num_tokens": count}
+                    if self._job.sequences:  # of which only the mean length is known
+                        own |= {"perf/attention_length": count / self._job.sequences}
                 found.steps.append(self._row(window, own))
                 windows.append(window)
                 self._last_end = window.end
