@@ -102,6 +102,8 @@ class Adapter:
     """Name of its log's format, as `logs.registry` has it; None to find it by the content."""
     log_files: tuple[str, ...] = ()
     """Files in which it writes its steps; none where it prints them."""
+    settled: tuple[str, ...] = ()
+    """Flags of its log that do not hold where its steps are known by spans."""
     ray: str = "none"
     """Whether it starts a Ray: `none` or `own`."""
     notes: tuple[str, ...] = ()

@@ -250,6 +250,7 @@ class Job:
                 fill(name, names) for name in (self.adapter.log_files if spec.log.files is None else spec.log.files)
             ),
             log_format=spec.log.format or self.adapter.log_format,
+            settled_flags=self.adapter.settled,
             phases=spec.phases,
             attach=spec.attach,
             timers={**self.adapter.timers, **spec.phases},

@@ -67,6 +67,8 @@ class JobLaunch(Record):
     """Name of their format; None to find it by the content."""
     phases: dict[str, str] = Field(default_factory=dict)
     """Phases by the names of the log's own timers."""
+    settled_flags: tuple[str, ...] = ()
+    """Flags of the log that do not hold where spans tell its steps."""
     attach: bool = False
     """Whether its processes write spans."""
     timers: dict[str, str] = Field(default_factory=dict)

@@ -136,5 +136,6 @@ TRL = Adapter(
     },
     training=_training,
     log_format="trl",
+    settled=("trl-step-time",),
     notes=("TRL's ranks draw responses of their own, so that placements with other numbers of ranks do other work.",),
 )

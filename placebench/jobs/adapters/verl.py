@@ -193,6 +193,7 @@ VERL = Adapter(
     },
     training=_training,
     log_files=("{folder}/metrics.jsonl",),
+    settled=("verl-gen-polls",),
     ray="own",
     notes=(
         "verl's replay buffer is asked every 0.02 s instead of every 2 s, which would round the time of gen up;"
