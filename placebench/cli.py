@@ -5,7 +5,20 @@ import sys
 import click
 
 from placebench import __version__
-from placebench.commands import attach, calibrate, compare, completion, gate, list, placements, run, show, slurm
+from placebench.commands import (
+    attach,
+    calibrate,
+    compare,
+    completion,
+    gate,
+    list,
+    placements,
+    run,
+    serve,
+    show,
+    slurm,
+    watch,
+)
 from placebench.commands.group import PlacebenchGroup
 from placebench.host.terminal import say
 
@@ -34,6 +47,8 @@ Examples:
         list.list_command,
         show.show,
         show.report,
+        watch.watch,
+        serve.serve,
         placements.placements,
         slurm.slurm,
         completion.completion,
