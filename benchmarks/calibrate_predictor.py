@@ -52,7 +52,14 @@ LONG_STEP_S = 4.0
 
 
 @click.command()
-@click.option("--model", "models", multiple=True, required=True, metavar="MODEL[:ppo|grpo]", help="What is trained.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    required=True,
+    metavar="MODEL[:ALGORITHM[:TOKENS]]",
+    help="Tokens: of a micro-batch.",
+)
 @click.option("--into", required=True, type=click.Path(path_type=Path), help="Folder for the results.")
 @click.option("--seconds", default=280.0, show_default=True, help="For all models of a device together.")
 @click.option("--devices", default=None, metavar="SPEC", help="As of placebench run.  [default: all GPUs, else CPU]")
@@ -97,8 +104,10 @@ def measure(
 ) -> None:
     """All steps of a model on a device; what is measured is written after each."""
     begin = time.monotonic()
-    model, _, algorithm = word.partition(":")
-    given = merge({"model": model, "algorithm": {"name": algorithm or "ppo"}}, parse_settings(settings))
+    model, algorithm, budget = (word.split(":") + ["ppo", ""][word.count(":") :])[:3]
+    given: dict[str, Any] = merge({"model": model, "algorithm": {"name": algorithm}}, parse_settings(settings))
+    if budget:
+        given = merge(given, {"batch": {"micro_batch_tokens": int(budget)}})
     is_gpu = device.kind == "gpu"
     timed, traced = (points, points[:1]) if points else (TIMED, TRACED)
     most = max(int(point.split("x")[0]) for point in (*timed, *traced))
@@ -163,7 +172,7 @@ def _workload(given: dict[str, Any], sequences: int, prompt: int, response: int)
     }
     if given["algorithm"]["name"] == "grpo":
         batch["group_size"] = 4
-    return build_workload(merge(given, {"batch": batch, "steps": 1_000, "warmup_steps": 2}))
+    return build_workload(merge({"batch": batch, "steps": 1_000, "warmup_steps": 2}, given))
 
 
 def _start(workload: Workload, device: Device) -> Worker:
