@@ -88,7 +88,7 @@ def main(
         for done, model in enumerate(lanes[lane]):
             left = (seconds - (time.monotonic() - begin)) / (len(lanes[lane]) - done)
             words = ["--model", model, "--into", str(into), "--seconds", f"{left:.0f}", "--on", str(lane)]
-            words += ["--devices", devices] * bool(devices)
+            words += ["--devices", devices] if devices else []
             words += [word for point in points for word in ("--point", point)]
             words += [word for setting in settings for word in ("--set", setting)]
             failed += subprocess.run([sys.executable, __file__, *words], check=False).returncode != 0

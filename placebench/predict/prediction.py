@@ -18,7 +18,6 @@ from placebench.predict.interval import (
 from placebench.predict.phases import Basis
 from placebench.predict.step import PredictedStep, StepModel
 from placebench.predict.work import mean_response
-from placebench.spec.devices import devices_per_node
 from placebench.spec.phases import GEN
 from placebench.spec.placement import Placement
 from placebench.spec.workload import placed_workload
@@ -127,8 +126,7 @@ def predict(
 def class_of(model: StepModel, placement: Placement, *, elsewhere: bool = False) -> PredictionClass:
     """What lies between what was measured and a placement."""
     phases, files = model.phases, model.phases.calibrations
-    nodes = len([count for count in devices_per_node(model.devices) if count])
-    used = min(nodes, max(sum(1 for count in pool.counts if count) for pool in placement.pools))
+    used = max(sum(1 for count in pool.counts if count) for pool in placement.pools)
     if used > max(file.nodes for file in files):
         return PredictionClass.MORE_NODES
     if elsewhere or phases.device.name not in {file.device for file in files}:
