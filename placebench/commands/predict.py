@@ -7,6 +7,7 @@ import click
 
 from placebench.commands.completion import complete_placements
 from placebench.commands.console import open_console
+from placebench.commands.options import GroupedCommand, option, option_group
 from placebench.commands.outputs import OutputPath, refuse_same
 from placebench.commands.predicting import AskedPrediction, prediction_options, read_asked
 from placebench.errors import Reasons, UsageError
@@ -17,25 +18,28 @@ if TYPE_CHECKING:
 _EXAMPLES = """\b
 Examples:
   placebench predict --from latest --placements standard,split:3+1
-  placebench predict --from latest --devices gpu:8x4@141GiB --placements standard,split
-  placebench predict --from latest --batch-size 512 --max-response-length 2048
   placebench predict --gpu H200 --model qwen2.5-7b --devices gpu:8 --price 2.5
-  placebench predict --from latest --out calibration.json
 """
 
 
-@click.command(epilog=_EXAMPLES, short_help="Predict steps of placements that were not run.")
-@click.option(
-    "--placements",
-    "words",
-    metavar="WORDS",
-    shell_complete=complete_placements,
-    help="Words of placements.  [default: those that were measured, standard and split]",
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES, short_help="Predict the step of placements that were not run.")
+@option_group(
+    "Placements",
+    option(
+        "--placements",
+        "words",
+        metavar="WORDS",
+        shell_complete=complete_placements,
+        help="Words of placements.  [default: those that were measured, standard and split]",
+    ),
 )
 @prediction_options
-@click.option("--json", "json_path", type=OutputPath(), metavar="FILE", help="Write every number.")
-@click.option("--plot", type=OutputPath(), metavar="FILE", help="Draw a step of each placement: .svg, .png or .pdf.")
-@click.option("--out", type=OutputPath(), metavar="FILE", help="Write the calibration, for --from elsewhere.")
+@option_group(
+    "Files",
+    option("--json", "json_path", type=OutputPath(), metavar="FILE", help="Write every number."),
+    option("--plot", type=OutputPath(), metavar="FILE", help="Draw a step of each placement: .svg, .png or .pdf."),
+    option("--out", type=OutputPath(), metavar="FILE", help="Write the calibration, for --from elsewhere."),
+)
 def predict(words: str | None, json_path: Path | None, plot: Path | None, out: Path | None, **given: Any) -> None:
     """Predict the step time, memory and cost of placements that were not run.
 

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-
 from placebench.commands.completion import complete_devices, complete_models, complete_runs, complete_settings
-from placebench.commands.options import FiniteRange
+from placebench.commands.options import FiniteRange, option, option_group
 from placebench.errors import UsageError
 from placebench.spec.legible import shown
 
@@ -22,45 +20,50 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 # Of a device, another memory than this much of the calibrated ones' tells of another kind of device.
 _ALIKE = 0.15
 _VERSIONS = ("torch", "vllm")
-_OPTIONS = (
-    click.option(
-        "--from",
-        "sources",
-        metavar="RUN,…",
-        shell_complete=complete_runs,
-        help="Runs or calibration files to predict from.  [default: shipped with placebench]",
-    ),
-    click.option(
-        "--devices",
-        metavar="SPEC",
-        shell_complete=complete_devices,
-        help="gpu:N, or nodes: gpu:NxM@GGiB.  [default: as calibrated]",
-    ),
-    click.option("--gpu", metavar="NAME", help="Which GPU they are, such as H200.  [default: as calibrated]"),
-    click.option("--model", shell_complete=complete_models, help="A preset, a folder, or a hub id."),
-    click.option("--batch-size", type=int, help="Sequences per step, over all devices."),
-    click.option("--mini-batch-size", type=int, help="Sequences per optimizer step."),
-    click.option("--max-prompt-length", type=int, help="Tokens."),
-    click.option("--max-response-length", type=int, help="Tokens."),
-    click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="KEY=VALUE",
-        shell_complete=complete_settings,
-        help="Any workload key; repeatable.",
-    ),
-    click.option(
-        "--price", type=FiniteRange(min=0, min_open=True, max=1e6), help="Of a device for an hour, for the cost."
-    ),
-)
 
 
 def prediction_options(function: _Function) -> _Function:
     """Give a command the options that say by what, for which job and devices it predicts."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+    work = option_group(
+        "Job",
+        option("--model", metavar="MODEL", shell_complete=complete_models, help="A preset, a folder, or a hub id."),
+        option("--batch-size", type=int, metavar="N", help="Sequences per step, over all devices."),
+        option("--mini-batch-size", type=int, metavar="N", help="Sequences per optimizer step."),
+        option("--max-prompt-length", type=int, metavar="N", help="Tokens of a prompt."),
+        option("--max-response-length", type=int, metavar="N", help="Tokens of a response."),
+        option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="KEY=VALUE",
+            shell_complete=complete_settings,
+            help="Any workload key; repeatable.",
+        ),
+    )
+    measured = option_group(
+        "Measurements and devices",
+        option(
+            "--from",
+            "sources",
+            metavar="RUN[,RUN...]",
+            shell_complete=complete_runs,
+            help="Runs, or calibration files.  [default: shipped with placebench]",
+        ),
+        option(
+            "--devices",
+            metavar="SPEC",
+            shell_complete=complete_devices,
+            help="gpu:N, or nodes: gpu:NxM@GGiB.  [default: as calibrated]",
+        ),
+        option("--gpu", metavar="NAME", help="Which GPU they are, such as H200.  [default: as calibrated]"),
+        option(
+            "--price",
+            type=FiniteRange(min=0, min_open=True, max=1e6),
+            metavar="PRICE",
+            help="Of a device for an hour: adds the cost of a million tokens.",
+        ),
+    )
+    return measured(work(function))
 
 
 @dataclass(frozen=True)
