@@ -85,7 +85,7 @@ class Reader:
 
     def _look(self) -> dict[str, Any]:
         self.sections.update()
-        news = json.loads(json.dumps(self.sections.news(self.cursor), allow_nan=False))
+        news: dict[str, Any] = json.loads(json.dumps(self.sections.news(self.cursor), allow_nan=False))
         self.known |= {name: section for name, section in news.items() if name not in ("series", "log")}
         for group, several in news.get("series", {}).items():
             for name, told in several.items():
