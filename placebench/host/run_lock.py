@@ -13,8 +13,6 @@ import platform
 from collections.abc import Iterator
 from datetime import datetime
 
-import psutil
-
 from placebench.errors import UsageError
 from placebench.record.folder import RunFolder, utc_now
 from placebench.spec.reading import parse_json, read_text
@@ -59,6 +57,8 @@ def is_held(folder: RunFolder) -> bool | None:
 
     The lock itself is left alone: to try it would keep others from it for a moment.
     """
+    import psutil  # here: what imports this module must be there at once
+
     match _recorded(folder):
         case {"pid": int(pid), "host": str(host), "since": str(since)} if host == platform.node():
             try:
