@@ -5,7 +5,19 @@ import sys
 import click
 
 from placebench import __version__
-from placebench.commands import attach, calibrate, compare, completion, gate, list, placements, run, show, slurm
+from placebench.commands import (
+    attach,
+    calibrate,
+    compare,
+    completion,
+    gate,
+    list,
+    placements,
+    predict,
+    run,
+    show,
+    slurm,
+)
 from placebench.commands.group import PlacebenchGroup
 from placebench.host.terminal import say
 
@@ -30,6 +42,7 @@ Examples:
         show.show,
         show.report,
         placements.placements,
+        predict.predict,
         slurm.slurm,
         completion.completion,
     ],
