@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placebench.jobs.attached import AttachedSpans, Window
 from placebench.logs.follow import GrowingLog
@@ -25,6 +25,9 @@ from placebench.record.job_record import JobLaunch, LogFlag, LogRecord
 from placebench.record.launch_file import LaunchFile
 from placebench.spec.devices import Device
 from placebench.telemetry.spans import CONTROLLER, Span, SpanClock
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _POLL_S = 0.05
 # A step that may have more lines to come is whole when none has come for so long.
@@ -236,7 +239,11 @@ def _step_seconds(run: LoggedRun) -> tuple[dict[int, float], dict[int, float]]:
     seconds, kinds = run.timings.seconds, run.timings.kinds
     apart = seconds[[phase for phase in run.dialect.timing.movable if kinds.get(phase) is Kind.PHASE]].sum(axis=1)
     work = (seconds[STEP] - apart).dropna()
-    return work.to_dict(), apart.to_dict()
+    return _by_step(work), _by_step(apart)
+
+
+def _by_step(seconds: "pd.Series[float]") -> dict[int, float]:
+    return dict(zip(seconds.index.tolist(), seconds.tolist(), strict=True))
 
 
 def _tokens(run: LoggedRun) -> dict[int, float]:
