@@ -2,13 +2,14 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import fmean
 
 from placebench.predict.memory.engine import EngineMemory
 from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.predict.phases import Basis, PhaseModel, PhaseSeconds
 from placebench.predict.walk import step_times, walked_graph
-from placebench.spec.devices import Device
+from placebench.spec.devices import Device, devices_per_node
 from placebench.spec.phases import GEN, PHASE, Phase
 from placebench.spec.placement import Placement, Pool, Role
 from placebench.spec.placement_checks import Share
@@ -108,6 +109,10 @@ class StepModel:
         ordered = tuple(sorted(spans, key=lambda span: (span.start, span.end)))
         return PredictedStep(placement, seconds + gaps, found, ordered, gaps)
 
+    def phase_seconds(self, phase: str, devices: int, tensor_parallel: int) -> float:
+        """What a phase takes on a pool of so many devices, in seconds."""
+        return self.phases.seconds(phase, devices, tensor_parallel=tensor_parallel).total
+
     def graph(self, placement: Placement) -> tuple[Phase, ...]:
         """The phases of a placement's step with what they wait for: see `walk.walked_graph`."""
         names = self._model_for(placement).names
@@ -122,6 +127,11 @@ class StepModel:
             for name in model.names
             if (role := PHASE[name].role) and sizes[name]
         )
+
+    @cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """Devices of each node."""
+        return devices_per_node(self.devices)
 
     def _model_for(self, placement: Placement) -> PhaseModel:
         """The phases as the placement runs them: replicas hold whole models, and may each have a batch."""
