@@ -15,6 +15,7 @@ from placebench.commands import (
     placements,
     predict,
     run,
+    search,
     show,
     slurm,
 )
@@ -43,6 +44,7 @@ Examples:
         show.report,
         placements.placements,
         predict.predict,
+        search.search,
         slurm.slurm,
         completion.completion,
     ],

@@ -9,7 +9,7 @@ from placebench.commands.completion import complete_placements
 from placebench.commands.console import open_console
 from placebench.commands.options import GroupedCommand, option, option_group
 from placebench.commands.outputs import OutputPath, refuse_same
-from placebench.commands.predicting import AskedPrediction, prediction_options, read_asked
+from placebench.commands.predicting import AskedPrediction, explain_lookups, prediction_options, read_asked
 from placebench.errors import Reasons, UsageError
 
 if TYPE_CHECKING:
@@ -54,13 +54,8 @@ def predict(words: str | None, json_path: Path | None, plot: Path | None, out: P
     if out is not None and len(asked.calibrations) > 1:
         raise UsageError(f"--out {out}: {len(asked.calibrations)} calibrations are named with --from: name one")
     placements = _placements(words, asked)
-    try:
+    with explain_lookups(asked):
         found = predict_steps(asked.steps, placements, elsewhere=asked.elsewhere, price=given.get("price"))
-    except LookupError as error:
-        raise UsageError(
-            f"{error.args[0]} was not measured of this work, and the peaks of {asked.devices[0].name} are not known:"
-            " name a run that has it, or a GPU with --gpu"
-        ) from None
     console = open_console()
     print_predictions(found, asked.notes, console)
     if json_path is not None:

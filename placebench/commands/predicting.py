@@ -1,6 +1,7 @@
 """What `placebench predict` and `search` are asked: by what measurements, which job, on which devices."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -104,6 +105,18 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
     phases = PhaseModel(workload, shapes, files, devices[0], per_node)
     notes = tuple(_notes(files, devices, is_shipped=is_shipped))
     return AskedPrediction(files, workload, devices, StepModel(phases, devices), is_shipped, notes)
+
+
+@contextmanager
+def explain_lookups(asked: AskedPrediction) -> Iterator[None]:
+    """Turn a phase of which nothing is known into a line for the user."""
+    try:
+        yield
+    except LookupError as error:
+        raise UsageError(
+            f"{error.args[0]} was not measured of this work, and the peaks of {asked.devices[0].name} are not known:"
+            " name a run that has it, or a GPU with --gpu"
+        ) from None
 
 
 def _calibrations(sources: str | None, gpu: str | None) -> "tuple[tuple[CalibrationFile, ...], bool]":

@@ -124,7 +124,12 @@ def class_of(model: StepModel, placement: Placement, *, elsewhere: bool = False)
     if elsewhere or phases.device.name not in {file.device for file in files}:
         return PredictionClass.OTHER_HOST
     cases = [case for file in files for case in file.cases]
-    if any(phases.is_same(case) for case in cases) and placement.size <= max(file.device_count for file in files):
+    # A placement may let the same work be done in a way that was never measured, such as by engines of several devices.
+    if (
+        any(phases.is_same(case) for case in cases)
+        and placement.size <= max(file.device_count for file in files)
+        and not model.step(placement).extrapolated
+    ):
         return PredictionClass.SAME_RUN
     if phases.shapes is not None and any(case.models and case.models.actor == phases.shapes.actor for case in cases):
         return PredictionClass.OTHER_SIZE

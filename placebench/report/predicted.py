@@ -1,8 +1,9 @@
 """Predictions as users see them: on the terminal, and as a file for programs under a versioned schema."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -143,31 +144,32 @@ def _placement(found: Predictions, one: Prediction) -> PredictedPlacement:
 
 def print_predictions(found: Predictions, notes: Sequence[str], console: Console) -> None:
     """Print the table of placements, that of their phases, and how far all of it is to be trusted."""
-    for grid in (_step_grid(found), *_phase_grids(found)):
+    for grid in (step_grid(found), *_phase_grids(found)):
         console.print(grid_table(grid, 1, console.width))
         console.print()
-    for line in (*_about_trust(found), *_about_choice(found)):
+    for line in (*about_trust(found), *about_choice(found)):
         console.print(Text(line))
     for note in notes:
         console.print(Text(f"Note: {note}."), style="dim")
 
 
-def _step_grid(found: Predictions) -> Grid:
-    priced = any(one.cost is not None for one in found.placements)
-    header = ("placement", "step", f"{100 * LEVEL:.0f} % interval", "tokens/s/device", "peak memory", "waiting")
-    rows = [
-        (
-            one.placement.name,
-            quantity(one.step.seconds, "s"),
-            seconds_interval(one.interval.low, one.interval.high) if one.interval else MISSING,
-            quantity(one.tokens_per_s_per_device, "tokens/s"),
-            quantity(max(one.memory.values()), "B") if one.memory else MISSING,
-            quantity(_waiting(one), "1"),
-            *((f"{one.cost:.3g}" if one.cost is not None else MISSING,) if priced else ()),
-        )
-        for one in found.placements
-    ]
-    return Grid("Predicted steps", (*header, *(("cost/M",) if priced else ())), tuple(rows))
+def step_grid(found: Predictions, more: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Grid:
+    """The step of each placement, and columns of what else is known of them."""
+    cost = {"cost/M": [f"{one.cost:.3g}" if one.cost is not None else MISSING for one in found.placements]}
+    columns = {
+        "placement": [one.placement.name for one in found.placements],
+        "step": [quantity(one.step.seconds, "s") for one in found.placements],
+        f"{100 * LEVEL:.0f} % interval": [
+            seconds_interval(one.interval.low, one.interval.high) if one.interval else MISSING
+            for one in found.placements
+        ],
+        "tokens/s/device": [quantity(one.tokens_per_s_per_device, "tokens/s") for one in found.placements],
+        "peak memory": [quantity(max(one.memory.values()), "B") if one.memory else MISSING for one in found.placements],
+        "waiting": [quantity(_waiting(one), "1") for one in found.placements],
+        **(cost if any(one.cost is not None for one in found.placements) else {}),
+        **more,
+    }
+    return Grid("Predicted steps", tuple(columns), tuple(zip(*columns.values(), strict=True)))
 
 
 def _waiting(one: Prediction) -> float:
@@ -211,7 +213,7 @@ def _share(one: Prediction, name: str) -> float:
     return phase.total / one.step.seconds if phase else 0.0
 
 
-def _about_trust(found: Predictions) -> Iterator[str]:
+def about_trust(found: Predictions) -> Iterator[str]:
     """The class of each prediction, its held-out cases, and what hangs on the host."""
     for kind in dict.fromkeys(one.kind for one in found.placements):
         alike = [one for one in found.placements if one.kind is kind]
@@ -243,7 +245,7 @@ def _about_trust(found: Predictions) -> Iterator[str]:
             )
 
 
-def _about_choice(found: Predictions) -> Iterator[str]:
+def about_choice(found: Predictions) -> Iterator[str]:
     """Which is the fastest, and which are ties."""
     best = found.fastest
     if len(found.placements) < 2 or any(one.says_nothing for one in found.placements):
