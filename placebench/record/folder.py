@@ -42,6 +42,11 @@ class Status(StrEnum):
     DAMAGED = "damaged"
     """Found by those who read a launch that was done; no launch's file says it."""
 
+    @property
+    def is_final(self) -> bool:
+        """Whether a launch that stands so is over."""
+        return self not in (Status.PLANNED, Status.RUNNING)
+
 
 @dataclass(frozen=True)
 class _File:
@@ -94,13 +99,6 @@ class Trial:
     def round(self) -> int:
         """Round from the folder's name, counted from 1."""
         return int(self.path.name.split("-", 1)[0])
-
-    def read_progress(self) -> dict[str, Any]:
-        """What the job was doing last; empty before it has said so, and of a damaged file."""
-        try:
-            return dict(parse_json(read_text(self.progress)))
-        except (UsageError, ValueError, TypeError):
-            return {}
 
     @property
     def status(self) -> Status:
@@ -269,32 +267,6 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         for line in stream:
             if line.endswith("\n"):
                 yield parse_json(line)
-
-
-class JsonlTail:
-    """Hands out each line of a growing JSONL file once."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._offset = 0
-
-    def read_lines(self) -> list[bytes]:
-        """Whole lines added since the last call; an unfinished last one waits, a missing file is empty."""
-        try:
-            if self.path.stat().st_size == self._offset:
-                return []
-            with self.path.open("rb") as stream:
-                stream.seek(self._offset)
-                content = stream.read()
-        except FileNotFoundError:
-            return []
-        whole = content[: content.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return whole.splitlines()
-
-    def read(self) -> list[dict[str, Any]]:
-        """The objects of those lines."""
-        return [parse_json(line) for line in self.read_lines()]
 
 
 def utc_now() -> str:
