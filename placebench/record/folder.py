@@ -143,6 +143,9 @@ class RunFolder:
     )
     summary_file = _File("summary.json", "Every number of the report, with unit, interval and n.")
     calibration_file = _File("calibration.json", "With placebench calibrate: how much launches of one placement vary.")
+    phases_file = _File(
+        "phases.json", "What the phases of each placement took, and of what work: what predictions start from."
+    )
     lock_file = _File(
         "lock",
         "There while a process works on the run, and keeps others out; one left by a killed process keeps nobody out.",
