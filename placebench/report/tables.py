@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placebench.compare.explain.placing import device_labels
 from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
 from placebench.compare.read.host_facts import host_facts
 from placebench.report.schema import (
@@ -17,7 +16,7 @@ from placebench.report.schema import (
     Summary,
 )
 from placebench.spec.config import flatten
-from placebench.spec.devices import index_ranges
+from placebench.spec.devices import device_labels, index_ranges
 from placebench.spec.text import MISSING, interval, plural, quantity, ratio
 
 

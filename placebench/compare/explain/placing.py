@@ -1,13 +1,13 @@
 """Where roles were seen on other devices than was asked for, in words."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 import numpy as np
 
 from placebench.compare.measure.observed import UNKNOWN, Arrangement
 from placebench.compare.measure.placements import RunSide
-from placebench.spec.devices import index_ranges
+from placebench.spec.devices import device_labels, index_ranges
 from placebench.spec.text import listing, plural
 
 # A device whose load in the steps is below this has not worked, whether or not its spans are known.
@@ -68,15 +68,6 @@ def _other_places(side: RunSide, arrangement: Arrangement) -> Iterator[str]:
         if len(parts := _apart(at[pool])) > 1:
             where = (f"{listing(names)} on {device_labels(on, labels)}" for names, on in parts)
             yield f"asked for {listing(at[pool])} together in {pool}; seen apart: {listing(where)}."
-
-
-def device_labels(devices: Iterable[str], labels: Mapping[str, str]) -> str:
-    """Devices as people see them, neighbours together: `gpu:0–3`, `node1/gpu:0–1, node2/gpu:0`."""
-    by_kind: dict[str, list[int]] = {}
-    for device in (device for device in labels if device in set(devices)):
-        kind, _, index = labels[device].rpartition(":")
-        by_kind.setdefault(kind, []).append(int(index))
-    return ", ".join(f"{kind}:{index_ranges(sorted(found))}" for kind, found in by_kind.items())
 
 
 def _apart(at: Mapping[str, frozenset[str]]) -> list[tuple[list[str], frozenset[str]]]:
