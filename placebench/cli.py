@@ -5,7 +5,22 @@ import sys
 import click
 
 from placebench import __version__
-from placebench.commands import attach, calibrate, compare, completion, gate, list, placements, run, show, slurm
+from placebench.commands import (
+    attach,
+    calibrate,
+    compare,
+    completion,
+    gate,
+    list,
+    placements,
+    predict,
+    run,
+    search,
+    serve,
+    show,
+    slurm,
+    watch,
+)
 from placebench.commands.group import PlacebenchGroup
 from placebench.host.terminal import say
 
@@ -29,7 +44,11 @@ Examples:
         list.list_command,
         show.show,
         show.report,
+        watch.watch,
+        serve.serve,
         placements.placements,
+        predict.predict,
+        search.search,
         slurm.slurm,
         completion.completion,
     ],

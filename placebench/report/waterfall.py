@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from placebench.compare.comparison import Comparison
 from placebench.compare.explain.breakdown import PartChange, StepChange, step_changes
 from placebench.compare.metrics import NOTABLE
-from placebench.report.style import WIDTH, phase_colors, set_bold_title, wrap, write_beside
+from placebench.report.palette import phase_colors
+from placebench.report.style import WIDTH, set_bold_title, wrap, write_beside
 from placebench.spec.phases import STEP, UNATTRIBUTED
 from placebench.spec.text import quantity, signed
 

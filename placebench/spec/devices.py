@@ -89,13 +89,22 @@ def parse_devices(text: str) -> DeviceSpec:
     return spec
 
 
+def device_labels(devices: Sequence[Device]) -> dict[str, str]:
+    """What people see of each device, by its id: `cpu:0`, `gpu:0`; with the node in front if there are several."""
+    several = len({device.node for device in devices}) > 1
+    return {
+        device.id: f"{device.node}/{device.kind}:{device.index}" if several else f"{device.kind}:{device.index}"
+        for device in devices
+    }
+
+
 def index_ranges(indices: Iterable[int]) -> str:
     """Indices in rising order as text, neighbours together: `0–3,6`."""
     runs = [[index for _, index in run] for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])]
     return ",".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def device_labels(devices: Iterable[str], labels: Mapping[str, str]) -> str:
+def label_ranges(devices: Iterable[str], labels: Mapping[str, str]) -> str:
     """Devices as people see them, neighbours together: `gpu:0–3`, `node1/gpu:0–1, node2/gpu:0`."""
     by_kind: dict[str, list[int]] = {}
     for device in (device for device in labels if device in set(devices)):
