@@ -17,7 +17,7 @@ from placebench.spec.legible import encodable, one_line
 
 # click's own exit code for a wrong command line, the shell's for SIGINT, and sysexits.h's for a fault of the program:
 # 1 says that a check has found a regression.
-USAGE, _INTERRUPTED, _UNEXPECTED = 2, 130, 70
+USAGE, _INTERRUPTED, UNEXPECTED = 2, 130, 70
 # New objects after which Python looks for circles of them. Most of what is imported and drawn lives to the end of the
 # command: looked through at every 700, it costs a tenth of the command's time.
 _OBJECTS = 100_000
@@ -98,11 +98,11 @@ def _fail_unexpectedly(error: Exception) -> int:
 
     if os.environ.get("PLACEBENCH_DEBUG"):
         traceback.print_exception(error)
-        return _UNEXPECTED
+        return UNEXPECTED
     with tempfile.NamedTemporaryFile("w", prefix="placebench-", suffix=".log", delete=False) as stream:
         traceback.print_exception(error, file=stream)
     what = f"unexpected {type(error).__name__}: {one_line(str(error))}"
-    return fail(_UNEXPECTED, f"{what}; the traceback is in {stream.name}: please report it")
+    return fail(UNEXPECTED, f"{what}; the traceback is in {stream.name}: please report it")
 
 
 def _fail_at_the_host(error: OSError) -> int:
