@@ -47,9 +47,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "run.json": lambda run: _append(run / "run.json"),
     "a launch": lambda run: _append(next(run.glob("trials/*/spans.jsonl"))),
     "a launch less": lambda run: shutil.rmtree(next(run.glob("trials/*"))),
-    "a calibration beside it": lambda run: (
-        (run.parent / "noise").mkdir() or (run.parent / "noise/calibration.json").write_text("{}")
-    ),
+    "a calibration beside it": lambda run: (run.parent / "noise/calibration.json").write_text("{}"),
     "another version": lambda run: _edit(run / "summary.json", "placebench", "0"),
     "a damaged summary": lambda run: (run / "summary.json").write_text("{"),
     "no summary": lambda run: (run / "summary.json").unlink(),
@@ -62,7 +60,8 @@ def _edit(path: Path, key: str, value: str) -> None:
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_what_has_changed_is_compared_again(run: Path, tmp_path: Path, change: Callable[[Path], object]) -> None:
-    copy = shutil.copytree(run, tmp_path / "runs" / "run")
+    (tmp_path / "noise").mkdir()
+    copy = shutil.copytree(run, tmp_path / "run")
     summary = (copy / "summary.json").read_text()
     for _ in range(10_000):  # written last, as by a report, which takes longer than a tick of the file system's clock
         (copy / "summary.json").write_text(summary)
