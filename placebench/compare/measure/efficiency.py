@@ -36,12 +36,6 @@ _TOKENS, _LENGTH = "perf/total_num_tokens", "perf/attention_length"
 _DECODING = ("perf/decode_steps", "perf/decode_context_tokens")
 _PHASES = frozenset(phase.name for phase in COMPUTING)
 _OF_CRITIC = frozenset(phase.name for phase in COMPUTING if phase.role == Role.CRITIC)
-FORMULAS = (
-    "MFU: FLOPs / (time · devices · dense bfloat16 peak); a token takes 6·N + 12·layers·width·length in training and"
-    " 2·N + 4·layers·width·length in a forward pass, width that of all heads, attention not counted as causal, the"
-    " output head counted for every token, nothing recomputed. MBU: bytes of weights, keys and values that decoding"
-    " reads / (time · devices · peak of the memory)."
-)
 
 
 @dataclass(frozen=True)
