@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from placebench.predict.kernel_tables import engine_tables
 from placebench.predict.peaks import DevicePeak
 from placebench.spec.shapes import ModelShape
 
@@ -68,7 +69,7 @@ class Roofline:
 
 
 def engine_kernels(shape: ModelShape, device: str, peak: DevicePeak, shared_by: int) -> EngineKernels:
-    """Where the kernels of an engine's generation come from.
+    """Where the kernels of an engine's generation come from: measured tables where there are any, else the roofline.
 
     Args:
         shape: of the model.
@@ -76,5 +77,4 @@ def engine_kernels(shape: ModelShape, device: str, peak: DevicePeak, shared_by: 
         peak: of the device.
         shared_by: devices that share the engine.
     """
-    del device  # NOTE: tables of measured kernels are looked up by it, once there are any.
-    return Roofline(shape, peak, shared_by)
+    return engine_tables(shape, device, shared_by) or Roofline(shape, peak, shared_by)
