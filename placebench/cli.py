@@ -5,15 +5,29 @@ import sys
 import click
 
 from placebench import __version__
-from placebench.commands import attach, calibrate, compare, completion, gate, list, placements, run, show, slurm
+from placebench.commands import (
+    attach,
+    calibrate,
+    compare,
+    completion,
+    gate,
+    list,
+    placements,
+    predict,
+    run,
+    search,
+    serve,
+    show,
+    slurm,
+    watch,
+)
 from placebench.commands.group import PlacebenchGroup
 from placebench.host.terminal import say
 
 # \b keeps click from filling the lines of a paragraph.
 _EXAMPLES = """\b
-Examples:
-  placebench run --placements standard,split   compare two placements here
-  placebench attach -- python train.py         watch a job of yours once
+Examples: placebench run --placements standard,split  compare two placements
+          placebench attach -- python train.py        watch a job of yours
 """
 
 
@@ -29,7 +43,11 @@ Examples:
         list.list_command,
         show.show,
         show.report,
+        watch.watch,
+        serve.serve,
         placements.placements,
+        predict.predict,
+        search.search,
         slurm.slurm,
         completion.completion,
     ],

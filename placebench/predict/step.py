@@ -2,21 +2,24 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import fmean
 
 from placebench.predict.memory.engine import EngineMemory
 from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.predict.phases import Basis, PhaseModel, PhaseSeconds
 from placebench.predict.walk import step_times, walked_graph
-from placebench.spec.devices import Device
+from placebench.spec.devices import Device, devices_per_node
 from placebench.spec.phases import GEN, PHASE, Phase
 from placebench.spec.placement import Placement, Pool, Role
 from placebench.spec.placement_checks import Share
 from placebench.spec.workload import Workload, placed_workload
 
 # Of a step, where no gap was measured: collecting results and submitting the next phase, for each phase and sequence.
-PHASE_GAP_S = 4e-3
-SEQUENCE_GAP_S = 3e-4
+PHASE_GAP_S = 3e-3
+SEQUENCE_GAP_S = 2e-4
+# Beyond this share of generation a prediction hangs on the host.
+HOST_BOUND = 0.15
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class PredictedStep:
         """Share of generation in which no kernel runs: what hangs on the host, and carries over to no other."""
         gen = self.phases.get(GEN)
         return gen.host / gen.total if gen and gen.total else 0.0
+
+    @property
+    def is_host_bound(self) -> bool:
+        """Whether generation waits for the host for a large part of it."""
+        return self.host_bound_share > HOST_BOUND
 
     @property
     def extrapolated(self) -> tuple[str, ...]:
@@ -126,6 +134,11 @@ class StepModel:
             for name in model.names
             if (role := PHASE[name].role) and sizes[name]
         )
+
+    @cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """Devices of each node."""
+        return devices_per_node(self.devices)
 
     def _model_for(self, placement: Placement) -> PhaseModel:
         """The phases as the placement runs them: replicas hold whole models, and may each have a batch."""

@@ -42,12 +42,19 @@ class Status(StrEnum):
     DAMAGED = "damaged"
     """Found by those who read a launch that was done; no launch's file says it."""
 
+    @property
+    def is_final(self) -> bool:
+        """Whether a launch that stands so is over."""
+        return self not in (Status.PLANNED, Status.RUNNING)
+
 
 @dataclass(frozen=True)
 class _File:
     """What lies in a folder under one name; an attribute that is its path."""
 
     name: str
+    about: str
+    """What it holds, in one line."""
 
     def __get__(self, folder: "Trial | RunFolder", owner: type) -> Path:
         return folder.path / self.name
@@ -59,48 +66,30 @@ class Trial:
 
     path: Path
 
-    launch_file = _File("launch.json")
-    """What the launch has to run: workload, placement, devices."""
-    log = _File("train.log")
-    """What the job printed."""
-    attached = _File("attached")
-    """Spans as each process of a job of the user's writes them; only there."""
-    log_facts = _File("log.json")
-    """How the log of a job of the user's is to be read; only there."""
-    steps = _File("steps.jsonl")
-    """Metrics of the training steps, one object a step."""
-    spans = _File("spans.jsonl")
-    """Phase spans per device."""
-    device_samples = _File("devices.jsonl")
-    """Samples of every device."""
-    pauses = _File("pauses.jsonl")
-    """When the launch was stopped by Ctrl-Z; only where it was."""
-    clocks = _File("clocks.jsonl")
-    """Measured offsets of the nodes' clocks; only where a launch ran on a Ray cluster."""
-    processes = _File("processes.jsonl")
-    """Which process of the job works on which device."""
-    kernels = _File("kernels.jsonl")
-    """How each phase of the traced step spent its time on each GPU."""
-    checkpoints = _File("checkpoints")
-    """The newest checkpoint of the job."""
-    progress = _File("progress.json")
-    """What the job is doing now, replaced at every change of phase."""
-    end = _File("end.json")
-    """How the job ended, unless it was killed."""
-    error = _File("error.txt")
-    """Traceback and advice of a launch that failed."""
+    launch_file = _File("launch.json", "What the launch was told: workload, placement, devices.")
+    log = _File("train.log", "What the job printed, with one `step:N - name:value - …` line a step, as verl prints it.")
+    attached = _File("attached", "Of a job of yours: the spans that each of its processes has written.")
+    log_facts = _File("log.json", "Of a job of yours: whose log it is, and what to mind of its numbers.")
+    steps = _File("steps.jsonl", "The metrics of each step, in full precision.")
+    spans = _File("spans.jsonl", "When each phase ran, on each device and as the controller saw it.")
+    device_samples = _File("devices.jsonl", "Samples of each device, and what the sampler itself cost.")
+    pauses = _File("pauses.jsonl", "When the launch was stopped by Ctrl-Z; only where it was.")
+    clocks = _File("clocks.jsonl", "On a Ray cluster: how far each node's clock was off.")
+    processes = _File("processes.jsonl", "Which process worked on which device.")
+    kernels = _File(
+        "kernels.jsonl", "On GPUs, in the first round: what the phases of the traced step spent their time on."
+    )
+    checkpoints = _File("checkpoints", "With --checkpoint-every: the newest checkpoint.")
+    progress = _File("progress.json", "What the job was doing last.")
+    end = _File(
+        "end.json", "How the job ended, and the device and role of the worker that failed; missing after a kill."
+    )
+    error = _File("error.txt", "Why the launch, or the trace of its kernels, failed.")
 
     @property
     def round(self) -> int:
         """Round from the folder's name, counted from 1."""
         return int(self.path.name.split("-", 1)[0])
-
-    def read_progress(self) -> dict[str, Any]:
-        """What the job was doing last; empty before it has said so, and of a damaged file."""
-        try:
-            return dict(parse_json(read_text(self.progress)))
-        except (UsageError, ValueError, TypeError):
-            return {}
 
     @property
     def status(self) -> Status:
@@ -148,14 +137,19 @@ class RunFolder:
 
     path: Path
 
-    run_file = _File("run.json")
-    """Command line, workload, placements, host, versions, status."""
-    summary_file = _File("summary.json")
-    """Every number of the report."""
-    calibration_file = _File("calibration.json")
-    """How much launches of one placement vary; only in the folder of a calibration."""
-    lock_file = _File("lock")
-    """Held by the process that works on the run; there only as long as one does, or where one was killed."""
+    run_file = _File(
+        "run.json",
+        "Command line, workload or your job, placements with their devices, host, versions, git commit, status.",
+    )
+    summary_file = _File("summary.json", "Every number of the report, with unit, interval and n.")
+    calibration_file = _File("calibration.json", "With placebench calibrate: how much launches of one placement vary.")
+    phases_file = _File(
+        "phases.json", "What the phases of each placement took, and of what work: what predictions start from."
+    )
+    lock_file = _File(
+        "lock",
+        "There while a process works on the run, and keeps others out; one left by a killed process keeps nobody out.",
+    )
 
     def trial(self, round_number: int, placement: str) -> Trial:
         """The folder of a placement's launch in a round (counted from 1)."""
@@ -267,32 +261,6 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         for line in stream:
             if line.endswith("\n"):
                 yield parse_json(line)
-
-
-class JsonlTail:
-    """Hands out each line of a growing JSONL file once."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._offset = 0
-
-    def read_lines(self) -> list[bytes]:
-        """Whole lines added since the last call; an unfinished last one waits, a missing file is empty."""
-        try:
-            if self.path.stat().st_size == self._offset:
-                return []
-            with self.path.open("rb") as stream:
-                stream.seek(self._offset)
-                content = stream.read()
-        except FileNotFoundError:
-            return []
-        whole = content[: content.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return whole.splitlines()
-
-    def read(self) -> list[dict[str, Any]]:
-        """The objects of those lines."""
-        return [parse_json(line) for line in self.read_lines()]
 
 
 def utc_now() -> str:

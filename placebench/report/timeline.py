@@ -15,7 +15,8 @@ from placebench.compare.measure.placements import RunSide
 from placebench.compare.measure.steps import Flags, Step, split_steps
 from placebench.compare.metrics import STEP_TIME
 from placebench.logs.timing import phase_order
-from placebench.report.style import WIDTH, ink, phase_colors, set_bold_title
+from placebench.report.palette import phase_colors
+from placebench.report.style import WIDTH, ink, set_bold_title
 from placebench.spec.bound import RunPlacement
 from placebench.spec.text import quantity
 from placebench.telemetry.spans import CONTROLLER
@@ -106,7 +107,7 @@ def _draw_step(axes: Axes, step: Step, devices: list[str], colors: dict[str, str
             start = starts[step.active[span].argmax()]
             width = step.length(step.active[span])
             axes.barh(row, width, left=start, height=BAR, color=colors[phase], edgecolor="white", linewidth=0.4)
-            _label(axes, row, start, width, phase, colors[phase], longest)
+            label_bar(axes, row, start, width, phase, colors[phase], longest)
     axes.axvline(seconds, color="black", linewidth=1)
 
 
@@ -149,7 +150,7 @@ def _name_rows(axes: Axes, side: RunSide, typical: TypicalStep, devices: list[st
     axes.tick_params(axis="y", length=0)
 
 
-def _label(axes: Axes, row: int, start: float, width: float, phase: str, color: str, longest: float) -> None:
+def label_bar(axes: Axes, row: int, start: float, width: float, phase: str, color: str, longest: float) -> None:
     """Write the phase's name into its bar, with its seconds where there is room."""
     room = width / longest * AREA / CHARACTER
     text = next((text for text in (f"{phase}  {quantity(width, 's')}", phase) if len(text) <= room), None)

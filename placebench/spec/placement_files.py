@@ -1,22 +1,12 @@
-"""Placements from YAML: any pools, given per node, and which role lives where.
-
-All keys:
-
-name: critic-apart            # default: the file's name
-pools: {main: [3], apart: [1]}
-roles: {actor: main, rollout: main, ref: main, critic: apart}   # reward: with the critic; under GRPO, with the ref
-overlap: all                  # or none, updates
-staleness: 0
-inflight_updates: false
-tensor_parallel: 1            # devices that share one engine; default: the workload's
-scaling: strong               # of one pool whose devices each hold a full replica
-"""
+"""Placements from YAML: any pools, given per node, and which role lives where."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from placebench.errors import Reasons
 from placebench.spec.config import load_yaml
@@ -27,7 +17,17 @@ from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.text import few, plural
 from placebench.spec.workload import MOST
 
-KEYS = ("name", "pools", "roles", "overlap", "staleness", "inflight_updates", "tensor_parallel", "scaling")
+KEYS: Mapping[str, str] = {
+    "name": "name of the placement; by default the file's",
+    "pools": "devices of each pool, a number for each node: `{main: [3], apart: [1]}`",
+    "roles": "the pool of each role; the reward's is the critic's unless given, under GRPO the reference's",
+    "overlap": "`all` (the default), `updates` or `none`: what may run side by side in different pools",
+    "staleness": "updates by which the weights that generate may lag behind; by default 0",
+    "inflight_updates": "whether engines go on generating while they take new weights; by default false",
+    "tensor_parallel": "devices that share one engine; by default the workload's",
+    "scaling": "of one pool whose devices each hold a full replica: `strong` or `weak`",
+}
+"""The keys of a file, with what they mean."""
 
 
 def load_placement(path: Path, nodes: Sequence[int] | None, *, has_critic: bool = True) -> Placement:
@@ -42,6 +42,24 @@ def load_placement(path: Path, nodes: Sequence[int] | None, *, has_critic: bool 
         UsageError: one line for every reason why it is none, or cannot be on these nodes.
     """
     return _File(path, load_yaml(path), has_critic, Reasons()).placement(nodes)
+
+
+def placement_text(placement: Placement, *, has_critic: bool = True) -> str:
+    """A file that `load_placement` reads as this placement, but for its name, which is the file's."""
+    roles = {role.value: pool for role, pool in placement.roles.items() if has_critic or role is not Role.CRITIC}
+    settings = {
+        "overlap": placement.overlap.value,
+        "staleness": placement.staleness,
+        "inflight_updates": placement.inflight_updates or None,
+        "tensor_parallel": placement.tensor_parallel,
+        "scaling": placement.scaling and placement.scaling.value,
+    }
+    content = {
+        "pools": {pool.name: list(pool.counts) for pool in placement.pools},
+        "roles": roles,
+        **{key: value for key, value in settings.items() if value is not None},
+    }
+    return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)
 
 
 @dataclass(frozen=True)
