@@ -152,6 +152,8 @@ class RunFolder:
     """Every number of the report."""
     calibration_file = _File("calibration.json")
     """How much launches of one placement vary; only in the folder of a calibration."""
+    phases_file = _File("phases.json")
+    """What the phases of its placements took, to predict others by: see `calibration_file`."""
     lock_file = _File("lock")
     """Held by the process that works on the run; there only as long as one does, or where one was killed."""
 
