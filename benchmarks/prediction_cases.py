@@ -17,8 +17,8 @@ from placebench.predict.interval import HeldOut, PredictionClass
 from placebench.predict.kernel_tables import engine_tables
 from placebench.predict.peaks import known_peak
 from placebench.predict.phases import PhaseModel
-from placebench.predict.prediction import HOST_BOUND, launch_spread
-from placebench.predict.step import StepModel
+from placebench.predict.prediction import launch_spread
+from placebench.predict.step import HOST_BOUND, StepModel
 from placebench.predict.walk import step_times
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase
 from placebench.report.shared import read_summary
@@ -101,7 +101,7 @@ def _result(
         case.name,
         str(case.workload["model"]),
         target.file.device,
-        step.host_bound_share > HOST_BOUND,
+        step.is_host_bound,
         step.seconds,
         case.step_s,
         case.launches,
