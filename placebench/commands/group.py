@@ -16,7 +16,7 @@ from placebench.spec.legible import encodable, one_line
 
 # click's own exit code for a wrong command line, the shell's for SIGINT, and sysexits.h's for a fault of the program:
 # 1 says that a check has found a regression.
-USAGE, _INTERRUPTED, _UNEXPECTED = 2, 130, 70
+USAGE, _INTERRUPTED, UNEXPECTED = 2, 130, 70
 # More than a person causes at once, and less than a file can.
 _MOST_REASONS = 100
 # What is wrong with a file or disk, and not with the program that meets it.
@@ -92,11 +92,11 @@ def _fail_unexpectedly(error: Exception) -> int:
 
     if os.environ.get("PLACEBENCH_DEBUG"):
         traceback.print_exception(error)
-        return _UNEXPECTED
+        return UNEXPECTED
     with tempfile.NamedTemporaryFile("w", prefix="placebench-", suffix=".log", delete=False) as stream:
         traceback.print_exception(error, file=stream)
     what = f"unexpected {type(error).__name__}: {one_line(str(error))}"
-    return fail(_UNEXPECTED, f"{what}; the traceback is in {stream.name}: please report it")
+    return fail(UNEXPECTED, f"{what}; the traceback is in {stream.name}: please report it")
 
 
 def _fail_at_the_host(error: OSError) -> int:
