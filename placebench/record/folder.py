@@ -47,6 +47,20 @@ class Status(StrEnum):
         """Whether a launch that stands so is over."""
         return self not in (Status.PLANNED, Status.RUNNING)
 
+    @property
+    def words(self) -> str:
+        """What became of a launch, for people."""
+        return _WORDS.get(self, self.value)
+
+
+_WORDS = {
+    Status.PLANNED: "not started",
+    Status.RUNNING: "still running, or stopped without a word",
+    Status.OOM: "out of memory",
+    Status.DEVICE_LOST: "lost a device",
+    Status.DAMAGED: "set aside",
+}
+
 
 @dataclass(frozen=True)
 class _File:
