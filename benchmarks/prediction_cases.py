@@ -21,7 +21,7 @@ from placebench.predict.prediction import launch_spread
 from placebench.predict.step import HOST_BOUND, StepModel
 from placebench.predict.walk import step_times
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase
-from placebench.report.shared import read_summary
+from placebench.report.kept import read_summary
 from placebench.report.shared_calibration import shared_calibration
 from placebench.spec.devices import Device
 from placebench.spec.phases import GEN, PHASE

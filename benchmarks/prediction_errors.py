@@ -27,7 +27,7 @@ from prediction_cases import REFERENCE, Folder, Result, committed, model_of, rea
 
 from placebench.predict.interval import HeldOut, PredictionClass, class_error, step_interval
 from placebench.record.calibration_file import MeasuredCase
-from placebench.report.shared import read_summary
+from placebench.report.kept import read_summary
 
 TABLE = Path(str(files("placebench.predict").joinpath("data", "held_out.csv")))
 # Beyond so much memory of a device an estimate is held to 5 %.
