@@ -42,7 +42,7 @@ def test_the_share_of_logits_that_training_does_not_need_is_as_the_guide_says() 
     shape = PRESETS["qwen2.5-1.5b"]
     work = Work(shape, shape, 1, 1, 2)
     of_prompts = 512 * 2 * 151_936 * 1536 / (1024 * work.forward_flops("actor", 1024))
-    guide = Path(__file__).parents[2] / "docs" / "gpus.md"
+    guide = Path(__file__).parents[2] / "docs" / "sampling.md"
     text = " ".join(guide.read_text(encoding="utf-8").split())
     assert f"{100 * of_prompts:.1f} % of the actor's FLOPs" in text
 
