@@ -130,6 +130,28 @@ def test_a_job_runs_on_two_nodes_and_leaves_its_folder(jobs: Jobs) -> None:
     assert not [path for path in jobs.folder.glob("logs/*.slurm") if path.stat().st_size]
 
 
+TRAIN = """
+import time
+for step in range(1, 900):
+    time.sleep(1)
+    print(f"step:{step} - timing_s/step:1.0", flush=True)
+"""
+
+
+def test_a_command_of_the_user_s_is_stopped_at_the_limit_and_goes_on_on_its_node(jobs: Jobs) -> None:
+    (jobs.folder / "train.py").write_text(TRAIN)
+    (jobs.folder / "job.yaml").write_text("steps: 3\nwarmup_steps: 1\nplacements: {one: {}, other: {}}\n")
+    asked = ("run", "--job", "job.yaml", "--rounds", "1", "--devices", "cpu:1")
+    job = jobs.submit("--nodes", "1", "--requeue", "--", *asked, "--", sys.executable, "train.py")
+    wait_for(lambda: jobs.in_step(job, 2))
+    jobs.call("scancel", "--batch", "--signal=USR1", job)
+    jobs.start_again(job)
+    assert jobs.wait(job) == "COMPLETED", jobs.call("scontrol", "show", "job", job)
+    summary = jobs.summary(job)
+    assert summary["launches"] == "2 of 2 done (done)"
+    assert summary["nodes"] == "1: pb1"
+
+
 def test_a_job_at_its_limit_stops_in_order_and_goes_on_when_queued_again(jobs: Jobs) -> None:
     alone = ("--placements", "standard")
     before = ("--name", "before", "--steps", "1", "--checkpoint-every", "1")
