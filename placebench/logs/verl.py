@@ -220,6 +220,7 @@ class _Reader:
         following = _next_step(block, start, end)
         if following is not None:
             end = following.start()
+        self._table.refuse_names(block.count(SEPARATOR, start, end))
         metrics, whole, rest = _metrics(block[start:end])
         if not metrics:
             return end
