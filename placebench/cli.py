@@ -12,13 +12,8 @@ from placebench.host.terminal import say
 # \b keeps click from filling the lines of a paragraph.
 _EXAMPLES = """\b
 Examples:
-  placebench run                                   standard against split, on this host
-  placebench run --devices gpu:4 --model qwen2.5-1.5b --dry-run
-  placebench run --config bench.yaml --set batch.size=64
-  placebench attach -- python train.py             watch a command of yours once
-  placebench placements --devices gpu:8x2
-  placebench show latest
-  placebench list
+  placebench run --placements standard,split   compare two placements here
+  placebench attach -- python train.py         watch a job of yours once
 """
 
 
@@ -39,6 +34,7 @@ Examples:
         completion.completion,
     ],
     epilog=_EXAMPLES,
+    options_metavar="[--version] [--help]",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="placebench")

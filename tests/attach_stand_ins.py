@@ -29,6 +29,8 @@ class ProfilingContext:
 class Trainer:
     def training_step(self):
         return 7
+    def log(self, logs, start_time=None):
+        return logs
     def evaluate(self):
         return None
     def _save_checkpoint(self):
@@ -77,6 +79,8 @@ class DistributedStatsTracker:
     @contextmanager
     def record_timing(self, key):
         yield key
+DEFAULT_TRACKER = DistributedStatsTracker()
+record_timing = DEFAULT_TRACKER.record_timing
 """,
     "vllm/v1/engine/core.py": """
 class Scheduler:
@@ -139,7 +143,10 @@ with outer:
     with outer:
         pass
 from transformers.trainer import Trainer
-assert Trainer().training_step() == 7
+trainer = Trainer()
+assert trainer.log({"loss": 1}) == {"loss": 1}  # before any step
+assert trainer.training_step() == 7
+assert trainer.log({"eval_loss": 1}) == {"eval_loss": 1} and trainer.log({"loss": 2}, 0.0) == {"loss": 2}
 from accelerate.optimizer import AcceleratedOptimizer
 try:
     AcceleratedOptimizer().step()
@@ -162,8 +169,8 @@ try:
 except ValueError:
     pass
 timer.stop("policy_training")
-from areal.utils.stats_tracker import DistributedStatsTracker
-with DistributedStatsTracker().record_timing("rollout") as key:
+from areal.utils import stats_tracker
+with stats_tracker.record_timing("rollout") as key:
     assert key == "rollout"
 from vllm.v1.engine.core import EngineCore
 engine = EngineCore()

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from placebench.commands.completion import complete_devices
-from placebench.commands.options import WRONG_OPTIONS, LenientOption, read_hz
+from placebench.commands.options import WRONG_OPTIONS, option, read_hz
 from placebench.commands.outputs import OutputPath
-from placebench.commands.run_options import SECONDS
+from placebench.commands.run_options import SECONDS, run_option
 from placebench.commands.start import start
 from placebench.errors import InterruptedRunError, LaunchError, UsageError
 from placebench.spec.auto_rounds import MOST_STEPS
@@ -24,30 +24,32 @@ _PLACEMENT = "job"
 _PATIENCE_S = 1e8
 
 
-@click.command(epilog=_EXAMPLES, short_help="Watch a command of yours once: timeline, load, who sits where.")
-@click.option("--job", default="command", show_default=True, metavar="WORD", help="The framework: verl, trl, command.")
-@click.option("--steps", type=click.IntRange(1, MOST_STEPS), help="End it after so many steps.  [default: as it ends]")
-@click.option("--warmup-steps", type=click.IntRange(0), default=0, help="First steps, left out at least.  [default: 0]")
-@click.option(
+@click.command(epilog=_EXAMPLES, short_help="Watch one run of a command of yours: timeline, load, roles.")
+@option("--job", default="command", show_default=True, metavar="WORD", help="The framework: verl, trl, command.")
+@option(
+    "--steps",
+    type=click.IntRange(1, MOST_STEPS),
+    metavar="N",
+    help="End it after so many steps.  [default: as it ends]",
+)
+@option("--warmup-steps", type=click.IntRange(0), default=0, metavar="N", help="First steps, left out.  [default: 0]")
+@option(
     "--devices",
     metavar="SPEC",
     shell_complete=complete_devices,
     help="cpu:N or gpu:N.  [default: all GPUs, else one CPU device]",
 )
-@click.option("--name", help="Name of the run.  [default: from the command]")
-@click.option("--out", type=OutputPath(is_folder=True), help="Folder of the runs.  [default: runs]")
-@click.option("--time-limit", "time_limit_s", type=SECONDS, help="End it after so many seconds.")
-@click.option(
-    "--sample-hz", cls=LenientOption, type=float, callback=read_hz, help="Device samples a second.  [default: 5]"
-)
-@click.option("--allow-kill", is_flag=True, help="Run scripts that may end processes of others, too.")
-@click.option("--dry-run", is_flag=True, help="Print the command line and environment, and start nothing.")
+@option("--name", metavar="NAME", help="Name of the run.  [default: from the command]")
+@option("--out", type=OutputPath(is_folder=True), metavar="FOLDER", help="Folder of the runs.  [default: runs]")
+@option("--time-limit", "time_limit_s", type=SECONDS, metavar="SECONDS", help="End it after this long.")
+@run_option("--sample-hz", type=float, metavar="HZ", callback=read_hz, help="Device samples a second.  [default: 5]")
+@option("--allow-kill", is_flag=True, help="Run scripts even if they may end processes of others.")
+@option("--dry-run", is_flag=True, help="Print the command line and environment, and start nothing.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def attach(job: str, steps: int | None, warmup_steps: int, command: tuple[str, ...], **given: Any) -> None:
-    """Run a command once, unchanged, with spans of its processes and samples of all devices, and report.
+    """Run a command once, unchanged, and report where its time goes and which role sits on which device.
 
-    It ends when the command does; Ctrl-C ends the command, and the report is of what there was. No step in its log is
-    needed where its processes write spans: those of verl, TRL and others, of vLLM and SGLang, and your own.
+    It ends when the command does. Ctrl-C ends the command; the report then covers what there was.
     """
     from placebench.plan.plan import default_name, make_plan
     from placebench.plan.request import RunRequest

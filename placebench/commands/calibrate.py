@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from placebench.commands.completion import complete_placements
+from placebench.commands.options import GroupedCommand, option, option_group
 from placebench.commands.run_options import read_request, shared_options
 from placebench.commands.start import start
 from placebench.spec.auto_rounds import MOST_ROUNDS
@@ -17,28 +18,33 @@ Examples:
 """
 
 
-@click.command(epilog=_EXAMPLES, short_help="Measure how much launches of one placement differ here.")
-@click.option(
-    "--placement",
-    default="standard",
-    show_default=True,
-    shell_complete=complete_placements,
-    help="What is compared with itself.",
+@click.command(
+    cls=GroupedCommand, epilog=_EXAMPLES, short_help="Measure how much launches of one placement differ here."
 )
-@click.option(
-    "--pairs",
-    type=click.IntRange(2, MOST_ROUNDS // 2),
-    default=5,
-    show_default=True,
-    help="Pairs of launches, two each.",
+@option_group(
+    "Comparison",
+    option(
+        "--placement",
+        default="standard",
+        show_default=True,
+        metavar="WORD",
+        shell_complete=complete_placements,
+        help="What is compared with itself.",
+    ),
+    option(
+        "--pairs",
+        type=click.IntRange(2, MOST_ROUNDS // 2),
+        default=5,
+        show_default=True,
+        metavar="N",
+        help="Pairs of launches, two each.",
+    ),
 )
 @shared_options
 def calibrate(placement: str, pairs: int, **given: Any) -> None:
-    """Measure how much launches of one placement differ on this host: what comparisons here cannot tell apart.
+    """Measure how much launches of one placement differ here, and so what comparisons cannot tell apart.
 
-    The launches are dealt in pairs to two arms that are the same. The noise floor, its parts within and between
-    launches and the smallest effect that rounds can tell are printed, kept in the run's folder, and used by later runs
-    of the same workload beside it. A calibration that was stopped goes on with placebench run --resume.
+    Later runs of the same workload beside it use what it measured.
     """
     from placebench.plan.plan import default_name, make_plan
     from placebench.spec.words import split_words

@@ -8,7 +8,7 @@ import click
 
 from placebench.commands.completion import complete_sources
 from placebench.commands.console import open_console
-from placebench.commands.options import read_share
+from placebench.commands.options import GroupedCommand, option, option_group, read_share
 from placebench.commands.outputs import OutputPath
 from placebench.errors import UsageError
 from placebench.spec.auto_rounds import MOST_STEPS
@@ -16,26 +16,42 @@ from placebench.spec.legible import shown
 
 _EXAMPLES = """\b
 Examples:
-  placebench compare a.log b.log                         two logs, one launch each: numbers
   placebench compare before=a1.log,a2.log after=b1.log,b2.log
-  placebench compare trainer.log+metrics.jsonl other.log --devices 8,16
-  placebench compare runs/<run>:split latest:split --out runs/compared
-  placebench compare train.log --follow
+  placebench compare latest:standard latest:split --out compared
 """
 
 
-@click.command(epilog=_EXAMPLES, short_help="Compare runs and logs of any framework with the first of them.")
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES, short_help="Compare runs and logs of any framework.")
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, shell_complete=complete_sources)
-@click.option("--format", "log_format", metavar="NAME", help="Format of all logs.  [default: told by their content]")
-@click.option("--devices", metavar="N[,N...]", help="All devices of the logs' runs: one number for all, or one each.")
-@click.option("--learner-ranks", metavar="N[,N...]", help="Learner ranks, where a framework multiplies tokens by them.")
-@click.option("--warmup-steps", type=click.IntRange(0, MOST_STEPS), help="First steps of a log left out.  [default: 2]")
-@click.option(
-    "--min-effect", metavar="SHARE", callback=read_share, help="Smallest effect of interest: 2% or 0.02.  [default: 2%]"
+@option_group(
+    "Logs",
+    option("--format", "log_format", metavar="NAME", help="Format of all logs.  [default: told by their content]"),
+    option("--devices", metavar="N[,N...]", help="All devices of the logs' runs: one number for all, or one each."),
+    option("--learner-ranks", metavar="N[,N...]", help="Learner ranks, where a framework multiplies tokens by them."),
+    option(
+        "--warmup-steps",
+        type=click.IntRange(0, MOST_STEPS),
+        metavar="N",
+        help="First steps of a log, left out of the numbers.  [default: 2]",
+    ),
+    option("--follow", is_flag=True, help="Logs that still grow: redraw until Ctrl-C."),
 )
-@click.option("--out", type=OutputPath(is_folder=True), help="Folder for the report's files.  [default: none written]")
-@click.option("--force", is_flag=True, help="Compare even what cannot mean anything, and say so.")
-@click.option("--follow", is_flag=True, help="Logs that still grow: redraw until Ctrl-C.")
+@option_group(
+    "Comparison",
+    option(
+        "--min-effect",
+        metavar="SHARE",
+        callback=read_share,
+        help="Smallest difference that matters to you: 2% or 0.02.  [default: 2%]",
+    ),
+    option(
+        "--out",
+        type=OutputPath(is_folder=True),
+        metavar="FOLDER",
+        help="Folder for the report's files.  [default: none written]",
+    ),
+    option("--force", is_flag=True, help="Compare even what cannot mean anything, and say so."),
+)
 def compare(
     sources: tuple[str, ...],
     log_format: str | None,
@@ -47,11 +63,10 @@ def compare(
     force: bool,
     follow: bool,
 ) -> None:
-    """Compare runs and logs of any framework; the first is what the others are compared with.
+    """Compare runs and logs of any framework with the first of them.
 
-    A SOURCE is a run as of placebench show, each of its placements an arm; RUN:PLACEMENT, one of them; or a log of
-    verl, OpenRLHF, NeMo-RL, TRL, SkyRL, slime, AReaL, prime-rl, open-instruct or placebench. Commas set apart the
-    logs of several launches, + sets apart several files of one launch. NAME=SOURCE names an arm.
+    A SOURCE is a RUN, RUN:PLACEMENT, or a log. Commas set launches apart, + the files of one launch; NAME=SOURCE names
+    it.
     """
     from placebench.compare.comparison import compare_sides
     from placebench.compare.measure.sides import read_sides

@@ -79,11 +79,11 @@ class WholeWordFishComplete(FishComplete):
     source_template = FishComplete.source_template.replace('string split "," ', 'string split -m 1 "," ')
 
 
-@click.command(epilog=_LINES, short_help="Print a script by which a shell completes commands.")
+@click.command(epilog=_LINES, short_help="Print the script for Tab completion in bash, zsh or fish.")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script by which a shell completes commands, options, runs, placements, keys, models and files."""
+    """Print the script by which a shell completes commands, options, runs, placements, keys and files."""
     found = get_completion_class(shell)
     assert found is not None
     script = found(ctx.find_root().command, {}, "placebench", _VARIABLE).source()

@@ -7,7 +7,7 @@ import click
 
 from placebench.commands.completion import complete_sources
 from placebench.commands.console import open_console
-from placebench.commands.options import NearChoice, parse_share
+from placebench.commands.options import GroupedCommand, NearChoice, option, option_group, parse_share
 from placebench.commands.outputs import OutputPath, refuse_same
 from placebench.errors import BaselineError, UsageError
 from placebench.host.terminal import say
@@ -15,50 +15,65 @@ from placebench.spec.auto_rounds import MOST_ROUNDS
 
 _CHECK_EXAMPLES = """\b
 Examples:
-  placebench baseline save latest baseline.json
   placebench check latest --baseline baseline.json --max-regression 5%
-  placebench check latest:split --baseline runs/<run> --metric step --metric gen --junit gate.xml
   placebench check latest:split --baseline latest:standard --paired
 
 \b
-Exit codes: 0 fine, 1 regression, 2 wrong input, 3 launches failed or too few, 4 no baseline that compares,
-130 interrupted.
+Exit codes: 0 fine, 1 regression, 2 wrong input, 3 launches failed or too few,
+4 no baseline that compares, 130 interrupted.
+"""
+_SAVE_EXAMPLES = """\b
+Examples:
+  placebench baseline save latest baseline.json
+  placebench baseline save latest:split split.json
 """
 KINDS = ("host", "devices", "versions", "workload")
 
 
-@click.command(epilog=_CHECK_EXAMPLES, short_help="Say by the exit code whether a run is worse than a baseline.")
+@click.command(
+    cls=GroupedCommand, epilog=_CHECK_EXAMPLES, short_help="Fail if a run is slower than a baseline: a gate for CI."
+)
 @click.argument("runs", metavar="RUN[,RUN...]", shell_complete=complete_sources)
-@click.option(
-    "--baseline",
-    required=True,
-    metavar="FILE|RUN[,...]",
-    shell_complete=complete_sources,
-    help="A baseline file, or a run as above.",
+@option_group(
+    "Comparison",
+    option(
+        "--baseline",
+        required=True,
+        metavar="FILE|RUN[,...]",
+        shell_complete=complete_sources,
+        help="A baseline file, or a run as above.",
+    ),
+    option(
+        "--max-regression",
+        default="5%",
+        show_default=True,
+        metavar="SHARE",
+        help="How much a time may grow, or throughput fall: 5% or 0.05.",
+    ),
+    option(
+        "--metric", "metrics", multiple=True, metavar="NAME", help="A number to check; repeatable.  [default: step]"
+    ),
+    option(
+        "--min-launches",
+        type=click.IntRange(2, MOST_ROUNDS),
+        default=3,
+        show_default=True,
+        metavar="N",
+        help="Launches needed on both sides.",
+    ),
+    option(
+        "--allow",
+        multiple=True,
+        type=NearChoice(KINDS),
+        help="Compare although these differ, and list them; repeatable.",
+    ),
+    option("--paired", is_flag=True, help="The launches of both took turns: compare them pair by pair."),
 )
-@click.option(
-    "--max-regression",
-    default="5%",
-    show_default=True,
-    metavar="SHARE",
-    help="How much worse is allowed, 5% or 0.05: by how much a time may grow, and throughput fall.",
+@option_group(
+    "Output",
+    option("--junit", type=OutputPath(), metavar="FILE", help="Write JUnit XML."),
+    option("--json", "json_path", type=OutputPath(), metavar="FILE", help="Write every number."),
 )
-@click.option(
-    "--metric", "metrics", multiple=True, metavar="NAME", help="A number to check; repeatable.  [default: step]"
-)
-@click.option(
-    "--min-launches",
-    type=click.IntRange(2, MOST_ROUNDS),
-    default=3,
-    show_default=True,
-    help="Launches needed on both sides.",
-)
-@click.option(
-    "--allow", multiple=True, type=NearChoice(KINDS), help="Compare although these differ, and list them; repeatable."
-)
-@click.option("--paired", is_flag=True, help="The launches of both were interleaved: compare them pair by pair.")
-@click.option("--junit", type=OutputPath(), help="Write JUnit XML.")
-@click.option("--json", "json_path", type=OutputPath(), help="Write every number.")
 def check(
     runs: str,
     baseline: str,
@@ -70,12 +85,10 @@ def check(
     junit: Path | None,
     json_path: Path | None,
 ) -> None:
-    """Say whether a run is worse than a baseline, with the exit code.
+    """Say by the exit code whether a run is worse than a baseline.
 
-    RUN is as of placebench show, or one placement of it, RUN:PLACEMENT; several runs of the same, set apart by commas,
-    count as one. A placement is compared with the baseline's of that name, or with the one that is chosen of
-    it. A regression is worse by more than --max-regression with its whole 95 % interval; where steps had other tokens,
-    at equal tokens as well. On GitHub the step's summary and annotations are written, too.
+    RUN may be one placement of it, RUN:PLACEMENT. Worse means by more than --max-regression, with the whole 95 %
+    interval.
     """
     from placebench.commands.runs import with_run
     from placebench.gate.baseline import load_baseline, measured_run
@@ -136,13 +149,13 @@ def baseline() -> None:
     """Keep what a run measured, for `placebench check`."""
 
 
-@baseline.command()
+@baseline.command(epilog=_SAVE_EXAMPLES)
 @click.argument("run", metavar="RUN", shell_complete=complete_sources)
 @click.argument("path", metavar="FILE", type=OutputPath())
 def save(run: str, path: Path) -> None:
     """Write a run's numbers, host, versions and workload to FILE.
 
-    RUN is as of placebench show, or one placement of it, RUN:PLACEMENT.
+    RUN may be one placement of it, RUN:PLACEMENT.
     """
     from placebench.commands.runs import with_run
     from placebench.gate.baseline import save_baseline

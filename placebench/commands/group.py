@@ -31,6 +31,10 @@ OF_A_STREAM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
 class PlacebenchGroup(click.Group):
     """Turns every error into one line on stderr and its exit code, wherever in a command it comes from."""
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands alone, so that the help is one screen: its usage names the two options."""
+        self.format_commands(ctx, formatter)
+
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Run the command line and exit."""
         kwargs["standalone_mode"] = False

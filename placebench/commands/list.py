@@ -9,14 +9,20 @@ from placebench.commands.options import RUNS
 from placebench.errors import UsageError
 from placebench.host.terminal import say
 
+_EXAMPLES = """\b
+Examples:
+  placebench list
+  placebench list results --json
+"""
 
-@click.command("list", short_help="List the runs of a folder, newest first.")
+
+@click.command("list", epilog=_EXAMPLES, short_help="List the runs, newest first, with their verdicts.")
 @click.argument("folder", metavar="[FOLDER]", type=click.Path(file_okay=False, path_type=Path), default=RUNS)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with every number.")
 def list_command(folder: Path, as_json: bool) -> None:
-    """List the runs of a folder, newest first: name, start, status, placements, and how their steps compare.
+    """List the runs of a folder, newest first, with their status and verdicts.
 
-    FOLDER is runs unless given: the --out of the runs. The first column names a run for every other command.
+    FOLDER is runs/ unless given. The first column names a run for every other command.
     """
     import json
 

@@ -2,8 +2,10 @@
 
 import math
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -76,7 +78,60 @@ WORKLOAD_KEYS = {
 }
 
 
-class LenientOption(click.Option):
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Option(click.Option):
+    """An option that stands under a heading in the help, and leaves its range to the message about a wrong value."""
+
+    heading = "Options"
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """What stands in brackets behind the help."""
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)
+        return extra
+
+
+option = partial(click.option, cls=Option)
+
+
+def option_group(heading: str, *options: Callable[[_Function], _Function]) -> Callable[[_Function], _Function]:
+    """Give a command options, in this order, that stand under one heading in its help."""
+
+    def decorate(function: _Function) -> _Function:
+        for add in reversed(options):
+            function = add(function)
+        added: list[click.Parameter] = getattr(function, "__click_params__", [])
+        for param in added[-len(options) :]:
+            if isinstance(param, Option):
+                param.heading = heading
+        return function
+
+    return decorate
+
+
+class GroupedCommand(click.Command):
+    """A command whose help has its options under their headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections; what has no heading of its own comes last."""
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record:
+                rows.setdefault(heading_of(param), []).append(record)
+        for heading in sorted(rows, key=lambda heading: heading == Option.heading):
+            with formatter.section(heading):
+                formatter.write_dl(rows[heading])
+
+
+def heading_of(param: click.Parameter) -> str:
+    """Under which heading a parameter stands in the help of its command."""
+    return param.heading if isinstance(param, Option) else Option.heading
+
+
+class LenientOption(Option):
     """An option whose wrong value does not end the command line: it is reported with all else that is wrong."""
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:

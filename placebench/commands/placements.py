@@ -16,14 +16,12 @@ from placebench.commands.run_options import read_request
 
 _EXAMPLES = """\b
 Examples:
-  placebench placements
   placebench placements --devices gpu:8x2@141GiB --model qwen2.5-7b
-  placebench placements learners:4,4+engines:4xtp2 mine.yaml --devices gpu:8x2
   placebench placements --job verl split:3+1
 """
 
 
-@click.command(epilog=_EXAMPLES, short_help="Explain placement words; show which can be here, and where.")
+@click.command(epilog=_EXAMPLES, short_help="Show which placements are possible here, and where roles go.")
 @click.argument("words", nargs=-1, metavar="[WORD]...", shell_complete=complete_placements)
 @click.option(
     "--devices",
@@ -32,7 +30,9 @@ Examples:
     help="cpu:N, gpu:N, or nodes elsewhere: gpu:NxM.  [default: this host's]",
 )
 @click.option("--ray-address", metavar="ADDRESS", help="Devices of a Ray cluster: host:port, or auto.")
-@click.option("--model", shell_complete=complete_models, help="A preset, a folder, or a hub id.  [default: tiny]")
+@click.option(
+    "--model", metavar="MODEL", shell_complete=complete_models, help="A preset, a folder, or a hub id.  [default: tiny]"
+)
 @click.option(
     "--set",
     "settings",
@@ -42,13 +42,11 @@ Examples:
     help="Any workload key; repeatable.",
 )
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML file as of placebench run.")
-@click.option("--job", metavar="WORD|FILE", help="Print the settings with which a framework, such as verl, does so.")
+@click.option("--job", metavar="WORD|FILE", help="Print the settings that tell a framework, such as verl, to do so.")
 def placements(words: tuple[str, ...], **given: Any) -> None:
-    """Explain every placement word; show which can be on the devices, where, and why others cannot.
+    """Show which placements are possible on the devices, where each role goes, and why others are not possible.
 
-    WORD is a placement to look up, or several set apart by commas; without one, those of the file are, or else the
-    usual ones of each kind. The exit code is 2 where a word is no placement or the workload cannot be, and 0 where a
-    placement just cannot be here.
+    WORD is a placement to look up; without one, the usual ones are shown.
     """
     from placebench.plan.catalogue import read_catalogue
     from placebench.plan.job_views import show_settings

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from placebench.commands.completion import complete_placements, complete_runs
-from placebench.commands.options import RUNS, read_rounds, read_share
+from placebench.commands.options import RUNS, GroupedCommand, option, option_group, read_rounds, read_share
 from placebench.commands.outputs import OutputPath
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
 from placebench.commands.start import start
@@ -15,55 +15,63 @@ from placebench.errors import UsageError
 from placebench.host.terminal import say
 from placebench.spec.auto_rounds import MOST_ROUNDS
 
-_EXAMPLES = """Options override the YAML file, the file overrides the preset.
-
-\b
+_EXAMPLES = """\b
 Examples:
   placebench run --placements standard,split:3+1 --devices cpu:4 --rounds 5
-  placebench run --placements split,split/overlap=none
-  placebench run --model qwen2.5-0.5b --set optimizer.actor_lr=1e-6 --dry-run
-  placebench run --resume latest
   placebench run --job verl --placements standard,split:3+1 -- bash run_qwen7b.sh
-  placebench run --job mine.yaml --rounds 5
 
 \b
-Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare, 124 time limit, 130 interrupted.
+Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
+124 time limit, 130 interrupted.
 """
 
 
-@click.command(epilog=_EXAMPLES, short_help="Train under each placement, compare and report.")
-@run_option(
-    "--placements",
-    metavar="WORDS",
-    shell_complete=complete_placements,
-    help="Words of placebench placements.  [default: standard,split]",
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES, short_help="Measure placements against each other, and report.")
+@option_group(
+    "Comparison",
+    run_option(
+        "--placements",
+        metavar="WORDS",
+        shell_complete=complete_placements,
+        help="What to compare, see placebench placements.  [default: standard,split]",
+    ),
+    run_option(
+        "--rounds",
+        callback=read_rounds,
+        metavar="N|auto",
+        help="Launches of each placement; auto: until precise.  [default: 3]",
+    ),
+    run_option(
+        "--precision",
+        callback=read_share,
+        metavar="SHARE",
+        help="With --rounds auto: width of the intervals wanted.  [default: 5%]",
+    ),
+    run_option(
+        "--max-rounds",
+        type=click.IntRange(2, MOST_ROUNDS),
+        metavar="N",
+        help="With --rounds auto: at most so many.  [default: 20]",
+    ),
+    run_option(
+        "--max-time", "max_time_s", type=SECONDS, metavar="SECONDS", help="With --rounds auto: at most this long."
+    ),
+    option(
+        "--resume",
+        metavar="RUN",
+        shell_complete=complete_runs,
+        help="Go on with a run: finished launches stay, the others run again.",
+    ),
 )
-@run_option(
-    "--rounds",
-    callback=read_rounds,
-    metavar="N|auto",
-    help="Launches of each placement; auto: until precise.  [default: 3]",
-)
-@run_option(
-    "--precision", callback=read_share, metavar="SHARE", help="With auto: width of intervals wanted.  [default: 5%]"
-)
-@run_option("--max-rounds", type=click.IntRange(2, MOST_ROUNDS), help="With auto: the most rounds.  [default: 20]")
-@run_option("--max-time", "max_time_s", type=SECONDS, help="With auto: seconds that the rounds may take.")
 @shared_options
-@click.option(
-    "--resume",
-    metavar="RUN",
-    shell_complete=complete_runs,
-    help="Go on with a run: finished launches stay, the others run again.",
-)
-@click.option(
+@option(
     "--write-config",
     type=OutputPath(),
     metavar="FILE",
     help="Write a job file for --job, every key with its meaning, and start nothing.",
 )
 def run(resume: str | None, write_config: Path | None, **given: Any) -> None:
-    """Train under each placement, or run a job of yours under each, record the devices, compare and report."""
+    """Measure placements against each other, with placebench's training or a job of yours, and report."""
     if write_config is not None:
         from placebench.jobs.template import write_template
 

@@ -14,6 +14,8 @@ from placebench.commands.options import (
     FiniteRange,
     LenientOption,
     NearChoice,
+    option,
+    option_group,
     read_hz,
     read_share,
 )
@@ -28,88 +30,130 @@ SECONDS = FiniteRange(min=0, min_open=True, max=1e8)
 run_option = partial(click.option, cls=LenientOption)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_SHARED = (
-    run_option(
-        "--job",
-        metavar="WORD|FILE",
-        help="A job of yours, started by the command behind --: a framework, command, or a job file.",
+
+_GROUPS = (
+    option_group(
+        "Your own job",
+        run_option(
+            "--job",
+            metavar="WORD|FILE",
+            help="A framework such as verl, `command`, or a job file; your command stands behind --.",
+        ),
+        option("--allow-kill", is_flag=True, help="Run a job's scripts even if they may end processes of others."),
     ),
-    run_option(
-        "--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: 2%]"
+    option_group(
+        "Devices and cluster",
+        run_option(
+            "--devices",
+            metavar="SPEC",
+            shell_complete=complete_devices,
+            help="cpu:N or gpu:N; gpu:NxM plans for M nodes.  [default: all GPUs, else CPU]",
+        ),
+        run_option("--ray-address", metavar="ADDRESS", help="Run on an existing Ray cluster: host:port, or auto."),
+        run_option(
+            "--placement-timeout",
+            "placement_timeout_s",
+            type=SECONDS,
+            metavar="SECONDS",
+            help="On a Ray cluster: wait this long for free devices.  [default: 60]",
+        ),
+        run_option(
+            "--launcher",
+            type=NearChoice(LAUNCHERS),
+            help="What starts the workers; torchrun takes ddp placements.  [default: ray]",
+        ),
     ),
-    run_option(
-        "--devices",
-        metavar="SPEC",
-        shell_complete=complete_devices,
-        help="cpu:N or gpu:N; gpu:NxM: a plan for M nodes.  [default: all GPUs, else CPU]",
+    option_group(
+        "What is trained",
+        run_option(
+            "--model",
+            metavar="MODEL",
+            shell_complete=complete_models,
+            help="A preset, a folder, or a hub id.  [default: tiny]",
+        ),
+        run_option("--steps", type=int, metavar="N", help="Training steps of a launch.  [default: 10]"),
+        run_option("--warmup-steps", type=int, metavar="N", help="First steps, left out of the numbers.  [default: 2]"),
+        run_option("--batch-size", type=int, metavar="N", help="Sequences per step, over all devices."),
+        run_option("--mini-batch-size", type=int, metavar="N", help="Sequences per optimizer step."),
+        run_option("--max-prompt-length", type=int, metavar="N", help="Tokens; a longer prompt is refused."),
+        run_option("--max-response-length", type=int, metavar="N", help="Tokens, at which generation stops."),
+        run_option("--rollout", type=NearChoice(["torch", "vllm"]), help="What generates the responses."),
+        run_option("--ignore-eos/--stop-at-eos", default=None, help="Responses of full length: equal work."),
+        run_option("--seed", type=int, metavar="N", help="Seed of data, weights and sampling.  [default: 0]"),
+        run_option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="KEY=VALUE",
+            shell_complete=complete_settings,
+            help="Any workload key that --dry-run prints; repeatable.",
+        ),
+        run_option(
+            "--config",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="YAML of workload keys, placements, rounds, devices, name, out, launcher.",
+        ),
     ),
-    run_option("--name", help="Name of the run.  [default: from the placements]"),
-    run_option("--out", type=OutputPath(is_folder=True), help="Folder of the runs.  [default: runs]"),
-    run_option("--model", shell_complete=complete_models, help="A preset, a folder, or a hub id.  [default: tiny]"),
-    run_option("--steps", type=int, help="Training steps of a launch.  [default: 10]"),
-    run_option("--warmup-steps", type=int, help="First steps, left out of the numbers.  [default: 2]"),
-    run_option("--seed", type=int, help="Seed of data, weights and sampling.  [default: 0]"),
-    run_option("--batch-size", type=int, help="Sequences per step, over all devices."),
-    run_option("--mini-batch-size", type=int, help="Sequences per optimizer step."),
-    run_option("--max-prompt-length", type=int, help="Tokens; a longer prompt is refused."),
-    run_option("--max-response-length", type=int, help="Tokens, at which generation stops."),
-    run_option("--rollout", type=NearChoice(["torch", "vllm"]), help="What generates the responses."),
-    run_option("--ignore-eos/--stop-at-eos", default=None, help="Responses of full length: equal work."),
-    run_option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="KEY=VALUE",
-        shell_complete=complete_settings,
-        help="Any workload key that --dry-run prints; repeatable.",
+    option_group(
+        "Limits and checkpoints",
+        run_option(
+            "--time-limit",
+            "time_limit_s",
+            type=SECONDS,
+            metavar="SECONDS",
+            help="End the run after this long (exit code 124).",
+        ),
+        run_option(
+            "--step-timeout",
+            "step_timeout_s",
+            type=SECONDS,
+            metavar="SECONDS",
+            help="Give up a launch that makes no progress for this long.  [default: 600]",
+        ),
+        run_option(
+            "--sample-hz",
+            type=float,
+            callback=read_hz,
+            metavar="HZ",
+            help="Device samples per second; 0: none.  [default: 5]",
+        ),
+        run_option(
+            "--checkpoint-every",
+            type=click.IntRange(1, MOST_STEPS),
+            metavar="STEPS",
+            help="Save a checkpoint of every launch after so many steps.",
+        ),
+        run_option(
+            "--resume-from",
+            type=click.Path(path_type=Path),
+            metavar="CHECKPOINT",
+            help="Begin every launch after the checkpoint's last step.",
+        ),
     ),
-    run_option(
-        "--config",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="YAML of workload keys, placements, rounds, devices, name, out, launcher.",
+    option_group(
+        "Output",
+        run_option("--name", metavar="NAME", help="Name of the run.  [default: from the placements]"),
+        run_option(
+            "--out", type=OutputPath(is_folder=True), metavar="FOLDER", help="Folder of the runs.  [default: runs]"
+        ),
+        run_option(
+            "--min-effect",
+            callback=read_share,
+            metavar="SHARE",
+            help="Smallest difference that matters to you.  [default: 2%]",
+        ),
+        option("--dry-run", is_flag=True, help="Print the checked plan and start nothing."),
+        option("--print-config", is_flag=True, help="Print the plan as a file for --config, and start nothing."),
     ),
-    run_option(
-        "--step-timeout",
-        "step_timeout_s",
-        type=SECONDS,
-        help="Give a launch up after so many seconds without progress.  [default: 600]",
-    ),
-    run_option("--time-limit", "time_limit_s", type=SECONDS, help="End the run after so many seconds (exit code 124)."),
-    run_option("--sample-hz", type=float, callback=read_hz, help="Device samples a second; 0: none.  [default: 5]"),
-    run_option(
-        "--checkpoint-every",
-        type=click.IntRange(1, MOST_STEPS),
-        metavar="STEPS",
-        help="Checkpoint every launch after so many steps.",
-    ),
-    run_option(
-        "--resume-from",
-        type=click.Path(path_type=Path),
-        metavar="CHECKPOINT",
-        help="Begin every launch after its last step.",
-    ),
-    run_option(
-        "--launcher", type=NearChoice(LAUNCHERS), help="What starts the workers; torchrun: of ddp.  [default: ray]"
-    ),
-    run_option("--ray-address", metavar="ADDRESS", help="Run on an existing Ray cluster: host:port, or auto."),
-    run_option(
-        "--placement-timeout",
-        "placement_timeout_s",
-        type=SECONDS,
-        help="On a Ray cluster: wait for devices so long.  [default: 60]",
-    ),
-    click.option("--allow-kill", is_flag=True, help="Run a job's scripts that may end processes of others, too."),
-    click.option("--dry-run", is_flag=True, help="Print the checked plan and start nothing."),
-    click.option("--print-config", is_flag=True, help="Print the plan as a file for --config, and start nothing."),
     click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]"),
 )
 
 
 def shared_options(function: _Function) -> _Function:
     """Give a command the options that say what is run and where, in their order in its help."""
-    for option in reversed(_SHARED):
-        function = option(function)
+    for add in reversed(_GROUPS):
+        function = add(function)
     return function
 
 

@@ -8,18 +8,30 @@ from placebench.commands.options import read_share
 from placebench.host.terminal import say
 
 _MIN_EFFECT = click.option(
-    "--min-effect", callback=read_share, metavar="SHARE", help="Smallest effect of interest.  [default: the run's]"
+    "--min-effect",
+    callback=read_share,
+    metavar="SHARE",
+    help="Smallest difference that matters to you.  [default: the run's]",
 )
+_SHOW_EXAMPLES = """\b
+Examples:
+  placebench show latest
+  placebench show split --min-effect 5%
+"""
+_REPORT_EXAMPLES = """\b
+Examples:
+  placebench report latest
+  placebench report runs/20260101T000000Z-standard-split
+"""
 
 
-@click.command()
+@click.command(epilog=_SHOW_EXAMPLES, short_help="Print the verdict and tables of a run again.")
 @click.argument("run", metavar="RUN", shell_complete=complete_runs)
 @_MIN_EFFECT
 def show(run: str, min_effect: float | None) -> None:
-    """Print the tables of a finished or half-finished run again.
+    """Print the verdict and tables of a run again, finished or not.
 
-    RUN is its folder, its name or what either begins with, or latest; runs/ is where names are looked for, unless a
-    folder stands before them.
+    RUN is a folder, a name, the beginning of either, or latest. Names are looked for in runs/.
     """
     from placebench.commands.runs import find_run
     from placebench.record.folder import RunFolder
@@ -32,13 +44,13 @@ def show(run: str, min_effect: float | None) -> None:
         console.print(now, markup=False, highlight=False)
 
 
-@click.command()
+@click.command(epilog=_REPORT_EXAMPLES, short_help="Build the report of a run again, from its files alone.")
 @click.argument("run", metavar="RUN", shell_complete=complete_runs)
 @_MIN_EFFECT
 def report(run: str, min_effect: float | None) -> None:
-    """Rebuild the report of a run from its files alone.
+    """Build the report of a run again, from its files alone.
 
-    RUN is as of placebench show. Neither torch, ray nor a GPU is needed.
+    RUN is a folder, a name, the beginning of either, or latest.
     """
     from placebench.commands.runs import find_run
     from placebench.report.build import build_report

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from placebench.commands.options import option
 from placebench.commands.outputs import OutputPath
 from placebench.commands.run import run
 from placebench.commands.run_options import read_request
@@ -20,8 +21,7 @@ _EXAMPLES = """Options that are not listed are sbatch's own and go into the scri
 
 \b
 Examples:
-  placebench slurm submit --nodes 2 --gpus-per-node 4 --time 4:00:00 -- run --placements standard,split
-  placebench slurm submit --nodes 2 --gpus-per-node 8 --partition gpu --requeue -- run --config bench.yaml
+  placebench slurm submit --nodes 2 --gpus-per-node 4 --time 4:00:00 -- run
   placebench slurm submit --nodes 1 --print -- run --devices cpu:2
 """
 
@@ -38,7 +38,7 @@ class _WithCommand(click.Command):
 
 @click.group()
 def slurm() -> None:
-    """Run under SLURM."""
+    """Submit a run as a job of SLURM."""
 
 
 @slurm.command(
@@ -48,30 +48,41 @@ def slurm() -> None:
     context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
     options_metavar="[OPTIONS] [SBATCH OPTIONS] -- run [RUN OPTIONS]",
 )
-@click.option("--nodes", type=click.IntRange(1, MOST_NODES), default=1, show_default=True, help="Nodes of the job.")
-@click.option(
-    "--gpus-per-node", type=click.IntRange(0, MOST_GPUS), default=0, help="GPUs of each; 0: CPU devices.  [default: 0]"
+@option(
+    "--nodes", type=click.IntRange(1, MOST_NODES), default=1, show_default=True, metavar="N", help="Nodes of the job."
 )
-@click.option(
-    "--logs", type=OutputPath(is_folder=True), default="logs", show_default=True, help="Folder of the jobs' folders."
+@option(
+    "--gpus-per-node",
+    type=click.IntRange(0, MOST_GPUS),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="GPUs of each; 0: CPU devices.",
 )
-@click.option(
+@option(
+    "--logs",
+    type=OutputPath(is_folder=True),
+    default="logs",
+    show_default=True,
+    metavar="FOLDER",
+    help="Folder of the jobs' folders.",
+)
+@option(
     "--grace",
     "grace_s",
     type=click.IntRange(30, MOST_GRACE_S),
     default=DEFAULT_GRACE_S,
     show_default=True,
-    help="Seconds before the time limit at which the run is stopped in order.",
+    metavar="SECONDS",
+    help="Stop the run in order this long before the time limit.",
 )
-@click.option(
-    "--requeue", "requeues", is_flag=True, help="Queue the job again at its time limit; it goes on where it was."
-)
-@click.option("--debug", is_flag=True, help="Let NCCL and torch.distributed say what they do.")
-@click.option("--print", "only_print", is_flag=True, help="Print the batch script and submit nothing.")
+@option("--requeue", "requeues", is_flag=True, help="Queue the job again at its time limit; it then goes on.")
+@option("--debug", is_flag=True, help="Let NCCL and torch.distributed print what they do.")
+@option("--print", "only_print", is_flag=True, help="Print the batch script and submit nothing.")
 @click.argument("sbatch", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.pass_context
 def submit(ctx: click.Context, /, only_print: bool, **given: Any) -> None:
-    """Submit a run as a job: Ray, or torchrun, on every node, and the run on it."""
+    """Submit a run as a SLURM job, with Ray or torchrun on every node."""
     from placebench.slurm.checks import refuse_impossible
     from placebench.slurm.script import Submission, batch_script
     from placebench.spec.launchers import RAY

@@ -27,6 +27,7 @@ from placebench.record.folder import Trial, append_jsonl, write_atomically
 from placebench.record.launch_file import LaunchFile
 from placebench.sessions.own_ray import HEAD_PATIENCE
 from placebench.spec.devices import Device
+from placebench.spec.legible import one_line
 
 _POLL_S = 0.05
 # A framework that ends by itself after the last step has time for it; then it is ended.
@@ -111,7 +112,9 @@ class Bridge:
         steps = str(self._done) if self._job.until_end else f"{self._done} of {self._job.steps}"
         ended = f"the command ended with {_ended(code)} after {steps} steps"
         if code:
-            return end_by_words(last_lines([self._trial.log]), ended)
+            printed = last_lines([self._trial.log])
+            last = f": {one_line(printed.splitlines()[-1])}" if printed else ""
+            return end_by_words(printed, f"{ended}{last}")
         if self._done:
             return EndFile(kind=JobExit.FAILED, message=ended)
         where = " nor in ".join((self._trial.log.name, *self._job.log_files))
@@ -188,7 +191,8 @@ class Bridge:
             self._running.pop()
         if process.returncode:
             said = last_lines([self._trial.log]).splitlines()[-1:]
-            raise LaunchError(f"{name} ended with {_ended(process.returncode)}: {said[0] if said else shown(command)}")
+            what = one_line(said[0]) if said else shown(command)
+            raise LaunchError(f"{name} ended with {_ended(process.returncode)}: {what}")
 
     def _stop_all(self) -> None:
         """End what runs, the last that was started first."""

@@ -161,8 +161,9 @@ class StepReader:
             for step in fresh:
                 self._written += 1
                 end = max(self._chosen.seen[step], self._last_end)
-                took = seconds.get(step, end - self._last_end)
-                window = self._attached.step(self._written) or Window(self._written, end - took, end)
+                start = end - seconds.get(step, end - self._last_end)
+                window = self._attached.step(self._written) or Window(self._written, start, end)
+                took = seconds.get(step, window.end - window.start)
                 known = run.metrics.loc[[step]].dropna(axis="columns")
                 own = dict(zip(map(str, known.columns), known.to_numpy()[0].tolist(), strict=True))
                 own |= {"timing_s/step": took}

@@ -11,6 +11,8 @@ from itertools import pairwise
 
 WITHIN = " > "
 """Between two names: the second one within the first."""
+# Shorter than any work between two timers.
+_SLIVER_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,15 @@ def exclusive(timings: Sequence[Timing], phases: Mapping[str, str]) -> list[Timi
     latest_first = timings[::-1]
     ordered = sorted(latest_first, key=lambda one: (one.start, -one.end))
     phase_of = dict(_phases(ordered, phases))
-    found: list[Timing] = []
+    found: list[tuple[Timing, float]] = []  # with the end of the timer that says it last
     for start, end, innermost in _moments(ordered):
-        phase = phase_of[innermost]
-        if phase and found and found[-1].name == phase and found[-1].end == start:
-            found[-1] = Timing(phase, found[-1].start, end)
+        phase, until = phase_of[innermost], ordered[innermost].end
+        if phase and found and found[-1][0].name == phase and found[-1][0].end == start:
+            found[-1] = Timing(phase, found[-1][0].start, end), until
         elif phase:
-            found.append(Timing(phase, start, end))
-    return found
+            found.append((Timing(phase, start, end), until))
+    # The way from a timer's start, or from one within it, to the next one within it is no work of its own.
+    return [one for one, until in found if one.end - one.start >= _SLIVER_S or until <= one.end]
 
 
 def _phases(ordered: Sequence[Timing], phases: Mapping[str, str]) -> Iterator[tuple[int, str]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from placebench.predict.peaks import CORE_FLOPS, device_peak
 from placebench.record.folder import Status
 from placebench.record.run_file import RunFile
 from placebench.spec.devices import Device
@@ -14,18 +15,9 @@ from placebench.spec.placement import Role
 from placebench.spec.shapes import JobShapes
 from placebench.spec.workload import Workload
 
-# Dense bfloat16 peaks in FLOP/s by vendor data sheet, matched on the product name; of a V100, which has none, float16.
-GPU_PEAKS: Mapping[str, float] = {
-    "B200": 2250e12,
-    "H200": 989e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "V100": 125e12,
-}
-# What training jobs of this kind reach of a peak, and what one CPU core does on small matrices; both rough.
+# What training jobs of this kind reach of a peak, and the peak of a GPU that is not known; both rough.
 _GPU_SHARE = 0.2
 _UNKNOWN_GPU_PEAK = 100e12
-_CORE_FLOPS = 40e9
 _START_S = 15.0
 
 
@@ -126,6 +118,5 @@ def expect_from_arithmetic(
 def reachable_flops(devices: Sequence[Device]) -> float:
     """FLOP/s that the devices together are taken to reach; see the constants above."""
     cores = {core for device in devices for core in device.cores}
-    gpus = [device.name for device in devices if device.kind == "gpu"]
-    peaks = [next((peak for word, peak in GPU_PEAKS.items() if word in name), _UNKNOWN_GPU_PEAK) for name in gpus]
-    return _CORE_FLOPS * len(cores) + _GPU_SHARE * sum(peaks)
+    gpus = [device_peak(device.name) for device in devices if device.kind == "gpu"]
+    return CORE_FLOPS * len(cores) + _GPU_SHARE * sum(peak.flops if peak else _UNKNOWN_GPU_PEAK for peak in gpus)

@@ -146,7 +146,7 @@ def undivided_heads(shape: ModelShape, model: str, shared_by: int) -> Iterator[s
 
 
 @dataclass(frozen=True)
-class _Share:
+class Share:
     """A pool's devices, which share the sequences of a step equally."""
 
     pool: Pool
@@ -163,7 +163,7 @@ class _Share:
             yield f"{groups} groups of batch.group_size {batch.group_size} cannot be shared by {self.engines} engines"
 
 
-def _shares(placements: Sequence[Placement], workload: Workload) -> Iterator[tuple[Placement, _Share]]:
+def _shares(placements: Sequence[Placement], workload: Workload) -> Iterator[tuple[Placement, Share]]:
     for placement in placements:
         if placement.scaling is Scaling.WEAK:
             continue  # the batch is a device's own
@@ -172,7 +172,7 @@ def _shares(placements: Sequence[Placement], workload: Workload) -> Iterator[tup
         for pool in placement.pools:
             is_apart = placement.roles_in(pool.name) == (Role.ROLLOUT,)
             if pool.size:
-                yield placement, _Share(pool, max(1, pool.size // shared_by) if is_apart else 0)
+                yield placement, Share(pool, max(1, pool.size // shared_by) if is_apart else 0)
 
 
 def batch_factors(placements: Sequence[Placement], workload: Workload) -> tuple[int, int]:

@@ -13,15 +13,17 @@ from showing import write_report
 from synthetic_run import GIB, Layout, SyntheticRun
 
 from placebench.compare.comparison import compare_run
-from placebench.compare.explain.phase_times import forecaster
+from placebench.compare.explain.phase_times import step_model
 from placebench.compare.explain.suggestion import NOTHING_LEFT, Suggestion, suggest
-from placebench.predict.forecast import seconds_on, walk
+from placebench.predict.step import StepModel
+from placebench.predict.walk import walk
 from placebench.record.folder import Status
 from placebench.report.schema import Summary
 from placebench.report.terminal import show
 from placebench.spec.placement import Overlap
 from placebench.spec.stepgraph import graph_among
 from placebench.spec.words import parse_placement
+from placebench.spec.workload_reading import build_workload
 
 # Seconds of each phase on n devices: fixed + divided / n.
 PHASES = {
@@ -180,41 +182,30 @@ def test_a_workload_of_another_version_is_said_to_be_unknown(tmp_path: Path) -> 
     )
 
 
-def test_the_forecast_walks_the_graph_as_the_controller_does(tmp_path: Path) -> None:
+def model(tmp_path: Path) -> StepModel:
+    """What a run of two layouts tells of others."""
     layouts = {"standard": layout("standard"), "split": layout("split")}
-    known = forecaster(
-        compare_run(SyntheticRun(layouts, rounds=1, pace=lambda *_: 1.0).write(tmp_path / "run")).placements
-    )
+    run = SyntheticRun(layouts, rounds=1, pace=lambda *_: 1.0).write(tmp_path / "run")
+    known = step_model(compare_run(run).placements, build_workload({"model": "tiny", "batch": {"size": 64}}))
     assert known is not None
+    return known
+
+
+def test_the_forecast_walks_the_graph_as_the_controller_does(tmp_path: Path) -> None:
+    known = model(tmp_path)
     for word in ("split:3+1", "split:1+3", "split:3+1/overlap=none", "split:3+1/overlap=updates"):
-        assert known.step_seconds(parse_placement(word, [4])) == pytest.approx(layout(word).step_s)
+        assert known.step(parse_placement(word, [4])).seconds == pytest.approx(layout(word).step_s)
     assert known.covers(parse_placement("split", [4]))
     assert not known.covers(parse_placement("split:3+1", [4]))
 
 
 def test_engines_that_run_ahead_are_bound_by_the_slower_side(tmp_path: Path) -> None:
-    layouts = {"standard": layout("standard"), "split": layout("split")}
-    known = forecaster(
-        compare_run(SyntheticRun(layouts, rounds=1, pace=lambda *_: 1.0).write(tmp_path / "run")).placements
-    )
-    assert known is not None
+    known = model(tmp_path)
     # Engines: 0.8 + 0.4 / 2. Learners: 0.15 + 0.15 + 0.06 + 0.01 + 0.25 + 0.9, one after the other in one pool.
     ahead = parse_placement("learners:2+engines:2/staleness=2", [4])
-    assert known.step_seconds(ahead) == pytest.approx(1.52 + GAP_S)
+    assert known.step(ahead).seconds == pytest.approx(1.52 + GAP_S)
     serial = parse_placement("learners:2+engines:2", [4])
-    assert known.step_seconds(serial) == pytest.approx(1.0 + 1.52 + 0.01 + GAP_S)
-
-
-@given(
-    st.dictionaries(st.integers(1, 64), st.floats(0.001, 100), min_size=1, max_size=4),
-    st.integers(1, 64),
-    st.integers(1, 64),
-)
-def test_more_devices_are_never_expected_to_be_slower_beyond_what_was_measured(
-    seconds: dict[int, float], few: int, many: int
-) -> None:
-    if few <= many and not {few, many} & seconds.keys():
-        assert seconds_on(few, seconds) >= seconds_on(many, seconds) * (1 - 1e-9) >= 0
+    assert known.step(serial).seconds == pytest.approx(1.0 + 1.52 + 0.01 + GAP_S)
 
 
 @given(

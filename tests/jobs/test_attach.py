@@ -91,6 +91,7 @@ def test_what_each_framework_times_is_a_span(tmp_path: Path, python: str) -> Non
         ("vLLM.generate", "timer"),
         ("vLLM.generate", "timer"),
         ("training_step", "timer"),
+        ("step", "timer"),
         ("optimizer_step", "timer"),
         ("update_critic", "worker"),
         ("convert_to_training_input", "timer"),

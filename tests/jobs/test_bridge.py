@@ -101,6 +101,7 @@ def test_what_is_printed_counts_where_the_named_file_does_not_come(tmp_path: Pat
     [
         ("raise ValueError('no such model')", "failed", "ValueError: no such model"),
         ("import sys; sys.exit(7)", "failed", "the command ended with exit code 7 after 0 of 3 steps"),
+        ("import sys; sys.exit('no GPU\\x1b[2J')", "failed", "after 0 of 3 steps: no GPU"),
         ("import os; os.kill(os.getpid(), 9)", "failed", "the command ended with SIGKILL after 0 of 3 steps"),
         ("print('torch.OutOfMemoryError: CUDA out of memory'); raise SystemExit(1)", "oom", "OutOfMemoryError: CUDA"),
         ("print('step:1 - timing_s/step:1.0')", "failed", "ended with exit code 0 after 1 of 3 steps"),

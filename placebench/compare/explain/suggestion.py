@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from placebench.compare.comparison import Comparison
-from placebench.compare.explain.phase_times import forecaster
+from placebench.compare.explain.phase_times import step_model
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.metrics import STEP_TIME
 from placebench.compare.read.run import Run
 from placebench.errors import UsageError
-from placebench.predict.forecast import Forecaster
 from placebench.predict.possible import possible_placements
+from placebench.predict.step import StepModel
 from placebench.spec.devices import Device, devices_per_node
 from placebench.spec.placement import Placement
 from placebench.spec.text import in_seconds, plural, quantity
@@ -69,11 +69,8 @@ def suggest(comparison: Comparison) -> Suggestion | None:
         return None
     record = comparison.run.record
     measured = [side for side in comparison.placements if side.estimate(STEP_TIME.key).n]
-    known = forecaster(measured)
-    if known is None:
-        return Suggestion(None, REPLICAS_ALONE) if measured else None
-    if not known.has_sizes:
-        return Suggestion(None, _add_another(comparison.run, measured))
+    if not measured:
+        return None
     try:
         workload = Workload.model_validate(record.workload)
         tried = {side.name: side.placement.placement for side in measured}
@@ -81,8 +78,13 @@ def suggest(comparison: Comparison) -> Suggestion | None:
         return Suggestion(
             None, "What to try next is not known: this version cannot plan the run's workload and devices."
         )
+    known = step_model(measured, workload)
+    if known is None:
+        return Suggestion(None, REPLICAS_ALONE)
+    if not known.phases.has_sizes:
+        return Suggestion(None, _add_another(comparison.run, measured))
     ran = tuple(
-        Forecast(side.name, known.step_seconds(tried[side.name]), side.value(STEP_TIME.key))
+        Forecast(side.name, known.step(tried[side.name]).seconds, side.value(STEP_TIME.key))
         for side in measured
         if not side.placement.scaling
     )
@@ -122,7 +124,7 @@ def _add_another(run: Run, measured: Sequence[RunSide]) -> str:
 
 
 def _candidates(
-    known: Forecaster, tried: Mapping[str, Placement], devices: Sequence[Device], workload: Workload
+    known: StepModel, tried: Mapping[str, Placement], devices: Sequence[Device], workload: Workload
 ) -> list[tuple[Forecast, Placement]]:
     """Layouts that a plan would accept and the run has not tried, the fastest by the forecast first."""
     layouts = [_layout(placement) for placement in tried.values()]
@@ -132,7 +134,7 @@ def _candidates(
         placement = bound.placement
         if _layout(placement) not in layouts:
             layouts.append(_layout(placement))
-            found.append((Forecast(word, known.step_seconds(placement), None), placement))
+            found.append((Forecast(word, known.step(placement).seconds, None), placement))
     return sorted(found, key=lambda one: one[0].expected_s)
 
 

@@ -24,6 +24,7 @@ import pandas as pd
 
 from placebench.compare.metrics import COMPUTING
 from placebench.compare.read.run import Launch, Run
+from placebench.predict.peaks import device_peak
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.phases import Phase
@@ -40,31 +41,6 @@ FORMULAS = (
     " output head counted for every token, nothing recomputed. MBU: bytes of weights, keys and values that decoding"
     " reads / (time · devices · peak of the memory)."
 )
-
-
-@dataclass(frozen=True)
-class Peak:
-    """What a device can do at best."""
-
-    flops: float
-    """Dense bfloat16 operations/s."""
-    bandwidth: float
-    """Bytes/s of its memory."""
-
-
-# Vendor's data sheets, by the name that the driver gives, in full: an NVL, a PCIe card or a MIG slice has other peaks.
-_PEAKS: Mapping[str, Peak] = {
-    "NVIDIA H200": Peak(989e12, 4.8e12),
-    "NVIDIA H100 80GB HBM3": Peak(989e12, 3.35e12),
-    "NVIDIA A100-SXM4-80GB": Peak(312e12, 2.039e12),
-    "NVIDIA A100 80GB PCIe": Peak(312e12, 1.935e12),
-    "NVIDIA B200": Peak(2250e12, 8.0e12),
-}
-
-
-def device_peak(name: str) -> Peak | None:
-    """The peak of a device by its name; None for devices that are not known, CPU devices among them."""
-    return _PEAKS.get(name)
 
 
 @dataclass(frozen=True)
@@ -110,12 +86,12 @@ def work_of(workload: Mapping[str, Any], models: JobShapes | None) -> Work | Non
     return Work(models.actor, models.critic, algorithm.get("epochs", 1), shared_by, value_bytes=2)
 
 
-def pool_peak(devices: Mapping[str, Device], pool: tuple[str, ...]) -> Peak | None:
-    """What all devices of a pool can do together; None where one of them is not known."""
+def pool_peak(devices: Mapping[str, Device], pool: tuple[str, ...]) -> tuple[float, float] | None:
+    """Operations/s and bytes/s of memory of all devices of a pool together; None where one of them is not known."""
     peaks = [device_peak(devices[device].name) for device in pool]
     if not all(peaks):
         return None
-    return Peak(sum(peak.flops for peak in peaks if peak), sum(peak.bandwidth for peak in peaks if peak))
+    return sum(peak.flops for peak in peaks if peak), sum(peak.bandwidth for peak in peaks if peak)
 
 
 def measure_efficiency(measured: pd.DataFrame, launch: Launch, placement: RunPlacement, run: Run) -> pd.DataFrame:
@@ -143,13 +119,13 @@ def measure_efficiency(measured: pd.DataFrame, launch: Launch, placement: RunPla
         peak = pool_peak(run.devices, placement.pools[placement.roles[Role(str(phase.role))]])
         if peak and f"phase/{phase.name}" in measured:
             done = tokens * np.asarray([work.flops(phase, one) for one in length])
-            numbers[f"mfu/{phase.name}"] = done / measured[f"phase/{phase.name}"] / peak.flops
+            numbers[f"mfu/{phase.name}"] = done / measured[f"phase/{phase.name}"] / peak[0]
     pool = placement.pools[placement.roles[Role.ROLLOUT]]
     if (peak := pool_peak(run.devices, pool)) and "phase/gen" in measured:
         work = replace(work, shared_by=placement.tensor_parallel or work.shared_by)
         steps, context = counted["perf/decode_steps"], counted["perf/decode_context_tokens"]
         read = [work.decode_bytes(*pair, len(pool)) for pair in zip(steps, context, strict=True)]
-        numbers["mbu/gen"] = np.asarray(read) / measured["phase/gen"] / peak.bandwidth
+        numbers["mbu/gen"] = np.asarray(read) / measured["phase/gen"] / peak[1]
     return numbers
 
 

@@ -107,6 +107,7 @@ TRL = Adapter(
         *("--output_dir", "{folder}/out"),
     ),
     timers={
+        "step": "step",
         "training_step": "update_actor",
         "optimizer_step": "update_actor",
         "_prepare_inputs": "",

@@ -10,6 +10,7 @@ from typing import Any
 from placebench_attach.wrapping import (
     BusyEngine,
     called,
+    from_call_to_call,
     start_and_stop,
     timed_methods,
     timing_context,
@@ -72,6 +73,8 @@ def transformers_trainer(module: Any) -> None:
     """The steps of a trainer, and what a user may have left on between them."""
     names = {"training_step": "training_step", "_save_checkpoint": "save_checkpoint", "evaluate": "testing"}
     timed_methods(module.Trainer, names)
+    # What it says of an evaluation, and of the whole training at its end, has no loss under this name.
+    from_call_to_call(module.Trainer, "training_step", "log", "step", lambda logs: "loss" in logs)
 
 
 def accelerate_optimizer(module: Any) -> None:
@@ -135,6 +138,8 @@ def slime_timers(module: Any) -> None:
 def areal_timers(module: Any) -> None:
     """AReaL's statistics, of which the times are a part."""
     timing_method(module.DistributedStatsTracker, "record_timing")
+    # All of AReaL times by the method that the module has taken from its tracker.
+    module.record_timing = module.DEFAULT_TRACKER.record_timing
 
 
 def vllm_engine(module: Any) -> None:

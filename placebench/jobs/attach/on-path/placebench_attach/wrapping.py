@@ -138,6 +138,40 @@ def timed_methods(cls: Any, names: dict[str, str]) -> None:
         setattr(cls, method, timed(getattr(cls, method), name))
 
 
+def from_call_to_call(cls: Any, first: str, last: str, name: str, is_end: Callable[[Any], Any]) -> None:
+    """Spans that follow each other, from one call of a method to the next.
+
+    Args:
+        cls: the class.
+        first: the method whose first call begins the first span.
+        last: the method whose calls end a span each.
+        name: of the spans.
+        is_end: whether a call of `last` ends one, by its first argument.
+
+    Raises:
+        AttributeError: the class has one of the methods no more.
+    """
+    begin, end, is_end = getattr(cls, first), getattr(cls, last), unbroken(is_end, otherwise=False)
+    begun: list[float] = []
+
+    @functools.wraps(begin)
+    def start(*args: Any, **kwargs: Any) -> Any:
+        if not begun:
+            begun.append(time.monotonic())
+        return begin(*args, **kwargs)
+
+    @functools.wraps(end)
+    def stop(self: Any, subject: Any, *args: Any, **kwargs: Any) -> Any:
+        if begun and is_end(subject):
+            now = time.monotonic()
+            emit(name, TIMER, begun[0], now)
+            begun[0] = now
+        return end(self, subject, *args, **kwargs)
+
+    setattr(cls, first, start)
+    setattr(cls, last, stop)
+
+
 def worker_methods(cls: Any, phases: dict[str, str]) -> None:
     """Methods by which a worker is called: each call is a span of the phase beside it, unless it is within another.
 

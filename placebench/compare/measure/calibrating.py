@@ -1,0 +1,134 @@
+"""A calibration from the finished launches of a run: what each placement's phases took, beside what they had to do."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pydantic import ValidationError
+
+from placebench.compare.measure.placements import RunSide
+from placebench.compare.metrics import GAP, OFF_PATH, PATH, STEP_TIME, phase_metric
+from placebench.compare.read.run import KERNEL_TIMES, Launch, Run
+from placebench.errors import UsageError
+from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
+from placebench.spec.devices import devices_per_node
+from placebench.spec.phases import PHASE_ORDER
+from placebench.spec.workload import Workload, placed_workload
+
+_COUNTS = {name: f"perf/{name}" for name in ("attention_length", "decode_steps", "decode_context_tokens")}
+
+
+def calibrate_by(run: Run, sides: Sequence[RunSide]) -> CalibrationFile:
+    """What the finished placements of a run measured.
+
+    Raises:
+        UsageError: none of them has a finished launch whose phases are known.
+    """
+    cases = tuple(case for side in sides if (case := measured_case(side)))
+    record = run.record
+    if not cases:
+        raise UsageError(f"{run.folder.path}: no launch of it is finished and tells what its phases took")
+    device, git = record.devices[0], record.git or {}
+    return CalibrationFile(
+        source=run.folder.path.name,
+        hostname=record.host.get("hostname"),
+        cpu_model=record.host.get("cpu_model"),
+        cores=len(record.host.get("usable_cores", ())) or None,
+        kind=device.kind,
+        device=device.name,
+        device_count=len(record.devices),
+        nodes=len(devices_per_node(record.devices)),
+        device_bytes=min(one.memory_bytes for one in record.devices),
+        device_cores=len(device.cores),
+        driver=record.host.get("driver"),
+        versions=record.versions,
+        commit=git.get("commit"),
+        cases=cases,
+    )
+
+
+def measured_case(side: RunSide) -> MeasuredCase | None:
+    """What a placement measured; None where no launch of it is finished, or none tells what its phases took."""
+    phases = tuple(_phases(side))
+    steps = [seconds for seconds in side.by_round(STEP_TIME.key).values() if seconds > 0]
+    if not phases or not steps:
+        return None
+    logs = np.log(steps)
+    gaps = [side.value(GAP + name) for name in side.keys(GAP)]
+    return MeasuredCase(
+        name=side.placement.name,
+        workload=_placed(side),
+        models=side.run.record.models,
+        counts=_counts(side.launches),
+        pools=len(side.placement.pools),
+        step_s=side.value(STEP_TIME.key),
+        gap_s=sum(gaps) if gaps else None,
+        launches=len(steps),
+        launch_sd=stdev(logs) if len(logs) > 1 else None,
+        phases=phases,
+    )
+
+
+def _placed(side: RunSide) -> dict[str, Any]:
+    """The workload as the placement ran it; empty of a job of the user's."""
+    try:
+        workload = Workload.model_validate(side.run.record.workload)
+    except ValidationError:
+        return dict(side.run.record.workload)
+    if side.run.record.job:
+        return {}
+    return placed_workload(workload, side.placement.placement).model_dump(mode="json")
+
+
+def _phases(side: RunSide) -> Iterator[MeasuredPhase]:
+    """Each phase from its first device's start to its last one's end, with what was traced of it."""
+    traced = _traced(side.launches)
+    rollout = side.run.record.workload.get("rollout", {})
+    shared_by = side.placement.tensor_parallel or rollout.get("tensor_parallel_size", 1)
+    names = {*side.keys(PATH), *side.keys(OFF_PATH)} or {*side.keys("phase/")}
+    for name in (name for name in PHASE_ORDER if name in names):
+        whole = [side.value(prefix + name) for prefix in (PATH, OFF_PATH) if name in side.keys(prefix)]
+        pool = side.role_pool(name)
+        kernels = traced.get(name)
+        yield MeasuredPhase(
+            name=name,
+            devices=len(side.placement.pools[pool]) if pool else 0,
+            tensor_parallel=shared_by,
+            seconds=sum(whole) if whole else side.value(phase_metric(name).key),
+            kernel_s=kernels["kernel_s"] + kernels["copy_s"] if kernels else None,
+            collective_s=kernels["collective_s"] if kernels else None,
+        )
+
+
+def _traced(launches: Sequence[Launch]) -> Mapping[str, Mapping[str, float]]:
+    """What ran on the devices in the phases of the traced step, mean of devices and launches."""
+    frames = [launch.kernels for launch in launches if len(launch.kernels)]
+    if not frames:
+        return {}
+    means = pd.concat(frames).groupby("phase")[list(KERNEL_TIMES)].mean()
+    return {str(phase): {str(key): float(value) for key, value in row.items()} for phase, row in means.iterrows()}
+
+
+def _counts(launches: Sequence[Launch]) -> StepCounts | None:
+    """What the sequences of a step were, mean of the measured steps; None where the job did not count them."""
+    steps = pd.concat([launch.steps[launch.steps.index > launch.last_warmup_step] for launch in launches])
+    wanted = {"tokens": "perf/total_num_tokens", **_COUNTS}
+    if steps.empty or not {*wanted.values()} <= {*steps.columns}:
+        return None
+    found = {name: float(steps[column].mean()) for name, column in wanted.items()}
+    found["context_tokens"] = found.pop("decode_context_tokens")
+    return StepCounts(**found) if all(value > 0 for value in found.values()) else None
+
+
+def launch_spread(file: CalibrationFile) -> tuple[float | None, int]:
+    """Standard deviation of the logarithm of the step from launch to launch, of all placements together; and launches.
+
+    None where no placement has two launches.
+    """
+    known = [(case.launch_sd, case.launches - 1) for case in file.cases if case.launch_sd is not None]
+    launches = max((case.launches for case in file.cases), default=1)
+    if not known:
+        return None, launches
+    return float(np.sqrt(fmean([sd**2 for sd, free in known for _ in range(free)]))), launches

@@ -1,0 +1,176 @@
+"""How far a prediction is to be trusted: its class, the held-out cases of that class, and intervals that follow.
+
+Steps are taken as log-normal about what is predicted. Their spread has two parts: launches of one placement differ, and
+predictions of a class err. The second is the spread of held-out cases, which the predictor had not seen: rows of a
+kept table. Two placements predicted from the same measurements err alike, so that the interval of their ratio rests on
+differences of the errors of cases that were predicted together, and is narrower.
+"""
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib.resources import files
+from itertools import combinations
+from math import exp, log, nan, sqrt
+from statistics import fmean
+
+LEVEL = 0.9
+"""Of all intervals here."""
+# Of a placement of which one launch alone was measured: what launches of one placement on quiet hosts differ by.
+USUAL_LAUNCH_SD = 0.045
+# With fewer held-out cases an interval says nothing of the class.
+LEAST_CASES = 3
+
+
+class PredictionClass(StrEnum):
+    """What lies between what was measured and what is asked, from near to far."""
+
+    SAME_RUN = "same run"
+    """Another placement of the same work on the same host and day."""
+    OTHER_SIZE = "other size"
+    """The same model with another batch, other lengths or settings."""
+    OTHER_MODEL = "other model"
+    OTHER_HOST = "other host"
+    """Other devices, or the same on another host or day."""
+    MORE_NODES = "more nodes"
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A placement that was predicted without having been looked at, and measured."""
+
+    kind: PredictionClass
+    group: str
+    """Cases of one group were predicted from the same measurements."""
+    case: str
+    """What was predicted."""
+    model: str
+    gpu: str
+    is_host_bound: bool
+    """Whether the host held up generation for more than 15 % of it."""
+    predicted_s: float
+    measured_s: float
+    launches: int
+    """That the measured time is the mean of."""
+    source: str
+    """Where it was measured."""
+
+    @property
+    def error(self) -> float:
+        """Logarithm of what was predicted over what was measured."""
+        return log(self.predicted_s / self.measured_s)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where a number is expected to be, with the probability `LEVEL`."""
+
+    low: float
+    high: float
+
+    @property
+    def holds_one(self) -> bool:
+        """Whether a ratio may be 1."""
+        return self.low <= 1 <= self.high
+
+
+@dataclass(frozen=True)
+class ClassError:
+    """How predictions of a class have erred."""
+
+    kind: PredictionClass
+    n: int
+    """Held-out cases."""
+    mean: float
+    """Mean of the absolute errors, a fraction of the measured times; NaN without cases."""
+    worst: float
+    """The largest of them."""
+    spread: float
+    """Root mean square of the logarithms; NaN without cases."""
+    ratio_spread: float
+    """The same of differences between cases that were predicted together."""
+
+
+@cache
+def held_out_cases() -> tuple[HeldOut, ...]:
+    """The kept table of held-out cases."""
+    text = (files("placebench.predict").joinpath("data", "held_out.csv")).read_text(encoding="utf-8")
+    return tuple(
+        HeldOut(
+            PredictionClass(row["class"]),
+            row["group"],
+            row["case"],
+            row["model"],
+            row["gpu"],
+            row["host_bound"] == "yes",
+            float(row["predicted_s"]),
+            float(row["measured_s"]),
+            int(row["launches"]),
+            row["source"],
+        )
+        for row in csv.DictReader(text.splitlines())
+    )
+
+
+def class_error(kind: PredictionClass, *, is_host_bound: bool, cases: Iterable[HeldOut] | None = None) -> ClassError:
+    """How predictions of a class have erred, where the host holds generation up and where it does not apart.
+
+    Without enough cases of the one kind, all of the class count; without these, those of the class before it.
+    """
+    known = tuple(held_out_cases() if cases is None else cases)
+    of_class = [one for one in known if one.kind is kind]
+    alike = [one for one in of_class if one.is_host_bound is is_host_bound]
+    chosen = alike if len(alike) >= LEAST_CASES else of_class
+    errors = [one.error for one in chosen]
+    relative = [abs(one.predicted_s / one.measured_s - 1) for one in chosen]
+    differences = [
+        first.error - second.error for first, second in combinations(chosen, 2) if first.group == second.group
+    ]
+    return ClassError(
+        kind,
+        len(chosen),
+        fmean(relative) if relative else nan,
+        max(relative, default=nan),
+        _rms(errors),
+        _rms(differences),
+    )
+
+
+def step_interval(seconds: float, found: ClassError, launch_sd: float, launches: int) -> Interval | None:
+    """Where the mean step of one launch is expected to be; None where too few cases tell.
+
+    Args:
+        seconds: as predicted.
+        found: of its class.
+        launch_sd: standard deviation of the logarithm of the step from launch to launch.
+        launches: that the prediction rests on.
+    """
+    if found.n < LEAST_CASES:
+        return None
+    return _about(seconds, sqrt(found.spread**2 + launch_sd**2 / max(1, launches)), found.n)
+
+
+def ratio_interval(ratio: float, found: ClassError) -> Interval | None:
+    """Where the ratio of two steps predicted together is expected to be; None where too few cases tell."""
+    if found.n < LEAST_CASES or found.ratio_spread != found.ratio_spread:
+        return None
+    return _about(ratio, found.ratio_spread, found.n)
+
+
+def is_tie(first: float, second: float, found: ClassError) -> bool:
+    """Whether neither of two steps predicted together can be said to be shorter."""
+    interval = ratio_interval(second / first, found)
+    return interval is None or interval.holds_one
+
+
+def _about(value: float, spread: float, n: int) -> Interval:
+    from scipy.stats import t
+
+    reach = exp(float(t.ppf((1 + LEVEL) / 2, n)) * spread)
+    return Interval(value / reach, value * reach)
+
+
+def _rms(values: Sequence[float]) -> float:
+    return sqrt(fmean(value**2 for value in values)) if values else nan

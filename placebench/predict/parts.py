@@ -1,0 +1,234 @@
+"""Of what the seconds of a phase consist, at the rates of the data sheet: parts, each scaled as it was measured.
+
+A phase is units of work that are alike, token steps or micro-batches. A unit takes as long as its kernels, or as long
+as the host takes to queue them, whichever is more; beside its units a phase takes what stands still around them:
+
+    seconds = Σ units · max(kernels, host) + exposed collectives + beyond
+
+Letters as in `memory.estimate`: N parameters of which B are in the blocks' matrices, L blocks, heads that are a wide
+together, width h, feed-forward width f, V words, b bytes of a value, T tokens, of which R are of responses.
+
+    gemm        2·B·T + 2·h·V·R operations of a forward pass, three times these where it goes back, too
+    attention   2·L·a·length·T operations, half of the products of all pairs because it is causal; likewise
+    memory      bytes that norms, activations and the head write and read: b·T·L·(12·h + 5·f) + 8·V·R; likewise
+    weights     bytes that a micro-batch's casts and gradients move: 6·N, of an update 20·N
+    optimizer   28·N bytes a step of the optimizer, its states and the float32 weights; / ranks when sharded
+    collectives FSDP2 gathers 2·N bytes in a micro-batch's forward pass, in an update once more and reduces 4·N, of
+                which each rank sends (n - 1)/n; replicas average 4·N once a step
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placebench.predict.kernels import EngineKernels
+from placebench.predict.peaks import DevicePeak
+from placebench.predict.work import PhaseWork, weight_bytes
+from placebench.spec.phases import Activity
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Factor:
+    """By what a part is scaled before anything was measured: a log-normal belief."""
+
+    median: float
+    spread: float
+    """Standard deviation of its logarithm."""
+
+
+# What is believed of every part before it is measured. Kernels of training reach some two thirds of the peak, those
+# that move memory most of its rate. What a host takes is known to within a factor of two or three.
+FACTORS: Mapping[Activity, Mapping[str, Factor]] = {
+    Activity.GENERATE: {
+        "weights": Factor(1.25, 0.15),
+        "cache": Factor(1.5, 0.3),
+        "sampler": Factor(12.0, 0.5),
+        "short": Factor(10.0, 0.5),
+        "tables": Factor(1.05, 0.1),
+        "prefill": Factor(1.8, 0.3),
+        "step": Factor(2.3e-3, 0.6),
+        "sequence": Factor(2.7e-5, 0.5),
+        "phase": Factor(0.02, 1.0),
+    },
+    Activity.FORWARD: {
+        "gemm": Factor(1.5, 0.15),
+        "attention": Factor(2.0, 0.3),
+        "memory": Factor(1.2, 0.4),
+        "weights": Factor(1.2, 0.4),
+        "block": Factor(3e-4, 0.6),
+        "micro-batch": Factor(2e-3, 1.0),
+        "phase": Factor(5e-3, 1.0),
+        "collective": Factor(0.4, 1.0),
+    },
+    Activity.UPDATE: {
+        "gemm": Factor(1.5, 0.15),
+        "attention": Factor(2.0, 0.3),
+        "memory": Factor(1.2, 0.4),
+        "weights": Factor(1.2, 0.4),
+        "optimizer": Factor(1.2, 0.3),
+        "block": Factor(9e-4, 0.6),
+        "micro-batch": Factor(5e-3, 1.0),
+        "phase": Factor(1e-2, 1.0),
+        "collective": Factor(0.4, 1.0),
+    },
+    Activity.ARITHMETIC: {"phase": Factor(2e-3, 1.0), "sequence": Factor(3e-5, 1.0)},
+    Activity.SEND_WEIGHTS: {"phase": Factor(1e-2, 1.0), "sent": Factor(5.0, 1.0), "collective": Factor(2.0, 1.0)},
+    Activity.HAND_OVER: {"phase": Factor(0.1, 1.0), "mapped": Factor(5.0, 1.0)},
+}
+# On CPU devices little is known of the rates themselves.
+CPU_SPREAD = 1.0
+_FUNCTION = FACTORS[Activity.ARITHMETIC]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The seconds of a phase, part by part, before they are scaled."""
+
+    names: tuple[str, ...]
+    """Of the factors that scale the parts, the columns of all arrays."""
+    units: Array
+    """How many units of each kind there are, shape (kinds,)."""
+    kernels: Array
+    """Seconds of one unit's kernels, shape (kinds, names)."""
+    host: Array
+    """Seconds that the host takes for one unit, likewise."""
+    beyond: Array
+    """Seconds beside the units, shape (names,)."""
+    exposed: Array
+    """Seconds of collectives that nothing hides, shape (names,)."""
+    collective: Array = field(default_factory=lambda: np.zeros(1))
+    """Seconds of all collectives of one unit, shape (kinds,); what of them is longer than its kernels shows."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """The seconds of a phase once its parts are scaled."""
+
+    kernels: float
+    exposed: float
+    total: float
+
+    @property
+    def host(self) -> float:
+        """What it takes beyond kernels and collectives."""
+        return max(0.0, self.total - self.kernels - self.exposed)
+
+
+def split(parts: Parts, factors: Array) -> Split:
+    """Scale the parts, by factors of shape (names,)."""
+    kernels, host = parts.kernels @ factors, parts.host @ factors
+    shown = np.maximum(0.0, parts.collective - np.maximum(kernels, host))
+    exposed = float(parts.exposed @ factors + parts.units @ shown)
+    whole = float(parts.units @ np.maximum(kernels, host) + parts.beyond @ factors) + exposed
+    return Split(float(parts.units @ kernels), exposed, whole)
+
+
+def factors_of(activity: Activity, *, is_function: bool) -> Mapping[str, Factor]:
+    """What is believed of a phase's parts; a reward that is a function is arithmetic."""
+    return _FUNCTION if is_function else FACTORS[activity]
+
+
+def parts_of(work: PhaseWork, peak: DevicePeak, engine: EngineKernels, *, is_function: bool = False) -> Parts:
+    """The parts of a phase on devices of a peak; those of generation are `engine`'s."""
+    activity = work.phase.activity
+    names = tuple(factors_of(activity, is_function=is_function))
+    table = _Table(names)
+    if is_function or activity is Activity.ARITHMETIC:
+        return table.parts(beyond={"phase": 1.0, "sequence": work.sequences * max(1, work.devices)})
+    if activity is Activity.GENERATE:
+        return _generation(work, engine, table)
+    if activity in (Activity.FORWARD, Activity.UPDATE):
+        return _passes(work, peak, table)
+    size = weight_bytes(work)
+    if activity is Activity.SEND_WEIGHTS:
+        exposed = size * (work.devices > 1) / _link(work, peak)
+        return table.parts(beyond={"phase": 1.0, "sent": size / peak.bandwidth}, exposed=exposed)
+    return table.parts(beyond={"phase": 1.0, "mapped": size / peak.bandwidth})
+
+
+class _Table:
+    """Makes the arrays of parts by their names."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def row(self, values: Mapping[str, float]) -> Array:
+        return np.array([values.get(name, 0.0) for name in self._names])
+
+    def parts(
+        self,
+        units: tuple[float, ...] = (),
+        kernels: tuple[Mapping[str, float], ...] = (),
+        host: tuple[Mapping[str, float], ...] = (),
+        beyond: Mapping[str, float] | None = None,
+        exposed: float = 0.0,
+        collective: tuple[float, ...] = (),
+    ) -> Parts:
+        shape = (len(units), len(self._names))
+        return Parts(
+            self._names,
+            np.array(units),
+            np.array([self.row(one) for one in kernels]).reshape(shape),
+            np.array([self.row(one) for one in host]).reshape(shape),
+            self.row(beyond or {}),
+            self.row({"collective": exposed}),
+            np.array(collective or [0.0] * len(units)),
+        )
+
+
+def _generation(work: PhaseWork, engine: EngineKernels, table: _Table) -> Parts:
+    """Token steps, and a unit for the prompts."""
+    stretches = work.decoding
+    kernels = [
+        dict(zip(engine.parts, engine.decode(one.sequences, one.context).tolist(), strict=True)) for one in stretches
+    ]
+    host = [{"step": 1.0, "sequence": one.sequences} for one in stretches]
+    return table.parts(
+        (*(one.steps for one in stretches), 1.0),
+        (*kernels, {"prefill": engine.prefill(work.prompts, work.prompt)}),
+        (*host, {"step": 1.0}),
+        {"phase": 1.0},
+    )
+
+
+def _passes(work: PhaseWork, peak: DevicePeak, table: _Table) -> Parts:
+    """Micro-batches, all alike, and the optimizer's steps."""
+    shape, units, back = work.shape, max(1.0, work.micro_batches), 3 if work.phase.trains else 1
+    tokens, responses = work.tokens / units, work.responses / units
+    words = shape.vocab_size if work.has_head else 1
+    blocks = shape.backbone_parameters - shape.vocab_size * shape.hidden_size
+    gemm = 2 * (blocks * tokens + shape.hidden_size * words * responses)
+    attention = 2 * shape.num_hidden_layers * shape.attention_width * work.length * tokens
+    moved = 2 * tokens * shape.num_hidden_layers * (12 * shape.hidden_size + 5 * shape.intermediate_size)
+    size = weight_bytes(work)
+    casts = size * (10 if work.phase.trains else 3 if work.is_sharded else 0)
+    kernels = {
+        "gemm": back * gemm / peak.flops,
+        "attention": back * attention / peak.flops,
+        "memory": back * (moved + 8 * words * responses) / peak.bandwidth,
+        "weights": casts / peak.bandwidth,
+    }
+    collective = 0.0
+    if work.devices > 1:
+        shared = (work.devices - 1) / work.devices / _link(work, peak)
+        sharded = size * (4 if work.phase.trains else 1)
+        replicated = 2 * size * work.updates / units if work.phase.trains else 0.0
+        collective = shared * (sharded if work.is_sharded else replicated)
+    state = 14 * size / (work.devices if work.is_sharded else 1) / peak.bandwidth
+    steps = [({"optimizer": state}, float(work.updates))] if work.updates else []
+    return table.parts(
+        (units, *(count for _, count in steps)),
+        (kernels, *(one for one, _ in steps)),
+        ({"block": float(shape.num_hidden_layers)}, *({} for _ in steps)),
+        {"phase": 1.0, "micro-batch": units},
+        units * collective,
+        (collective, *(0.0 for _ in steps)),
+    )
+
+
+def _link(work: PhaseWork, peak: DevicePeak) -> float:
+    return peak.link_bandwidth if work.nodes == 1 else peak.network_bandwidth

@@ -1,0 +1,75 @@
+"""What devices can do at best: of GPUs by their vendors' data sheets, the table `data/gpus.csv` with its sources."""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from placebench.errors import UsageError
+from placebench.spec.legible import shown
+
+# What one core of a CPU device does on small matrices, and its part of the memory's rate; both rough.
+CORE_FLOPS = 40e9
+CORE_BANDWIDTH = 5e9
+_CPU_LINK = 1e9
+
+
+@dataclass(frozen=True)
+class DevicePeak:
+    """What a device can do at best."""
+
+    flops: float
+    """Dense bfloat16 operations/s."""
+    bandwidth: float
+    """Bytes/s of its memory."""
+    link_bandwidth: float
+    """Bytes/s that it sends to the other devices of its node."""
+    network_bandwidth: float
+    """Bytes/s that it sends to devices of other nodes, as nodes of its kind are usually built."""
+    source: str = ""
+    """Where the figures are from."""
+
+
+@cache
+def device_peaks() -> Mapping[str, DevicePeak]:
+    """Every GPU whose peaks are known, by the name that its driver gives in full.
+
+    An NVL, a PCIe card or a MIG slice has other peaks than the GPU that it is called after.
+    """
+    text = files(__package__).joinpath("data/gpus.csv").read_text(encoding="utf-8")
+    return {
+        row["name"]: DevicePeak(
+            float(row["bfloat16_flops"]),
+            float(row["memory_bandwidth"]),
+            float(row["link_bandwidth"]),
+            float(row["network_bandwidth"]),
+            row["source"],
+        )
+        for row in csv.DictReader(text.splitlines())
+    }
+
+
+def device_peak(name: str) -> DevicePeak | None:
+    """The peak of a GPU by the name that its driver gives; None for devices that are not known."""
+    return device_peaks().get(name)
+
+
+def known_peak(name: str) -> DevicePeak:
+    """The peak of a GPU by the name that its driver gives.
+
+    Raises:
+        UsageError: it is not known; with those that are.
+    """
+    known = device_peaks()
+    if name not in known:
+        raise UsageError(
+            f"the peaks of GPU {shown(name)} are not known, so that nothing can be predicted for it; choose one of"
+            f" {', '.join(known)}"
+        )
+    return known[name]
+
+
+def cpu_peak(cores: int) -> DevicePeak:
+    """Rough figures of a CPU device of so many cores."""
+    return DevicePeak(CORE_FLOPS * cores, CORE_BANDWIDTH * cores, _CPU_LINK, _CPU_LINK)

@@ -1,0 +1,303 @@
+"""What the phases of a step take on any number of devices, from what was measured.
+
+In this order: what was measured of the same work on as many devices; of the same work on other numbers, by what its
+kernels and the rest of it take, or without a trace of kernels and with several numbers measured by a + b/n (Amdahl
+1967), fitted with neither a nor b below 0; else by the parts of `predict.parts`, scaled to all that was measured.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from placebench.predict.estimating import Observation, estimate_factors
+from placebench.predict.kernels import engine_kernels
+from placebench.predict.parts import CPU_SPREAD, Array, Parts, factors_of, parts_of, split
+from placebench.predict.peaks import DevicePeak, cpu_peak, device_peak
+from placebench.predict.work import phase_work
+from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
+from placebench.spec.devices import Device
+from placebench.spec.phases import GEN, HAND_OVER, PHASE, Activity
+from placebench.spec.placement import Role
+from placebench.spec.shapes import JobShapes
+from placebench.spec.workload import Workload
+
+# What of the workload a phase of a step does not hang on, or hangs on by its placement.
+_FREE_KEYS = {"seed", "steps", "warmup_steps", "trace_kernels", "optimizer"}
+
+
+class Basis(StrEnum):
+    """What the time of a phase rests on."""
+
+    MEASURED = "measured"
+    """This work on as many devices."""
+    SCALED = "scaled"
+    """This work on other numbers of devices."""
+    MODELLED = "modelled"
+    """Other work."""
+
+
+@dataclass(frozen=True)
+class PhaseSeconds:
+    """What a phase takes, in seconds."""
+
+    kernels: float
+    """With a kernel running that computes."""
+    exposed: float
+    """With collectives alone."""
+    host: float
+    """With nothing on the devices; of a phase of which no kernels are known, all that does not shrink with them."""
+    total: float
+    """From its first device's start to its last one's end."""
+    basis: Basis
+
+
+def _work(workload: Workload) -> dict[str, Any]:
+    """What decides over the work of each phase of a step: losses and their weights do not."""
+    content = workload.model_dump(exclude=_FREE_KEYS)
+    content["rollout"].pop("tensor_parallel_size")
+    content["algorithm"] = workload.algorithm.epochs, workload.algorithm.has_critic
+    return content
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A phase of a calibration, with the work it did."""
+
+    phase: MeasuredPhase
+    parts: Parts | None
+    """None where that is not known."""
+    is_same: bool
+    """Whether it is the work that is asked for."""
+
+
+@dataclass
+class PhaseModel:
+    """Times of the phases of one workload.
+
+    Args:
+        workload: the job, as its placement runs it; None for a job of the user's, of which nothing but itself is known.
+        shapes: of its models; None where they are not known.
+        calibrations: what was measured.
+        device: one of those that are asked about. Where its peak is not known, only what was measured of the same work
+            can be scaled.
+        per_node: devices of a node.
+    """
+
+    workload: Workload | None
+    shapes: JobShapes | None
+    calibrations: Sequence[CalibrationFile]
+    device: Device
+    per_node: int = 8
+    _known: dict[tuple[str, int, int], PhaseSeconds] = field(default_factory=dict, repr=False)
+    _factors: dict[tuple[str, bool], Array] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The phases of a step, in order: those measured of this work, else those that the workload has."""
+        measured = {name for name, found in self._all.items() if any(one.is_same for one in found)}
+        hands_over = {*HAND_OVER} if self._sleeps else set()
+        return tuple(
+            name
+            for name, phase in PHASE.items()
+            if (
+                name in measured | hands_over
+                if measured
+                else (phase.activity is not Activity.HAND_OVER or name in hands_over)
+                and (phase.role is not Role.CRITIC or self.workload is None or self.workload.algorithm.has_critic)
+            )
+        )
+
+    @cached_property
+    def has_sizes(self) -> bool:
+        """Whether any phase of this work was measured on more than one number of devices."""
+        return any(len(self.measured_sizes(name)) > 1 for name in self.names)
+
+    def measured_sizes(self, name: str) -> frozenset[int]:
+        """The numbers of devices on which a phase of this work was measured."""
+        return frozenset(one.phase.devices for one in self._all.get(name, ()) if one.is_same)
+
+    @cached_property
+    def peak(self) -> DevicePeak | None:
+        """What the device can do at best; None where that is not known."""
+        return device_peak(self.device.name) if self.device.kind == "gpu" else cpu_peak(len(self.device.cores))
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether the devices are GPUs."""
+        return self.device.kind == "gpu"
+
+    @property
+    def _sleeps(self) -> bool:
+        if self.workload is None or not self.is_gpu:
+            return False
+        return self.workload.rollout.backend == "vllm" and self.workload.rollout.sleep
+
+    def seconds(self, phase_name: str, devices: int, *, tensor_parallel: int = 1) -> PhaseSeconds:
+        """What a phase takes on a pool of so many devices.
+
+        Args:
+            phase_name: of `names`.
+            devices: of its pool; anything for the controller's own phases.
+            tensor_parallel: devices that share an engine.
+        """
+        if PHASE[phase_name].role is None:
+            devices = 0
+        key = (phase_name, devices, tensor_parallel if phase_name == GEN else 1)
+        if key not in self._known:
+            self._known[key] = self._find(*key)
+        return self._known[key]
+
+    def _find(self, name: str, devices: int, shared_by: int) -> PhaseSeconds:
+        same = [one for one in self._measured(name) if one.is_same and one.phase.tensor_parallel == shared_by]
+        if exact := [one.phase for one in same if one.phase.devices == devices]:
+            return _mean(exact)
+        is_traced = any(one.phase.kernel_s is not None for one in same)
+        sizes = {one.phase.devices for one in same}
+        if not is_traced and len(sizes) > 1:
+            return _amdahl([(one.phase.devices, one.phase.seconds) for one in same], devices)
+        if (parts := self._parts(name, devices, shared_by)) is None:
+            if not same:
+                raise LookupError(name)
+            return _amdahl([(one.phase.devices, one.phase.seconds) for one in same], devices)
+        found = split(parts, self._scaled(name, of_same=bool(same)))
+        return PhaseSeconds(
+            found.kernels, found.exposed, found.host, found.total, Basis.SCALED if same else Basis.MODELLED
+        )
+
+    def _scaled(self, name: str, *, of_same: bool) -> Array:
+        """The factors of a phase's parts: by the same work alone where some was measured, else by all like phases."""
+        kind = name if of_same or self._is_function(name) else str(PHASE[name].activity)
+        if (kind, of_same) not in self._factors:
+            function = self._is_function(name)
+            alike = [
+                other
+                for other in PHASE
+                if other == name
+                or (
+                    not of_same
+                    and PHASE[other].activity is PHASE[name].activity
+                    and self._is_function(other) == function
+                    and (other in HAND_OVER) == (name in HAND_OVER)
+                )
+            ]
+            if name in HAND_OVER:
+                alike, kind = [name], name
+            observations = [
+                Observation(one.parts, one.phase.seconds, one.phase.kernel_s, one.phase.collective_s)
+                for other in alike
+                for one in self._measured(other)
+                if one.parts is not None and (one.is_same or not of_same) and one.phase.seconds > 0
+            ]
+            beliefs = factors_of(PHASE[name].activity, is_function=function)
+            spread = 0.0 if self.is_gpu else CPU_SPREAD
+            self._factors[kind, of_same] = estimate_factors(beliefs, observations, spread)
+        return self._factors[kind, of_same]
+
+    def _is_function(self, name: str) -> bool:
+        return name == "reward" and (self.shapes is None or self.shapes.reward is None)
+
+    def _measured(self, name: str) -> Iterator[_Measured]:
+        yield from self._all.get(name, ())
+
+    @cached_property
+    def _all(self) -> Mapping[str, list[_Measured]]:
+        """All that was measured, by phase."""
+        found: dict[str, list[_Measured]] = {}
+        for file in self.calibrations:
+            peak = device_peak(file.device) if file.kind == "gpu" else cpu_peak(file.device_cores)
+            for case in file.cases:
+                is_same = self.is_same(case)
+                workload = _workload_of(case)
+                for phase in case.phases:
+                    if phase.name in PHASE:
+                        parts = _parts_of_case(case, phase, workload, peak, file)
+                        found.setdefault(phase.name, []).append(_Measured(phase, parts, is_same))
+        return found
+
+    def is_same(self, case: MeasuredCase) -> bool:
+        """Whether a case is of the work that is asked about."""
+        workload = _workload_of(case)
+        if workload is None or self.workload is None:
+            return workload is None and self.workload is None
+        return _work(workload) == _work(self.workload)
+
+    @cached_property
+    def _counts(self) -> StepCounts | None:
+        """What the sequences of a step of this work were; None where nobody counted."""
+        cases = (case for file in self.calibrations for case in file.cases)
+        return next((case.counts for case in cases if case.counts and self.is_same(case)), None)
+
+    def _parts(self, name: str, devices: int, shared_by: int) -> Parts | None:
+        if self.peak is None or self.shapes is None or self.workload is None:
+            return None
+        engine = engine_kernels(self.shapes.actor, self.device.name, self.peak, shared_by)
+        nodes = max(1, -(-devices // self.per_node))
+        work = phase_work(
+            name,
+            self.workload,
+            self.shapes,
+            devices,
+            tensor_parallel=shared_by,
+            nodes=nodes,
+            counts=self._counts,
+        )
+        return parts_of(work, self.peak, engine, is_function=self._is_function(name))
+
+
+def _workload_of(case: MeasuredCase) -> Workload | None:
+    """The workload of a case; None of a job of the user's, and of a version that has other keys."""
+    try:
+        return Workload.model_validate(case.workload) if case.workload else None
+    except ValidationError:
+        return None
+
+
+def _parts_of_case(
+    case: MeasuredCase, phase: MeasuredPhase, workload: Workload | None, peak: DevicePeak | None, file: CalibrationFile
+) -> Parts | None:
+    if workload is None or case.models is None or peak is None:
+        return None
+    shared_by = phase.tensor_parallel
+    nodes = file.nodes if phase.devices > file.device_count // file.nodes else 1
+    work = phase_work(
+        phase.name, workload, case.models, phase.devices, tensor_parallel=shared_by, nodes=nodes, counts=case.counts
+    )
+    is_function = phase.name == "reward" and case.models.reward is None
+    engine = engine_kernels(case.models.actor, file.device, peak, shared_by)
+    return parts_of(work, peak, engine, is_function=is_function)
+
+
+def _mean(phases: Sequence[MeasuredPhase]) -> PhaseSeconds:
+    """The mean of what was measured; kernels and collectives of those that were traced."""
+    total = float(np.mean([one.seconds for one in phases]))
+    traced = [one for one in phases if one.kernel_s is not None]
+    kernels = float(np.mean([one.kernel_s or 0.0 for one in traced])) if traced else 0.0
+    exposed = float(np.mean([one.collective_s or 0.0 for one in traced])) if traced else 0.0
+    return PhaseSeconds(
+        min(kernels, total), min(exposed, total), max(0.0, total - kernels - exposed), total, Basis.MEASURED
+    )
+
+
+def _amdahl(times: Sequence[tuple[int, float]], devices: int) -> PhaseSeconds:
+    """Seconds a + b/n on n devices; with one number of devices measured b/n, as if the work were divided perfectly."""
+    by_count: dict[int, list[float]] = {}
+    for count, seconds in times:
+        by_count.setdefault(count, []).append(seconds)
+    means = {count: float(np.mean(found)) for count, found in by_count.items()}
+    if 0 in means:
+        fixed, divided = means[0], 0.0
+    elif len(means) == 1:
+        ((count, seconds),) = means.items()
+        fixed, divided = 0.0, seconds * count
+    else:
+        from scipy.optimize import nnls
+
+        counts = np.array(list(means), dtype=np.float64)
+        (fixed, divided), _ = nnls(np.column_stack([np.ones_like(counts), 1 / counts]), list(means.values()))
+    shrinking = divided / devices if devices else 0.0
+    return PhaseSeconds(shrinking, 0.0, fixed, fixed + shrinking, Basis.SCALED)

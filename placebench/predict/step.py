@@ -1,0 +1,205 @@
+"""A predicted step: what its phases take under a placement, and the walk of the step graph with these times."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from placebench.predict.memory.engine import EngineMemory
+from placebench.predict.memory.estimate import MemoryEstimate
+from placebench.predict.phases import Basis, PhaseModel, PhaseSeconds
+from placebench.predict.walk import step_times, walked_graph
+from placebench.spec.devices import Device
+from placebench.spec.phases import GEN, PHASE, Phase
+from placebench.spec.placement import Placement, Pool, Role
+from placebench.spec.placement_checks import Share
+from placebench.spec.workload import Workload, placed_workload
+
+# Of a step, where no gap was measured: collecting results and submitting the next phase, for each phase and sequence.
+PHASE_GAP_S = 4e-3
+SEQUENCE_GAP_S = 3e-4
+
+
+@dataclass(frozen=True)
+class PredictedSpan:
+    """A phase on all devices of a pool, in seconds from the start of the step."""
+
+    phase: str
+    pool: str
+    """Empty for the controller's own."""
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class PredictedStep:
+    """What a step is expected to take under a placement."""
+
+    placement: Placement
+    seconds: float
+    phases: Mapping[str, PhaseSeconds]
+    """By name, in the order of a step."""
+    spans: tuple[PredictedSpan, ...]
+    """In order of their start."""
+    gaps: float
+    """Of `seconds`, when no phase on the critical path runs; spans are without them."""
+
+    @property
+    def waits(self) -> Mapping[str, float]:
+        """Seconds of the step in which each pool has no phase."""
+        worked = dict.fromkeys((pool.name for pool in self.placement.pools), 0.0)
+        for span in self.spans:
+            if span.pool:
+                worked[span.pool] += span.end - span.start
+        return {pool: max(0.0, self.seconds - seconds) for pool, seconds in worked.items()}
+
+    @property
+    def host_bound_share(self) -> float:
+        """Share of generation in which no kernel runs: what hangs on the host, and carries over to no other."""
+        gen = self.phases.get(GEN)
+        return gen.host / gen.total if gen and gen.total else 0.0
+
+    @property
+    def extrapolated(self) -> tuple[str, ...]:
+        """The phases of which this work was not measured."""
+        return tuple(name for name, phase in self.phases.items() if phase.basis is Basis.MODELLED)
+
+
+@dataclass
+class StepModel:
+    """Steps of one workload under any placement of given devices.
+
+    Args:
+        phases: what its phases take.
+        devices: that placements may use.
+    """
+
+    phases: PhaseModel
+    devices: Sequence[Device]
+    _placed: dict[Workload, PhaseModel] = field(default_factory=dict, repr=False)
+
+    def step(self, placement: Placement) -> PredictedStep:
+        """What a step takes.
+
+        Raises:
+            LookupError: a phase of it was never measured, and the device's peak is not known.
+        """
+        model, shared_by = self._model_for(placement), placement.tensor_parallel or 1
+        if model.workload and placement.tensor_parallel is None:
+            shared_by = model.workload.rollout.tensor_parallel_size
+        graph = self.graph(placement)
+        pools = {phase.name: placement.pool_of(phase.role) if phase.role else None for phase in graph}
+        found = {
+            name: model.seconds(name, pool.size if pool else 0, tensor_parallel=shared_by)
+            for name, pool in pools.items()
+        }
+        times, seconds = step_times(
+            list(found),
+            {name: phase.total for name, phase in found.items()},
+            {name: pool.name if pool else "" for name, pool in pools.items()},
+            placement.overlap,
+            staleness=placement.staleness,
+            has_engines=placement.has_engines,
+        )
+        gaps = _gaps(model, len(placement.pools), len(graph))
+        spans = [
+            PredictedSpan(name, pool.name if (pool := pools[name]) else "", start, end)
+            for name, (start, end) in times.items()
+        ]
+        ordered = tuple(sorted(spans, key=lambda span: (span.start, span.end)))
+        return PredictedStep(placement, seconds + gaps, found, ordered, gaps)
+
+    def graph(self, placement: Placement) -> tuple[Phase, ...]:
+        """The phases of a placement's step with what they wait for: see `walk.walked_graph`."""
+        names = self._model_for(placement).names
+        return walked_graph(names, staleness=placement.staleness, has_engines=placement.has_engines)
+
+    def covers(self, placement: Placement) -> bool:
+        """Whether no pool of a placement is smaller or larger than those on which its phases were measured."""
+        model = self._model_for(placement)
+        sizes = {name: model.measured_sizes(name) for name in model.names}
+        return all(
+            min(sizes[name]) <= placement.pool_of(role).size <= max(sizes[name])
+            for name in model.names
+            if (role := PHASE[name].role) and sizes[name]
+        )
+
+    def _model_for(self, placement: Placement) -> PhaseModel:
+        """The phases as the placement runs them: replicas hold whole models, and may each have a batch."""
+        if self.phases.workload is None or placement.scaling is None:
+            return self.phases
+        workload = placed_workload(self.phases.workload, placement)
+        if workload not in self._placed:
+            self._placed[workload] = PhaseModel(
+                workload, self.phases.shapes, self.phases.calibrations, self.phases.device, self.phases.per_node
+            )
+        return self._placed[workload]
+
+    def memory(self, placement: Placement) -> Mapping[str, int]:
+        """The most bytes that a device of each pool holds at a time."""
+        return {
+            pool.name: self._estimate(placement.roles_in(pool.name), pool.size, placement.tensor_parallel).peak
+            for pool in placement.pools
+        }
+
+    def sizes(self, roles: Collection[Role], *, tensor_parallel: int = 1) -> tuple[int, ...]:
+        """The numbers of devices that a pool with these roles can have, in rising order.
+
+        Its devices share batch and mini-batch equally, engines whole groups; what it holds fits into its devices.
+
+        Args:
+            roles: that live in the pool.
+            tensor_parallel: devices that share an engine, where responses are generated in it.
+        """
+        return tuple(
+            size
+            for size in self._shareable(frozenset(roles), tensor_parallel)
+            if self._fits(roles, size, tensor_parallel)
+        )
+
+    def _shareable(self, roles: frozenset[Role], shared_by: int) -> tuple[int, ...]:
+        batch = self._workload.batch
+        has_rollout, is_apart = Role.ROLLOUT in roles, roles == {Role.ROLLOUT}
+        step = shared_by if has_rollout else 1
+        return tuple(
+            size
+            for size in range(step, len(self.devices) + 1, step)
+            if batch.size % size == 0
+            and not any(Share(Pool("", (size,)), size // shared_by if is_apart else 0).undivided(batch))
+        )
+
+    def _fits(self, roles: Collection[Role], size: int, shared_by: int) -> bool:
+        have = min(device.memory_bytes for device in self.devices)
+        estimate = self._estimate(roles, size, shared_by)
+        if Role.ROLLOUT in roles and self._workload.rollout.backend == "vllm":
+            engine = EngineMemory(estimate.workload, estimate.actor, size, estimate.kind, have)
+            if engine.is_starved:
+                return False
+        return estimate.peak <= have
+
+    def _estimate(self, roles: Collection[Role], size: int, shared_by: int | None) -> MemoryEstimate:
+        shapes, device = self.phases.shapes, self.devices[0]
+        assert shapes is not None
+        have = min(one.memory_bytes for one in self.devices)
+        workload = self._workload
+        if shared_by is not None:
+            rollout = workload.rollout.model_copy(update={"tensor_parallel_size": shared_by})
+            workload = workload.model_copy(update={"rollout": rollout})
+        return MemoryEstimate(
+            workload, shapes.actor, shapes.critic, tuple(roles), size, device.kind, shapes.reward, have
+        )
+
+    @property
+    def _workload(self) -> Workload:
+        """The workload of placebench's own job; a job of the user's has none, and no sizes or memory that is known."""
+        assert self.phases.workload is not None
+        return self.phases.workload
+
+
+def _gaps(model: PhaseModel, pools: int, phases: int) -> float:
+    """Seconds of a step in which no phase on its path runs: measured with as many pools, else with any number."""
+    cases = [case for file in model.calibrations for case in file.cases if model.is_same(case)]
+    known = [(case.pools, case.gap_s) for case in cases if case.gap_s is not None]
+    if known:
+        return fmean([gap for count, gap in known if count == pools] or [gap for _, gap in known])
+    size = model.workload.batch.size if model.workload else 0
+    return PHASE_GAP_S * phases + SEQUENCE_GAP_S * size

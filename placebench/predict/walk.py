@@ -1,0 +1,108 @@
+"""The walk of the step graph: when each phase of a step runs, given what it takes.
+
+The controller walks the same graph: a phase is submitted as soon as its inputs are there and its pool is free.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from placebench.spec.phases import GEN, UPDATE_WEIGHTS, Phase
+from placebench.spec.placement import Overlap
+from placebench.spec.stepgraph import graph_among, ready_phases
+
+# Steps until engines that run ahead have settled, beyond the staleness.
+SETTLING = 4
+
+Times = dict[str, tuple[float, float]]
+"""Start and end of each phase by its name, in seconds."""
+
+
+def step_times(
+    names: Sequence[str],
+    seconds: Mapping[str, float],
+    pools: Mapping[str, str],
+    overlap: Overlap,
+    *,
+    staleness: int = 0,
+    has_engines: bool = False,
+) -> tuple[Times, float]:
+    """When each phase of a step runs, and how long a step is: of one that runs ahead, once it has settled.
+
+    Args:
+        names: of the phases.
+        seconds: of each.
+        pools: where each runs; empty for the controller.
+        overlap: what may run side by side.
+        staleness: as in `stepgraph.step_graph`.
+        has_engines: likewise.
+    """
+    if staleness and has_engines:
+        return _steady_times(seconds, pools, staleness)
+    graph = walked_graph(names, staleness=staleness, has_engines=has_engines)
+    times = walk(graph, seconds, pools, overlap)
+    return times, max((end for _, end in times.values()), default=0.0)
+
+
+def walked_graph(names: Sequence[str], *, staleness: int = 0, has_engines: bool = False) -> tuple[Phase, ...]:
+    """The phases of a step with what they wait for in its own time; arguments as of `step_times`.
+
+    With engines that run ahead generation and training wait for each other across steps, see `_steady_times`.
+    """
+    graph = graph_among(names, staleness, has_engines=has_engines)
+    return _generated_before(graph) if staleness and not has_engines else graph
+
+
+def walk(
+    graph: Sequence[Phase], seconds: Mapping[str, float], pools: Mapping[str, str], overlap: Overlap
+) -> dict[str, tuple[float, float]]:
+    """Start and end of every phase of a step, each submitted as soon as its inputs are there and its pool is free.
+
+    The seconds and pools are those of each phase by its name.
+    """
+    now, times = 0.0, dict[str, tuple[float, float]]()
+    running: dict[str, float] = {}
+    while len(times) - len(running) < len(graph):
+        done = frozenset(times.keys() - running.keys())
+        for phase in ready_phases(graph, done, frozenset(running), overlap):
+            if pools[phase.name] not in {pools[name] for name in running}:
+                running[phase.name] = now + seconds[phase.name]
+                times[phase.name] = (now, running[phase.name])
+        now = min(running.values())
+        running = {name: end for name, end in running.items() if end > now}
+    return times
+
+
+def _generated_before(graph: Sequence[Phase]) -> tuple[Phase, ...]:
+    """A step that has its sequences already, and generates those of a later one before its actor changes."""
+    names = {phase.name for phase in graph}
+    return tuple(
+        replace(
+            phase,
+            after=(
+                *(name for name in phase.after if name != GEN),
+                *(name for name, back in phase.across if back < 0 and name in names),
+            ),
+        )
+        for phase in graph
+    )
+
+
+def _steady_times(seconds: Mapping[str, float], pools: Mapping[str, str], staleness: int) -> tuple[Times, float]:
+    """A step once engines that generate ahead of it have settled, and its seconds.
+
+    Generation waits for its engines and for weights old by `staleness` updates; training for its sequences and for the
+    step before. The times are those of the work that is done in the step's time, generation for a later one among it.
+    """
+    rest = graph_among([name for name in seconds if name not in (GEN, UPDATE_WEIGHTS)])
+    times = walk(rest, seconds, pools, Overlap.ALL)
+    training = max((end for _, end in times.values()), default=0.0)
+    gen, update = seconds.get(GEN, 0.0), seconds.get(UPDATE_WEIGHTS, 0.0)
+    generated, trained, sent = [0.0], [0.0], [0.0]
+    for step in range(1, 2 * staleness + 2 * SETTLING):
+        generated.append(max(generated[-1], sent[max(0, step - 1 - staleness)]) + gen)
+        trained.append(max(generated[-1], trained[-1]) + training)
+        sent.append(trained[-1] + update)
+    settled = len(trained) // 2
+    step_s = (trained[-1] - trained[settled]) / (len(trained) - 1 - settled)
+    ahead = {GEN: (0.0, gen), UPDATE_WEIGHTS: (training, training + update)}
+    return times | {name: ahead[name] for name in ahead if name in seconds}, step_s

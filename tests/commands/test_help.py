@@ -1,0 +1,64 @@
+"""`--help` of every command: what it is for, its options under headings, and two examples that it would take."""
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from placebench.cli import main
+from placebench.commands.options import GroupedCommand
+
+
+def walk(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    if isinstance(command, click.Group):
+        for name, one in command.commands.items():
+            yield from walk(one, (*path, name))
+    else:
+        yield path, command
+
+
+COMMANDS = dict(walk(main))
+
+
+def shown(*path: str) -> str:
+    result = CliRunner().invoke(main, [*path, "--help"], prog_name="placebench", terminal_width=80)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_the_help_is_one_screen_and_names_every_command() -> None:
+    lines = shown().splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert re.findall(r"^  ([a-z]+) {2,}", "\n".join(lines), re.MULTILINE) == sorted(main.commands)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_a_command_says_what_it_is_for_with_examples_that_it_takes(path: tuple[str, ...]) -> None:
+    command, text = COMMANDS[path], shown(*path)
+    purpose = (command.help or "").split("\n\n")[0]
+    assert re.fullmatch(r"[A-Z][^.]*\.", purpose), purpose
+    if "shell" in {param.name for param in command.params}:  # its examples are lines of the shells' own files
+        return
+    examples = [shlex.split(line) for line in re.findall(r"^ +(placebench [a-z].*)$", text.split("Examples:")[1], re.M)]
+    assert len(examples) == 2
+    for words in examples:
+        assert tuple(words[1 : 1 + len(path)]) == path
+        own = words[1 + len(path) :]
+        own = own[: own.index("--")] if "--" in own else own
+        known = {name for param in command.params for name in param.opts}
+        assert {word for word in own if word.startswith("-")} - {"--time"} <= known  # sbatch's own
+
+
+@pytest.mark.parametrize("path", [path for path, one in COMMANDS.items() if isinstance(one, GroupedCommand)])
+def test_options_stand_once_under_headings(path: tuple[str, ...]) -> None:
+    text = shown(*path)
+    for param in COMMANDS[path].params:
+        if isinstance(param, click.Option):
+            assert len(re.findall(rf"^  {param.opts[0]}\b(?!-)", text, re.MULTILINE)) == 1
+    assert "RANGE" not in text
+    # What is left under no heading of its own is little.
+    assert len(re.findall("^  -", text.split("\nOptions:\n")[1], re.MULTILINE)) <= 2
