@@ -16,14 +16,17 @@ from functools import cache, cached_property
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
-from scipy.interpolate import RegularGridInterpolator
 
 from placebench.predict.peaks import DevicePeak, device_peak
 from placebench.spec.shapes import ModelShape
+
+if TYPE_CHECKING:
+    from scipy.interpolate import RegularGridInterpolator
 
 _PACKAGE = "aiconfigurator-core"
 # Its names of devices, by those of the driver.
@@ -74,20 +77,22 @@ class TabledKernels:
         return _at(self._prefill, tokens / length, length)
 
     @cached_property
-    def _decode(self) -> RegularGridInterpolator:
+    def _decode(self) -> "RegularGridInterpolator":
         return _interpolator(self.table.decode_s)
 
     @cached_property
-    def _prefill(self) -> RegularGridInterpolator:
+    def _prefill(self) -> "RegularGridInterpolator":
         return _interpolator(self.table.prefill_s)
 
 
-def _interpolator(seconds: tuple[tuple[float, ...], ...]) -> RegularGridInterpolator:
+def _interpolator(seconds: tuple[tuple[float, ...], ...]) -> "RegularGridInterpolator":
+    from scipy.interpolate import RegularGridInterpolator
+
     axes = (np.log(_SEQUENCES), np.log(_LENGTHS))
     return RegularGridInterpolator(axes, np.log(seconds), bounds_error=False, fill_value=None)
 
 
-def _at(table: RegularGridInterpolator, sequences: float, length: float) -> float:
+def _at(table: "RegularGridInterpolator", sequences: float, length: float) -> float:
     point: NDArray[np.float64] = np.exp(table((np.log(sequences), np.log(length))))
     return float(point)
 

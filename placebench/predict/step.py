@@ -108,6 +108,10 @@ class StepModel:
         ordered = tuple(sorted(spans, key=lambda span: (span.start, span.end)))
         return PredictedStep(placement, seconds + gaps, found, ordered, gaps)
 
+    def phase_seconds(self, phase: str, devices: int, tensor_parallel: int) -> float:
+        """What a phase takes on a pool of so many devices, in seconds."""
+        return self.phases.seconds(phase, devices, tensor_parallel=tensor_parallel).total
+
     def graph(self, placement: Placement) -> tuple[Phase, ...]:
         """The phases of a placement's step with what they wait for: see `walk.walked_graph`."""
         names = self._model_for(placement).names

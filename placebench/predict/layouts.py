@@ -1,0 +1,122 @@
+"""Layouts: which roles share a pool, of how many devices an engine is, and what lies on the nodes of a cluster."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from placebench.spec.placement import Overlap, Placement, Pool, Role
+from placebench.spec.placement_checks import contradictions
+from placebench.spec.presets import fill
+
+OVERLAPS = (Overlap.ALL, Overlap.UPDATES, Overlap.NONE)
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """Which placements there are."""
+
+    nodes: tuple[int, ...]
+    """Devices of each node."""
+    together: tuple[tuple[Role, ...], ...]
+    """The roles, each with those that live where it does in any case."""
+    engine_sizes: tuple[int, ...] = (1,)
+    """How many devices may share an engine."""
+    stalenesses: tuple[int, ...] = (0,)
+    """By how many updates the weights that generate may lag behind."""
+    usual_engine: int = 1
+    """Devices that share an engine where a placement does not say it."""
+
+    @property
+    def devices(self) -> int:
+        """Of all nodes."""
+        return sum(self.nodes)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A placement without its devices and without what may overlap."""
+
+    pools: tuple[tuple[Role, ...], ...]
+    """The roles of each pool."""
+    placement: Placement
+    """The placement, its pools without counts."""
+    overlaps: tuple[Overlap, ...]
+    """What may overlap."""
+    tensor_parallel: int
+    """Devices that share an engine."""
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What a reader takes for one layout, engines of any size."""
+        return self.pools, self.placement.staleness
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether generation and training of a settled step go on side by side, whatever waits for what."""
+        return bool(self.placement.staleness) and self.placement.has_engines
+
+
+def layouts(space: SearchSpace) -> Iterator[Layout]:
+    """Every way to put roles together, with engines of every size and every staleness."""
+    for groups in partitions(space.together):
+        pools = tuple(tuple(role for roles in group for role in roles) for group in groups)
+        roles = {role: pool_name(pool, alone=len(pools) == 1) for pool in pools for role in pool}
+        empty = tuple(Pool(pool_name(pool, alone=len(pools) == 1), ()) for pool in pools)
+        for shared_by in space.engine_sizes:
+            for staleness in space.stalenesses:
+                engine = None if shared_by == space.usual_engine else shared_by
+                bare = Placement("", empty, roles, staleness=staleness, tensor_parallel=engine)
+                overlaps = OVERLAPS if len(pools) > 1 else OVERLAPS[:1]
+                possible = tuple(one for one in overlaps if not any(contradictions(replace(bare, overlap=one))))
+                if possible:
+                    yield Layout(pools, bare, possible, shared_by)
+
+
+def partitions(parts: Sequence[tuple[Role, ...]]) -> Iterator[list[list[tuple[Role, ...]]]]:
+    """Every way to divide parts into groups, each in the order of the parts."""
+    if not parts:
+        yield []
+        return
+    *before, last = parts
+    for groups in partitions(before):
+        for index in range(len(groups)):
+            yield [*groups[:index], [*groups[index], last], *groups[index + 1 :]]
+        yield [*groups, [last]]
+
+
+def pool_name(roles: Sequence[Role], *, alone: bool) -> str:
+    """The name of a pool by its roles."""
+    if alone:
+        return "global_pool"
+    return "engines" if tuple(roles) == (Role.ROLLOUT,) else f"{roles[0]}_pool"
+
+
+def placed(layout: Layout, sizes: Sequence[int], overlap: Overlap, nodes: Sequence[int]) -> Placement | None:
+    """A layout on nodes, its pools of so many devices one after the other; None where engines find no room.
+
+    An engine lies whole on one node. Where it does not behind the other pools, its pool comes first.
+    """
+    bare = layout.placement
+    engines = bare.roles[Role.ROLLOUT]
+    pools = list(zip((pool.name for pool in bare.pools), sizes, strict=True))
+    for order in (pools, sorted(pools, key=lambda pool: pool[0] != engines)):
+        left, counts = list(nodes), list[Pool]()
+        for name, size in order:
+            whole = layout.tensor_parallel if name == engines else 1
+            taken = [whole * count for count in fill([have // whole for have in left], size // whole)]
+            left = [have - take for have, take in zip(left, taken, strict=True)]
+            counts.append(Pool(name, tuple(taken)))
+        if all(pool.size == size for pool, (_, size) in zip(counts, order, strict=True)):
+            named = replace(bare, pools=tuple(counts), overlap=overlap)
+            return replace(named, name=describe(named))
+    return None
+
+
+def describe(placement: Placement) -> str:
+    """A name for a placement that no word says: `actor+rollout:6,ref:1,critic+reward:1`, with its settings."""
+    pools = ",".join(f"{'+'.join(placement.roles_in(pool.name))}:{pool.size}" for pool in placement.pools)
+    settings = {
+        "overlap": placement.overlap if placement.overlap is not Overlap.ALL else None,
+        "staleness": placement.staleness or None,
+        "tensor_parallel": placement.tensor_parallel,
+    }
+    return pools + "".join(f"/{key}={value}" for key, value in settings.items() if value)

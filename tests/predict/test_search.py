@@ -1,0 +1,143 @@
+"""The fastest placements: found without looking at all, and checked against a search that does."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placebench.predict.layouts import SearchSpace
+from placebench.predict.search import Candidate, search
+from placebench.predict.walk import step_times, walked_graph
+from placebench.spec.phases import HAND_OVER, PHASES, Phase
+from placebench.spec.placement import Overlap, Placement, Pool, Role
+from placebench.spec.placement_checks import contradictions
+
+NAMES = tuple(phase.name for phase in PHASES if phase.name not in HAND_OVER)
+ROLES = (Role.ACTOR, Role.ROLLOUT, Role.REF, Role.CRITIC)
+# The reward is where the critic is.
+TOGETHER = ((Role.ACTOR,), (Role.ROLLOUT,), (Role.REF,), (Role.CRITIC, Role.REWARD))
+
+
+class Step(NamedTuple):
+    seconds: float
+
+
+@dataclass(frozen=True)
+class MadeUpSteps:
+    """Steps of phases whose times hang on devices in any way; a pool has a size that all its roles may have."""
+
+    times: Mapping[tuple[str, int, int], float]
+    possible: Mapping[Role, Sequence[int]]
+
+    def sizes(self, roles: tuple[Role, ...], *, tensor_parallel: int = 1) -> tuple[int, ...]:
+        common = set.intersection(*(set(self.possible[role]) for role in roles if role in self.possible))
+        step = tensor_parallel if Role.ROLLOUT in roles else 1
+        return tuple(size for size in sorted(common) if size % step == 0)
+
+    def graph(self, placement: Placement) -> tuple[Phase, ...]:
+        return walked_graph(NAMES, staleness=placement.staleness, has_engines=placement.has_engines)
+
+    def phase_seconds(self, phase: str, devices: int, tensor_parallel: int) -> float:
+        return self.times[phase, devices, tensor_parallel if phase == "gen" else 1]
+
+    def step(self, placement: Placement) -> Step:
+        pools = {one.name: placement.pool_of(one.role) if one.role else None for one in self.graph(placement)}
+        seconds = {
+            name: self.phase_seconds(name, pool.size if pool else 0, placement.tensor_parallel or 1)
+            for name, pool in pools.items()
+        }
+        where = {name: pool.name if pool else "" for name, pool in pools.items()}
+        staleness, has_engines = placement.staleness, placement.has_engines
+        _, whole = step_times(NAMES, seconds, where, placement.overlap, staleness=staleness, has_engines=has_engines)
+        return Step(whole + 0.01 * len(placement.pools))
+
+
+def every_placement(steps: MadeUpSteps, space: SearchSpace) -> Iterator[Placement]:
+    """All placements on one node, by trying every pool number for every role."""
+    seen = set()
+    parts = space.together
+    for numbers in itertools.product(range(len(parts)), repeat=len(parts)):
+        groups = [
+            [role for at, roles in zip(numbers, parts, strict=True) if at == one for role in roles] for one in range(4)
+        ]
+        pools = tuple(tuple(group) for group in groups if group)
+        if frozenset(pools) in seen:
+            continue
+        seen.add(frozenset(pools))
+        pool_of = {role: str(number) for number, pool in enumerate(pools) for role in pool}
+        for shared_by, staleness, overlap in itertools.product(space.engine_sizes, space.stalenesses, Overlap):
+            options = [steps.sizes(pool, tensor_parallel=shared_by) for pool in pools]
+            for sizes in itertools.product(*options):
+                counts = tuple(Pool(str(number), (size,)) for number, size in enumerate(sizes))
+                one = Placement("", counts, pool_of, overlap, staleness, tensor_parallel=shared_by)
+                if sum(sizes) <= space.devices and not any(contradictions(one)):
+                    yield one
+
+
+def key(placement: Placement) -> tuple[object, ...]:
+    """What makes a placement of a node, whatever its pools are called; overlap aside."""
+    pools = frozenset((frozenset(placement.roles_in(pool.name)), pool.size) for pool in placement.pools)
+    return pools, placement.staleness, placement.tensor_parallel or 1
+
+
+seconds = st.integers(1, 40).map(lambda tenths: tenths / 10)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[MadeUpSteps, SearchSpace]:
+    devices = draw(st.integers(1, 6))
+    options = st.sets(st.integers(1, devices), min_size=1).map(sorted)
+    engines = draw(st.sampled_from([(1,), (1, 2), (2,)]))
+    times = {
+        (name, count, shared_by): draw(seconds)
+        for name in NAMES
+        for count in range(devices + 1)
+        for shared_by in (engines if name == "gen" else (1,))
+    }
+    steps = MadeUpSteps(times, {role: draw(options) for role in ROLES})
+    stalenesses = draw(st.sampled_from([(0,), (1,), (0, 1, 2)]))
+    return steps, SearchSpace((devices,), TOGETHER, engines, stalenesses)
+
+
+@settings(max_examples=30)
+@given(cases(), st.sampled_from([0.0, 0.05, 0.3]))
+def test_nothing_is_faster_and_every_tie_is_found(case: tuple[MadeUpSteps, SearchSpace], tie: float) -> None:
+    steps, space = case
+    everything = [(steps.step(one).seconds, one) for one in every_placement(steps, space)]
+    found = search(steps, space, tie=tie)
+    if not everything:
+        assert found.best is None
+        assert found.ties == ()
+        return
+    assert found.best
+    fastest = min(whole for whole, _ in everything)
+    assert found.best.seconds == pytest.approx(fastest)
+    assert {key(one.placement) for one in found.ties} == {
+        key(one) for whole, one in everything if whole <= fastest * (1 + tie) * (1 + 1e-9)
+    }
+    assert len({key(one.placement) for one in found.ties}) == len(found.ties)
+
+
+@settings(max_examples=15)
+@given(cases())
+def test_of_each_layout_the_tie_that_moves_fewest_devices_comes_first(case: tuple[MadeUpSteps, SearchSpace]) -> None:
+    steps, space = case
+    now = Placement("", (Pool("all", space.nodes),), dict.fromkeys(Role, "all"))
+    every = search(steps, space, tie=0.2, now=now).ties
+    first = search(steps, space, tie=0.2, now=now, per_layout=1).ties
+    moved = [one.moved for one in every]
+    assert moved == sorted(moved)
+    assert all(one.moved == (0 if len(one.placement.pools) == 1 else one.placement.size) for one in every)
+    kinds = [layout(one) for one in first]
+    assert len(set(kinds)) == len(kinds)
+    assert set(kinds) == {layout(one) for one in every}
+    assert [one.moved for one in first] == [min(one.moved for one in every if layout(one) == kind) for kind in kinds]
+
+
+def layout(one: Candidate) -> tuple[object, ...]:
+    placement = one.placement
+    return frozenset(frozenset(placement.roles_in(pool.name)) for pool in placement.pools), placement.staleness
