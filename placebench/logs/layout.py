@@ -38,12 +38,12 @@ class Layout:
     def row_of(self, step: int) -> int | None:
         """The row of a step; None where it has none, or one that was left out."""
         if self._rows is None:
-            place: int | None = bisect_left(self.steps, step)
-            if place == len(self.steps) or self.steps[place] != step:
-                return None
+            place = bisect_left(self.steps, step)
+            is_there = place < len(self.steps) and self.steps[place] == step
         else:
-            place = self._rows.get(step)
-        return None if place is None or self.order[place] == _LEFT_OUT else place
+            place = self._rows.get(step, -1)
+            is_there = place >= 0
+        return place if is_there and self.order[place] != _LEFT_OUT else None
 
     def append(self, step: int, order: int, line: int, values: list[float]) -> None:
         """Add the row of a step that has none that stands."""

@@ -11,10 +11,10 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
-from placebench.errors import DamagedLaunchError, UsageError
+from placebench.errors import DamagedLaunchError
 from placebench.record.folder import Trial
 from placebench.spec.legible import shown
-from placebench.spec.reading import encodable_json, refuse_pipe
+from placebench.spec.reading import encodable_json, regular
 
 CONTROLLER = "controller"
 """What stands for a device where the controller works, and in its own view of the phases."""
@@ -247,8 +247,7 @@ def count_steps(trial: Trial) -> int:
 def _read(path: Path, line_type: TypeAdapter[LineT], *, is_optional: bool = False) -> Iterator[LineT]:
     """The lines of a file; what the writer, when it was killed, has not finished of the last one is dropped."""
     try:
-        refuse_pipe(path)
-        with path.open("rb") as stream:
+        with open(path, "rb", opener=regular) as stream:
             for number, line in enumerate(stream, start=1):
                 if line.endswith(b"\n"):
                     try:
@@ -260,8 +259,6 @@ def _read(path: Path, line_type: TypeAdapter[LineT], *, is_optional: bool = Fals
             raise DamagedLaunchError(f"{path}: {error.strerror}") from None
     except OSError as error:
         raise DamagedLaunchError(f"{path}: {error.strerror}") from None
-    except UsageError as error:
-        raise DamagedLaunchError(str(error)) from None
 
 
 def _check_devices(path: Path, found: list[str], known: Collection[str]) -> None:

@@ -104,7 +104,7 @@ class Launcher:
             if self._plan.until_end and end.status is Status.INTERRUPTED and job.returncode == JobExit.DONE:
                 end = LaunchEnd(Status.DONE)
             job_ended = time.monotonic()
-            notes = watch.pauses + _end_sampler(sampler, trial) + clock_notes(trial)
+            notes = watch.pauses + _end_sampler(sampler, trial) + (clock_notes(trial) if self._plan.cluster else ())
         no_head = end.status is Status.FAILED and lost_head(trial)
         if no_head:
             end = self._headless()
@@ -198,7 +198,7 @@ def _launch_wall(trial: Trial, started: float, job_ended: float, cleaned: float)
         steps = list(read_jsonl(trial.steps))
         first = float(steps[0]["mono"]) - float(steps[0]["metrics"]["timing_s/step"])
         last = float(steps[-1]["mono"])
-    except (IndexError, *NOT_AS_WRITTEN):  # none has finished, or the launch has failed for what the file holds
+    except (IndexError, OSError, *NOT_AS_WRITTEN):  # none has finished, or the launch has failed for what it found
         return LaunchWall(total_s=total, cleanup_s=cleanup)
     return LaunchWall(
         total_s=total,
@@ -216,8 +216,9 @@ def _end_sampler(sampler: subprocess.Popen[bytes] | None, trial: Trial) -> tuple
     lasted = sampler.poll() is None
     stop_process(sampler, _SAMPLER_GRACE_S)
     log = _sampler_log(trial)
-    if lasted and not log.stat().st_size:
-        log.unlink()
+    with contextlib.suppress(FileNotFoundError):  # the job may remove what it likes
+        if lasted and not log.stat().st_size:
+            log.unlink()
     return () if lasted else (f"the sampler ended before its launch, device figures are missing: see {log}",)
 
 

@@ -101,7 +101,7 @@ def test_a_damaged_launch_is_set_aside_alone(sound: Path, tmp_path: Path, damage
         ("spans.jsonl", "folder", "Is a directory"),
         ("spans.jsonl", "missing", "No such file or directory"),
         ("spans.jsonl", "NaN", "line 1: step: Input should be a valid integer"),
-        ("spans.jsonl", "fifo", "cannot read it: it is a pipe or a device; name a regular file"),
+        ("spans.jsonl", "fifo", "it is a pipe or a device; name a regular file"),
         ("spans.jsonl", "half", "steps.jsonl and spans.jsonl have not the same steps, each once"),
         ("devices.jsonl", "huge", "line 1: header.hz: Input should be less than or equal to 1000000"),
         ("devices.jsonl", "binary", "line 1: Invalid JSON"),
