@@ -5,7 +5,20 @@ import sys
 import click
 
 from placebench import __version__
-from placebench.commands import attach, calibrate, compare, completion, gate, list, placements, run, show, slurm
+from placebench.commands import (
+    attach,
+    calibrate,
+    compare,
+    completion,
+    gate,
+    list,
+    placements,
+    predict,
+    run,
+    search,
+    show,
+    slurm,
+)
 from placebench.commands.group import PlacebenchGroup
 from placebench.host.terminal import say
 
@@ -30,6 +43,8 @@ Examples:
         show.show,
         show.report,
         placements.placements,
+        predict.predict,
+        search.search,
         slurm.slurm,
         completion.completion,
     ],

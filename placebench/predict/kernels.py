@@ -58,7 +58,11 @@ class Roofline:
         weights = max(self.value_bytes * read / rate, 2 * read * sequences / self.peak.flops) / self.shared_by
         cache = 2 * self.value_bytes * shape.num_hidden_layers * shape.kv_width(self.shared_by) * context * sequences
         sampler = 4 * shape.vocab_size * sequences
-        return np.array([weights, cache / rate, sampler / rate, 1e-6 * shape.num_hidden_layers])
+        # Devices that share an engine add their results up behind attention and feed-forward of every block.
+        sums = 2 * shape.num_hidden_layers if self.shared_by > 1 else 0
+        sent = 2 * (1 - 1 / self.shared_by) * self.value_bytes * shape.hidden_size * sequences
+        short = 1e-6 * (shape.num_hidden_layers + sums) + 0.1 * sums * sent / self.peak.link_bandwidth
+        return np.array([weights, cache / rate, sampler / rate, short])
 
     def prefill(self, tokens: float, length: float) -> float:
         """See `EngineKernels.prefill`."""

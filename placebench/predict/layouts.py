@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
+from placebench.predict.step import StepModel
 from placebench.spec.placement import Overlap, Placement, Pool, Role
-from placebench.spec.placement_checks import contradictions
+from placebench.spec.placement_checks import contradictions, undivided_heads
 from placebench.spec.presets import fill
+from placebench.spec.workload import EngineSize
 
 OVERLAPS = (Overlap.ALL, Overlap.UPDATES, Overlap.NONE)
 
@@ -112,11 +115,43 @@ def placed(layout: Layout, sizes: Sequence[int], overlap: Overlap, nodes: Sequen
 
 
 def describe(placement: Placement) -> str:
-    """A name for a placement that no word says: `actor+rollout:6,ref:1,critic+reward:1`, with its settings."""
-    pools = ",".join(f"{'+'.join(placement.roles_in(pool.name))}:{pool.size}" for pool in placement.pools)
-    settings = {
-        "overlap": placement.overlap if placement.overlap is not Overlap.ALL else None,
-        "staleness": placement.staleness or None,
-        "tensor_parallel": placement.tensor_parallel,
-    }
-    return pools + "".join(f"/{key}={value}" for key, value in settings.items() if value)
+    """A name for a placement that no word says, fit for a file: `actor.rollout6+ref1+critic1`.
+
+    A reward that lives with the critic is not named, as it need not be in a placement file.
+    """
+    unnamed = {Role.REWARD} if placement.roles.get(Role.REWARD) == placement.roles.get(Role.CRITIC) else set[Role]()
+    pools = "+".join(
+        f"{'.'.join(role for role in placement.roles_in(pool.name) if role not in unnamed)}{pool.size}"
+        for pool in placement.pools
+    )
+    settings = (
+        placement.overlap.value if placement.overlap is not Overlap.ALL else "",
+        f"stale{placement.staleness}" if placement.staleness else "",
+        f"tp{placement.tensor_parallel}" if placement.tensor_parallel else "",
+    )
+    return "-".join(filter(None, (pools, *settings)))
+
+
+def space_of(model: StepModel, stalenesses: tuple[int, ...]) -> SearchSpace:
+    """The placements of a model's workload on its devices.
+
+    A reward that is a function lives with the critic, or without one with the reference, as in the words: it needs no
+    device, so that where it lives makes no placement of its own.
+    """
+    workload, shapes = model.phases.workload, model.phases.shapes
+    assert workload is not None
+    assert shapes is not None
+    judge = (Role.CRITIC,) if workload.algorithm.has_critic else (Role.REF, Role.CRITIC)
+    others = [role for role in (Role.ACTOR, Role.ROLLOUT, Role.REF) if role not in judge]
+    apart = [(role,) for role in others]
+    together = [*apart, judge, (Role.REWARD,)] if workload.reward_model else [*apart, (*judge, Role.REWARD)]
+    sizes = [1]
+    if workload.rollout.backend == "vllm":
+        most = max(model.nodes)
+        sizes = [
+            size
+            for size in get_args(EngineSize)
+            if size <= most and not any(undivided_heads(shapes.actor, workload.model, size))
+        ]
+    usual = workload.rollout.tensor_parallel_size
+    return SearchSpace(model.nodes, tuple(together), tuple(sizes), stalenesses, usual)

@@ -15,6 +15,7 @@ together, width h, feed-forward width f, V words, b bytes of a value, T tokens, 
     optimizer   28·N bytes a step of the optimizer, its states and the float32 weights; / ranks when sharded
     collectives FSDP2 gathers 2·N bytes in a micro-batch's forward pass, in an update once more and reduces 4·N, of
                 which each rank sends (n - 1)/n; replicas average 4·N once a step
+    ranks       that wait for each other in these, once a block and micro-batch, whatever is sent
 """
 
 from collections.abc import Mapping
@@ -62,7 +63,8 @@ FACTORS: Mapping[Activity, Mapping[str, Factor]] = {
         "block": Factor(3e-4, 0.6),
         "micro-batch": Factor(2e-3, 1.0),
         "phase": Factor(5e-3, 1.0),
-        "collective": Factor(0.4, 1.0),
+        "collective": Factor(0.4, 0.5),
+        "ranks": Factor(5e-5, 1.5),
     },
     Activity.UPDATE: {
         "gemm": Factor(1.5, 0.15),
@@ -73,11 +75,12 @@ FACTORS: Mapping[Activity, Mapping[str, Factor]] = {
         "block": Factor(9e-4, 0.6),
         "micro-batch": Factor(5e-3, 1.0),
         "phase": Factor(1e-2, 1.0),
-        "collective": Factor(0.4, 1.0),
+        "collective": Factor(0.4, 0.5),
+        "ranks": Factor(1e-4, 1.5),
     },
     Activity.ARITHMETIC: {"phase": Factor(2e-3, 1.0), "sequence": Factor(3e-5, 1.0)},
     Activity.SEND_WEIGHTS: {"phase": Factor(1e-2, 1.0), "sent": Factor(5.0, 1.0), "collective": Factor(2.0, 1.0)},
-    Activity.HAND_OVER: {"phase": Factor(0.1, 1.0), "mapped": Factor(5.0, 1.0)},
+    Activity.HAND_OVER: {"phase": Factor(0.08, 1.0), "device": Factor(0.03, 1.0)},
 }
 # On CPU devices little is known of the rates themselves.
 CPU_SPREAD = 1.0
@@ -146,8 +149,8 @@ def parts_of(work: PhaseWork, peak: DevicePeak, engine: EngineKernels, *, is_fun
     size = weight_bytes(work)
     if activity is Activity.SEND_WEIGHTS:
         exposed = size * (work.devices > 1) / _link(work, peak)
-        return table.parts(beyond={"phase": 1.0, "sent": size / peak.bandwidth}, exposed=exposed)
-    return table.parts(beyond={"phase": 1.0, "mapped": size / peak.bandwidth})
+        return table.parts(beyond={"phase": 1.0, "sent": size / peak.bandwidth}, exposed={"collective": exposed})
+    return table.parts(beyond={"phase": 1.0, "device": float(work.devices)})
 
 
 class _Table:
@@ -165,7 +168,7 @@ class _Table:
         kernels: tuple[Mapping[str, float], ...] = (),
         host: tuple[Mapping[str, float], ...] = (),
         beyond: Mapping[str, float] | None = None,
-        exposed: float = 0.0,
+        exposed: Mapping[str, float] | None = None,
         collective: tuple[float, ...] = (),
     ) -> Parts:
         shape = (len(units), len(self._names))
@@ -175,7 +178,7 @@ class _Table:
             np.array([self.row(one) for one in kernels]).reshape(shape),
             np.array([self.row(one) for one in host]).reshape(shape),
             self.row(beyond or {}),
-            self.row({"collective": exposed}),
+            self.row(exposed or {}),
             np.array(collective or [0.0] * len(units)),
         )
 
@@ -225,7 +228,7 @@ def _passes(work: PhaseWork, peak: DevicePeak, table: _Table) -> Parts:
         (kernels, *(one for one, _ in steps)),
         ({"block": float(shape.num_hidden_layers)}, *({} for _ in steps)),
         {"phase": 1.0, "micro-batch": units},
-        units * collective,
+        {"collective": units * collective, "ranks": units * shape.num_hidden_layers * (work.devices > 1)},
         (collective, *(0.0 for _ in steps)),
     )
 

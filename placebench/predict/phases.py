@@ -227,7 +227,7 @@ class PhaseModel:
         return _work(workload) == _work(self.workload)
 
     @cached_property
-    def _counts(self) -> StepCounts | None:
+    def counts(self) -> StepCounts | None:
         """What the sequences of a step of this work were; None where nobody counted."""
         cases = (case for file in self.calibrations for case in file.cases)
         return next((case.counts for case in cases if case.counts and self.is_same(case)), None)
@@ -244,7 +244,7 @@ class PhaseModel:
             devices,
             tensor_parallel=shared_by,
             nodes=nodes,
-            counts=self._counts,
+            counts=self.counts,
         )
         return parts_of(work, self.peak, engine, is_function=self._is_function(name))
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import fmean
 
 from placebench.predict.memory.engine import EngineMemory
 from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.predict.phases import Basis, PhaseModel, PhaseSeconds
 from placebench.predict.walk import step_times, walked_graph
-from placebench.spec.devices import Device
+from placebench.spec.devices import Device, devices_per_node
 from placebench.spec.phases import GEN, PHASE, Phase
 from placebench.spec.placement import Placement, Pool, Role
 from placebench.spec.placement_checks import Share
@@ -126,6 +127,11 @@ class StepModel:
             for name in model.names
             if (role := PHASE[name].role) and sizes[name]
         )
+
+    @cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """Devices of each node."""
+        return devices_per_node(self.devices)
 
     def _model_for(self, placement: Placement) -> PhaseModel:
         """The phases as the placement runs them: replicas hold whole models, and may each have a batch."""

@@ -106,7 +106,7 @@ def _draw_step(axes: Axes, step: Step, devices: list[str], colors: dict[str, str
             start = starts[step.active[span].argmax()]
             width = step.length(step.active[span])
             axes.barh(row, width, left=start, height=BAR, color=colors[phase], edgecolor="white", linewidth=0.4)
-            _label(axes, row, start, width, phase, colors[phase], longest)
+            label_bar(axes, row, start, width, phase, colors[phase], longest)
     axes.axvline(seconds, color="black", linewidth=1)
 
 
@@ -149,7 +149,7 @@ def _name_rows(axes: Axes, side: RunSide, typical: TypicalStep, devices: list[st
     axes.tick_params(axis="y", length=0)
 
 
-def _label(axes: Axes, row: int, start: float, width: float, phase: str, color: str, longest: float) -> None:
+def label_bar(axes: Axes, row: int, start: float, width: float, phase: str, color: str, longest: float) -> None:
     """Write the phase's name into its bar, with its seconds where there is room."""
     room = width / longest * AREA / CHARACTER
     text = next((text for text in (f"{phase}  {quantity(width, 's')}", phase) if len(text) <= room), None)

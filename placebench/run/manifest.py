@@ -124,7 +124,7 @@ def _new_run_file(plan: Plan, command: Sequence[str]) -> RunFile:
         devices=plan.devices,
         host=host_record(),
         cluster=ClusterRecord(**plan.cluster.model_dump()) if plan.cluster else None,
-        versions=_versions(),
+        versions=package_versions(),
         git=_git_state(Path(__file__).parent),
         order=(),
         launches=(),
@@ -137,7 +137,7 @@ def _planned(plan: Plan, bound: RunPlacement) -> PlannedPlacement:
     return PlannedPlacement.of(bound, memory_estimate_bytes=estimates)
 
 
-def _versions() -> dict[str, str | None]:
+def package_versions() -> dict[str, str | None]:
     """Versions of what decides over timings; None for a package that is not installed."""
     versions: dict[str, str | None] = {"placebench": __version__, "python": sys.version.split()[0]}
     for name in _PACKAGES:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from placebench.errors import Reasons
 from placebench.spec.config import load_yaml
 from placebench.spec.devices import on_nodes
@@ -42,6 +44,24 @@ def load_placement(path: Path, nodes: Sequence[int] | None, *, has_critic: bool 
         UsageError: one line for every reason why it is none, or cannot be on these nodes.
     """
     return _File(path, load_yaml(path), has_critic, Reasons()).placement(nodes)
+
+
+def placement_text(placement: Placement, *, has_critic: bool = True) -> str:
+    """A file that `load_placement` reads as this placement, but for its name, which is the file's."""
+    roles = {role.value: pool for role, pool in placement.roles.items() if has_critic or role is not Role.CRITIC}
+    settings = {
+        "overlap": placement.overlap.value,
+        "staleness": placement.staleness,
+        "inflight_updates": placement.inflight_updates or None,
+        "tensor_parallel": placement.tensor_parallel,
+        "scaling": placement.scaling and placement.scaling.value,
+    }
+    content = {
+        "pools": {pool.name: list(pool.counts) for pool in placement.pools},
+        "roles": roles,
+        **{key: value for key, value in settings.items() if value is not None},
+    }
+    return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from typing import Any
 from placebench.errors import Reasons, UsageError
 from placebench.spec.legible import shown
 from placebench.spec.nearest import did_you_mean
-from placebench.spec.placement import Overlap, Placement, Scaling
+from placebench.spec.placement import Overlap, Placement, Role, Scaling
 from placebench.spec.presets import PRESETS, SPLIT, SPLIT_NODES, Nodes, Preset, without_critic
 
 # A comma separates words unless a bare count follows, which is the next node's of the same word.
@@ -121,6 +121,53 @@ def read_placement(word: str, nodes: Nodes | None, reasons: Reasons, *, has_crit
     if placement.scaling is None and changes.pop("scaling", None):
         reasons.add([f"placement {shown(word)}: scaling is a setting of ddp:N; leave it out"])
     return replace(placement, name="/".join((placement.name, *settings)), **changes)
+
+
+# Of counts for every node of a large cluster nobody reads or types a word.
+_LONGEST = 60
+
+
+def word_of(placement: Placement, nodes: Nodes, *, has_critic: bool = True, usual_engine: int = 1) -> str | None:
+    """The word that says a placement on such nodes; None where there is none that people could type.
+
+    Args:
+        placement: whatever it is called.
+        nodes: devices of each node.
+        has_critic: whether the algorithm trains a critic.
+        usual_engine: devices that share an engine where a word does not say it.
+    """
+    settings = [f"/overlap={placement.overlap}"] if placement.overlap is not Overlap.ALL else []
+    settings += [f"/staleness={placement.staleness}"] if placement.staleness else []
+    wanted = _layout(placement, usual_engine)
+    for head in _heads(placement, usual_engine):
+        read = read_placement(word := "".join((head, *settings)), nodes, reasons := Reasons(), has_critic=has_critic)
+        if len(word) <= _LONGEST and read and not reasons.lines and _layout(read, usual_engine) == wanted:
+            return word
+    return None
+
+
+def _heads(placement: Placement, usual_engine: int) -> tuple[str, ...]:
+    """Words without settings that may say a placement with as many pools."""
+    if len(placement.pools) == 1:
+        return ("standard",)
+    first, second = placement.pools[:2]
+    if not placement.has_engines:
+        return ("split", "split@nodes", f"split:{first.size}+{second.size}")
+    shared_by = placement.tensor_parallel or usual_engine
+    engines = placement.pool_of(Role.ROLLOUT)
+    learners = next(pool for pool in placement.pools if pool is not engines)
+    counts = [str(count) for count in learners.counts]
+    while counts[-1:] == ["0"]:
+        counts.pop()
+    tail = f"xtp{shared_by}" if shared_by > 1 else ""
+    return (f"learners:{','.join(counts)}+engines:{engines.size // shared_by}{tail}",)
+
+
+def _layout(placement: Placement, usual_engine: int) -> tuple[object, ...]:
+    """What makes a placement run as it does, whatever it and its pools are called."""
+    pools = frozenset((frozenset(placement.roles_in(pool.name)), pool.counts) for pool in placement.pools)
+    shared_by = placement.tensor_parallel or usual_engine
+    return pools, placement.overlap, placement.staleness, placement.inflight_updates, shared_by, placement.scaling
 
 
 def _parts(word: str) -> tuple[str, list[str]]:

@@ -1,4 +1,5 @@
 import re
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from placebench.record.parts import PlacementRecord
 from placebench.spec.bound import bind
 from placebench.spec.legible import shown
 from placebench.spec.placement import Overlap, Placement, Role, Scaling
-from placebench.spec.words import parse_placement, parse_placements, split_words
+from placebench.spec.placement_files import load_placement, placement_text
+from placebench.spec.presets import LEARNERS, SPLIT, SPLIT_NODES, STANDARD
+from placebench.spec.words import parse_placement, parse_placements, split_words, word_of
 
 counts = st.integers(1, 16)
 nodes = st.lists(counts, min_size=1, max_size=4)
@@ -309,3 +312,57 @@ def test_without_a_critic_split_puts_the_judges_apart(word: str, each: int) -> N
     with_critic = parse_placement(word, [each, each])
     assert [pool.counts for pool in placement.pools] == [pool.counts for pool in with_critic.pools]
     assert parse_placement("standard", [each], has_critic=False) == parse_placement("standard", [each])
+
+
+@given(
+    st.lists(st.integers(1, 8), min_size=1, max_size=4),
+    st.integers(0, 40),
+    st.sampled_from(["", "/overlap=none", "/overlap=updates", "/staleness=2"]),
+    st.booleans(),
+)
+def test_a_placement_is_said_by_a_word_that_means_it(
+    nodes: list[int], choice: int, settings: str, has_critic: bool
+) -> None:
+    heads = [word.split("/")[0] for preset in (STANDARD, SPLIT, SPLIT_NODES, LEARNERS) for word in preset.usual(nodes)]
+    word = heads[choice % len(heads)] + settings
+    read = Reasons().attempt(lambda: parse_placement(word, nodes, has_critic=has_critic))
+    if read is None:
+        return
+    said = word_of(read, nodes, has_critic=has_critic)
+    assert said is not None
+    again = parse_placement(said, nodes, has_critic=has_critic)
+    assert (again.roles, again.overlap, again.staleness) == (read.roles, read.overlap, read.staleness)
+    assert [pool.counts for pool in again.pools] == [pool.counts for pool in read.pools]
+    # With a device less of one pool, no word that takes all of them says it.
+    fewer = replace(read, pools=(replace(read.pools[0], counts=(*read.pools[0].counts[:-1], 0)), *read.pools[1:]))
+    other = word_of(fewer, nodes, has_critic=has_critic)
+    assert other != said or fewer == read
+
+
+def test_no_word_says_an_engine_of_another_size_or_a_pool_for_each_node_of_a_large_cluster() -> None:
+    standard = parse_placement("standard", [8])
+    assert word_of(standard, [8]) == "standard"
+    assert word_of(replace(standard, tensor_parallel=2), [8]) is None
+    assert word_of(replace(standard, tensor_parallel=2), [8], usual_engine=2) == "standard"
+    many = parse_placement("learners:8,8+engines:8xtp2", [8, 8, 16])
+    assert word_of(many, [8, 8, 16]) == "learners:8,8+engines:8xtp2"
+    nodes = [8] * 64
+    assert word_of(parse_placement(f"learners:{','.join(['8'] * 48)}+engines:128", nodes), nodes) is None
+
+
+@given(
+    st.lists(st.integers(1, 8), min_size=1, max_size=3),
+    st.sampled_from(["standard", "split", "learners:1+engines:1", "standard/staleness=2", "split/overlap=none"]),
+    st.booleans(),
+)
+def test_a_placement_is_written_as_a_file_that_means_it(nodes: list[int], word: str, has_critic: bool) -> None:
+    read = Reasons().attempt(lambda: parse_placement(word, nodes, has_critic=has_critic))
+    if read is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "mine.yaml")
+        path.write_text(placement_text(read, has_critic=has_critic))
+        again = load_placement(path, nodes, has_critic=has_critic)
+    assert replace(again, roles={}, name=read.name) == replace(read, roles={})
+    judges = [role for role in Role if has_critic or role is not Role.CRITIC]
+    assert all(again.roles[role] == read.roles[role] for role in judges)

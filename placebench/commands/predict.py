@@ -1,0 +1,96 @@
+"""What placements would take that nobody ran, from what was measured."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from placebench.commands.completion import complete_placements
+from placebench.commands.console import open_console
+from placebench.commands.options import GroupedCommand, option, option_group
+from placebench.commands.outputs import OutputPath, refuse_same
+from placebench.commands.predicting import AskedPrediction, explain_lookups, prediction_options, read_asked
+from placebench.errors import Reasons, UsageError
+
+if TYPE_CHECKING:
+    from placebench.spec.placement import Placement
+
+_EXAMPLES = """\b
+Examples:
+  placebench predict --from latest --placements standard,split:3+1
+  placebench predict --gpu H200 --model qwen2.5-7b --devices gpu:8 --price 2.5
+"""
+
+
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES, short_help="Predict the step of placements that were not run.")
+@option_group(
+    "Placements",
+    option(
+        "--placements",
+        "words",
+        metavar="WORDS",
+        shell_complete=complete_placements,
+        help="Words of placements.  [default: those that were measured, standard and split]",
+    ),
+)
+@prediction_options
+@option_group(
+    "Files",
+    option("--json", "json_path", type=OutputPath(), metavar="FILE", help="Write every number."),
+    option("--plot", type=OutputPath(), metavar="FILE", help="Draw a step of each placement: .svg, .png or .pdf."),
+    option("--out", type=OutputPath(), metavar="FILE", help="Write the calibration, for --from elsewhere."),
+)
+def predict(words: str | None, json_path: Path | None, plot: Path | None, out: Path | None, **given: Any) -> None:
+    """Predict the step time, memory and cost of placements that were not run.
+
+    Each with its interval, its class, and how cases of this class that were held out have erred. Neither torch, ray
+    nor a GPU is needed.
+    """
+    from placebench.predict.prediction import predict as predict_steps
+    from placebench.report.predicted import prediction_file, print_predictions, write_predictions
+
+    refuse_same({"--json": json_path, "--plot": plot, "--out": out})
+    asked = read_asked(given)
+    if out is not None and len(asked.calibrations) > 1:
+        raise UsageError(f"--out {out}: {len(asked.calibrations)} calibrations are named with --from: name one")
+    placements = _placements(words, asked)
+    with explain_lookups(asked):
+        found = predict_steps(asked.steps, placements, elsewhere=asked.elsewhere, price=given.get("price"))
+    console = open_console()
+    print_predictions(found, asked.notes, console)
+    if json_path is not None:
+        sources = [file.source for file in asked.calibrations]
+        write_predictions(prediction_file(found, sources, asked.notes), json_path)
+    if plot is not None:
+        from placebench.report.predicted_timeline import draw_predictions
+
+        draw_predictions(found, plot)
+    if out is not None:
+        asked.calibrations[0].write(out)
+
+
+def _placements(words: str | None, asked: AskedPrediction) -> "list[Placement]":
+    """The placements that are asked for, each of which must be possible; else those of the calibration that are."""
+    from placebench.plan.catalogue import look_up
+    from placebench.spec.words import read_placement, split_words
+
+    reasons, placements = Reasons(), []
+    names = [case.name for file in asked.calibrations for case in file.cases]
+    asked_words = split_words(words) if words else tuple(dict.fromkeys([*names, "standard", "split"]))
+    nodes = asked.steps.nodes
+    for word in asked_words:
+        of_word = Reasons()
+        if asked.workload is None:
+            placement = read_placement(word, nodes, of_word)
+        else:
+            entry = look_up(word, asked.devices, asked.workload)
+            of_word.add(entry.reasons)
+            placement = entry.bound.placement if entry.bound else None
+        if placement and not of_word.lines:
+            placements.append(placement)
+        elif words:
+            reasons.add(of_word.lines)
+    reasons.raise_any()
+    if not placements:
+        raise UsageError("none of the measured placements can be on these devices: name others with --placements")
+    return placements

@@ -1,0 +1,117 @@
+"""The fastest placements on given devices, from what was measured."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from placebench.commands.completion import complete_placements
+from placebench.commands.console import open_console
+from placebench.commands.options import GroupedCommand, option, option_group
+from placebench.commands.outputs import OutputPath
+from placebench.commands.predicting import AskedPrediction, explain_lookups, prediction_options, read_asked
+from placebench.errors import UsageError
+from placebench.spec.legible import shown
+
+if TYPE_CHECKING:
+    from placebench.spec.placement import Placement
+
+_EXAMPLES = """\b
+Examples:
+  placebench search --from latest --devices gpu:8x128@141GiB --price 2.5
+  placebench search --gpu H200 --model qwen2.5-7b --devices gpu:8x2 --write placements
+"""
+_MOST_STALENESS = 16
+
+
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES, short_help="Find the fastest placements on any devices.")
+@option_group(
+    "Placements",
+    option(
+        "--now",
+        metavar="WORD",
+        shell_complete=complete_placements,
+        help="The placement that there is, for how many devices move.  [default: the first measured]",
+    ),
+    option(
+        "--max-staleness",
+        type=click.IntRange(0, _MOST_STALENESS),
+        default=0,
+        metavar="K",
+        help="Also generate ahead, on weights up to K updates old.  [default: 0]",
+    ),
+    option(
+        "--most",
+        type=click.IntRange(1, 100),
+        default=4,
+        metavar="N",
+        help="Layouts that are shown.  [default: 4]",
+    ),
+)
+@prediction_options
+@option_group(
+    "Files",
+    option("--json", "json_path", type=OutputPath(), metavar="FILE", help="Write every number."),
+    option(
+        "--write",
+        type=OutputPath(is_folder=True),
+        metavar="DIR",
+        help="Write placements that no word says, for --placements.",
+    ),
+)
+def search(
+    now: str | None, max_staleness: int, most: int, json_path: Path | None, write: Path | None, **given: Any
+) -> None:
+    """Find the fastest placements among all that can be on the devices.
+
+    Looks at every way to put roles together, with every number of devices that shares the batch and fits into memory,
+    engines of every size, and every overlap. What cannot be told from the fastest is shown with it, first what moves
+    fewest devices. Neither torch, ray nor a GPU is needed.
+    """
+    from placebench.predict.finding import find_placements
+    from placebench.record.folder import write_output
+    from placebench.report.found import print_found, search_file
+
+    asked = read_asked(given)
+    if asked.workload is None:
+        raise UsageError(
+            "the calibration is of a job of yours, whose batch and memory are not known, so that there is nothing to"
+            " search among: name placements with placebench predict --placements"
+        )
+    with explain_lookups(asked):
+        found = find_placements(
+            asked.steps,
+            now=_now(now, asked),
+            most=most,
+            most_staleness=max_staleness,
+            elsewhere=asked.elsewhere,
+            price=given.get("price"),
+        )
+    if not found.groups:
+        raise UsageError(
+            f"no placement can be on {len(asked.devices)} × {asked.devices[0].name}: none of any size shares the batch"
+            " and fits into memory; placebench placements says why each word cannot be"
+        )
+    if write is not None:
+        write.mkdir(parents=True, exist_ok=True)
+        for name, text in found.files.items():
+            write_output(write / name, text)
+    print_found(found, asked.notes, open_console(), folder=write)
+    if json_path is not None:
+        sources = [file.source for file in asked.calibrations]
+        write_output(json_path, search_file(found, sources, asked.notes).model_dump_json(indent=1) + "\n")
+
+
+def _now(word: str | None, asked: AskedPrediction) -> "Placement | None":
+    """The placement that there is: the one named, else the first of the calibration that can be on the devices."""
+    from placebench.plan.catalogue import look_up
+
+    assert asked.workload is not None
+    names = [case.name for file in asked.calibrations for case in file.cases]
+    for one in [word] if word else names:
+        entry = look_up(one, asked.devices, asked.workload)
+        if entry.bound and not entry.reasons:
+            return entry.bound.placement
+        if word:
+            raise UsageError(*(f"--now {shown(word)}: {reason}" for reason in entry.reasons))
+    return None

@@ -1,0 +1,105 @@
+"""What a search finds, as predictions: the placements that cannot be told from the fastest, by their words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from placebench.predict.interval import ClassError, class_error, ratio_interval
+from placebench.predict.layouts import space_of
+from placebench.predict.prediction import HOST_BOUND, Predictions, class_of, predict
+from placebench.predict.search import SearchResult, search
+from placebench.predict.step import StepModel
+from placebench.spec.placement import Placement
+from placebench.spec.placement_files import placement_text
+from placebench.spec.words import word_of
+
+# Where too few held-out cases say how far predictions err, steps up to this much longer than the fastest are shown.
+_SHOWN_WITHOUT_CASES = 0.25
+
+
+@dataclass(frozen=True)
+class FoundGroup:
+    """Placements on weights that are at most so old."""
+
+    staleness: int
+    result: SearchResult
+    predictions: Predictions
+    """Of the fastest and those that tie with it, in the order of `result.ties` as far as they are shown."""
+    moved: tuple[int, ...]
+    """Devices that get other roles than they have, of each of these."""
+    more: int
+    """Layouts that tie as well and are not shown."""
+
+
+@dataclass(frozen=True)
+class FoundPlacements:
+    """What a search found."""
+
+    now: Placement | None
+    """The placement that there is."""
+    groups: tuple[FoundGroup, ...]
+    """First those whose training is strictly synchronous, then those that generate ahead; none where none can be."""
+    files: Mapping[str, str]
+    """Placements that no word says: the name of each, and the text of a file that says it."""
+
+
+def find_placements(
+    model: StepModel,
+    *,
+    now: Placement | None,
+    most: int,
+    most_staleness: int,
+    elsewhere: bool,
+    price: float | None,
+) -> FoundPlacements:
+    """Search, and predict what is found.
+
+    Args:
+        model: of the steps of placebench's own job.
+        now: the placement that there is.
+        most: layouts that are shown of each group.
+        most_staleness: by how many updates weights may lag behind.
+        elsewhere: as of `prediction.predict`.
+        price: likewise.
+
+    Raises:
+        LookupError: a phase was never measured, and the peak of the devices is not known.
+    """
+    groups, files = [], dict[str, str]()
+    for stalenesses in ((0,), tuple(range(1, most_staleness + 1))):
+        space = space_of(model, stalenesses)
+        fastest = search(model, space, now=now).best if stalenesses else None
+        if fastest is None:
+            continue
+        tie = _tie(_error(model, fastest.placement, elsewhere=elsewhere))
+        result = search(model, space, tie=tie, now=now, per_layout=1)
+        shown = list(result.ties[:most])
+        if fastest.placement not in [one.placement for one in shown]:
+            shown[-1:] = [fastest]
+        named = [_named(one.placement, model, files) for one in shown]
+        predictions = predict(model, named, elsewhere=elsewhere, price=price)
+        moved = tuple(one.moved for one in shown)
+        groups.append(FoundGroup(max(stalenesses), result, predictions, moved, max(0, len(result.ties) - len(shown))))
+    return FoundPlacements(now, tuple(groups), files)
+
+
+def _error(model: StepModel, placement: Placement, *, elsewhere: bool) -> ClassError:
+    is_host_bound = model.step(placement).host_bound_share > HOST_BOUND
+    return class_error(class_of(model, placement, elsewhere=elsewhere), is_host_bound=is_host_bound)
+
+
+def _tie(error: ClassError) -> float:
+    """How much longer than the fastest a step may be without being told from it."""
+    interval = ratio_interval(1.0, error)
+    return interval.high - 1 if interval else _SHOWN_WITHOUT_CASES
+
+
+def _named(placement: Placement, model: StepModel, files: dict[str, str]) -> Placement:
+    """The placement by its word, else by the name of a file that says it, which is added to `files`."""
+    workload = model.phases.workload
+    assert workload is not None
+    has_critic, usual = workload.algorithm.has_critic, workload.rollout.tensor_parallel_size
+    word = word_of(placement, model.nodes, has_critic=has_critic, usual_engine=usual)
+    if word is None:
+        word = f"{placement.name}.yaml"
+        files[word] = placement_text(placement, has_critic=has_critic)
+    return replace(placement, name=word)

@@ -1,0 +1,117 @@
+"""What a search for placements found, as users see it: on the terminal, and as a file under a versioned schema."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from rich.console import Console
+from rich.text import Text
+
+from placebench.predict.finding import FoundGroup, FoundPlacements
+from placebench.report.predicted import PredictionFile, about_choice, about_trust, prediction_file, step_grid
+from placebench.report.terminal import grid_table
+from placebench.spec.text import few, plural
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FoundFile(_Model):
+    """A placement that was found."""
+
+    placement: str = Field(description="the word, or the name of a file that says it")
+    moved_devices: Annotated[int, Field(ge=0)] = Field(description="that get roles which they do not have now")
+    text: str | None = Field(description="of the file; null for a word")
+
+
+class SearchGroup(_Model):
+    """The fastest placements on weights that are at most so old."""
+
+    staleness: int
+    placements: tuple[FoundFile, ...]
+    more_layouts: int = Field(description="that tie with the fastest and are not among the placements")
+    walked: int = Field(description="placements whose step was walked")
+    predictions: PredictionFile
+
+
+class SearchFile(_Model):
+    """The content of what `placebench search --json` writes."""
+
+    schema_version: Literal[1] = 1
+    now: str | None = Field(description="the placement from which devices move; null where there is none")
+    groups: tuple[SearchGroup, ...] = Field(description="first without staleness, then with it")
+
+
+def search_file(found: FoundPlacements, sources: Sequence[str], notes: Sequence[str]) -> SearchFile:
+    """Put what was found into the form of the file."""
+    return SearchFile(
+        now=found.now.name if found.now else None,
+        groups=tuple(
+            SearchGroup(
+                staleness=group.staleness,
+                placements=tuple(
+                    FoundFile(placement=name, moved_devices=moved, text=found.files.get(name))
+                    for name, moved in zip(_names(group), group.moved, strict=True)
+                ),
+                more_layouts=group.more,
+                walked=group.result.walked,
+                predictions=prediction_file(group.predictions, sources, notes),
+            )
+            for group in found.groups
+        ),
+    )
+
+
+def print_found(found: FoundPlacements, notes: Sequence[str], console: Console, *, folder: Path | None) -> None:
+    """Print the table of each group, and how far it is to be trusted.
+
+    Args:
+        found: what was found.
+        notes: what the reader should know of the calibration.
+        console: takes the text.
+        folder: where the files of placements lie that no word says; None where none were written.
+    """
+    for group in found.groups:
+        if group.staleness:
+            console.print()
+        console.print(Text(_heading(group)))
+        console.print()
+        console.print(grid_table(step_grid(group.predictions, {"moves": _moves(found, group)}), 1, console.width))
+        console.print()
+        for line in (*_about_ties(group), *about_trust(group.predictions), *about_choice(group.predictions)):
+            console.print(Text(line))
+    for line in (*_about_files(found, folder), *(f"Note: {note}." for note in notes)):
+        console.print(Text(line), style="dim")
+
+
+def _names(group: FoundGroup) -> list[str]:
+    return [one.placement.name for one in group.predictions.placements]
+
+
+def _heading(group: FoundGroup) -> str:
+    if group.staleness:
+        return (
+            f"With generation ahead of training, on weights up to {plural(group.staleness, 'update')} old, which"
+            " changes what is trained:"
+        )
+    return "The fastest placements that train the same:"
+
+
+def _moves(found: FoundPlacements, group: FoundGroup) -> list[str]:
+    return [f"{moved:,}" if found.now else "" for moved in group.moved]
+
+
+def _about_ties(group: FoundGroup) -> Iterator[str]:
+    if group.more:
+        yield f"{plural(group.more, 'more layout')} cannot be told from the fastest either; --most shows them."
+
+
+def _about_files(found: FoundPlacements, folder: Path | None) -> Iterator[str]:
+    if not found.files:
+        return
+    if folder is None:
+        yield f"Note: no word says {few(found.files, ', ')}; --write DIR writes the files for --placements."
+    else:
+        yield f"Note: written for --placements: {few((str(folder / name) for name in found.files), ', ')}."

@@ -1,0 +1,270 @@
+"""Predictions as users see them: on the terminal, and as a file for programs under a versioned schema."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from rich.console import Console
+from rich.text import Text
+
+from placebench.predict.interval import LEAST_CASES, LEVEL, PredictionClass, ratio_interval
+from placebench.predict.phases import Basis
+from placebench.predict.prediction import Prediction, Predictions
+from placebench.record.folder import write_output
+from placebench.report.tables import Grid
+from placebench.report.terminal import grid_table
+from placebench.spec.text import MISSING, factor, listing, percent, plural, quantity, seconds_interval
+
+# Phases below this share of every step have no row.
+_SMALL = 0.005
+
+
+def _null_if_missing(value: Any) -> Any:
+    return None if isinstance(value, float) and isnan(value) else value
+
+
+Number = Annotated[float | None, BeforeValidator(_null_if_missing)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PredictedPhase(_Model):
+    """A phase of a predicted step, seconds."""
+
+    name: str
+    total_s: float
+    kernels_s: float = Field(description="a kernel that computes is running")
+    exposed_s: float = Field(description="collectives alone are running")
+    host_s: float = Field(description="nothing is running, or what does not shrink with devices, where none was traced")
+    basis: Basis = Field(description="what it rests on")
+    start_s: Number = Field(description="from the start of the step")
+    end_s: Number
+    pool: str = Field(description="empty for the controller's own")
+
+
+class PredictedPlacement(_Model):
+    """A predicted placement."""
+
+    placement: str
+    devices: int
+    step_s: float
+    low_s: Number = Field(description="lower end of the interval; null where too few held-out cases tell")
+    high_s: Number
+    ratio: float = Field(description="of the step over the fastest one's")
+    ratio_low: Number = Field(description="lower end of the ratio's interval")
+    ratio_high: Number
+    is_tied: bool = Field(description="whether it cannot be told from the fastest")
+    cannot_say: str | None = Field(description="the command that would decide it; null where the step can be predicted")
+    prediction_class: PredictionClass
+    held_out_cases: int = Field(description="of this class")
+    mean_error: Number = Field(description="of these cases, mean of the absolute errors, a fraction")
+    worst_error: Number
+    host_bound_share: float = Field(description="share of generation in which no kernel runs")
+    extrapolated: tuple[str, ...] = Field(description="phases of which this work was not measured")
+    phases: tuple[PredictedPhase, ...]
+    gaps_s: float
+    waits_s: dict[str, float] = Field(description="seconds in which a pool has no phase")
+    memory_bytes: dict[str, int] = Field(description="the most that a device of each pool holds")
+    tokens_per_s_per_device: Number
+    cost_per_million_tokens: Number
+
+
+class PredictionFile(_Model):
+    """The content of what `placebench predict --json` writes."""
+
+    schema_version: Literal[1] = 1
+    level: float = Field(LEVEL, description="of all intervals")
+    calibrations: tuple[str, ...]
+    notes: tuple[str, ...]
+    placements: tuple[PredictedPlacement, ...]
+
+
+def prediction_file(found: Predictions, sources: Sequence[str], notes: Sequence[str]) -> PredictionFile:
+    """Put predictions into the form of the file."""
+    return PredictionFile(
+        calibrations=tuple(sources),
+        notes=tuple(notes),
+        placements=tuple(_placement(found, one) for one in found.placements),
+    )
+
+
+def write_predictions(content: PredictionFile, path: Path) -> None:
+    """Write the file."""
+    write_output(path, content.model_dump_json(indent=1) + "\n")
+
+
+def _placement(found: Predictions, one: Prediction) -> PredictedPlacement:
+    step, interval = one.step, one.interval
+    ratio = step.seconds / found.fastest.step.seconds
+    ends = ratio_interval(ratio, one.error) if one is not found.fastest else None
+    times = {span.phase: span for span in step.spans}
+    return PredictedPlacement(
+        placement=one.placement.name,
+        devices=one.placement.size,
+        step_s=step.seconds,
+        low_s=interval.low if interval else None,
+        high_s=interval.high if interval else None,
+        ratio=ratio,
+        ratio_low=ends.low if ends else None,
+        ratio_high=ends.high if ends else None,
+        is_tied=one in found.tied,
+        cannot_say=_deciding(one) if one.says_nothing else None,
+        prediction_class=one.kind,
+        held_out_cases=one.error.n,
+        mean_error=one.error.mean,
+        worst_error=one.error.worst,
+        host_bound_share=step.host_bound_share,
+        extrapolated=step.extrapolated,
+        phases=tuple(
+            PredictedPhase(
+                name=name,
+                total_s=phase.total,
+                kernels_s=phase.kernels,
+                exposed_s=phase.exposed,
+                host_s=phase.host,
+                basis=phase.basis,
+                start_s=times[name].start if name in times else None,
+                end_s=times[name].end if name in times else None,
+                pool=times[name].pool if name in times else "",
+            )
+            for name, phase in step.phases.items()
+        ),
+        gaps_s=step.gaps,
+        waits_s=dict(step.waits),
+        memory_bytes=dict(one.memory),
+        tokens_per_s_per_device=one.tokens_per_s_per_device,
+        cost_per_million_tokens=one.cost,
+    )
+
+
+def print_predictions(found: Predictions, notes: Sequence[str], console: Console) -> None:
+    """Print the table of placements, that of their phases, and how far all of it is to be trusted."""
+    for grid in (step_grid(found), *_phase_grids(found)):
+        console.print(grid_table(grid, 1, console.width))
+        console.print()
+    for line in (*about_trust(found), *about_choice(found)):
+        console.print(Text(line))
+    for note in notes:
+        console.print(Text(f"Note: {note}."), style="dim")
+
+
+def step_grid(found: Predictions, more: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Grid:
+    """The step of each placement, and columns of what else is known of them."""
+    cost = {"cost/M": [f"{one.cost:.3g}" if one.cost is not None else MISSING for one in found.placements]}
+    columns = {
+        "placement": [one.placement.name for one in found.placements],
+        "step": [quantity(one.step.seconds, "s") for one in found.placements],
+        f"{100 * LEVEL:.0f} % interval": [
+            seconds_interval(one.interval.low, one.interval.high) if one.interval else MISSING
+            for one in found.placements
+        ],
+        "tokens/s/device": [quantity(one.tokens_per_s_per_device, "tokens/s") for one in found.placements],
+        "peak memory": [quantity(max(one.memory.values()), "B") if one.memory else MISSING for one in found.placements],
+        "waiting": [quantity(_waiting(one), "1") for one in found.placements],
+        **(cost if any(one.cost is not None for one in found.placements) else {}),
+        **more,
+    }
+    return Grid("Predicted steps", tuple(columns), tuple(zip(*columns.values(), strict=True)))
+
+
+def _waiting(one: Prediction) -> float:
+    """Share of the step that the devices wait, their mean."""
+    sizes = {pool.name: pool.size for pool in one.placement.pools}
+    waits = sum(sizes[pool] * seconds for pool, seconds in one.step.waits.items())
+    return waits / sum(sizes.values()) / one.step.seconds
+
+
+def _phase_grids(found: Predictions) -> Iterator[Grid]:
+    """Seconds of each phase, the placements beside each other, a few at a time."""
+    for first in range(0, len(found.placements), 4):
+        shown = found.placements[first : first + 4]
+        names = dict.fromkeys(name for one in shown for name in one.step.phases)
+        rows = [
+            (name, *(_cell(one, name) for one in shown))
+            for name in names
+            if any(_share(one, name) >= _SMALL for one in shown)
+        ]
+        rows.append(("gaps", *(quantity(one.step.gaps, "s") for one in shown)))
+        pools = dict.fromkeys(pool for one in shown for pool in one.step.waits)
+        rows += [
+            (f"{pool} waits", *(quantity(one.step.waits.get(pool, float("nan")), "s") for one in shown))
+            for pool in pools
+        ]
+        rows += [
+            (f"{pool} memory", *(quantity(one.memory.get(pool, float("nan")), "B") for one in shown)) for pool in pools
+        ]
+        yield Grid("Phases", ("", *(one.placement.name for one in shown)), tuple(rows))
+
+
+def _cell(one: Prediction, name: str) -> str:
+    phase = one.step.phases.get(name)
+    if phase is None:
+        return MISSING
+    return quantity(phase.total, "s") + {Basis.MEASURED: "", Basis.SCALED: "", Basis.MODELLED: " *"}[phase.basis]
+
+
+def _share(one: Prediction, name: str) -> float:
+    phase = one.step.phases.get(name)
+    return phase.total / one.step.seconds if phase else 0.0
+
+
+def about_trust(found: Predictions) -> Iterator[str]:
+    """The class of each prediction, its held-out cases, and what hangs on the host."""
+    for kind in dict.fromkeys(one.kind for one in found.placements):
+        alike = [one for one in found.placements if one.kind is kind]
+        names = "" if len(alike) == len(found.placements) else f" ({listing(one.placement.name for one in alike)})"
+        error = max((one.error for one in alike), key=lambda one: one.n)
+        if error.n < LEAST_CASES:
+            known = f"{plural(error.n, 'case')} of this class {'was' if error.n == 1 else 'were'} held out"
+            yield f"Class: {kind}{names}; {known}, too few to say how far it errs."
+        else:
+            yield (
+                f"Class: {kind}{names}; {error.n} held-out cases of it erred by {percent(error.mean)} on average,"
+                f" {percent(error.worst)} at most."
+            )
+    if any(one.step.extrapolated for one in found.placements):
+        yield "* This work was not measured: scaled from other work by operations and bytes."
+    waiting = [one for one in found.placements if one.is_host_bound]
+    if waiting:
+        shares = sorted(one.step.host_bound_share for one in waiting)
+        share = "–".join(dict.fromkeys((f"{100 * shares[0]:.0f}", f"{100 * shares[-1]:.0f}"))) + " %"
+        yield (
+            f"Generation waits for the host for {share} of it ({listing(one.placement.name for one in waiting)}): this"
+            " hangs on the host and its day."
+        )
+    for one in waiting:
+        if one.says_nothing:
+            yield (
+                f"Cannot say what {one.placement.name} takes: of the host nothing was measured. This would decide it:"
+                f" {_deciding(one)}"
+            )
+
+
+def about_choice(found: Predictions) -> Iterator[str]:
+    """Which is the fastest, and which are ties."""
+    best = found.fastest
+    if len(found.placements) < 2 or any(one.says_nothing for one in found.placements):
+        return
+    for one in found.placements:
+        if one is best:
+            continue
+        ratio = one.step.seconds / best.step.seconds
+        ends = ratio_interval(ratio, one.error)
+        told = factor(ratio, ends.low if ends else float("nan"), ends.high if ends else float("nan"))
+        if one in found.tied:
+            why = "" if ends else "; too few cases of its class are known to tell"
+            yield f"Tie: {one.placement.name} is {told} times {best.placement.name}{why}."
+        else:
+            yield f"{best.placement.name} is faster than {one.placement.name}, whose step is {told} times as long."
+    if found.tied:
+        words = ",".join(one.placement.name for one in (best, *found.tied))
+        yield f"This would decide the tie: placebench run --placements {words} --rounds 3"
+
+
+def _deciding(one: Prediction) -> str:
+    return f"placebench run --placements {one.placement.name} --rounds 2 --steps 5"

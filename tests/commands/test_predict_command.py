@@ -1,0 +1,136 @@
+"""`placebench predict`: what it says of runs, shared runs, files and shipped calibrations, and every wrong call."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from pages import ROOT
+from synthetic_run import SPLIT, STANDARD, SyntheticRun
+
+from placebench.cli import main
+from placebench.record.calibration_file import read_calibration
+from placebench.report.calibrations import shipped_calibrations
+from placebench.report.predicted import PredictionFile
+
+REFERENCE = ROOT / "runs" / "reference" / "4x-h200"
+WORKLOAD = {"model": "tiny", "batch": {"size": 64, "mini_batch_size": 32}}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["predict", *map(str, arguments)], prog_name="placebench")
+
+
+def predicted(*arguments: object) -> PredictionFile:
+    result = invoke(*arguments, "--json", "out.json")
+    assert result.exit_code == 0, result.output
+    return PredictionFile.model_validate_json(Path("out.json").read_text())
+
+
+def test_the_newest_run_tells_of_its_placements_and_others() -> None:
+    SyntheticRun(rounds=2, workload=WORKLOAD, pace=lambda *_: 1.0).write(Path("runs/20260101T000000Z-a"))
+    result = invoke("--from", "latest", "--placements", "standard,split,split/overlap=none", "--price", "2")
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.output.splitlines())) <= 80
+    content = predicted("--from", "latest", "--placements", "standard,split,split/overlap=none")
+    standard, split, blocking = content.placements
+    assert standard.step_s == pytest.approx(STANDARD.step_s, rel=0.02)
+    assert split.step_s == pytest.approx(SPLIT.step_s, rel=0.02)
+    assert blocking.step_s > split.step_s
+    assert {one.prediction_class for one in content.placements} == {"same run"}
+    assert blocking.waits_s["critic_pool"] > split.waits_s["critic_pool"]
+    assert split.memory_bytes.keys() == {"actor_pool", "critic_pool"}
+    assert any("no kernels were traced" in note for note in content.notes)
+
+
+def test_a_shared_run_of_gpus_tells_of_other_sizes_models_and_nodes() -> None:
+    run = REFERENCE / "qwen2.5-7b"
+    (same,) = predicted("--from", run, "--placements", "split").placements
+    assert same.prediction_class == "same run"
+    assert same.step_s == pytest.approx(8.2, rel=0.05)
+    (larger,) = predicted("--from", run, "--placements", "standard", "--batch-size", "128").placements
+    assert larger.prediction_class == "other size"
+    assert 1.5 < larger.step_s / 7.55 < 2
+    assert "gen" in larger.extrapolated
+    (smaller,) = predicted("--from", run, "--placements", "standard", "--model", "qwen2.5-1.5b").placements
+    assert smaller.prediction_class == "other model"
+    (many,) = predicted("--from", run, "--placements", "standard", "--devices", "gpu:8x2@141GiB").placements
+    assert (many.prediction_class, many.devices) == ("more nodes", 16)
+
+
+def test_a_calibration_is_written_and_taken_again() -> None:
+    first = predicted("--from", REFERENCE / "qwen2.5-1.5b", "--placements", "split", "--out", "c.json")
+    content = read_calibration(Path("c.json"))
+    assert (content.device, content.device_count, content.is_traced) == ("NVIDIA H200", 4, True)
+    assert {phase.name for phase in content.cases[0].phases} >= {"gen", "update_actor"}
+    second = predicted("--from", "c.json", "--placements", "split")
+    assert second.placements == first.placements
+
+
+def test_a_shipped_calibration_says_that_it_is_one_and_that_the_host_is_another() -> None:
+    assert "h200" in shipped_calibrations()
+    content = predicted("--gpu", "H200", "--model", "qwen2.5-0.5b", "--placements", "standard")
+    (standard,) = content.placements
+    assert standard.prediction_class == "other host"
+    assert content.notes[0].startswith("shipped calibration h200")
+    result = invoke("--from", "h200", "--model", "qwen2.5-0.5b", "--batch-size", "32", "--placements", "standard")
+    assert "Cannot say" in result.output
+    assert "placebench run --placements standard" in " ".join(result.output.split())
+
+
+def test_a_figure_shows_a_step_of_each_placement() -> None:
+    result = invoke("--from", REFERENCE / "qwen2.5-7b", "--placements", "standard,split", "--plot", "steps.svg")
+    assert result.exit_code == 0, result.output
+    text = Path("steps.svg").read_text()
+    assert "update_critic" in text
+    assert "critic_pool" in text
+
+
+def test_replicas_are_predicted_with_whole_models() -> None:
+    (two,) = predicted("--from", ROOT / "runs/reference/2x-h200/grpo", "--placements", "ddp:2").placements
+    assert two.step_s == pytest.approx(4.5, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--placements", "standard"), "name what to predict from: --from RUN, or --gpu"),
+        (("--from", "latest"), "there is no run under runs/ yet"),
+        (("--from", "nowhere"), "there is no such folder"),
+        (("--from", ""), "there is an empty entry"),
+        (("--from", "h200", "--placements", "nonsense"), "unknown placement 'nonsense'"),
+        (("--from", "h200", "--placements", "split:3+1"), "cannot be shared equally by the 3 devices"),
+        (("--from", "h200", "--gpu", "H9000"), "its peaks are not known; choose one of"),
+        (("--gpu", "MI300X"), "no calibration is shipped for it"),
+        (("--from", "h200", "--devices", "cpu:2"), "the calibration is of gpu devices"),
+        (("--from", "h200", "--devices", "gpu:8x1@80GiB"), "say which GPUs these are with --gpu NAME"),
+        (("--from", "h200", "--model", "nonsense"), "unknown model 'nonsense'"),
+        (("--from", "h200", "--set", "batch.size=x"), "--set: batch.size"),
+        (("--from", "broken.json"), "cannot read it as JSON"),
+        (("--from", "other.json"), "no calibration: make one with placebench predict"),
+        (("--from", "newer.json"), "written by a newer placebench"),
+        (("--from", "h200,h200", "--out", "x.json"), "2 calibrations are named with --from: name one"),
+        (("--from", "h200", "--out", "x.json", "--json", "x.json"), "both name x.json"),
+    ],
+)
+def test_a_wrong_call_is_told_in_one_line(arguments: tuple[str, ...], said: str) -> None:
+    Path("broken.json").write_text("{")
+    Path("other.json").write_text("{}")
+    Path("newer.json").write_text(json.dumps({"schema_version": 2}))
+    result = invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    assert said in line
+
+
+def test_a_run_without_finished_launches_is_refused() -> None:
+    from placebench.record.folder import Status
+
+    statuses = {(1, "standard"): Status.FAILED, (1, "split"): Status.FAILED}
+    SyntheticRun(rounds=1, statuses=statuses).write(Path("runs/20260101T000000Z-a"))
+    assert "no launch of it is finished" in invoke("--from", "latest").stderr

@@ -1,0 +1,106 @@
+"""`placebench search`: what it finds by runs and shipped calibrations, in words or files, and every wrong call."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from pages import ROOT
+from synthetic_run import SyntheticRun
+
+from placebench.cli import main
+from placebench.report.found import SearchFile
+from placebench.report.predicted import PredictionFile
+from placebench.spec.placement_files import load_placement
+
+REFERENCE = ROOT / "runs" / "reference" / "4x-h200"
+WORKLOAD = {"model": "tiny", "batch": {"size": 64, "mini_batch_size": 32}}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def invoke(*arguments: object, command: str = "search") -> Result:
+    return CliRunner().invoke(main, [command, *map(str, arguments)], prog_name="placebench")
+
+
+def found(*arguments: object) -> SearchFile:
+    result = invoke(*arguments, "--json", "found.json")
+    assert result.exit_code == 0, result.output
+    return SearchFile.model_validate_json(Path("found.json").read_text())
+
+
+def test_what_is_found_is_predicted_alike_by_predict_and_no_slower_than_the_usual_words() -> None:
+    run = REFERENCE / "placements"
+    content = found("--from", run, "--write", "files", "--most", 50)
+    (group,) = content.groups
+    assert content.now == "standard"
+    assert group.more_layouts == 0
+    named = [one.placement if one.text is None else f"files/{one.placement}" for one in group.placements]
+    # A file's word has its path in front, where it is shown as well.
+    assert all(Path(name).exists() for name in named if name.endswith(".yaml"))
+    result = invoke("--from", run, "--placements", ",".join([*named, "split"]), "--json", "p.json", command="predict")
+    assert result.exit_code == 0, result.output
+    *again, split = PredictionFile.model_validate_json(Path("p.json").read_text()).placements
+    assert [one.step_s for one in again] == [one.step_s for one in group.predictions.placements]
+    assert min(one.step_s for one in again) <= split.step_s
+    moved = [one.moved_devices for one in group.placements]
+    assert moved == sorted(moved)
+
+
+def test_the_text_is_that_of_the_predictions_with_who_moves_and_what_no_word_says() -> None:
+    result = invoke("--from", REFERENCE / "placements", "--max-staleness", 1, "--price", 2)
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.output.splitlines())) <= 80
+    shown = " ".join(result.output.split())
+    assert "The fastest placements that train the same:" in shown
+    assert "on weights up to 1 update old, which changes what is trained" in shown
+    assert "Class: same run; " in shown
+    assert "This would decide the tie: placebench run --placements" in shown
+    assert "--write DIR writes the files for --placements." in shown
+
+
+def test_a_thousand_gpus_are_searched_with_files_that_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("--from", REFERENCE / "qwen2.5-7b", "--devices", "gpu:8x128@141GiB", "--batch-size", 1024)
+    (group,) = found(*arguments, "--write", "files").groups
+    assert {one.prediction_class for one in group.predictions.placements} <= {"more nodes", "other size"}
+    for path in Path("files").glob("*.yaml"):
+        placement = load_placement(path, (8,) * 128)
+        assert placement.size <= 1024
+        assert path.name in [one.placement for one in group.placements]
+
+
+def test_grpo_is_searched_without_a_critic() -> None:
+    (group,) = found("--from", ROOT / "runs" / "reference" / "2x-h200" / "grpo", "--write", "files").groups
+    for one in group.placements:
+        assert one.text is None or "critic:" not in one.text
+    fastest = min(one.step_s for one in group.predictions.placements)
+    assert fastest < 7.13  # of a single device
+
+
+def test_a_run_of_this_host_is_searched_from_the_placement_that_is_named() -> None:
+    SyntheticRun(rounds=2, workload=WORKLOAD, pace=lambda *_: 1.0).write(Path("runs/20260101T000000Z-a"))
+    content = found("--from", "latest", "--now", "split")
+    assert content.now == "split"
+    by_name = {one.placement: one.moved_devices for one in content.groups[0].placements}
+    assert by_name.get("split", 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "name what to predict from: --from RUN, or --gpu"),
+        (("--from", REFERENCE / "qwen2.5-7b", "--now", "spilt"), "--now 'spilt': unknown placement 'spilt'"),
+        (("--from", REFERENCE / "qwen2.5-7b", "--devices", "gpu:1@141GiB"), "no placement can be on 1 × NVIDIA H200"),
+        (("--from", REFERENCE / "qwen2.5-7b", "--max-staleness", "99"), "--max-staleness"),
+        (("--gpu", "L40S"), "its peaks are not known; choose one of NVIDIA A100"),
+        (("--from", REFERENCE / "qwen2.5-7b", "--model", "nowhere"), "unknown model 'nowhere'"),
+        (("--from", REFERENCE / "qwen2.5-7b", "--set", "batch.sise=3"), "unknown key"),
+    ],
+)
+def test_a_wrong_call_ends_in_one_line(arguments: tuple[object, ...], says: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -1,0 +1,70 @@
+"""How far predictions are to be trusted: classes, intervals, ties."""
+
+from math import exp, isnan, log
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placebench.predict.interval import (
+    LEAST_CASES,
+    ClassError,
+    HeldOut,
+    PredictionClass,
+    class_error,
+    held_out_cases,
+    is_tie,
+    ratio_interval,
+    step_interval,
+)
+
+SAME = PredictionClass.SAME_RUN
+
+
+def case(group: str, error: float, *, bound: bool = False) -> HeldOut:
+    return HeldOut(SAME, group, "split", "m", "g", bound, exp(error), 1.0, 1, "s")
+
+
+def test_errors_that_cases_have_in_common_leave_their_ratios_alone() -> None:
+    cases = [case("a", 0.20), case("a", 0.21), case("b", -0.15), case("b", -0.16)]
+    found = class_error(SAME, is_host_bound=False, cases=cases)
+    assert found.n == 4
+    assert found.spread == pytest.approx(0.182, rel=0.01)
+    assert found.ratio_spread == pytest.approx(0.01)
+    assert found.worst == pytest.approx(exp(0.21) - 1)
+    assert is_tie(1.0, 1.01, found)
+    assert not is_tie(1.0, 1.05, found)
+
+
+def test_a_class_with_few_cases_has_no_interval_and_nothing_but_ties() -> None:
+    found = class_error(SAME, is_host_bound=False, cases=[case("a", 0.1)])
+    assert (found.n, step_interval(5.0, found, 0.05, 1), ratio_interval(2.0, found)) == (1, None, None)
+    assert is_tie(1.0, 2.0, found)
+    assert isnan(class_error(PredictionClass.MORE_NODES, is_host_bound=False, cases=[]).mean)
+
+
+def test_cases_that_the_host_holds_up_are_told_apart_where_there_are_enough() -> None:
+    bound = [case("a", 0.3, bound=True)] * LEAST_CASES
+    cases = [*bound, *[case("a", 0.01)] * LEAST_CASES]
+    assert class_error(SAME, is_host_bound=True, cases=cases).spread == pytest.approx(0.3)
+    assert class_error(SAME, is_host_bound=False, cases=cases).spread == pytest.approx(0.01)
+    assert class_error(SAME, is_host_bound=False, cases=bound).spread == pytest.approx(0.3)
+
+
+@given(st.floats(0.001, 1e4), st.floats(0, 0.5), st.floats(0, 0.2), st.integers(1, 20))
+def test_an_interval_lies_about_its_step_and_narrows_with_launches(
+    seconds: float, spread: float, launch_sd: float, launches: int
+) -> None:
+    found = ClassError(SAME, 10, 0.1, 0.2, spread, spread)
+    one, more = (step_interval(seconds, found, launch_sd, count) for count in (launches, launches + 1))
+    assert one is not None
+    assert more is not None
+    assert one.low <= more.low <= seconds * (1 + 1e-9)
+    assert seconds * (1 - 1e-9) <= more.high <= one.high
+    assert log(one.high / seconds) == pytest.approx(log(seconds / one.low), abs=1e-9)
+
+
+def test_the_kept_table_can_be_read_and_every_class_has_a_sane_error() -> None:
+    cases = held_out_cases()
+    assert {one.kind for one in cases} >= {SAME, PredictionClass.OTHER_MODEL, PredictionClass.OTHER_HOST}
+    assert all(0.05 < one.predicted_s / one.measured_s < 20 for one in cases)

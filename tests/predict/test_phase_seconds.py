@@ -1,0 +1,145 @@
+"""Times of phases: measured, scaled, and made of parts whose factors are found again."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placebench.ppo.batch import micro_batches
+from placebench.predict.estimating import Observation, estimate_factors
+from placebench.predict.kernels import Roofline
+from placebench.predict.parts import FACTORS, parts_of, split
+from placebench.predict.peaks import device_peak
+from placebench.predict.phases import Basis, PhaseModel
+from placebench.predict.work import mean_response, micro_batch_count, phase_work
+from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase
+from placebench.spec.devices import Device
+from placebench.spec.phases import GEN, PHASE, Activity
+from placebench.spec.shapes import PRESETS, JobShapes
+from placebench.spec.workload import Workload
+from placebench.spec.workload_reading import build_workload
+
+H200 = "NVIDIA H200"
+GPU = Device("0", "gpu", 0, "node", H200, 141 << 30)
+SHAPES = JobShapes(PRESETS["qwen2.5-1.5b"], PRESETS["qwen2.5-1.5b"])
+WORKLOAD = build_workload({"model": "qwen2.5-1.5b"})
+
+
+def calibration(*phases: MeasuredPhase, workload: Workload = WORKLOAD, device: str = H200) -> CalibrationFile:
+    case = MeasuredCase(name="standard", workload=workload.model_dump(mode="json"), models=SHAPES, phases=phases)
+    return CalibrationFile(source="test", kind="gpu", device=device, device_count=4, device_bytes=1, cases=(case,))
+
+
+def model(*phases: MeasuredPhase, workload: Workload = WORKLOAD, device: Device = GPU) -> PhaseModel:
+    return PhaseModel(WORKLOAD, SHAPES, (calibration(*phases, workload=workload),), device)
+
+
+def test_what_was_measured_is_told_as_it_was() -> None:
+    known = model(MeasuredPhase(name="ref", devices=4, seconds=0.4, kernel_s=0.35, collective_s=0.01))
+    found = known.seconds("ref", 4)
+    assert (found.total, found.kernels, found.exposed, found.basis) == (0.4, 0.35, 0.01, Basis.MEASURED)
+    assert found.host == pytest.approx(0.04)
+
+
+def test_kernels_shrink_with_devices_and_the_rest_does_not() -> None:
+    known = model(MeasuredPhase(name="ref", devices=4, seconds=0.4, kernel_s=0.35, collective_s=0.01))
+    found = known.seconds("ref", 2)
+    assert found.basis is Basis.SCALED
+    assert found.kernels == pytest.approx(0.7, rel=0.03)
+    assert found.total == pytest.approx(0.74, rel=0.05)
+
+
+def test_without_a_trace_two_sizes_tell_how_a_phase_scales() -> None:
+    known = model(*(MeasuredPhase(name="ref", devices=n, seconds=0.1 + 1 / n) for n in (2, 4)))
+    assert known.seconds("ref", 8).total == pytest.approx(0.1 + 1 / 8)
+    assert known.seconds("ref", 8).host == pytest.approx(0.1)
+    assert known.has_sizes
+
+
+def test_other_devices_are_scaled_by_their_peaks() -> None:
+    measured = MeasuredPhase(name=GEN, devices=1, seconds=3.5, kernel_s=3.2)
+    other = Device("0", "gpu", 0, "node", "NVIDIA H100 80GB HBM3", 80 << 30)
+    slow, fast = (model(measured, device=device).seconds(GEN, 2) for device in (other, GPU))
+    # Decoding reads memory, at 3.35 in place of 4.8 TB/s.
+    assert 1.2 < slow.kernels / fast.kernels < 4.8 / 3.35
+
+
+def test_a_phase_that_nobody_measured_and_no_peak_tells_of_is_refused() -> None:
+    unknown = Device("0", "gpu", 0, "node", "GPU", 80 << 30)
+    with pytest.raises(LookupError, match="values"):
+        model(MeasuredPhase(name="ref", devices=4, seconds=0.4), device=unknown).seconds("values", 4)
+
+
+def test_generation_is_bound_by_kernels_or_by_the_host() -> None:
+    peak = device_peak(H200)
+    assert peak is not None
+    engine = Roofline(SHAPES.actor, peak)
+    work = phase_work(GEN, WORKLOAD, SHAPES, 4)
+    parts = parts_of(work, peak, engine)
+    factors = np.array([one.median for one in FACTORS[Activity.GENERATE].values()])
+    names = list(FACTORS[Activity.GENERATE])
+    slow, quick = factors.copy(), factors.copy()
+    slow[names.index("step")] = 1.0
+    quick[[names.index(name) for name in ("step", "sequence", "phase")]] = 1e-9
+    # 512 token steps and a unit for the prompts, each a second.
+    assert split(parts, slow).total == pytest.approx(513, rel=0.01)
+    bound = split(parts, quick)
+    assert bound.total == pytest.approx(bound.kernels)
+    assert bound.total > 0.5
+
+
+@pytest.mark.parametrize("activity", [Activity.FORWARD, Activity.UPDATE, Activity.GENERATE])
+def test_factors_are_found_again_in_what_they_make(activity: Activity) -> None:
+    peak, beliefs = device_peak(H200), FACTORS[activity]
+    assert peak is not None
+    true = np.array([one.median * (1.5 if place % 2 else 0.8) for place, one in enumerate(beliefs.values())])
+    name = next(phase.name for phase in PHASE.values() if phase.activity is activity and phase.name != "reward")
+    observations: list[Observation] = []
+    others: list[Observation] = []
+    for size, length in ((8, 256), (64, 512), (256, 256), (32, 2048), (128, 1024)):
+        batch = {"size": size, "mini_batch_size": size, "max_prompt_length": length, "max_response_length": length}
+        workload = build_workload({"model": "qwen2.5-1.5b", "batch": batch})
+        for devices in (1, 2):
+            parts = parts_of(phase_work(name, workload, SHAPES, devices), peak, Roofline(SHAPES.actor, peak))
+            found = split(parts, true)
+            (others if size == 128 else observations).append(
+                Observation(parts, found.total, found.kernels, found.exposed)
+            )
+    factors = estimate_factors(beliefs, observations)
+    for one in others:
+        assert split(one.parts, factors).total == pytest.approx(one.seconds, rel=0.03)
+
+
+@given(
+    st.dictionaries(st.integers(1, 64), st.floats(0.001, 100), min_size=1, max_size=4),
+    st.integers(1, 64),
+    st.integers(1, 64),
+)
+def test_more_devices_are_never_expected_to_be_slower_beyond_what_was_measured(
+    seconds: dict[int, float], few: int, many: int
+) -> None:
+    phases = [MeasuredPhase(name="ref", devices=count, seconds=one) for count, one in seconds.items()]
+    unknown = Device("0", "gpu", 0, "node", "GPU", 80 << 30)
+    known = model(*phases, device=unknown)
+    if few <= many and not {few, many} & seconds.keys():
+        assert known.seconds("ref", few).total >= known.seconds("ref", many).total * (1 - 1e-9) >= 0
+
+
+@given(st.integers(1, 300), st.integers(8, 2048), st.sampled_from([2048, 4096, 16_384]))
+def test_micro_batches_are_counted_as_the_job_makes_them(sequences: int, half: int, budget: int) -> None:
+    batch = {"micro_batch_tokens": max(budget, 2 * half), "max_prompt_length": half, "max_response_length": half}
+    workload = build_workload({"model": "qwen2.5-0.5b", "batch": batch})
+    lengths = np.full(sequences, 2 * half, np.int32)
+    expected = len(micro_batches(lengths, workload.batch.micro_batch_tokens))
+    assert micro_batch_count(workload, sequences, 2 * half) == expected
+
+
+def test_drawn_responses_end_one_after_the_other() -> None:
+    drawn = {"response_lengths": "lognormal", "response_length_median": 256, "response_length_sigma": 0.8}
+    workload = build_workload({"model": "qwen2.5-0.5b", "batch": {"max_response_length": 2048}, "rollout": drawn})
+    random = np.random.default_rng(0).lognormal(np.log(256), 0.8, 100_000)
+    assert mean_response(workload) == pytest.approx(np.minimum(random, 2048).mean(), rel=0.01)
+    stretches = phase_work(GEN, workload, SHAPES, 1).decoding
+    assert [one.sequences for one in stretches] == sorted((one.sequences for one in stretches), reverse=True)
+    generated = sum(one.steps * one.sequences for one in stretches)
+    assert generated == pytest.approx(256 * mean_response(workload), rel=0.05)
