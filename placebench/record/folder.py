@@ -164,9 +164,14 @@ class RunFolder:
     lock_file = _File("lock")
     """Held by the process that works on the run; there only as long as one does, or where one was killed."""
 
+    @property
+    def folders_of_trials(self) -> tuple[Path, Path]:
+        """Where the launches lie, and where those that were run again."""
+        return self.path / "trials", self.path / "trials" / "replaced"
+
     def trial(self, round_number: int, placement: str) -> Trial:
         """The folder of a placement's launch in a round (counted from 1)."""
-        return Trial(self.path / "trials" / f"{round_number:02d}-{slug(placement)}")
+        return Trial(self.folders_of_trials[0] / f"{round_number:02d}-{slug(placement)}")
 
     def trials(self) -> tuple[Trial, ...]:
         """All trial folders there are, by round and name."""

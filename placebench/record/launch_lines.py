@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from placebench.errors import DamagedLaunchError
 from placebench.record.folder import Trial
+from placebench.record.job_record import LogRecord
 from placebench.spec.legible import shown
 from placebench.spec.reading import encodable_json, regular
 
@@ -202,14 +203,19 @@ class LaunchLines:
     pauses: tuple[PauseLine, ...] = ()
     processes: tuple[ProcessLine, ...] = ()
     devices: tuple[DeviceLine, ...] = ()
+    log: LogRecord | None = None
+    """How the log of a job of the user's is to be read; None of placebench's own job."""
 
 
-def read_launch(trial: Trial, devices: Collection[str], *, with_samples: bool = True) -> LaunchLines:
+def read_launch(
+    trial: Trial, devices: Collection[str], *, of_own_job: bool = True, with_samples: bool = True
+) -> LaunchLines:
     """Read what a finished launch has left.
 
     Args:
         trial: its folder.
         devices: the ids of its placement's devices.
+        of_own_job: whether it is of placebench's own job; one of the user's has a record of its log.
         with_samples: whether to read the samples of the devices, which are most of it.
 
     Raises:
@@ -222,6 +228,7 @@ def read_launch(trial: Trial, devices: Collection[str], *, with_samples: bool = 
         tuple(_read(trial.pauses, _PAUSES, is_optional=True)),
         tuple(_read(trial.processes, _PROCESSES, is_optional=True)),
         tuple(_read(trial.device_samples, _DEVICES, is_optional=True)) if with_samples else (),
+        None if of_own_job else LogRecord.read(trial),
     )
     steps = [line.step for line in lines.steps]
     whole = sorted(line.step for line in lines.spans if line.device == CONTROLLER and line.phase == WHOLE_STEP)

@@ -1,6 +1,7 @@
 """One launch: its processes started fresh, watched until they end, ended when they must, and nothing left behind."""
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -229,8 +230,8 @@ def _sampler_log(trial: Trial) -> Path:
 def fresh_trial(folder: RunFolder, round_number: int, placement: str) -> Trial:
     """An empty trial folder; an earlier try that was not done moves to `trials/replaced/`."""
     trial = folder.trial(round_number, placement)
-    if trial.path.exists():
-        replaced = trial.path.parent / "replaced"
+    if os.path.lexists(trial.path):
+        replaced = folder.folders_of_trials[1]
         replaced.mkdir(exist_ok=True)
         tries = sum(1 for _ in replaced.glob(f"{trial.path.name}.*"))
         trial.path.rename(replaced / f"{trial.path.name}.{tries + 1}")
