@@ -56,8 +56,8 @@ from placebench.host.processes import stop_process
 from placebench.plan.plan import Plan, PlannedLaunch, make_plan
 from placebench.plan.request import RunRequest
 from placebench.record.folder import Status, Trial, read_jsonl, write_json
+from placebench.record.progress import LaunchState
 from placebench.run.launch import JOB, SAMPLER, Launcher
-from placebench.run.watch import LaunchState
 from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.config import parse_settings
 from placebench.spec.devices import Device, device_to_dict, parse_devices

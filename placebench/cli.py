@@ -16,8 +16,10 @@ from placebench.commands import (
     predict,
     run,
     search,
+    serve,
     show,
     slurm,
+    watch,
 )
 from placebench.commands.group import PlacebenchGroup
 from placebench.host.terminal import say
@@ -42,6 +44,8 @@ Examples:
         list.list_command,
         show.show,
         show.report,
+        watch.watch,
+        serve.serve,
         placements.placements,
         predict.predict,
         search.search,

@@ -21,9 +21,10 @@ from placebench.compare.measure.precision import compared_so_far, headline_width
 from placebench.plan.plan import Plan, make_plan
 from placebench.plan.request import RunRequest
 from placebench.record.folder import RunFolder, Trial
+from placebench.record.progress import LaunchState
 from placebench.run.display import PlainDisplay
 from placebench.run.runner import RunResult, execute
-from placebench.run.watch import LaunchState, TrialWatch
+from placebench.run.watch import TrialWatch
 
 # What a job does, as far as the runner sees it. `end_step(n)` ends the n-th step; `case` is "<round> <placement>".
 _PRELUDE = """

@@ -65,12 +65,21 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
 )
 @shared_options
 @option(
+    "--serve",
+    "serve_port",
+    type=click.IntRange(0, 65535),
+    is_flag=False,
+    flag_value=0,
+    metavar="[PORT]",
+    help="Serve a live page of the run while it goes on.",
+)
+@option(
     "--write-config",
     type=OutputPath(),
     metavar="FILE",
     help="Write a job file for --job, every key with its meaning, and start nothing.",
 )
-def run(resume: str | None, write_config: Path | None, **given: Any) -> None:
+def run(resume: str | None, serve_port: int | None, write_config: Path | None, **given: Any) -> None:
     """Measure placements against each other, with placebench's training or a job of yours, and report."""
     if write_config is not None:
         from placebench.jobs.template import write_template
@@ -87,7 +96,7 @@ def run(resume: str | None, write_config: Path | None, **given: Any) -> None:
     request = read_request(given)
     command = ("placebench", "run")
     if resume is None:
-        start(make_plan(request), request, command)
+        start(make_plan(request), request, command, serve_port)
         return
     if request.print_config:
         raise UsageError("--print-config is for a new run, and --resume goes on with one: leave one of them out")
@@ -95,4 +104,4 @@ def run(resume: str | None, write_config: Path | None, **given: Any) -> None:
     with lock_run(RunFolder(folder)) as note:
         if note:
             say(f"placebench: {note}", sys.stderr)
-        start(resume_plan(folder, request), request, command)
+        start(resume_plan(folder, request), request, command, serve_port)

@@ -10,6 +10,7 @@ import click
 from placebench.commands.console import open_console
 from placebench.commands.group import OF_A_STREAM, USAGE, drop_stdout, fail
 from placebench.errors import InterruptedRunError, Reasons, UsageError
+from placebench.host.terminal import say
 
 if TYPE_CHECKING:
     from placebench.plan.plan import Plan
@@ -17,13 +18,16 @@ if TYPE_CHECKING:
     from placebench.run.runner import RunResult
 
 
-def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> "RunResult | None":
+def start(
+    plan: "Plan", request: "RunRequest", command: Sequence[str], serve_port: int | None = None
+) -> "RunResult | None":
     """Run a plan and report, or show it, or print the file that asks for it.
 
     Args:
         plan: what is asked for, checked.
         request: what has asked for it.
         command: words of the command line to which such a file would be given.
+        serve_port: where its live page is served, 0 for a free port; None for no page.
 
     Returns:
         How the run ended, where it was started; its failures are still to be raised where its launch lasts until its
@@ -47,13 +51,24 @@ def start(plan: "Plan", request: "RunRequest", command: Sequence[str]) -> "RunRe
         sys.stdout.flush()  # before the reasons, also where both go into one pipe
         Reasons(plan.refused).raise_any()
         return None
+    Path.cwd()  # what a launch starts needs one
+    if serve_port is None:
+        return _execute(plan)
+    from placebench.commands.page import page_beside
+
+    with page_beside(plan.folder.path, serve_port) as link:
+        say(f"live page: {link}", sys.stderr)
+        return _execute(plan)
+
+
+def _execute(plan: "Plan") -> "RunResult":
+    """Run a plan and report."""
     from placebench.host.signals import Stopped, raised_signals
     from placebench.run.display import open_display
     from placebench.run.runner import execute
 
-    Path.cwd()  # what a launch starts needs one
     command = ["placebench", *sys.argv[1:]]
-    result = execute(plan, command, open_display(), _headline_width, so_far=_compared_so_far)
+    result = execute(plan, command, open_display(), _headline_width, so_far=compared_so_far)
     if result.done:
         try:
             with raised_signals():
@@ -78,10 +93,11 @@ def _headline_width(folder: Path, rounds: int) -> float:
     return headline_width(folder, rounds)
 
 
-def _compared_so_far(folder: Path, placement: str) -> str | None:
-    from placebench.compare.measure.precision import compared_so_far
+def compared_so_far(folder: Path, placement: str) -> str | None:
+    """As of `compare.measure.precision`, whose libraries are loaded only when it is called."""
+    from placebench.compare.measure import precision
 
-    return compared_so_far(folder, placement)
+    return precision.compared_so_far(folder, placement)
 
 
 def _report(folder: Path) -> None:

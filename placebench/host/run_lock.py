@@ -11,10 +11,11 @@ import json
 import os
 import platform
 from collections.abc import Iterator
+from datetime import datetime
 
 from placebench.errors import UsageError
 from placebench.record.folder import RunFolder, utc_now
-from placebench.spec.reading import parse_json
+from placebench.spec.reading import parse_json, read_text
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -51,6 +52,23 @@ def lock_run(folder: RunFolder) -> Iterator[str | None]:
             os.close(lock)
 
 
+def is_held(folder: RunFolder) -> bool | None:
+    """Whether a process of this host works on a run; None where the run's files do not tell, as of another host.
+
+    The lock itself is left alone: to try it would keep others from it for a moment.
+    """
+    import psutil  # here: what imports this module must be there at once
+
+    match _recorded(folder):
+        case {"pid": int(pid), "host": str(host), "since": str(since)} if host == platform.node():
+            try:
+                # Another process may have its number by now.
+                return psutil.Process(pid).create_time() <= datetime.fromisoformat(since).timestamp() + 1
+            except (psutil.Error, ValueError, OverflowError):
+                return False
+    return None
+
+
 def _open_locked(folder: RunFolder) -> int:
     """A descriptor that holds the lock, its file with who holds it; anew when another process has removed the file."""
     while True:
@@ -70,10 +88,15 @@ def _open_locked(folder: RunFolder) -> int:
 
 def _holder(folder: RunFolder) -> str:
     """Who works on a run."""
-    try:
-        match parse_json(folder.lock_file.read_bytes()):
-            case {"pid": int(pid), "host": str(host), "since": str(since)}:
-                return f"process {pid} on {host} has worked on this run since {since}"
-    except (OSError, ValueError):
-        pass  # it has only just begun, or ended this moment
+    match _recorded(folder):
+        case {"pid": int(pid), "host": str(host), "since": str(since)}:
+            return f"process {pid} on {host} has worked on this run since {since}"
     return "another process works on this run"
+
+
+def _recorded(folder: RunFolder) -> object:
+    """What the lock says of who holds it; None where it has only just begun, or ended this moment."""
+    try:
+        return parse_json(read_text(folder.lock_file))
+    except (UsageError, ValueError):
+        return None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.jobs.nested import WITHIN, Timing, exclusive
-from placebench.record.folder import JsonlTail
+from placebench.record.tail import JsonlTail
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.phases import GEN, PHASE

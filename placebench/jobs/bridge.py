@@ -5,7 +5,6 @@ steps. What it has to know is in launch.json, what it leaves lies in the trial's
 """
 
 import contextlib
-import json
 import os
 import secrets
 import signal
@@ -25,6 +24,7 @@ from placebench.jobs.log_steps import Found, StepReader
 from placebench.record.end_file import EndFile
 from placebench.record.folder import Trial, append_jsonl, append_to, read_end, write_atomically
 from placebench.record.launch_file import LaunchFile
+from placebench.record.progress import Progress
 from placebench.sessions.own_ray import HEAD_PATIENCE
 from placebench.spec.devices import Device
 from placebench.spec.legible import one_line
@@ -242,8 +242,7 @@ class Bridge:
             self._progress("step", min(self._done + 1, self._job.steps))
 
     def _progress(self, stage: str, step: int = 0) -> None:
-        content = {"stage": stage, "step": step, "steps": self._job.steps, "running": (), "wall": time.time()}
-        write_atomically(self._trial.progress, json.dumps(content))
+        Progress(stage=stage, step=step, steps=self._job.steps).write(self._trial)
 
 
 def _ended(code: int) -> str:

@@ -5,7 +5,6 @@ steps; all it knows comes from the trial's launch.json and all it leaves lies in
 ended in end.json. Exit codes: see `JobExit`.
 """
 
-import json
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from placebench.record.checkpoints import new_checkpoint, read_checkpoint
 from placebench.record.end_file import EndFile
 from placebench.record.folder import FINISHING, STOPPING, TRACING, Trial, append_jsonl, append_to, write_atomically
 from placebench.record.launch_file import LaunchFile
+from placebench.record.progress import PhaseClock, Progress
 from placebench.sessions.base import Session
 from placebench.sessions.own_ray import OwnRay
 from placebench.spec.devices import device_to_dict
@@ -54,6 +54,7 @@ class PPOJob:
         self._start = read_checkpoint(Path(asked.resume_from)) if asked.resume_from else None
         self._session = self._choose_session(asked)
         self._doing = "start"
+        self._phases = PhaseClock()
 
     def _choose_session(self, asked: LaunchFile) -> Session:
         folder, hz = asked.ray_temp_dir, asked.sample_hz
@@ -235,8 +236,8 @@ class PPOJob:
         self._progress("step" if step <= last else TRACING, min(step, last), running)
 
     def _progress(self, stage: str, step: int = 0, running: tuple[str, ...] = ()) -> None:
-        content = {"stage": stage, "step": step, "steps": self._workload.steps, "running": running, "wall": time.time()}
-        write_atomically(self._trial.progress, json.dumps(content))
+        phases = self._phases.times(step, running)
+        Progress(stage=stage, step=step, steps=self._workload.steps, running=running, phases=phases).write(self._trial)
         self._doing = f"{', '.join(running) or stage} of step {step}" if stage == "step" else stage
 
     def _register(self, pid: int, device: str, pool: str | None, rank: int | None, threads: int | None) -> None:

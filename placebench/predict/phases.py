@@ -117,6 +117,11 @@ class PhaseModel:
         """Whether any phase of this work was measured on more than one number of devices."""
         return any(len(self.measured_sizes(name)) > 1 for name in self.names)
 
+    @property
+    def can_scale(self) -> bool:
+        """Whether what was measured tells how phases scale: on several numbers of devices, or by traced kernels."""
+        return self.has_sizes or (self.peak is not None and any(file.is_traced for file in self.calibrations))
+
     def measured_sizes(self, name: str) -> frozenset[int]:
         """The numbers of devices on which a phase of this work was measured."""
         return frozenset(one.phase.devices for one in self._all.get(name, ()) if one.is_same)

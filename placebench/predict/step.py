@@ -16,8 +16,10 @@ from placebench.spec.placement_checks import Share
 from placebench.spec.workload import Workload, placed_workload
 
 # Of a step, where no gap was measured: collecting results and submitting the next phase, for each phase and sequence.
-PHASE_GAP_S = 4e-3
-SEQUENCE_GAP_S = 3e-4
+PHASE_GAP_S = 3e-3
+SEQUENCE_GAP_S = 2e-4
+# Beyond this share of generation a prediction hangs on the host.
+HOST_BOUND = 0.15
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class PredictedStep:
         """Share of generation in which no kernel runs: what hangs on the host, and carries over to no other."""
         gen = self.phases.get(GEN)
         return gen.host / gen.total if gen and gen.total else 0.0
+
+    @property
+    def is_host_bound(self) -> bool:
+        """Whether generation waits for the host for a large part of it."""
+        return self.host_bound_share > HOST_BOUND
 
     @property
     def extrapolated(self) -> tuple[str, ...]:

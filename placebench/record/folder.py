@@ -31,8 +31,6 @@ FINISHING, TRACING, STOPPING = "finish", "trace kernels", "stop"
 
 # No file has more characters that says how a launch stands.
 _SHORT = 1 << 20
-# So much is read at once of a file that grows.
-_PIECE = 1 << 26
 
 
 class Status(StrEnum):
@@ -48,6 +46,11 @@ class Status(StrEnum):
     INTERRUPTED = "interrupted"
     DAMAGED = "damaged"
     """Found by those who read a launch that was done; no launch's file says it."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a launch that stands so is over."""
+        return self not in (Status.PLANNED, Status.RUNNING)
 
 
 @dataclass(frozen=True)
@@ -102,13 +105,6 @@ class Trial:
         """Round from the folder's name, counted from 1."""
         return int(self.path.name.split("-", 1)[0])
 
-    def read_progress(self) -> dict[str, Any]:
-        """What the job was doing last; empty before it has said so, and of a damaged file."""
-        try:
-            return dict(parse_json(read_text(self.progress, at_most=_SHORT)))
-        except (UsageError, ValueError, TypeError):
-            return {}
-
     @property
     def status(self) -> Status:
         """The launch's state; a folder without the file is planned.
@@ -161,6 +157,8 @@ class RunFolder:
     """Every number of the report."""
     calibration_file = _File("calibration.json")
     """How much launches of one placement vary; only in the folder of a calibration."""
+    phases_file = _File("phases.json")
+    """What the phases of its placements took, to predict others by: see `calibration_file`."""
     lock_file = _File("lock")
     """Held by the process that works on the run; there only as long as one does, or where one was killed."""
 
@@ -299,36 +297,6 @@ def read_end(path: Path, size: int) -> str:
             return stream.read(size).decode(errors="replace")
     except OSError:
         return ""
-
-
-class JsonlTail:
-    """Hands out each line of a growing JSONL file once."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._offset = 0
-
-    def read_lines(self) -> list[bytes]:
-        """Whole lines added since the last call; an unfinished last one waits, a missing file is empty.
-
-        Raises:
-            OSError: it cannot be read, or is a pipe or a device.
-        """
-        try:
-            if self.path.stat().st_size == self._offset:
-                return []
-            with open(self.path, "rb", opener=regular) as stream:
-                stream.seek(self._offset)
-                content = stream.read(_PIECE)
-        except FileNotFoundError:
-            return []
-        whole = content[: content.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return whole.splitlines()
-
-    def read(self) -> list[dict[str, Any]]:
-        """The objects of those lines."""
-        return [parse_json(line) for line in self.read_lines()]
 
 
 def utc_now() -> str:

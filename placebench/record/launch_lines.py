@@ -4,7 +4,7 @@ This is the one place that reads these files back. Whatever is wrong with one of
 is a `DamagedLaunchError`, and what comes out of here needs no second look.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
@@ -185,10 +185,10 @@ DeviceLine = Annotated[
     HeaderLine | SampleLine | PowerLine | EnergyLine | ProcessesLine | ErrorLine | FooterLine,
     Field(discriminator="kind"),
 ]
-_STEPS, _SPANS = TypeAdapter(StepLine), TypeAdapter(SpanLine)
+STEPS, SPANS = TypeAdapter(StepLine), TypeAdapter(SpanLine)
 _KERNELS, _PAUSES = TypeAdapter(KernelLine), TypeAdapter(PauseLine)
-_PROCESSES = TypeAdapter(ProcessLine)
-_DEVICES: TypeAdapter[DeviceLine] = TypeAdapter(DeviceLine)
+PROCESSES = TypeAdapter(ProcessLine)
+DEVICES: TypeAdapter[DeviceLine] = TypeAdapter(DeviceLine)
 LineT = TypeVar("LineT")
 
 
@@ -222,12 +222,12 @@ def read_launch(
         DamagedLaunchError: a file is missing or damaged.
     """
     lines = LaunchLines(
-        tuple(_read(trial.steps, _STEPS)),
-        tuple(_read(trial.spans, _SPANS)),
+        tuple(_read(trial.steps, STEPS)),
+        tuple(_read(trial.spans, SPANS)),
         tuple(_read(trial.kernels, _KERNELS, is_optional=True)),
         tuple(_read(trial.pauses, _PAUSES, is_optional=True)),
-        tuple(_read(trial.processes, _PROCESSES, is_optional=True)),
-        tuple(_read(trial.device_samples, _DEVICES, is_optional=True)) if with_samples else (),
+        tuple(_read(trial.processes, PROCESSES, is_optional=True)),
+        tuple(_read(trial.device_samples, DEVICES, is_optional=True)) if with_samples else (),
         None if of_own_job else LogRecord.read(trial),
     )
     steps = [line.step for line in lines.steps]
@@ -243,10 +243,22 @@ def read_launch(
     return lines
 
 
+def parse_lines(lines: Iterable[bytes], line_type: TypeAdapter[LineT]) -> tuple[list[LineT], int]:
+    """The lines of a launch that goes on, and how many there are besides that cannot be read."""
+    read: list[LineT] = []
+    damaged = 0
+    for line in lines:
+        try:
+            read.append(line_type.validate_json(encodable_json(line)))
+        except ValidationError:
+            damaged += 1
+    return read, damaged
+
+
 def count_steps(trial: Trial) -> int:
     """How many steps a launch that is not done has on record, damaged lines left out."""
     try:
-        return sum(1 for _ in _read(trial.steps, _STEPS, is_optional=True))
+        return sum(1 for _ in _read(trial.steps, STEPS, is_optional=True))
     except DamagedLaunchError:
         return 0
 

@@ -155,7 +155,7 @@ class RecordFile(Record):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise _plain_error(error) from None
+            raise plain_error(error) from None
         except UsageError as error:
             raise ValueError(str(error)) from None
 
@@ -173,7 +173,7 @@ class RecordFile(Record):
         write_json(path, self.model_dump(mode="json"))
 
 
-def _plain_error(error: ValidationError) -> KeyError | ValueError:
+def plain_error(error: ValidationError) -> KeyError | ValueError:
     """What is wrong with a record, as an error of one line: the key that is missing, or the first wrong value."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "missing":

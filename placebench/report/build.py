@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from placebench.compare.comparison import Comparison, compare_run
+from placebench.compare.measure.calibrating import calibrate_by, measured_case
 from placebench.errors import UsageError
 from placebench.record.folder import RunFolder, write_atomically
 from placebench.report.calibration import calibration_of
@@ -36,6 +37,9 @@ def build_report(run_dir: Path, min_effect: float | None = None) -> ReportPaths:
     try:
         if found := calibration_of(comparison):
             found.calibration.write(RunFolder(run_dir))
+        if any(map(measured_case, comparison.placements)):
+            phases = calibrate_by(comparison.placements[0].run, comparison.placements)
+            phases.write(RunFolder(run_dir).phases_file)
         trace = run_dir / TRACE
         trace.unlink(missing_ok=True)
         has_trace = write_trace(comparison, trace)

@@ -17,6 +17,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from placebench.logs.timing import Kind, Timings, phase_order
+from placebench.report.palette import phase_colors
 from placebench.report.style import (
     LineStyle,
     frame_panels,
@@ -25,7 +26,6 @@ from placebench.report.style import (
     ink,
     line_style,
     literal,
-    phase_colors,
     set_title,
     wrap,
     write_beside,

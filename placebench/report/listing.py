@@ -45,6 +45,7 @@ class ListedPlacement(Record):
 
     name: str
     quantities: tuple[ListedQuantity, ...]
+    headline: str | None = None
 
     @property
     def step(self) -> ListedRatio | None:
@@ -88,10 +89,11 @@ class ListedRun(Record):
 
 def list_runs(above: Path) -> list[ListedRun]:
     """The runs in a folder, newest first."""
-    return [_listed(folder) for folder in run_folders(above)]
+    return [listed_run(folder) for folder in run_folders(above)]
 
 
-def _listed(folder: RunFolder) -> ListedRun:
+def listed_run(folder: RunFolder) -> ListedRun:
+    """A run as the list has it."""
     where = {"name": encodable(folder.path.name), "folder": encodable(str(folder.path))}
     error: str | None = None
     summary: ListedSummary | None = None

@@ -20,10 +20,11 @@ from placebench.report.figures import mean_per_phase, phases_over_steps, thinnin
 from placebench.report.observed_plot import CAPTION as OBSERVED_CAPTION
 from placebench.report.observed_plot import TITLE as OBSERVED_TITLE
 from placebench.report.observed_plot import roles_on_devices
+from placebench.report.palette import phase_colors
 from placebench.report.queue_plot import CAPTION as QUEUE_CAPTION
 from placebench.report.queue_plot import TITLE as QUEUE_TITLE
 from placebench.report.queue_plot import queue_over_steps
-from placebench.report.style import WIDTH, frame_panels, hatch, hatch_legend, phase_colors, set_bold_title, write_beside
+from placebench.report.style import WIDTH, frame_panels, hatch, hatch_legend, set_bold_title, write_beside
 from placebench.report.timeline import timeline
 from placebench.report.waterfall import waterfall
 from placebench.spec.text import interval, ratio

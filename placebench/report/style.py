@@ -2,8 +2,7 @@
 
 import io
 import warnings
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -15,21 +14,11 @@ from matplotlib.patches import Patch
 from matplotlib.text import Annotation, Text
 from matplotlib.ticker import ScalarFormatter
 
-from placebench.logs.timing import STEP, UNATTRIBUTED, phase_order
+from placebench.logs.timing import STEP
 from placebench.report.columns import broken
+from placebench.report.palette import PHASE_COLORS
 from placebench.spec.legible import visible_lines
-from placebench.spec.phases import HAND_OVER, PHASES
 
-# The step graph's phases, those that hand memory over last, and what is none of its phases.
-PHASE_COLORS: Mapping[str, str] = {
-    **{phase.name: phase.color for phase in sorted(PHASES, key=lambda phase: phase.name in HAND_OVER)},
-    "testing": "#ee7733",
-    "save_checkpoint": "#0077bb",
-    STEP: "#000000",
-    UNATTRIBUTED: "#bbbbbb",
-}
-# Paul Tol's 'vibrant' and 'high-contrast' schemes for every other phase.
-SPARE_COLORS = ("#ee3377", "#ddaa33", "#004488", "#bb5566", "#009988", "#997700")
 # Lines alone: with dots a vector graphic is many times as large.
 HATCHES = ("", "////", "\\\\\\\\", "xx", "--", "||", "++", "//--")
 LineStyle: TypeAlias = Literal["-"] | tuple[float, Sequence[float]]
@@ -42,25 +31,6 @@ TITLE_WIDTH = 56
 WIDTH = 7.2
 # Of a figure and of its lines of text on a phone: inches, characters.
 NARROW_WIDTH, NARROW_LABEL, NARROW_TITLE, NARROW_NOTE = 4.0, 16, 34, 26
-
-
-def phase_colors(phases: Iterable[str]) -> dict[str, str]:
-    """A colour for each phase; unknown phases get a spare one by their name, the same in every figure.
-
-    Two unknown phases whose names fall on the same spare colour are moved apart while spare colours last.
-    """
-    colors: dict[str, str] = {}
-    used: set[int] = set()
-    for phase in phase_order(phases):
-        if phase in PHASE_COLORS:
-            colors[phase] = PHASE_COLORS[phase]
-            continue
-        slot = zlib.crc32(phase.encode()) % len(SPARE_COLORS)
-        while slot in used and len(used) < len(SPARE_COLORS):
-            slot = (slot + 1) % len(SPARE_COLORS)
-        used.add(slot)
-        colors[phase] = SPARE_COLORS[slot]
-    return colors
 
 
 def line_style(phase: str, phases: Sequence[str]) -> LineStyle:

@@ -112,12 +112,24 @@ def _path_row(name: str, parts: Sequence[DifferenceSummary]) -> tuple[str, ...]:
 
 
 def forecast_grid(summary: Summary) -> Grid:
-    """What placements not run would take by the forecast, beside those run; no rows where there is none to try."""
+    """What placements not run would take by the forecast, beside those run with what the others alone tell of each.
+
+    No rows where there is none to try and the others tell nothing.
+    """
     forecasts = summary.suggestion.forecasts if summary.suggestion else ()
-    rows = tuple((one.placement, quantity(one.expected_s, "s"), quantity(one.measured_s, "s")) for one in forecasts)
-    title = "Steps expected from the phases measured"
-    is_new = any(one.measured_s is None for one in forecasts)
-    return Grid(title, ("placement", "expected", "measured"), rows if is_new else ())
+    has_left_out = any(one.left_out_s is not None for one in forecasts)
+    header = ("placement", "expected", *(("from the others",) if has_left_out else ()), "measured")
+    rows = tuple(
+        (
+            one.placement,
+            quantity(one.expected_s, "s"),
+            *((quantity(one.left_out_s, "s"),) if has_left_out else ()),
+            quantity(one.measured_s, "s"),
+        )
+        for one in forecasts
+    )
+    is_told = has_left_out or any(one.measured_s is None for one in forecasts)
+    return Grid("Steps expected from the phases measured", header, rows if is_told else ())
 
 
 def wait_grid(summary: Summary) -> Grid:

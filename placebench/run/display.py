@@ -16,8 +16,7 @@ from rich.text import Text
 
 from placebench.host.terminal import in_ci, new_console, say
 from placebench.record.folder import Status
-from placebench.run.progress import LaunchPosition, activity, step_of
-from placebench.run.watch import LaunchState
+from placebench.record.progress import LaunchPosition, LaunchState, activity, step_of
 from placebench.spec.text import format_bytes, format_seconds
 
 

@@ -1,5 +1,6 @@
 """Why a launch is not done: from how its process ended and its `end.json`, in one line and in `error.txt`."""
 
+import contextlib
 import re
 import signal
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from placebench.plan.limits import exceeded_limit
 from placebench.plan.plan import Plan
 from placebench.record.end_file import EndFile
 from placebench.record.folder import FINISHING, STOPPING, TRACING, Status, Trial, read_end, write_atomically
+from placebench.record.progress import Progress
 from placebench.run.memory_use import describe_use
 from placebench.spec.bound import RunPlacement
 
@@ -105,7 +107,9 @@ def explain(trial: Trial, end: LaunchEnd) -> LaunchEnd:
 
 def lacks_only(trial: Trial) -> str | None:
     """What is missing of a launch whose job had done all its steps when it ended; None where steps are missing."""
-    return _AFTER_STEPS.get(trial.read_progress().get("stage", ""))
+    with contextlib.suppress(KeyError, ValueError):  # what no job writes says nothing
+        return _AFTER_STEPS.get(Progress.read(trial).stage)
+    return None
 
 
 def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> None:

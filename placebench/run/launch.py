@@ -19,11 +19,11 @@ from placebench.plan.plan import Plan, PlannedLaunch
 from placebench.record.folder import SCHEMA_VERSION, STOPPING, RunFolder, Status, Trial, read_jsonl
 from placebench.record.launch_file import LaunchFile
 from placebench.record.parts import ClusterRecord, PlacementRecord
+from placebench.record.progress import LaunchState, activity
 from placebench.record.run_file import LaunchWall
 from placebench.run.failures import CLUSTER_CHANGED, LaunchEnd, explain, judge, lacks_only, lost_head, write_end
 from placebench.run.processes import LaunchProcesses
-from placebench.run.progress import activity
-from placebench.run.watch import NOT_AS_WRITTEN, DamagedFilesError, LaunchState, Pause, TrialWatch
+from placebench.run.watch import NOT_AS_WRITTEN, DamagedFilesError, Pause, TrialWatch
 from placebench.sessions.ray_cluster.clocks import clock_notes
 from placebench.sessions.ray_cluster.discovery import Cluster
 from placebench.spec.text import format_seconds

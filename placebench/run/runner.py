@@ -17,13 +17,12 @@ from placebench.plan.checks import full_disks
 from placebench.plan.limits import exceeded_limit
 from placebench.plan.plan import Plan, PlannedLaunch
 from placebench.record.folder import RunFolder, Status, Trial
+from placebench.record.progress import LaunchPosition, LaunchState, time_left
 from placebench.record.run_file import LaunchWall
 from placebench.run.asked import TIME_LIMIT, Asked
 from placebench.run.display import Display
 from placebench.run.launch import BRIDGE, JOB, Launcher, LaunchResult, fresh_trial
 from placebench.run.manifest import Manifest
-from placebench.run.progress import LaunchPosition, time_left
-from placebench.run.watch import LaunchState
 
 Width = Callable[[Path, int], float]
 SoFar = Callable[[Path, str], str | None]

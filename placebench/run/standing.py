@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from placebench.record.folder import RunFolder, Status, Trial
-from placebench.record.run_file import LaunchWall, RunFile, read_run_file
-from placebench.run.progress import activity, time_left
-from placebench.run.watch import DamagedFilesError, LaunchState, TrialWatch
+from placebench.record.progress import LaunchState, activity, run_left, running_launch
+from placebench.record.run_file import read_run_file
+from placebench.run.watch import DamagedFilesError, TrialWatch
 from placebench.spec.text import format_seconds
 
 
@@ -23,40 +23,36 @@ def where_it_stands(folder: RunFolder) -> str | None:
     if folder.lacks_raw_files:
         return None
     record = read_run_file(folder)
-    order = [(number, name) for number, names in enumerate(record.order, start=1) for name in names]
-    running = [launch for launch in order if folder.trial(*launch).stands_at(Status.RUNNING)]
-    if record.status is not Status.RUNNING or not running:
+    launch = running_launch(folder, record)
+    if record.status is not Status.RUNNING or launch is None:
         return None
-    number, name = launch = running[-1]
+    number, name = launch
     where = f"Now: round {number}{'' if record.auto else f' of {record.rounds}'}, {name}, "
     try:
-        state = _state(folder.trial(number, name))
+        trial = folder.trial(number, name)
+        state = stated(TrialWatch(trial), trial)
     except (OSError, DamagedFilesError) as error:
         return f"{where}what it does cannot be read: {error}."
     doing = f"{activity(state, record.steps)}, {format_seconds(state.silent_s)} so far"
-    left = _left(record, state, name, [later for _, later in order[order.index(launch) + 1 :]])
+    left = run_left(record, number, name, state)
     return f"{where}{doing}; " + ("time left unknown." if left is None else f"about {format_seconds(left)} left.")
 
 
-def _state(trial: Trial) -> LaunchState:
-    """The launch as it stands, its times counted from those of its files."""
-    state = TrialWatch(trial).read()
+def stated(watch: TrialWatch, trial: Trial) -> LaunchState:
+    """The launch as it stands, its times counted from those of its files.
+
+    Raises:
+        FileNotFoundError, DamagedFilesError: as of `TrialWatch.read`.
+    """
+    state = watch.read()
     now = time.time()
-    begun, changed = (_changed(path) or now for path in (trial.launch_file, trial.progress))
+    begun, changed = (last_write(path) or now for path in (trial.launch_file, trial.progress))
     return replace(state, elapsed_s=max(0.0, now - begun), silent_s=max(0.0, now - changed))
 
 
-def _changed(path: Path) -> float | None:
+def last_write(path: Path) -> float | None:
     """When a file was written last, Unix seconds; None where there is none."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
         return None
-
-
-def _left(record: RunFile, state: LaunchState, name: str, later: list[str]) -> float | None:
-    finished: dict[str, list[LaunchWall]] = {}
-    for launch in record.launches:
-        if launch.status is Status.DONE:
-            finished.setdefault(launch.placement, []).append(launch.wall)
-    return time_left(finished, name, state, record.steps - record.steps_before, later)

@@ -2,50 +2,21 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from placebench.errors import LaunchError
-from placebench.record.folder import JsonlTail, Trial, append_jsonl, append_to
+from placebench.record.folder import Trial, append_jsonl, append_to
+from placebench.record.progress import DeviceLoad, LaunchState, Progress
+from placebench.record.tail import JsonlTail
 from placebench.spec.text import format_seconds
 
 # What reading a file raises that something else has written.
 NOT_AS_WRITTEN = (KeyError, TypeError, ValueError, AttributeError)
+# Of the samples of a launch that has run for hours.
+_RECENT_BYTES = 1 << 20
 
 
 class DamagedFilesError(LaunchError):
     """A launch cannot be followed any more."""
-
-
-@dataclass(frozen=True)
-class DeviceLoad:
-    """A device's last sample."""
-
-    device: str
-    """The device's id."""
-    util: float | None
-    """Busy share, 0 to 1; None when the source does not know."""
-    memory_bytes: int | None
-    """Memory in use; None when the source does not know."""
-
-
-@dataclass(frozen=True)
-class LaunchState:
-    """A launch as it stands now."""
-
-    stage: str
-    """What the job is doing: `step`, or a stage of starting and stopping; empty before it has said so."""
-    step: int
-    """The step it works on, counted from 1; 0 before the first."""
-    running: tuple[str, ...]
-    """Phases that run now."""
-    step_times: tuple[float, ...]
-    """Seconds of every finished step."""
-    loads: tuple[DeviceLoad, ...]
-    """The last sample of every device."""
-    elapsed_s: float
-    """Seconds since the launch began."""
-    silent_s: float
-    """Seconds since the job last showed progress."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +35,23 @@ class Pause:
 class TrialWatch:
     """Follows the files of a launch that runs.
 
+    Args:
+        trial: its folder.
+        from_now: whether it has run for long, so that its first samples are of no interest.
+
     Attributes:
         pauses: a line on each time for which the launch was stopped.
     """
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: Trial, *, from_now: bool = False) -> None:
         self._trial = trial
         self._steps = JsonlTail(trial.steps)
         self._samples = JsonlTail(trial.device_samples)
+        if from_now:
+            self._samples.skip_to_last(_RECENT_BYTES)
         self._step_times: list[float] = []
         self._loads: dict[str, DeviceLoad] = {}
-        self._progress: dict[str, Any] = {}
+        self._progress = Progress()
         self._begun = self._changed = time.monotonic()
         self.pauses: tuple[str, ...] = ()
 
@@ -111,7 +88,7 @@ class TrialWatch:
             ) from None
 
     def _read(self) -> LaunchState:
-        progress = self._trial.read_progress()
+        progress = Progress.read(self._trial)
         steps = self._steps.read()
         now = time.monotonic()
         if steps or progress != self._progress:
@@ -123,9 +100,9 @@ class TrialWatch:
                 device = str(sample["device"])
                 self._loads[device] = DeviceLoad(device, sample["util"], sample["memory_bytes"])
         return LaunchState(
-            stage=str(progress.get("stage", "")),
-            step=int(progress.get("step", 0)),
-            running=tuple(progress.get("running", ())),
+            stage=progress.stage,
+            step=progress.step,
+            running=progress.running,
             step_times=tuple(self._step_times),
             loads=tuple(self._loads.values()),
             elapsed_s=now - self._begun,

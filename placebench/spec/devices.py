@@ -89,6 +89,15 @@ def parse_devices(text: str) -> DeviceSpec:
     return spec
 
 
+def device_labels(devices: Sequence[Device]) -> dict[str, str]:
+    """What people see of each device, by its id: `cpu:0`, `gpu:0`; with the node in front if there are several."""
+    several = len({device.node for device in devices}) > 1
+    return {
+        device.id: f"{device.node}/{device.kind}:{device.index}" if several else f"{device.kind}:{device.index}"
+        for device in devices
+    }
+
+
 def index_ranges(indices: Iterable[int]) -> str:
     """Indices in rising order as text, neighbours together: `0–3,6`."""
     runs = [[index for _, index in run] for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])]

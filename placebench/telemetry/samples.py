@@ -101,6 +101,15 @@ QUANTITIES: tuple[Quantity, ...] = (
     Quantity("pcie_tx_bytes_s", "B/s", _NVML, "GPM: sent over PCIe, since the previous GPM sample"),
 )  # fmt: skip
 
+# Bits of NVML's clocks event reasons that hold clocks down against the work (nvml.h, nvmlClocksEventReasons).
+CLOCK_LIMITS: Mapping[int, str] = {
+    0x4: "the power cap",
+    0x8: "a hardware slowdown",
+    0x20: "a thermal slowdown by the driver",
+    0x40: "a thermal slowdown by the hardware",
+    0x80: "the power brake",
+}
+
 
 def keys_of(source: SourceName) -> tuple[str, ...]:
     """Keys that a sample of a source has beside `kind`, `wall`, `mono` and `device`, in the order they are written."""

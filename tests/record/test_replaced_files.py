@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from placebench.errors import DamagedLaunchError
-from placebench.record.folder import JsonlTail, Trial, append_to, read_end, read_jsonl
+from placebench.record.folder import Trial, append_to, read_end, read_jsonl
+from placebench.record.progress import Progress
+from placebench.record.tail import JsonlTail
 from placebench.run.watch import DamagedFilesError, TrialWatch
 
 
@@ -45,7 +47,7 @@ def test_what_is_no_file_is_read_and_written_by_nobody(
     watch, tail = TrialWatch(trial), JsonlTail(trial.steps)
     tail._offset += 1  # as if it had been a file before, of which lines were read
     assert len(read_end(trial.log, 100)) == (100 if is_file else 0)
-    assert trial.read_progress() == {}
+    assert Progress.read(trial) == Progress()
     with suppress(DamagedLaunchError):
         assert not trial.status
     assert len(trial.first_error or "") <= 1 << 20

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from placebench.logs.timing import Kind, timings_of
-from placebench.report import figures, style
+from placebench.report import figures, palette, style
 from placebench.spec.phases import PHASE_ORDER
 
 
@@ -38,7 +38,7 @@ def legend_of(figure: Figure) -> list[str]:
 def test_every_phase_has_a_colour_of_its_own() -> None:
     unknown = ["switch_wait", "gen_max", "update_critic_wait", "dump_rollout_generations"]
     names = [*PHASE_ORDER, "step", "unattributed", "testing", "save_checkpoint", *unknown]
-    colors = style.phase_colors(names)
+    colors = palette.phase_colors(names)
     assert len(set(colors.values())) == len(names)
     distances = {
         (one, other): sum((a - b) ** 2 for a, b in zip(to_rgb(colors[one]), to_rgb(colors[other]), strict=True)) ** 0.5
@@ -48,14 +48,14 @@ def test_every_phase_has_a_colour_of_its_own() -> None:
 
 
 def test_a_phase_keeps_its_colour_whatever_else_is_drawn() -> None:
-    alone = style.phase_colors(["switch_wait"]) | style.phase_colors(["gen"])
-    together = style.phase_colors([*PHASE_ORDER, "switch_wait", "step"])
+    alone = palette.phase_colors(["switch_wait"]) | palette.phase_colors(["gen"])
+    together = palette.phase_colors([*PHASE_ORDER, "switch_wait", "step"])
     assert {phase: together[phase] for phase in alone} == alone
 
 
 def test_more_unknown_phases_than_colours() -> None:
     names = [f"phase{number}" for number in range(40)]
-    assert set(style.phase_colors(names)) == set(names)
+    assert set(palette.phase_colors(names)) == set(names)
     assert figures.phases_over_steps(tidy("a", **dict.fromkeys(names, 1.0))).axes
 
 

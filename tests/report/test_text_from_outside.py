@@ -27,8 +27,8 @@ from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, read_json
 from placebench.cli import main
 from placebench.host.terminal import new_console, printable
 from placebench.record.folder import Status
+from placebench.record.progress import LaunchPosition
 from placebench.run.display import LiveDisplay, PlainDisplay
-from placebench.run.progress import LaunchPosition
 from placebench.spec.legible import encodable, escape_markdown, one_line, sheet_cell, shown, visible
 
 # One of each kind: C0, DEL, C1, sequences for a terminal, a link of one, ends of lines, turns of direction, no width,

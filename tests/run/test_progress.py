@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placebench.record.folder import Status, Trial, append_jsonl, write_json
+from placebench.record.progress import DeviceLoad, LaunchPosition, LaunchState, time_left
 from placebench.record.run_file import LaunchWall
 from placebench.run.display import LiveDisplay, PlainDisplay, open_display
-from placebench.run.progress import LaunchPosition, time_left
-from placebench.run.watch import DeviceLoad, LaunchState, TrialWatch
+from placebench.run.watch import TrialWatch
 from placebench.spec.text import format_bytes, format_seconds
 
 POSITION = LaunchPosition(2, 4, 1, 2, "split", 10, {"GPU-1234": "gpu:0"})

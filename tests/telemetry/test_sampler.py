@@ -21,7 +21,8 @@ from nvml_fake import FakeGpu, install
 
 from placebench.errors import PlacebenchError
 from placebench.host.devices import discover
-from placebench.record.folder import JsonlTail, Trial, read_jsonl
+from placebench.record.folder import Trial, read_jsonl
+from placebench.record.tail import JsonlTail
 from placebench.spec.devices import DeviceSpec, device_to_dict
 from placebench.telemetry import sampler
 from placebench.telemetry.samples import keys_of

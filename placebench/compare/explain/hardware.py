@@ -1,6 +1,6 @@
 """States of the devices that can decide a comparison in place of the placements: clocks, limits, other processes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -13,15 +13,8 @@ from placebench.compare.measure.placements import RunSide
 from placebench.compare.read.run import Launch, is_whole_step
 from placebench.logs.timing import STEP
 from placebench.spec.text import number, quantity
+from placebench.telemetry.samples import CLOCK_LIMITS
 
-# Bits of NVML's clocks event reasons that hold clocks down against the work (nvml.h, nvmlClocksEventReasons).
-_REASONS: Mapping[int, str] = {
-    0x4: "the power cap",
-    0x8: "a hardware slowdown",
-    0x20: "a thermal slowdown by the driver",
-    0x40: "a thermal slowdown by the hardware",
-    0x80: "the power brake",
-}
 # Share of samples from which a limit is worth a word.
 LIMITED_SHARE = 0.05
 # Relative differences of SM clocks from which they are worth a word: between placements they bias the verdict directly.
@@ -56,7 +49,7 @@ def _limits(side: RunSide, samples: pd.DataFrame) -> Iterator[str]:
     if "event_reasons" not in samples:
         return
     reasons = samples["event_reasons"].dropna().astype(np.int64)
-    for bit, words in _REASONS.items():
+    for bit, words in CLOCK_LIMITS.items():
         share = float(((reasons & bit) != 0).mean()) if len(reasons) else 0.0
         if share >= LIMITED_SHARE:
             yield f"{side.name}: {words} held clocks down in {quantity(share, '1')} of the samples"

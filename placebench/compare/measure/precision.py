@@ -1,7 +1,7 @@
 """What a run's launches say so far: how precise its headline intervals are, and how its steps compare."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -11,13 +11,15 @@ from placebench.compare.pairing import pair
 from placebench.compare.read.run import Run
 from placebench.compare.read.run_reading import load_run
 from placebench.compare.side import Side
-from placebench.compare.statistics.estimates import compare, estimate, middle
+from placebench.compare.statistics.estimates import Ratio, compare, estimate, middle
 from placebench.logs.timing import STEP
 from placebench.spec.bound import RunPlacement
 from placebench.spec.placement import Scaling
 from placebench.spec.text import factor, quantity
 
 COUNTED = "perf/total_num_tokens"
+# Rounds after which a ratio is told as it was then.
+_MOST_SHOWN = 100
 
 
 def headline_width(path: Path, rounds: int) -> float:
@@ -65,6 +67,29 @@ def compared_so_far(path: Path, placement: str) -> str | None:
     texts = [f"{name} against {first} {factor(one.value, one.low, one.high)}" for name, one in ratios.items() if one]
     step = f"step {quantity(list(times[placement].values())[-1], STEP_TIME.unit)}"
     return f"{step}; so far {', '.join(texts)}" if texts else step
+
+
+def narrowing(
+    first: Mapping[int, float], other: Mapping[int, float], min_effect: float
+) -> tuple[tuple[int, Ratio], ...]:
+    """How the ratio of two placements' step times has become known, round by round, as `compared_so_far` has it.
+
+    Args:
+        first: the step time of each launch of the first placement, by round, seconds.
+        other: the same of the other placement.
+        min_effect: smallest effect of interest, as a fraction.
+
+    Returns:
+        After each round that both have, or after evenly spread ones where they are many, the ratio of all until then.
+    """
+    common = sorted(set(first) & set(other))
+    shown = common[:: -(-len(common) // _MOST_SHOWN) or 1]
+    found = []
+    for number in dict.fromkeys([*shown, *common[-1:]]):
+        before, now = ({known: value for known, value in side.items() if known <= number} for side in (first, other))
+        if one := compare(before, now, STEP_TIME.better, min_effect):
+            found.append((number, one))
+    return tuple(found)
 
 
 def _medians(run: Run, placement: str) -> dict[int, float]:

@@ -25,7 +25,7 @@ from placebench.record.launch_lines import (
 )
 from placebench.record.run_file import RunFile
 from placebench.spec.bound import RunPlacement
-from placebench.spec.devices import Device
+from placebench.spec.devices import Device, device_labels
 from placebench.telemetry.spans import CONTROLLER, TRACED_STEP
 
 SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end", "allocated_bytes", "reserved_bytes", "pid")
@@ -253,11 +253,7 @@ class Run:
     @cached_property
     def labels(self) -> Mapping[str, str]:
         """What people see of each device, by its id: `cpu:0`, `gpu:0`; with the node in front if there are several."""
-        several = len({device.node for device in self.record.devices}) > 1
-        return {
-            device.id: f"{device.node}/{device.kind}:{device.index}" if several else f"{device.kind}:{device.index}"
-            for device in self.record.devices
-        }
+        return device_labels(self.record.devices)
 
     def done(self, placement: str) -> tuple[Launch, ...]:
         """The finished launches of a placement, by round: the ones in the numbers."""

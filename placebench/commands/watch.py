@@ -1,0 +1,30 @@
+"""The live display of a run that another terminal, or another node, has started."""
+
+import click
+
+from placebench.commands.completion import complete_runs
+from placebench.errors import LaunchError
+
+
+@click.command(short_help="Watch a run that another terminal started.")
+@click.argument("run", metavar="[RUN]", default="latest", shell_complete=complete_runs)
+def watch(run: str) -> None:
+    """Show what a run is doing until it ends, then its numbers, as the terminal does that started it.
+
+    RUN is as of placebench show; the newest one unless given. Ctrl-C ends the watching alone. It works from the run's
+    files, so also on another node of a cluster that has the folder.
+    """
+    from placebench.commands.console import open_console
+    from placebench.commands.runs import find_run
+    from placebench.commands.start import compared_so_far
+    from placebench.record.folder import RunFolder, Status
+    from placebench.report.terminal import show as show_run
+    from placebench.run.display import open_display
+    from placebench.run.watching import follow_run
+
+    folder = RunFolder(find_run(run))
+    with open_display() as display:
+        status = follow_run(folder, display, compared_so_far)
+    show_run(folder.path, open_console())
+    if status is not Status.DONE:
+        raise LaunchError(f"the run is {status}; go on with placebench run --resume {folder.path}")

@@ -1,0 +1,178 @@
+// Charts, all by uPlot: step times, the ratio as it narrows, devices, the queue.
+
+/* global uPlot */
+import { bytes, number, seconds, share } from "./dom.js";
+
+// Paul Tol's 'bright' scheme.
+const COLORS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"];
+const MOST_LINES = 12;
+const UNITS = { load: share, memory: bytes, power: (value) => `${number(value)} W`, clock: (value) => `${number(value)} MHz` };
+
+export const color = (place) => COLORS[place % COLORS.length];
+
+// A chart that fits its place, is drawn anew when its lines change, and follows light and dark.
+export class Chart {
+  constructor(label, height = 220) {
+    this.element = document.createElement("div");
+    this.element.className = "chart";
+    this.element.setAttribute("role", "img");
+    this.element.setAttribute("aria-label", label);
+    this.height = height;
+    new ResizeObserver(() => this.plot?.setSize(this.size())).observe(this.element);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+  }
+
+  size() {
+    return { width: Math.max(200, this.element.clientWidth), height: this.height };
+  }
+
+  // `make` returns uPlot's options for the lines that there are; `data` its columns.
+  show(shape, make, data) {
+    if (!data.length || !data[0].length) return;
+    const changed = JSON.stringify(shape) !== this.shape;
+    [this.shape, this.make, this.data] = [JSON.stringify(shape), make, data];
+    if (changed || !this.plot) this.draw();
+    else this.plot.setData(data);
+  }
+
+  draw() {
+    if (!this.make) return;
+    this.plot?.destroy();
+    const style = getComputedStyle(document.documentElement);
+    const look = { ink: style.getPropertyValue("--ink").trim(), soft: style.getPropertyValue("--soft").trim(), line: style.getPropertyValue("--line").trim() };
+    const axis = { stroke: look.soft, grid: { stroke: look.line, width: 1 }, ticks: { stroke: look.line, width: 1 } };
+    const options = this.make(look);
+    options.axes = options.axes.map((one) => ({ ...axis, ...one }));
+    this.plot = new uPlot({ ...this.size(), cursor: { drag: { setScale: false } }, ...options }, this.data, this.element);
+  }
+}
+
+// All launches' steps one after the other, a line a placement; those of the warm-up are points of their own.
+export function showSteps(chart, run, series) {
+  const names = run.placements.map((one) => one.name);
+  const columns = [[], ...names.map(() => []), []];
+  const begins = [];
+  const add = (place, value) => {
+    columns[0].push(columns[0].length);
+    columns.slice(1).forEach((column, at) => column.push(at === place ? value : null));
+  };
+  for (const launch of run.launches) {
+    const found = series[`${launch.round}/${launch.placement}`];
+    if (!found || !found.at.length) continue;
+    begins.push([columns[0].length, `${launch.round} ${launch.placement}`]);
+    const warm = Math.round(found.at[0]) - 1 + launch.warmup;
+    found.at.forEach((step, place) => add(step <= warm ? names.length : names.indexOf(launch.placement), found.seconds[place]));
+    add(-1, null);
+  }
+  chart.show([names, begins.length], (look) => ({
+    scales: { x: { time: false }, y: { range: (_, low, high) => [0, (high || 1) * 1.06] } },
+    axes: [
+      { splits: () => thinned(begins, 8).map(([at]) => at), values: () => thinned(begins, 8).map(([, name]) => short(name)), label: "steps, launch after launch", labelSize: 20 },
+      { values: (_, ticks) => ticks.map((tick) => `${number(tick)} s`), size: 64 },
+    ],
+    series: [
+      { label: "step", value: () => "" },
+      ...names.map((name, place) => ({ label: name, stroke: color(place), width: 1.5, points: { show: true, size: 4 }, value: (_, value) => seconds(value) })),
+      { label: "warm-up", stroke: look.soft, width: 0, points: { show: true, size: 5 }, paths: () => null, value: (_, value) => seconds(value) },
+    ],
+  }), columns);
+}
+
+// The ratio of each placement after each round, with its interval.
+export function showRatio(chart, ratio) {
+  const names = Object.keys(ratio.of).filter((name) => ratio.of[name].length);
+  const rounds = [...new Set(names.flatMap((name) => ratio.of[name].map(([round]) => round)))].sort((one, other) => one - other);
+  const columns = [rounds];
+  for (const name of names) {
+    const found = new Map(ratio.of[name].map((row) => [row[0], row]));
+    for (const place of [1, 2, 3]) columns.push(rounds.map((round) => found.get(round)?.[place] ?? null));
+  }
+  chart.show(names, (look) => ({
+    scales: { x: { time: false, range: (_, low, high) => [low - 0.5, high + 0.5] }, y: { range: (_, low, high) => around(low, high) } },
+    axes: [
+      { label: "rounds", labelSize: 20, splits: () => thinned(rounds, 10) },
+      { values: (_, ticks) => ticks.map((tick) => number(tick)), size: 56 },
+    ],
+    series: [
+      { label: "rounds" },
+      ...names.flatMap((name, place) => [
+        { label: name, stroke: color(place + 1), width: 2, points: { show: true, size: 6 }, value: (_, value) => number(value) },
+        { label: "from", stroke: color(place + 1), width: 1, dash: [4, 3], value: (_, value) => number(value) },
+        { label: "to", stroke: color(place + 1), width: 1, dash: [4, 3], value: (_, value) => number(value) },
+      ]),
+    ],
+    bands: names.map((_, place) => ({ series: [3 * place + 3, 3 * place + 2], fill: `${color(place + 1)}33` })),
+    hooks: { draw: [(plot) => lineAt(plot, 1, look.soft)] },
+  }), columns);
+}
+
+// A quantity of every device over the launch: a line each, of many their lowest, mean and highest.
+export function showDevices(chart, devices, series, trial, quantity) {
+  const shown = devices.filter((one) => series[`${trial}/${one.id}`]?.[quantity]?.some((value) => value !== null));
+  const tables = shown.map((one) => [series[`${trial}/${one.id}`].at, series[`${trial}/${one.id}`][quantity]]);
+  const many = shown.length > MOST_LINES;
+  const names = many ? ["highest", "mean", "lowest"] : shown.map((one) => one.label);
+  if (!tables.length) return;
+  chart.show([trial, quantity, names], () => ({
+    scales: { x: { time: false }, y: { range: (_, low, high) => [0, (high || 1) * 1.06] } },
+    axes: [
+      { label: "seconds of the launch", labelSize: 20 },
+      { values: (_, ticks) => ticks.map((tick) => UNITS[quantity](tick)), size: 72 },
+    ],
+    series: [{ label: "at", value: (_, value) => seconds(value) }, ...names.map((name, place) => ({
+      label: name, stroke: color(place), width: 1.2, points: { show: false }, spanGaps: true, value: (_, value) => UNITS[quantity](value),
+    }))],
+  }), many ? summed(tables) : uPlot.join(tables));
+}
+
+export function showQueue(chart, found) {
+  const columns = [found.at, found.waiting, found.most];
+  chart.show("queue", () => ({
+    scales: { x: { time: false }, y: { range: (_, low, high) => [0, (high || 1) * 1.06] } },
+    axes: [{ label: "steps", labelSize: 20 }, { size: 56 }],
+    series: [
+      { label: "step" },
+      { label: "waiting, mean", stroke: color(0), width: 1.8, value: (_, value) => number(value) },
+      { label: "at most", stroke: color(4), width: 1, value: (_, value) => number(value) },
+    ],
+    bands: [{ series: [2, 1], fill: `${color(4)}44` }],
+  }), columns);
+}
+
+function summed(tables) {
+  const length = Math.min(...tables.map(([at]) => at.length));
+  const columns = [tables[0][0].slice(0, length), [], [], []];
+  for (let place = 0; place < length; place += 1) {
+    const values = tables.map(([, column]) => column[place]).filter((value) => value !== null);
+    columns[1].push(values.length ? Math.max(...values) : null);
+    columns[2].push(values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
+    columns[3].push(values.length ? Math.min(...values) : null);
+  }
+  return columns;
+}
+
+function thinned(items, most) {
+  const every = Math.ceil(items.length / most) || 1;
+  return items.filter((_, place) => place % every === 0);
+}
+
+const short = (name) => (name.length > 14 ? `${name.slice(0, 13)}…` : name);
+
+function around(low, high) {
+  const [from, to] = [Math.min(low ?? 1, 0.99), Math.max(high ?? 1, 1.01)];
+  const room = (to - from) * 0.08;
+  return [from - room, to + room];
+}
+
+function lineAt(plot, value, stroke) {
+  const { left, top, width, height } = plot.bbox;
+  const y = plot.valToPos(value, "y", true);
+  if (y < top || y > top + height) return;
+  plot.ctx.save();
+  plot.ctx.strokeStyle = stroke;
+  plot.ctx.beginPath();
+  plot.ctx.moveTo(left, y);
+  plot.ctx.lineTo(left + width, y);
+  plot.ctx.stroke();
+  plot.ctx.restore();
+}
