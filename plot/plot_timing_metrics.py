@@ -23,6 +23,7 @@ try:
     from placebench.logs.registry import FORMATS
     from placebench.logs.run import run_of_logs
     from placebench.logs.timing import Kind, Timings
+    from placebench.record.folder import replacing
     from placebench.report import figures
     from placebench.report.style import save_figure
     from placebench.spec.auto_rounds import MOST_STEPS
@@ -128,8 +129,9 @@ def _draw(logs: dict[str, Timings], output_dir: Path, suffix: str, smooth: int) 
         output_dir.mkdir(parents=True, exist_ok=True)
         written = [output_dir / f"{name}.{suffix}" for name in drawn]
         for path, figure in zip(written, drawn.values(), strict=True):
-            save_figure(figure, path)
-        with (output_dir / CSV_NAME).open("w", newline="") as stream:
+            with replacing(path) as scratch:
+                save_figure(figure, scratch)
+        with replacing(output_dir / CSV_NAME) as scratch, scratch.open("w", newline="") as stream:
             for place, table in enumerate(_tables(logs, smooth)):
                 table.to_csv(stream, index=False, header=not place)
     except OSError as error:

@@ -216,16 +216,26 @@ def recorded_text(path: Path, key: Literal["status", "started", "name"]) -> str:
         return ""
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file so that a reader, or a crash, sees the old or the new text and nothing between."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Replace a file so that a reader, or a crash, sees the old or the new content and nothing between.
+
+    Yields:
+        The file to be written in the body.
+    """
+    scratch = path.with_name(f".{os.getpid()}.{path.name}")
     try:
-        with open(scratch, "w", encoding="utf-8", opener=regular) as stream:
-            stream.write(text)
+        yield scratch
         scratch.replace(path)
-    except OSError:
+    except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file by a text, as `replacing` does."""
+    with replacing(path) as scratch, open(scratch, "w", encoding="utf-8", opener=regular) as stream:
+        stream.write(text)
 
 
 def write_output(path: Path, text: str) -> None:

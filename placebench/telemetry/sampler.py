@@ -20,7 +20,7 @@ from placebench.record.folder import SCHEMA_VERSION, Trial, append_jsonl
 from placebench.record.launch_devices import launch_devices
 from placebench.record.tail import JsonlTail
 from placebench.spec.devices import Device, device_to_dict
-from placebench.spec.reading import parse_json, regular
+from placebench.spec.reading import parse_json
 from placebench.telemetry.cpu_source import CpuSource, JobProcess
 from placebench.telemetry.samples import DEFAULT_HZ, MAX_HZ, Line
 from placebench.telemetry.spans import SpanClock
@@ -82,7 +82,7 @@ def sample_launch(trial: Trial, hz: float, stop: threading.Event, parent: int) -
     devices = launch_devices(trial)
     processes = JsonlTail(trial.processes)
     try:
-        with open(trial.device_samples, "w", encoding="utf-8", opener=regular) as stream:
+        with trial.device_samples.open("w", encoding="utf-8") as stream:
             sample_devices(
                 devices,
                 lambda: added_processes(processes),

@@ -103,7 +103,7 @@ def test_a_placement_of_a_run_is_completed(tmp_path: Path) -> None:
         ("slurm submit -- run --dry", ["--dry-run"]),
         ("check x --metric s", ["step", "sleep"]),
         ("check x --metric tokens", ["tokens_per_s", "tokens_per_s_per_device"]),
-        ("compare a.log --format verl", ["verl", "verl-jsonl"]),
+        ("compare a.log --format verl", ["verl-jsonl", "verl"]),
         ("compare a.log --format op", ["openrlhf", "open-instruct"]),
     ],
 )  # fmt: skip
