@@ -8,11 +8,11 @@ from placebench.compare.measure.calibrating import calibrate_by, measured_case
 from placebench.errors import UsageError
 from placebench.record.folder import RunFolder, replacing, write_atomically
 from placebench.report.calibration import calibration_of
+from placebench.report.kept import read_summary
 from placebench.report.pages import Picture, html, markdown
 from placebench.report.paths import HTML, MARKDOWN, PLOTS, SUMMARY, TRACE, ReportPaths
 from placebench.report.plots import captions, draw_plots
 from placebench.report.schema import Summary
-from placebench.report.shared import read_summary
 from placebench.report.style import lay_out_narrowly, save_figure, svg_text
 from placebench.report.summary import summarize
 from placebench.report.trace import write_trace
@@ -70,13 +70,10 @@ def _write(comparison: Comparison, summary: Summary, folder: Path, trace: Path |
     pictures, files = [], []
     for plot in draw_plots(comparison):
         svg, png = (plots / f"{plot.name}.{suffix}" for suffix in ("svg", "png"))
-        text = svg_text(plot.figure)
-        write_atomically(svg, text)
-        layout = plot.figure.get_layout_engine()
-        plot.figure.set_layout_engine("none")  # the layout that it has now serves the second file too
         with replacing(png) as scratch:
             save_figure(plot.figure, scratch)
-        plot.figure.set_layout_engine(layout)
+        text = svg_text(plot.figure)
+        write_atomically(svg, text)
         lay_out_narrowly(plot.figure)
         pictures.append(Picture(plot.title, plot.caption, f"{PLOTS}/{svg.name}", text, svg_text(plot.figure, "narrow")))
         files += [svg, png]
