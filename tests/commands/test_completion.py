@@ -16,7 +16,7 @@ from synthetic_run import SyntheticRun
 from placebench.cli import main
 from placebench.commands import completion
 from placebench.compare.metrics import placement_metrics
-from placebench.compare.statistics.estimates import Better
+from placebench.compare.statistics.verdicts import Better
 from placebench.gate.checking import WORSE_WHEN_HIGHER
 from placebench.logs import registry
 from placebench.record.folder import RunFolder
