@@ -13,6 +13,8 @@ from placebench.cli import main
 from placebench.host.devices import discover
 from placebench.predict.known import shipped_calibrations
 from placebench.record.calibration_file import read_calibration
+from placebench.record.folder import Status, Trial
+from placebench.record.job_record import LogRecord
 from placebench.report.predicted import PredictionFile
 from placebench.spec.devices import parse_devices
 
@@ -92,7 +94,7 @@ def test_a_job_of_the_users_tells_of_its_other_placements_by_its_spans() -> None
     record = json.loads((folder / "run.json").read_text()) | {"workload": {}, "models": None, "job": job}
     (folder / "run.json").write_text(json.dumps(record))
     for trial in folder.glob("trials/*"):
-        (trial / "log.json").write_text(json.dumps({"files": []}))
+        LogRecord(framework="verl", format="verl").write(Trial(trial))
     standard, blocking = predicted("--from", "latest", "--placements", "standard,split/overlap=none").placements
     assert standard.step_s == pytest.approx(STANDARD.step_s, rel=0.02)
     assert blocking.step_s > SPLIT.step_s
@@ -164,7 +166,6 @@ def test_a_dry_run_tells_the_step_that_an_earlier_run_lets_expect() -> None:
 
 
 def test_a_run_without_finished_launches_is_refused() -> None:
-    from placebench.record.folder import Status
 
     statuses = {(1, "standard"): Status.FAILED, (1, "split"): Status.FAILED}
     SyntheticRun(rounds=1, statuses=statuses).write(Path("runs/20260101T000000Z-a"))
