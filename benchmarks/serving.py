@@ -287,7 +287,7 @@ def _launch(out: Path, devices: str, steps: int, readers: int) -> float:
         if running.wait():
             raise click.ClickException(said)
     [file] = out.glob("*/trials/*/steps.jsonl")
-    return median(row["metrics"]["timing_s/step"] for row in list(read_jsonl(file))[2:])
+    return float(median(row["metrics"]["timing_s/step"] for row in list(read_jsonl(file))[2:]))
 
 
 if __name__ == "__main__":
