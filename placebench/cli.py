@@ -26,9 +26,8 @@ from placebench.host.terminal import say
 
 # \b keeps click from filling the lines of a paragraph.
 _EXAMPLES = """\b
-Examples:
-  placebench run --placements standard,split   compare two placements here
-  placebench attach -- python train.py         watch a job of yours once
+Examples: placebench run --placements standard,split  compare two placements
+          placebench attach -- python train.py        watch a job of yours
 """
 
 

@@ -71,7 +71,7 @@ def compare(
     from placebench.compare.comparison import compare_sides
     from placebench.compare.measure.sides import read_sides
     from placebench.compare.read.sources import ReadingOptions, parse_source
-    from placebench.compare.statistics.estimates import MIN_EFFECT
+    from placebench.compare.statistics.verdicts import MIN_EFFECT
     from placebench.record.folder import is_run
     from placebench.report.shared import shared_sides
     from placebench.report.summary import summarize

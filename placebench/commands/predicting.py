@@ -122,7 +122,8 @@ def explain_lookups(asked: AskedPrediction) -> Iterator[None]:
 def _calibrations(sources: str | None, gpu: str | None) -> "tuple[tuple[CalibrationFile, ...], bool]":
     """The calibrations that are named, else the one shipped for a GPU; and whether it is that."""
     from placebench.commands.runs import find_run
-    from placebench.report.calibrations import load_calibration, shipped_calibrations
+    from placebench.predict.known import shipped_calibrations
+    from placebench.report.calibrations import load_calibration
 
     shipped = shipped_calibrations()
     if sources is None:

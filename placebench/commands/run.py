@@ -64,20 +64,23 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
     ),
 )
 @shared_options
-@option(
-    "--serve",
-    "serve_port",
-    type=click.IntRange(0, 65535),
-    is_flag=False,
-    flag_value=0,
-    metavar="[PORT]",
-    help="Serve a live page of the run while it goes on.",
-)
-@option(
-    "--write-config",
-    type=OutputPath(),
-    metavar="FILE",
-    help="Write a job file for --job, every key with its meaning, and start nothing.",
+@option_group(
+    "Output",
+    option(
+        "--serve",
+        "serve_port",
+        is_flag=False,
+        flag_value=0,
+        type=click.IntRange(0, 65535),
+        metavar="[PORT]",
+        help="Show the run on a live page while it goes on.  [default port: a free one]",
+    ),
+    option(
+        "--write-config",
+        type=OutputPath(),
+        metavar="FILE",
+        help="Write a job file for --job, every key with its meaning, and start nothing.",
+    ),
 )
 def run(resume: str | None, serve_port: int | None, write_config: Path | None, **given: Any) -> None:
     """Measure placements against each other, with placebench's training or a job of yours, and report."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from placebench.commands.completion import complete_runs
-from placebench.commands.options import RUNS
+from placebench.commands.options import RUNS, option
 from placebench.commands.page import check_modules
 from placebench.errors import UsageError
 from placebench.host.terminal import say
@@ -20,21 +20,20 @@ _EXAMPLES = """\b
 Examples:
   placebench serve
   placebench serve latest --port 8765
-  placebench serve results/ --token-file ~/.placebench-token
 """
 
 
-@click.command(epilog=_EXAMPLES, short_help="Show runs on a page while they go on.")
+@click.command(epilog=_EXAMPLES, short_help="Show runs on a live page in the browser.")
 @click.argument("run", metavar="[RUN|FOLDER]", default=str(RUNS), shell_complete=complete_runs)
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port.  [default: a free one]")
-@click.option(
+@option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
+@option("--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="The port.  [default: a free one]")
+@option(
     "--token-file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="The secret of the link, made if it is not there.  [default: another each time]",
 )
-@click.option("--allow-host", multiple=True, metavar="NAME", help="A further name of this server, as behind a proxy.")
+@option("--allow-host", multiple=True, metavar="NAME", help="A further name of this server, as behind a proxy.")
 def serve(run: str, host: str, port: int, token_file: Path | None, allow_host: tuple[str, ...]) -> None:
     """Serve a page of the runs in a folder, or of one run, until Ctrl-C.
 

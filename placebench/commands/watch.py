@@ -5,14 +5,19 @@ import click
 from placebench.commands.completion import complete_runs
 from placebench.errors import LaunchError
 
+_EXAMPLES = """\b
+Examples:
+  placebench watch
+  placebench watch results/nightly
+"""
 
-@click.command(short_help="Watch a run that another terminal started.")
+
+@click.command(epilog=_EXAMPLES, short_help="Watch a run that another terminal started.")
 @click.argument("run", metavar="[RUN]", default="latest", shell_complete=complete_runs)
 def watch(run: str) -> None:
-    """Show what a run is doing until it ends, then its numbers, as the terminal does that started it.
+    """Show what a run is doing until it ends, then its verdict and tables.
 
-    RUN is as of placebench show; the newest one unless given. Ctrl-C ends the watching alone. It works from the run's
-    files, so also on another node of a cluster that has the folder.
+    RUN is a folder, a name, the beginning of either, or latest, the default. Ctrl-C ends the watching alone.
     """
     from placebench.commands.console import open_console
     from placebench.commands.runs import find_run

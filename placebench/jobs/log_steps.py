@@ -19,11 +19,12 @@ from placebench.jobs.attached import AttachedSpans, Window
 from placebench.logs.follow import GrowingLog
 from placebench.logs.read import Log
 from placebench.logs.run import LoggedRun, run_of_logs
-from placebench.logs.timing import STEP, Kind
+from placebench.logs.timing import Kind
 from placebench.record.folder import Trial
 from placebench.record.job_record import JobLaunch, LogFlag, LogRecord
 from placebench.record.launch_file import LaunchFile
 from placebench.spec.devices import Device
+from placebench.spec.phases import STEP
 from placebench.telemetry.spans import CONTROLLER, Span, SpanClock
 
 _POLL_S = 0.05

@@ -19,10 +19,20 @@ from placebench.plan.limits import low_limits
 from placebench.plan.memory_settings import MemoryCase
 from placebench.plan.request import OPTIONS, PLACEMENTS, ROUNDS, START, WORKLOAD, RunRequest, request_facts
 from placebench.plan.workload_checks import WORKLOAD_CHECKS, WORKLOAD_CHECKS_HERE
-from placebench.predict.expectation import Expectation, expect_from_arithmetic, expect_from_runs
+from placebench.predict.expectation import (
+    Expectation,
+    expect_from_arithmetic,
+    expect_from_runs,
+    expect_from_steps,
+)
+from placebench.predict.known import known_calibration
 from placebench.predict.memory import fitting
 from placebench.predict.memory.estimate import MemoryEstimate
+from placebench.predict.phases import PhaseModel
 from placebench.predict.possible import possible_placements
+from placebench.predict.prediction import Prediction, predict
+from placebench.predict.step import StepModel
+from placebench.record.calibration_file import CalibrationFile
 from placebench.record.checkpoints import START_CHECKS, Checkpoint, changes
 from placebench.record.folder import RunFolder
 from placebench.sessions.ray_cluster.discovery import Cluster
@@ -30,7 +40,7 @@ from placebench.sessions.torchrun.nodes import JobNodes
 from placebench.spec.auto_rounds import AutoRounds
 from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.check import Check, Facts, collect
-from placebench.spec.devices import Device
+from placebench.spec.devices import Device, devices_per_node
 from placebench.spec.launchers import RAY, unusable_launcher
 from placebench.spec.placement import Placement
 from placebench.spec.placement_checks import PLACEMENT_CHECKS, contradictions
@@ -189,7 +199,32 @@ class Plan:
         )
         if known or self.job:
             return known
+        if steps := {one.placement.name: one.step.seconds for one in self.predictions}:
+            seconds = [steps[launch.placement.name] for launch in self.launches]
+            return expect_from_steps(seconds, self.steps, f"predicted from {self._calibration_name}")
         return expect_from_arithmetic(self.workload, self.shapes, self.devices, len(self.launches))
+
+    @cached_property
+    def predictions(self) -> tuple[Prediction, ...]:
+        """The step of each placement as what was measured on such devices tells it; none where nothing does."""
+        file = self._calibration
+        if self.job or file is None:
+            return ()
+        per_node = max(devices_per_node(self.devices))
+        model = StepModel(PhaseModel(self.workload, self.shapes, (file,), self.devices[0], per_node), self.devices)
+        elsewhere = file.hostname != self.devices[0].node
+        try:
+            return predict(model, [one.placement for one in self.placements], elsewhere=elsewhere).placements
+        except LookupError:  # the peak of the devices is not known, and a phase was never measured
+            return ()
+
+    @cached_property
+    def _calibration(self) -> CalibrationFile | None:
+        return known_calibration(self.folder.path.parent, self.devices)
+
+    @property
+    def _calibration_name(self) -> str:
+        return self._calibration.source if self._calibration else ""
 
     @property
     def recorded_work(self) -> Mapping[str, Any]:

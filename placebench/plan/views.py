@@ -12,6 +12,7 @@ from placebench.plan.catalogue import Catalogue, Entry
 from placebench.plan.job_views import job_lines
 from placebench.plan.plan import Plan
 from placebench.predict.memory.fitting import describe_memory
+from placebench.predict.prediction import Prediction
 from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, by_node, device_ranges, devices_per_node, node_ranges
@@ -19,7 +20,7 @@ from placebench.spec.launchers import RAY
 from placebench.spec.legible import shown
 from placebench.spec.placement import Placement, Role
 from placebench.spec.presets import PRESETS
-from placebench.spec.text import few, format_bytes, format_seconds, plural
+from placebench.spec.text import few, format_bytes, format_seconds, plural, quantity, seconds_interval
 from placebench.spec.words import SETTINGS, names_file, preset_of
 from placebench.spec.workload import Workload, placed_workload
 
@@ -43,6 +44,9 @@ def show_plan(plan: Plan, console: Console) -> None:
         for pool, text in _pools(bound, plan.devices, plan.workload):
             line("", text)
             line("", f"  memory a device: about {describe_memory(plan.memory[bound.name, pool])} at most")
+        for one in plan.predictions:
+            if one.placement.name == bound.name:
+                line("", f"step: about {_predicted(one)}")
     if plan.left_out:
         line("left out", f"{', '.join(plan.left_out)}, which cannot be")
     for note in plan.notes:
@@ -50,6 +54,12 @@ def show_plan(plan: Plan, console: Console) -> None:
     line("workload", "")
     text = yaml.safe_dump(plan.workload.model_dump(mode="json"), sort_keys=False)
     console.print(Text(indent(text.rstrip(), "  ")), soft_wrap=True)
+
+
+def _predicted(one: Prediction) -> str:
+    """The step of a placement as it is predicted, its interval, and what lies between it and what was measured."""
+    ends = f" ({seconds_interval(one.interval.low, one.interval.high)})" if one.interval else ""
+    return f"{quantity(one.step.seconds, 's')}{ends}, predicted, {one.kind}; placebench predict tells more"
 
 
 def _settings(placement: Placement, workload: Workload) -> Iterator[str]:

@@ -107,6 +107,11 @@ def step_flops(workload: Workload, shapes: JobShapes) -> float:
     return float(tokens * 2 * passed)
 
 
+def expect_from_steps(seconds: Sequence[float], steps: int, source: str) -> Expectation:
+    """The duration of launches by the predicted step of each, seconds, and how many steps they have."""
+    return Expectation(sum(_START_S + steps * one for one in seconds), source)
+
+
 def expect_from_arithmetic(
     workload: Workload, shapes: JobShapes, devices: Sequence[Device], launches: int
 ) -> Expectation:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from placebench.predict.interval import ClassError, class_error, ratio_interval
 from placebench.predict.layouts import space_of
-from placebench.predict.prediction import HOST_BOUND, Predictions, class_of, predict
+from placebench.predict.prediction import Predictions, class_of, predict
 from placebench.predict.search import SearchResult, search
 from placebench.predict.step import StepModel
 from placebench.spec.placement import Placement
@@ -83,7 +83,7 @@ def find_placements(
 
 
 def _error(model: StepModel, placement: Placement, *, elsewhere: bool) -> ClassError:
-    is_host_bound = model.step(placement).host_bound_share > HOST_BOUND
+    is_host_bound = model.step(placement).is_host_bound
     return class_error(class_of(model, placement, elsewhere=elsewhere), is_host_bound=is_host_bound)
 
 

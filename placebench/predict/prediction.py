@@ -22,8 +22,6 @@ from placebench.spec.phases import GEN
 from placebench.spec.placement import Placement
 from placebench.spec.workload import placed_workload
 
-# Beyond this share of generation a prediction hangs on the host.
-HOST_BOUND = 0.15
 _HOUR_S = 3600
 
 
@@ -62,15 +60,10 @@ class Prediction:
         return self.price * self.placement.size * self.step.seconds / _HOUR_S / self.tokens * 1e6
 
     @property
-    def is_host_bound(self) -> bool:
-        """Whether generation waits for the host for a large part of it."""
-        return self.step.host_bound_share > HOST_BOUND
-
-    @property
     def says_nothing(self) -> bool:
         """Whether it hangs on a host of which nothing was measured."""
         elsewhere = self.kind in (PredictionClass.OTHER_HOST, PredictionClass.MORE_NODES)
-        return elsewhere and self.is_host_bound and self.step.phases[GEN].basis is Basis.MODELLED
+        return elsewhere and self.step.is_host_bound and self.step.phases[GEN].basis is Basis.MODELLED
 
 
 @dataclass(frozen=True)
@@ -113,8 +106,7 @@ def predict(
     found = []
     for placement in placements:
         step, kind = model.step(placement), class_of(model, placement, elsewhere=elsewhere)
-        share = step.host_bound_share
-        error = class_error(kind, is_host_bound=share > HOST_BOUND)
+        error = class_error(kind, is_host_bound=step.is_host_bound)
         interval = step_interval(step.seconds, error, spread, launches)
         if kind is PredictionClass.SAME_RUN and all(one.basis is Basis.MEASURED for one in step.phases.values()):
             interval = step_interval(step.seconds, ClassError(kind, LEAST_CASES, 0.0, 0.0, 0.0, 0.0), spread, launches)

@@ -16,8 +16,10 @@ from placebench.spec.placement_checks import Share
 from placebench.spec.workload import Workload, placed_workload
 
 # Of a step, where no gap was measured: collecting results and submitting the next phase, for each phase and sequence.
-PHASE_GAP_S = 4e-3
-SEQUENCE_GAP_S = 3e-4
+PHASE_GAP_S = 3e-3
+SEQUENCE_GAP_S = 2e-4
+# Beyond this share of generation a prediction hangs on the host.
+HOST_BOUND = 0.15
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class PredictedStep:
         """Share of generation in which no kernel runs: what hangs on the host, and carries over to no other."""
         gen = self.phases.get(GEN)
         return gen.host / gen.total if gen and gen.total else 0.0
+
+    @property
+    def is_host_bound(self) -> bool:
+        """Whether generation waits for the host for a large part of it."""
+        return self.host_bound_share > HOST_BOUND
 
     @property
     def extrapolated(self) -> tuple[str, ...]:
@@ -206,10 +213,23 @@ class StepModel:
 
 
 def _gaps(model: PhaseModel, pools: int, phases: int) -> float:
-    """Seconds of a step in which no phase on its path runs: measured with as many pools, else with any number."""
-    cases = [case for file in model.calibrations for case in file.cases if model.is_same(case)]
-    known = [(case.pools, case.gap_s) for case in cases if case.gap_s is not None]
+    """Seconds of a step in which no phase on its path runs.
+
+    As measured of this work with as many pools, else with any number; else what a step usually has, as far as other
+    work of the same measurements had more of it or less.
+    """
+    cases = [case for file in model.calibrations for case in file.cases if case.gap_s is not None]
+    known = [(case.pools, case.gap_s or 0.0) for case in cases if model.is_same(case)]
     if known:
         return fmean([gap for count, gap in known if count == pools] or [gap for _, gap in known])
+    others = [
+        (case.gap_s or 0.0) / _usual_gap(len(case.phases), sequences)
+        for case in cases
+        if (sequences := case.workload.get("batch", {}).get("size"))
+    ]
     size = model.workload.batch.size if model.workload else 0
-    return PHASE_GAP_S * phases + SEQUENCE_GAP_S * size
+    return _usual_gap(phases, size) * (fmean(others) if others else 1.0)
+
+
+def _usual_gap(phases: int, sequences: int) -> float:
+    return PHASE_GAP_S * phases + SEQUENCE_GAP_S * sequences

@@ -47,12 +47,28 @@ class Status(StrEnum):
         """Whether a launch that stands so is over."""
         return self not in (Status.PLANNED, Status.RUNNING)
 
+    @property
+    def words(self) -> str:
+        """What became of a launch, for people."""
+        return _WORDS.get(self, self.value)
+
+
+_WORDS = {
+    Status.PLANNED: "not started",
+    Status.RUNNING: "still running, or stopped without a word",
+    Status.OOM: "out of memory",
+    Status.DEVICE_LOST: "lost a device",
+    Status.DAMAGED: "set aside",
+}
+
 
 @dataclass(frozen=True)
 class _File:
     """What lies in a folder under one name; an attribute that is its path."""
 
     name: str
+    about: str
+    """What it holds, in one line."""
 
     def __get__(self, folder: "Trial | RunFolder", owner: type) -> Path:
         return folder.path / self.name
@@ -64,36 +80,25 @@ class Trial:
 
     path: Path
 
-    launch_file = _File("launch.json")
-    """What the launch has to run: workload, placement, devices."""
-    log = _File("train.log")
-    """What the job printed."""
-    attached = _File("attached")
-    """Spans as each process of a job of the user's writes them; only there."""
-    log_facts = _File("log.json")
-    """How the log of a job of the user's is to be read; only there."""
-    steps = _File("steps.jsonl")
-    """Metrics of the training steps, one object a step."""
-    spans = _File("spans.jsonl")
-    """Phase spans per device."""
-    device_samples = _File("devices.jsonl")
-    """Samples of every device."""
-    pauses = _File("pauses.jsonl")
-    """When the launch was stopped by Ctrl-Z; only where it was."""
-    clocks = _File("clocks.jsonl")
-    """Measured offsets of the nodes' clocks; only where a launch ran on a Ray cluster."""
-    processes = _File("processes.jsonl")
-    """Which process of the job works on which device."""
-    kernels = _File("kernels.jsonl")
-    """How each phase of the traced step spent its time on each GPU."""
-    checkpoints = _File("checkpoints")
-    """The newest checkpoint of the job."""
-    progress = _File("progress.json")
-    """What the job is doing now, replaced at every change of phase."""
-    end = _File("end.json")
-    """How the job ended, unless it was killed."""
-    error = _File("error.txt")
-    """Traceback and advice of a launch that failed."""
+    launch_file = _File("launch.json", "What the launch was told: workload, placement, devices.")
+    log = _File("train.log", "What the job printed, with one `step:N - name:value - …` line a step, as verl prints it.")
+    attached = _File("attached", "Of a job of yours: the spans that each of its processes has written.")
+    log_facts = _File("log.json", "Of a job of yours: whose log it is, and what to mind of its numbers.")
+    steps = _File("steps.jsonl", "The metrics of each step, in full precision.")
+    spans = _File("spans.jsonl", "When each phase ran, on each device and as the controller saw it.")
+    device_samples = _File("devices.jsonl", "Samples of each device, and what the sampler itself cost.")
+    pauses = _File("pauses.jsonl", "When the launch was stopped by Ctrl-Z; only where it was.")
+    clocks = _File("clocks.jsonl", "On a Ray cluster: how far each node's clock was off.")
+    processes = _File("processes.jsonl", "Which process worked on which device.")
+    kernels = _File(
+        "kernels.jsonl", "On GPUs, in the first round: what the phases of the traced step spent their time on."
+    )
+    checkpoints = _File("checkpoints", "With --checkpoint-every: the newest checkpoint.")
+    progress = _File("progress.json", "What the job was doing last.")
+    end = _File(
+        "end.json", "How the job ended, and the device and role of the worker that failed; missing after a kill."
+    )
+    error = _File("error.txt", "Why the launch, or the trace of its kernels, failed.")
 
     @property
     def round(self) -> int:
@@ -146,14 +151,19 @@ class RunFolder:
 
     path: Path
 
-    run_file = _File("run.json")
-    """Command line, workload, placements, host, versions, status."""
-    summary_file = _File("summary.json")
-    """Every number of the report."""
-    calibration_file = _File("calibration.json")
-    """How much launches of one placement vary; only in the folder of a calibration."""
-    lock_file = _File("lock")
-    """Held by the process that works on the run; there only as long as one does, or where one was killed."""
+    run_file = _File(
+        "run.json",
+        "Command line, workload or your job, placements with their devices, host, versions, git commit, status.",
+    )
+    summary_file = _File("summary.json", "Every number of the report, with unit, interval and n.")
+    calibration_file = _File("calibration.json", "With placebench calibrate: how much launches of one placement vary.")
+    phases_file = _File(
+        "phases.json", "What the phases of each placement took, and of what work: what predictions start from."
+    )
+    lock_file = _File(
+        "lock",
+        "There while a process works on the run, and keeps others out; one left by a killed process keeps nobody out.",
+    )
 
     def trial(self, round_number: int, placement: str) -> Trial:
         """The folder of a placement's launch in a round (counted from 1)."""

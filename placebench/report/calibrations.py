@@ -1,8 +1,5 @@
-"""Calibrations as users name them: a run, what was shared of one, a file, or one that is shipped."""
+"""Calibrations as users name them: by a run, by what was shared of one, or by a file."""
 
-from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 from placebench.compare.measure.calibrating import calibrate_by
@@ -11,8 +8,6 @@ from placebench.compare.read.run_reading import load_run
 from placebench.record.calibration_file import CalibrationFile, read_calibration
 from placebench.record.folder import RunFolder
 from placebench.report.shared_calibration import shared_calibration
-
-_SHIPPED = "data/calibrations"
 
 
 def load_calibration(path: Path) -> CalibrationFile:
@@ -27,14 +22,3 @@ def load_calibration(path: Path) -> CalibrationFile:
         return shared_calibration(path)
     run = load_run(path, with_samples=False)
     return calibrate_by(run, measure_run(run))
-
-
-@cache
-def shipped_calibrations() -> Mapping[str, CalibrationFile]:
-    """The calibrations that come with placebench, by their short names, such as `h200`."""
-    folder = files("placebench.predict").joinpath(_SHIPPED)
-    return {
-        entry.name.removesuffix(".json"): read_calibration(Path(str(entry)))
-        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
-        if entry.name.endswith(".json")
-    }

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from placebench.compare.measure.efficiency import FORMULAS
-from placebench.compare.metrics import placement_metrics
+from placebench.compare.metrics import FORMULAS, placement_metrics
 from placebench.report.schema import Summary
 from placebench.spec.text import listing, plural, threshold
 

@@ -229,7 +229,7 @@ def about_trust(found: Predictions) -> Iterator[str]:
             )
     if any(one.step.extrapolated for one in found.placements):
         yield "* This work was not measured: scaled from other work by operations and bytes."
-    waiting = [one for one in found.placements if one.is_host_bound]
+    waiting = [one for one in found.placements if one.step.is_host_bound]
     if waiting:
         shares = sorted(one.step.host_bound_share for one in waiting)
         share = "–".join(dict.fromkeys((f"{100 * shares[0]:.0f}", f"{100 * shares[-1]:.0f}"))) + " %"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from placebench.compare.statistics.estimates import Better, Verdict
+from placebench.compare.statistics.verdicts import Better, Verdict
 from placebench.record.folder import Status
 
 
@@ -269,6 +269,11 @@ class ForecastSummary(_Model):
     placement: str = Field(description="its word")
     expected_s: float
     measured_s: Number = Field(description="null where it was not run")
+    left_out_s: Number = Field(
+        default=None,
+        description="by the forecast from the run's other placements alone, which says how far it errs; null where they"
+        " tell too little, or where it was not run",
+    )
 
 
 class SuggestionSummary(_Model):

@@ -2,11 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from placebench.compare.explain.caveats import status_words
-from placebench.compare.explain.waiting import NOTABLE
-from placebench.compare.measure.critical_path import END
-from placebench.compare.measure.steps import NO_PHASE, OWN_POOL
-from placebench.compare.metrics import STEP_TIME
+from placebench.compare.metrics import END, NO_PHASE, NOTABLE, OWN_POOL, STEP_TIME
 from placebench.record.folder import Status
 from placebench.report.schema import DifferenceSummary, PathPartSummary, PlacementSummary, Summary
 from placebench.report.tables import Grid
@@ -112,12 +108,24 @@ def _path_row(name: str, parts: Sequence[DifferenceSummary]) -> tuple[str, ...]:
 
 
 def forecast_grid(summary: Summary) -> Grid:
-    """What placements not run would take by the forecast, beside those run; no rows where there is none to try."""
+    """What placements not run would take by the forecast, beside those run with what the others alone tell of each.
+
+    No rows where there is none to try and the others tell nothing.
+    """
     forecasts = summary.suggestion.forecasts if summary.suggestion else ()
-    rows = tuple((one.placement, quantity(one.expected_s, "s"), quantity(one.measured_s, "s")) for one in forecasts)
-    title = "Steps expected from the phases measured"
-    is_new = any(one.measured_s is None for one in forecasts)
-    return Grid(title, ("placement", "expected", "measured"), rows if is_new else ())
+    has_left_out = any(one.left_out_s is not None for one in forecasts)
+    header = ("placement", "expected", *(("from the others",) if has_left_out else ()), "measured")
+    rows = tuple(
+        (
+            one.placement,
+            quantity(one.expected_s, "s"),
+            *((quantity(one.left_out_s, "s"),) if has_left_out else ()),
+            quantity(one.measured_s, "s"),
+        )
+        for one in forecasts
+    )
+    is_told = has_left_out or any(one.measured_s is None for one in forecasts)
+    return Grid("Steps expected from the phases measured", header, rows if is_told else ())
 
 
 def wait_grid(summary: Summary) -> Grid:
@@ -163,7 +171,7 @@ def _lost_traces(summary: Summary, on_gpus: Collection[str]) -> Iterator[str]:
     """Of which placements the launch that would have been traced is missing, and is not to be waited for."""
     there = (Status.DONE, Status.RUNNING)
     lost = [
-        f"{launch.placement} ({status_words(launch.status)})"
+        f"{launch.placement} ({launch.status.words})"
         for launch in summary.launches
         if launch.round == 1 and launch.status not in there and launch.placement in on_gpus
     ]

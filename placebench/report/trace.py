@@ -23,8 +23,8 @@ from placebench.compare.measure.critical_path import SpanGraph
 from placebench.compare.measure.energy import power_curve
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.read.run import Launch, is_whole_step
-from placebench.logs.timing import STEP
 from placebench.spec.legible import legible, visible
+from placebench.spec.phases import STEP
 from placebench.telemetry.spans import CONTROLLER
 
 GIB = 2**30

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from placebench.compare.read.warmup import find_warmup
-from placebench.logs.timing import STEP
 from placebench.record.folder import Trial
 from placebench.record.launch_lines import (
     DEVICES,
@@ -32,7 +31,7 @@ from placebench.serve.files import PlainTail, is_plain, spread_lines
 from placebench.serve.series import Series
 from placebench.spec.bound import RunPlacement
 from placebench.spec.legible import visible
-from placebench.spec.phases import PHASE
+from placebench.spec.phases import PHASE, STEP
 from placebench.telemetry.samples import CLOCK_LIMITS
 from placebench.telemetry.spans import CONTROLLER
 

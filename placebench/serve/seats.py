@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from placebench.logs.timing import STEP
 from placebench.serve.launch_files import LaunchFiles
 from placebench.spec.intervals import length, union
+from placebench.spec.phases import STEP
 from placebench.spec.placement import Role
 from placebench.telemetry.spans import CONTROLLER
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.compare.measure.precision import narrowing
-from placebench.compare.statistics.estimates import MIN_EFFECT
+from placebench.compare.statistics.verdicts import MIN_EFFECT
 from placebench.record.folder import Status
 from placebench.record.job_record import LogRecord
 from placebench.record.progress import LaunchState, activity, run_left

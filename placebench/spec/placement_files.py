@@ -1,16 +1,4 @@
-"""Placements from YAML: any pools, given per node, and which role lives where.
-
-All keys:
-
-name: critic-apart            # default: the file's name
-pools: {main: [3], apart: [1]}
-roles: {actor: main, rollout: main, ref: main, critic: apart}   # reward: with the critic; under GRPO, with the ref
-overlap: all                  # or none, updates
-staleness: 0
-inflight_updates: false
-tensor_parallel: 1            # devices that share one engine; default: the workload's
-scaling: strong               # of one pool whose devices each hold a full replica
-"""
+"""Placements from YAML: any pools, given per node, and which role lives where."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +17,17 @@ from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.text import few, plural
 from placebench.spec.workload import MOST
 
-KEYS = ("name", "pools", "roles", "overlap", "staleness", "inflight_updates", "tensor_parallel", "scaling")
+KEYS: Mapping[str, str] = {
+    "name": "name of the placement; by default the file's",
+    "pools": "devices of each pool, a number for each node: `{main: [3], apart: [1]}`",
+    "roles": "the pool of each role; the reward's is the critic's unless given, under GRPO the reference's",
+    "overlap": "`all` (the default), `updates` or `none`: what may run side by side in different pools",
+    "staleness": "updates by which the weights that generate may lag behind; by default 0",
+    "inflight_updates": "whether engines go on generating while they take new weights; by default false",
+    "tensor_parallel": "devices that share one engine; by default the workload's",
+    "scaling": "of one pool whose devices each hold a full replica: `strong` or `weak`",
+}
+"""The keys of a file, with what they mean."""
 
 
 def load_placement(path: Path, nodes: Sequence[int] | None, *, has_critic: bool = True) -> Placement:

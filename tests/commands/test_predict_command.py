@@ -1,6 +1,7 @@
 """`placebench predict`: what it says of runs, shared runs, files and shipped calibrations, and every wrong call."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ from pages import ROOT
 from synthetic_run import SPLIT, STANDARD, SyntheticRun
 
 from placebench.cli import main
+from placebench.host.devices import discover
+from placebench.predict.known import shipped_calibrations
 from placebench.record.calibration_file import read_calibration
-from placebench.report.calibrations import shipped_calibrations
 from placebench.report.predicted import PredictionFile
+from placebench.spec.devices import parse_devices
 
 REFERENCE = ROOT / "runs" / "reference" / "4x-h200"
 WORKLOAD = {"model": "tiny", "batch": {"size": 64, "mini_batch_size": 32}}
@@ -126,6 +129,23 @@ def test_a_wrong_call_is_told_in_one_line(arguments: tuple[str, ...], said: str)
     assert result.exit_code == 2, result.output
     (line,) = result.stderr.splitlines()
     assert said in line
+
+
+def test_a_dry_run_tells_the_step_that_an_earlier_run_lets_expect() -> None:
+    folder = SyntheticRun(rounds=2, workload=WORKLOAD, pace=lambda *_: 1.0).write(Path("runs/20260101T000000Z-a"))
+    assert CliRunner().invoke(main, ["report", str(folder)]).exit_code == 0
+    written = read_calibration(folder / "phases.json")
+    device = discover(parse_devices("cpu:2"))[0]
+    here = {"device": device.name, "device_cores": len(device.cores), "hostname": device.node}
+    written.model_copy(update=here).write(folder / "phases.json")
+    words = ["run", "--dry-run", "--devices", "cpu:2", "--batch-size", "64", "--mini-batch-size", "32"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    steps = re.findall(r"step: about (\d\.\d\d) s .*predicted, (same run)", result.output)
+    assert [float(step) for step, _ in steps] == pytest.approx([STANDARD.step_s, SPLIT.step_s], rel=0.02)
+    assert "(predicted from 20260101T000000Z-a)" in result.output
+    (folder / "phases.json").write_text("{")
+    assert "step: about" not in CliRunner().invoke(main, words).output
 
 
 def test_a_run_without_finished_launches_is_refused() -> None:

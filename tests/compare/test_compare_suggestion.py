@@ -132,6 +132,19 @@ def test_what_was_tried_is_not_suggested_again(tmp_path: Path) -> None:
     assert [one.placement for one in found.forecasts if one.measured_s is None] == ["split:1+3"]
 
 
+def test_what_the_others_tell_of_a_placement_stands_beside_what_it_took(tmp_path: Path) -> None:
+    layouts = {word: layout(word) for word in ("standard", "split", "split:3+1")}
+    workload = {"model": "tiny", "batch": {"size": 96, "mini_batch_size": 96}}
+    run = SyntheticRun(layouts, rounds=2, workload=workload, pace=lambda *_: 1.0)
+    paths = write_report(run.write(tmp_path / "run"))
+    told = Summary.model_validate_json(paths.summary.read_text()).suggestion
+    assert told is not None
+    # Phases scale as a + b/n there, which any two sizes tell.
+    for one in told.forecasts[:3]:
+        assert one.left_out_s == pytest.approx(one.measured_s, rel=1e-3)
+    assert "| placement | expected | from the others | measured |" in paths.markdown.read_text()
+
+
 def test_blocking_placements_are_said_to_gain_by_overlap(tmp_path: Path) -> None:
     heavy_critic = PHASES | {"gen": (0.1, 0.1), "values": (0.2, 0.2), "update_critic": (0.5, 0.4)}
     found = suggestion(tmp_path, "standard", "split/overlap=none", phases=heavy_critic)

@@ -1,16 +1,18 @@
-"""docs/report.md defines what a report shows."""
+"""docs/report.md, numbers.md and critical-path.md define what a report shows."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pages import ROOT
 from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
 
 from placebench.compare.explain.suggestion import NOTHING_LEFT
 from placebench.compare.metrics import placement_metrics
 from placebench.report.build import build_report
 
-PAGE = " ".join((Path(__file__).parents[2] / "docs" / "report.md").read_text().split())
+PAGES = ("report", "numbers", "critical-path")
+PAGE = " ".join(" ".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8").split()) for name in PAGES)
 
 
 def test_every_number_is_defined() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from pages import ROOT, checkout, commands
 from synthetic_run import SyntheticRun
 
+from placebench.gate.baseline import save_baseline
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -17,13 +19,18 @@ def small(command: str) -> list[str]:
     words = shlex.split(command)
     if words[0] == "make":
         return [*words, "--dry-run"]
-    if words[:2] == ["placebench", "run"]:
-        return [*words, "--dry-run"]
+    if words[:2] in (["placebench", "run"], ["placebench", "attach"]):
+        of_gpus = ["--devices", "gpu:4x1"] if "verl" in words else []
+        return [*words[:2], "--dry-run", *of_gpus, *words[2:]]
     return words
 
 
 def test_commands_run_from_top_to_bottom(tmp_path: Path) -> None:
     environment = checkout(tmp_path)
+    (tmp_path / "run.sh").write_text('python -m verl.trainer.main_ppo "$@"\n')
+    for name, seconds in (("before", 1.25), ("after", 1.0)):
+        (tmp_path / f"{name}.log").write_text("".join(f"step:{n} - timing_s/step:{seconds}\n" for n in range(1, 9)))
+    save_baseline(SyntheticRun(started="2025-12-01T10:00:00Z").write(tmp_path / "measured"), tmp_path / "baseline.json")
     found = commands(README)
     assert {"make demo", "make test"} <= set(found)
     for command in found:
@@ -31,11 +38,10 @@ def test_commands_run_from_top_to_bottom(tmp_path: Path) -> None:
             small(command), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        if "baseline save latest" in command:  # the README says to change the code and to run again
-            SyntheticRun(started="2026-03-02T10:00:00Z").write(tmp_path / "runs" / "20260302T100000Z-standard-split")
-    steps = re.findall(r"^step:(\d+) - timing_s/gen:", (tmp_path / "runs/demo.log").read_text(), re.MULTILINE)
-    assert steps == ["1", "2", "3"]
-    assert (tmp_path / "plots/timing_s.csv").exists()
+
+
+def test_it_is_read_in_a_few_minutes() -> None:
+    assert len(README.split()) <= 700
 
 
 def test_demo_hands_on_the_exit_code(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from placebench.compare.measure.placements import RunSide
 from placebench.compare.metrics import STEP_TIME
 from placebench.compare.read.run import Run
 from placebench.errors import UsageError
+from placebench.predict.interval import PredictionClass, class_error
 from placebench.predict.possible import possible_placements
 from placebench.predict.step import StepModel
 from placebench.spec.devices import Device, devices_per_node
@@ -49,6 +50,8 @@ class Forecast:
     """Seconds by the forecast."""
     measured_s: float | None
     """Seconds as measured; None where it was not run."""
+    left_out_s: float | None = None
+    """Seconds by the forecast from the run's other placements alone; None where they tell too little."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +84,24 @@ def suggest(comparison: Comparison) -> Suggestion | None:
     known = step_model(measured, workload)
     if known is None:
         return Suggestion(None, REPLICAS_ALONE)
-    if not known.phases.has_sizes:
+    if not known.phases.can_scale:
         return Suggestion(None, _add_another(comparison.run, measured))
     ran = tuple(
-        Forecast(side.name, known.step(tried[side.name]).seconds, side.value(STEP_TIME.key))
+        Forecast(
+            side.name,
+            known.step(tried[side.name]).seconds,
+            side.value(STEP_TIME.key),
+            _left_out(side, measured, tried[side.name], workload),
+        )
         for side in measured
         if not side.placement.scaling
     )
     others = _candidates(known, tried, record.devices, workload)
     best = min(measured, key=lambda side: side.value(STEP_TIME.key))
     error = max(abs(one.expected_s / one.measured_s - 1) for one in ran if one.measured_s)
+    if not known.phases.has_sizes:  # what it errs by shows in no placement that it knows
+        found = class_error(PredictionClass.SAME_RUN, is_host_bound=known.step(tried[best.name]).is_host_bound)
+        error = max(error, found.mean)
     forecasts = (*ran, *(forecast for forecast, _ in others[:MOST_SHOWN]))
     if not others:
         return Suggestion(None, NOTHING_LEFT, forecasts)
@@ -108,6 +119,12 @@ def suggest(comparison: Comparison) -> Suggestion | None:
     if not known.covers(placement):
         text += " Some of its pools are of sizes beyond those measured, so this is a rough forecast."
     return Suggestion(forecast.placement, text, forecasts)
+
+
+def _left_out(side: RunSide, measured: Sequence[RunSide], placement: Placement, workload: Workload) -> float | None:
+    """What the other placements of the run tell of one."""
+    known = step_model([other for other in measured if other is not side], workload)
+    return known.step(placement).seconds if known and known.phases.can_scale else None
 
 
 def _add_another(run: Run, measured: Sequence[RunSide]) -> str:

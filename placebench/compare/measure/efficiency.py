@@ -35,12 +35,6 @@ from placebench.spec.shapes import JobShapes, ModelShape
 _COUNTS = tuple(
     f"perf/{name}" for name in ("total_num_tokens", "attention_length", "decode_steps", "decode_context_tokens")
 )
-FORMULAS = (
-    "MFU: FLOPs / (time · devices · dense bfloat16 peak); a token takes 6·N + 12·layers·width·length in training and"
-    " 2·N + 4·layers·width·length in a forward pass, width that of all heads, attention not counted as causal, the"
-    " output head counted for every token, nothing recomputed. MBU: bytes of weights, keys and values that decoding"
-    " reads / (time · devices · peak of the memory)."
-)
 
 
 @dataclass(frozen=True)
