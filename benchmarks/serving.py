@@ -8,21 +8,22 @@ import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import click
 import psutil
 
-from placebench.compare.statistics.estimates import Better, compare
+from placebench.compare.statistics.estimates import compare
+from placebench.compare.statistics.verdicts import Better
 from placebench.record.folder import RunFolder, read_jsonl
 from placebench.spec.text import factor
 
@@ -216,11 +217,18 @@ def _served(above: Path) -> Iterator[tuple[str, psutil.Process]]:
             served.terminate()
 
 
-def _get(link: str, path: str) -> http.client.HTTPResponse:
+@contextmanager
+def _get(link: str, path: str) -> Iterator[http.client.HTTPResponse]:
+    """An answer, whose connection is closed behind the body."""
     host, token = re.findall(r"//(.*)/\?token=([\w-]+)", link)[0]
-    connection = http.client.HTTPConnection(host)
-    connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
-    return connection.getresponse()
+    with closing(http.client.HTTPConnection(host)) as connection:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        with connection.sock as wire, connection.getresponse() as answer:
+            try:
+                yield answer
+            finally:
+                with suppress(OSError):
+                    wire.shutdown(socket.SHUT_RDWR)  # also under one who reads
 
 
 def _answer_s(link: str, path: str) -> float:
@@ -238,16 +246,21 @@ def _answer_s(link: str, path: str) -> float:
 @contextmanager
 def _open_pages(link: str, run: str, readers: int) -> Iterator[None]:
     """Read the events of a run, as so many open pages do."""
-    answers = [_get(link, f"/runs/{run}/events") for _ in range(readers)]
 
-    def read(answer: Any) -> None:
+    def read(answer: http.client.HTTPResponse) -> None:
         with suppress(OSError, ValueError, http.client.HTTPException, AttributeError):
-            for _ in answer:
+            while answer.readline():
                 pass
 
-    for answer in answers:
-        threading.Thread(target=read, args=(answer,), daemon=True).start()
-    yield
+    with ExitStack() as behind:
+        threads = []
+        for _ in range(readers):
+            answer = behind.enter_context(_get(link, f"/runs/{run}/events"))
+            threads.append(threading.Thread(target=read, args=(answer,)))
+            threads[-1].start()
+        yield
+    for thread in threads:
+        thread.join()
 
 
 def _share(process: psutil.Process, seconds: float) -> float:

@@ -64,7 +64,7 @@ def _seen(current: LaunchFiles) -> dict[str, list[dict[str, Any]]]:
     for span in current.spans:
         if span.role is not None and span.device != CONTROLLER and span.end_mono > start and span.start_mono < end:
             times.setdefault((span.device, span.role), []).append((span.start_mono, span.end_mono))
-    order = {role: place for place, role in enumerate(Role)}
+    order: dict[str, int] = {role: place for place, role in enumerate(Role)}
     found: dict[str, list[dict[str, Any]]] = {}
     for device, role in sorted(times, key=lambda key: (key[0], order.get(key[1], len(order)), key[1])):
         share = length(union(np.clip(times[device, role], start, end))) / (end - start)
