@@ -8,6 +8,7 @@ from typing import Any
 
 from placebench.compare.measure.precision import narrowing
 from placebench.compare.statistics.verdicts import MIN_EFFECT
+from placebench.errors import DamagedLaunchError
 from placebench.record.folder import Status
 from placebench.record.job_record import LogRecord
 from placebench.record.progress import LaunchState, activity, run_left
@@ -175,7 +176,12 @@ def _launch(launch: LaunchSteps, status: Status, record: RunFile) -> dict[str, A
 
 def _flags(current: LaunchFiles | None) -> list[str]:
     """What to mind of the log of a job of the user's."""
-    known = LogRecord.read(current.trial) if current and is_plain(current.trial.log_facts) else None
+    if current is None or not is_plain(current.trial.log_facts):
+        return []
+    try:
+        known = LogRecord.read(current.trial)
+    except DamagedLaunchError as error:
+        return [str(error)]
     return [flag.text for flag in known.flags] if known else []
 
 
