@@ -10,6 +10,15 @@ from placebench.record.parts import Record
 from placebench.spec.reading import parse_json, read_text
 
 
+class JobWork(Record):
+    """What is computed in a step of a job whose models' shapes are in `run.json`, all of it in bfloat16."""
+
+    phases: tuple[str, ...]
+    """Phases that pass every token of the step through a whole model, an update both ways."""
+    epochs: int
+    """Passes of an update over the step's sequences."""
+
+
 class JobRecord(Record):
     """The job of a run."""
 
@@ -19,6 +28,8 @@ class JobRecord(Record):
     """What the user says of it: see `jobs.spec`."""
     notes: tuple[str, ...] = ()
     """What a reader of its numbers must know, a sentence each."""
+    work: JobWork | None = None
+    """What a step computes; None where it is not known."""
 
 
 class Companion(Record):
@@ -56,12 +67,16 @@ class JobLaunch(Record):
     """Name of their format; None to find it by the content."""
     phases: dict[str, str] = Field(default_factory=dict)
     """Phases by the names of the log's own timers."""
+    settled_flags: tuple[str, ...] = ()
+    """Flags of the log that do not hold where spans tell its steps."""
     attach: bool = False
     """Whether its processes write spans."""
     timers: dict[str, str] = Field(default_factory=dict)
     """Phases by the names of the timers that are in them: see `jobs.nested.exclusive`."""
     learner_ranks: int
     """Ranks that train, by which some logs multiply tokens."""
+    sequences: int | None = None
+    """Sequences of a step; None where they are not known."""
 
 
 class LogFlag(Record):
