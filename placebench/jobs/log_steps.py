@@ -253,13 +253,3 @@ def _tokens(run: LoggedRun) -> dict[int, float]:
         run.throughput["step"].tolist(), (run.throughput["tokens"] / run.throughput["steps"]).tolist(), strict=True
     )
     return dict(rows)
-
-
-def last_lines(paths: Sequence[Path], size: int = 1 << 14) -> str:
-    """The end of what is printed, of the first of these files that has something."""
-    for path in paths:
-        with contextlib.suppress(OSError), path.open("rb") as stream:
-            stream.seek(max(0, path.stat().st_size - size))
-            if text := stream.read().decode(errors="replace").strip():
-                return text
-    return ""

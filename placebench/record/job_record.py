@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from placebench.errors import UsageError
+from placebench.errors import DamagedLaunchError, UsageError
 from placebench.record.folder import SCHEMA_VERSION, Trial, write_json
 from placebench.record.parts import Record
 from placebench.spec.reading import parse_json, read_text
@@ -101,12 +101,18 @@ class LogRecord(Record):
     """Whether all time of the launch's spans stands as one step, as nothing says where steps begin."""
 
     @classmethod
-    def read(cls, trial: Trial) -> "LogRecord | None":
-        """What is known of a launch's log; None where nothing is, as of placebench's own job."""
+    def read(cls, trial: Trial) -> "LogRecord":
+        """What is known of a launch's log.
+
+        Raises:
+            DamagedLaunchError: the file is missing or damaged.
+        """
         try:
             return cls.model_validate(parse_json(read_text(trial.log_facts)))
-        except (UsageError, ValueError):
-            return None
+        except UsageError as error:
+            raise DamagedLaunchError(str(error)) from None
+        except ValueError:
+            raise DamagedLaunchError(f"{trial.log_facts}: not as placebench writes it") from None
 
     def write(self, trial: Trial) -> None:
         """Write the file."""

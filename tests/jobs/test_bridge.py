@@ -278,3 +278,18 @@ def test_a_job_whose_server_ends_is_ended_too(tmp_path: Path) -> None:
     assert read_end(trial)["message"] == "server ended with exit code 1: see server.log"
     assert (trial.path / "server.log").read_text() == "no model\n"
     assert is_gone(tmp_path)
+
+
+@pytest.mark.parametrize("change", ["os.mkfifo(log)", "os.symlink('/dev/zero', log)", "os.mkdir(log)"])
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_job_that_puts_something_else_in_place_of_its_log_is_told(tmp_path: Path, change: str, code: int) -> None:
+    text = f"""
+import os, sys
+log = {str(tmp_path / "trial" / "train.log")!r}
+os.unlink(log)
+{change}
+sys.exit({code})
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text))
+    assert bridge.main(str(trial.path)) == JobExit.FAILED
+    assert "after 0 of 3 steps; it has put something else in place of train.log" in read_end(trial)["message"]
