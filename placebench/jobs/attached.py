@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.jobs.nested import WITHIN, Timing, exclusive
+from placebench.record.progress import MOST_TIMES, PhaseTime
 from placebench.record.tail import JsonlTail
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
@@ -160,6 +161,26 @@ class AttachedSpans:
         self._has_begun = True
         return [self._row(step, piece) for step, pieces in found.items() for piece in self._completed(pieces)]
 
+    def since(self, start: float) -> tuple[PhaseTime, ...]:
+        """What has ended of the phases that began after a time, in the order in which they began; they stay.
+
+        On devices, where any is known to work, else in the controller's view.
+        """
+        found = [
+            PhaseTime(phase=one.name, start=one.start, end=one.end, devices=(device,))
+            for process in self._processes.values()
+            for source, timings in process.spans.items()
+            for device in self._places(process, source)
+            for one in self._named_phases(process, source, [one for one in timings if one.start >= start])
+        ]
+        on_devices = {one.phase for one in found if one.devices != (CONTROLLER,)}
+        kept = (one for one in found if one.phase not in on_devices or one.devices != (CONTROLLER,))
+        return tuple(sorted(kept, key=lambda one: one.start))[-MOST_TIMES:]
+
+    def _named_phases(self, process: _SpanWriter, source: str, timings: Sequence[Timing]) -> Sequence[Timing]:
+        """The phases of a process's timings of one source."""
+        return self._timed(timings, stands_within=process.device is not None) if source == _TIMER else timings
+
     def _take(self, process: _SpanWriter, line: Mapping[str, Any]) -> None:
         kind = line["kind"]
         if kind == "process":  # also one whose number is another's now
@@ -218,8 +239,7 @@ class AttachedSpans:
             for source, timings in process.spans.items():
                 ready = [timing for timing in timings if timing.end <= until]
                 process.spans[source] = [timing for timing in timings if timing.end > until]
-                if source == _TIMER:
-                    ready = self._timed(ready, stands_within=process.device is not None)
+                ready = list(self._named_phases(process, source, ready))
                 pid = process.head["pid"] if process.device is not None else None
                 own = {PHASE[one.name].role for one in ready if one.name in PHASE and not PHASE[one.name].partner}
                 process.pools |= {pool for role, pool in self._placement.roles.items() if role in own}
