@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from placebench.compare.read.run_reading import load_run
-from placebench.compare.statistics.estimates import Better, LaunchValue, Verdict, compare, control_false_discoveries
+from placebench.compare.statistics.estimates import LaunchValue, compare, control_false_discoveries
+from placebench.compare.statistics.verdicts import Better, Verdict
 from placebench.logs.run import read_run
 from placebench.logs.timing import Kind
 

@@ -22,12 +22,12 @@ from scipy.signal import lfilter
 
 from placebench.compare.statistics.estimates import (
     CONFIDENCE,
-    MIN_EFFECT,
     Difference,
     Floats,
     paired_difference,
     unpaired_difference,
 )
+from placebench.compare.statistics.verdicts import MIN_EFFECT
 from placebench.spec.auto_rounds import AutoRounds
 
 STEPS = 10

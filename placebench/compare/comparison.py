@@ -22,9 +22,10 @@ from placebench.compare.pairing import hold_details, hold_headlines, pair
 from placebench.compare.read.run import Run
 from placebench.compare.read.run_reading import load_run
 from placebench.compare.side import Side
-from placebench.compare.statistics.estimates import MIN_EFFECT, Ratio
+from placebench.compare.statistics.estimates import Ratio
+from placebench.compare.statistics.verdicts import MIN_EFFECT
 from placebench.errors import UsageError
-from placebench.logs.timing import phase_order
+from placebench.spec.phases import phase_order
 from placebench.spec.text import listing
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from placebench.compare.statistics.estimates import Better
-from placebench.logs.timing import phase_order
-from placebench.spec.phases import PHASES
+from placebench.compare.statistics.verdicts import Better
+from placebench.spec.phases import PHASES, phase_order
 from placebench.spec.placement import Role
 
 # Phases of models whose work is known; the reward may be a function, and what generates is bound by its memory.
@@ -43,6 +42,16 @@ TOKENS_PER_DEVICE = Metric(
 # Names of the parts of a step, and of what lies beside them, begin with these; see `critical_path`.
 PATH, GAP, OFF_PATH, IMBALANCE, BESIDE = "path/", "gap/", "off_path/", "imbalance/", "beside/"
 PATH_KEYS = (PATH, GAP, OFF_PATH, IMBALANCE, BESIDE)
+# The gap behind a step's last phase, and what a device waits for that waits for no phase of another pool.
+END, NO_PHASE, OWN_POOL = "end of the step", "no phase", "own pool"
+# Share of the step from which a part of it is worth a word.
+NOTABLE = 0.01
+FORMULAS = (
+    "MFU: FLOPs / (time · devices · dense bfloat16 peak); a token takes 6·N + 12·layers·width·length in training and"
+    " 2·N + 4·layers·width·length in a forward pass, width that of all heads, attention not counted as causal, the"
+    " output head counted for every token, nothing recomputed. MBU: bytes of weights, keys and values that decoding"
+    " reads / (time · devices · peak of the memory)."
+)
 # One question, the step time, and the same in other units: what a comparison is made for.
 HEADLINES = (STEP_TIME.key, LOG_CLOCK.key, TOKENS.key, TOKENS_PER_DEVICE.key)
 LOAD = Metric("load", "device load", "1", "mean over measured steps and devices")

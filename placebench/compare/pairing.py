@@ -10,14 +10,8 @@ from typing import TypeVar
 
 from placebench.compare.metrics import HEADLINES, STEP_TIME, Metric
 from placebench.compare.side import Side
-from placebench.compare.statistics.estimates import (
-    MIN_EFFECT,
-    Noise,
-    Ratio,
-    compare,
-    control_false_discoveries,
-    rounds_of_pairs,
-)
+from placebench.compare.statistics.estimates import Noise, Ratio, compare, control_false_discoveries, rounds_of_pairs
+from placebench.compare.statistics.verdicts import MIN_EFFECT
 from placebench.compare.statistics.work import UnequalWork, unequal_work
 
 First = TypeVar("First", bound=Side)

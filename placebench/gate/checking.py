@@ -9,7 +9,8 @@ from typing import Any
 from placebench.compare.explain.caveats import work_figures
 from placebench.compare.metrics import ENERGY, IDLE, MEMORY, STEP_TIME, Metric, placement_metrics
 from placebench.compare.side import Side
-from placebench.compare.statistics.estimates import Better, Estimate, Ratio, Verdict, compare, estimate
+from placebench.compare.statistics.estimates import Estimate, Ratio, compare, estimate
+from placebench.compare.statistics.verdicts import Better, Verdict
 from placebench.errors import BaselineError, LaunchError, PlacebenchError, RegressionError, UsageError
 from placebench.gate.baseline import Baseline, MeasuredPlacement
 from placebench.gate.work import OtherWork, other_work

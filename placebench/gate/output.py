@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from placebench.compare.statistics.estimates import Better
+from placebench.compare.statistics.verdicts import Better
 from placebench.errors import UsageError
 from placebench.gate.baseline import write_named
 from placebench.gate.checking import BaselineCheck, MetricCheck, Outcome, describe, unequal_work

@@ -11,7 +11,8 @@ import pandas as pd
 
 from placebench.compare.metrics import STEP_TIME, Metric
 from placebench.compare.side import Side
-from placebench.compare.statistics.estimates import Better, compare
+from placebench.compare.statistics.estimates import compare
+from placebench.compare.statistics.verdicts import Better
 from placebench.compare.statistics.work import UnequalWork, unequal_work
 
 TOKENS = "tokens"

@@ -8,9 +8,9 @@ that times it works on a device too, as a rank of a trainer does.
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,8 @@ class _SpanWriter:
     """By source, in the order in which they ended; those that are not handed out yet."""
     times_steps: bool = False
     """Whether it says when whole steps ran."""
+    pools: set[str] = field(default_factory=set)
+    """Pools whose phases it has worked on."""
 
     @property
     def is_first(self) -> bool:
@@ -216,9 +218,20 @@ class AttachedSpans:
                 if source == _TIMER:
                     ready = self._timed(ready, stands_within=process.device is not None)
                 pid = process.head["pid"] if process.device is not None else None
+                own = {PHASE[one.name].role for one in ready if one.name in PHASE and not PHASE[one.name].partner}
+                process.pools |= {pool for role, pool in self._placement.roles.items() if role in own}
                 yield from (
-                    _Piece(device, one, source, pid) for device in self._places(process, source) for one in ready
+                    _Piece(device, one, source, self._role(one.name, process.pools), pid)
+                    for device in self._places(process, source)
+                    for one in ready
                 )
+
+    def _role(self, name: str, pools: Collection[str]) -> Role | None:
+        """Whose work a phase is in a process of some pools: of weights on their way, of the end that it is."""
+        phase, roles = PHASE.get(name), self._placement.roles
+        if phase and phase.partner and roles.get(phase.partner) in pools and roles.get(Role.ROLLOUT) not in pools:
+            return phase.partner
+        return phase.role if phase else None
 
     def _timed(self, timings: Sequence[Timing], *, stands_within: bool) -> list[Timing]:
         """The phases of timers: a worker's stand within each other, the controller's are its view and may overlap."""
@@ -253,14 +266,13 @@ class AttachedSpans:
         if all(piece.device == CONTROLLER for piece in generates):
             pool = self._placement.roles.get(Role.ROLLOUT)
             devices = self._placement.pools[pool] if pool is not None else ()
-            kept += [_Piece(device, piece.timing, piece.source) for piece in generates for device in devices]
+            kept += [replace(piece, device=device, pid=None) for piece in generates for device in devices]
         return sorted(kept, key=lambda piece: piece.timing.end)
 
     def _row(self, step: int, piece: "_Piece") -> dict[str, Any]:
         phase, start, end = piece.timing.name, piece.timing.start, piece.timing.end
-        role = PHASE[phase].role if phase in PHASE else None
+        role, wall = piece.role, self._wall_offset
         pool = self._placement.roles.get(role) if role is not None else None
-        wall = self._wall_offset
         return Span(
             step, phase, role, pool, piece.device, start + wall, end + wall, start, end, pid=piece.pid
         ).to_dict()
@@ -276,6 +288,8 @@ class _Piece:
     """The phase and its time."""
     source: str
     """Who says so."""
+    role: Role | None
+    """Whose work it was."""
     pid: int | None = None
     """The process that worked there; None for the controller's view."""
 

@@ -11,7 +11,8 @@ from placebench.logs.console import STEP_SECONDS
 from placebench.logs.formats import Count, Dialect, any_matches
 from placebench.logs.table import Restart, StepTable
 from placebench.logs.throughput import reported_devices
-from placebench.logs.timing import MOST_SECONDS, STEP, TimingRules, Timings, seconds_of
+from placebench.logs.timing import MOST_SECONDS, TimingRules, Timings, seconds_of
+from placebench.spec.phases import STEP
 
 # The log's clock must differ from the step's own time by this share, and by this many seconds, to be worth a word.
 CLOCK_SHARE = 0.05

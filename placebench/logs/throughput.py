@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from placebench.logs.formats import Count, Tokens
-from placebench.logs.timing import STEP, Timings
+from placebench.logs.timing import Timings
+from placebench.spec.phases import STEP
 
 Series: TypeAlias = "pd.Series[float]"
 

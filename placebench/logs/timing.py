@@ -16,10 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from placebench.logs.columns import text_column
-from placebench.spec.phases import PHASE_ORDER
-
-STEP = "step"
-UNATTRIBUTED = "unattributed"
+from placebench.spec.phases import STEP, UNATTRIBUTED, phase_order
 
 # Three decimals are printed by old versions; timers start and stop a little apart.
 ROUNDING_S = 0.0005
@@ -242,13 +239,6 @@ def found_instead(steps: int, metrics: Iterable[str]) -> str:
         return "found no metrics"
     others = f"{len(names)} other metric{'s' * (len(names) != 1)}"
     return f"found {steps:,} step{'s' * (steps != 1)} with {others}, such as {names[0]}"
-
-
-def phase_order(phases: Iterable[str]) -> list[str]:
-    """Phases in the order in which every table and figure shows them: the step graph's, others by name, the whole."""
-    known = {phase: rank for rank, phase in enumerate(PHASE_ORDER)}
-    last = {UNATTRIBUTED: len(known) + 1, STEP: len(known) + 2}
-    return sorted(set(phases), key=lambda phase: (known.get(phase, last.get(phase, len(known))), phase))
 
 
 def _derive(seconds: pd.DataFrame, rules: TimingRules) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from placebench.logs.timing import Kind, Timings, phase_order
+from placebench.logs.timing import Kind, Timings
 from placebench.report.palette import phase_colors
 from placebench.report.style import (
     LineStyle,
@@ -30,6 +30,7 @@ from placebench.report.style import (
     wrap,
     write_beside,
 )
+from placebench.spec.phases import phase_order
 from placebench.spec.text import quantity
 
 PANEL_COLUMNS = 3

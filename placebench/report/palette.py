@@ -4,8 +4,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from placebench.logs.timing import STEP, UNATTRIBUTED, phase_order
-from placebench.spec.phases import HAND_OVER, PHASES
+from placebench.spec.phases import HAND_OVER, PHASES, STEP, UNATTRIBUTED, phase_order
 
 COLORS = Path(__file__).parent / "templates" / "colors.css"
 """The colours of pages, light and dark, as variables of CSS."""

@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from placebench.compare.comparison import Comparison
-from placebench.compare.measure.efficiency import FORMULAS
 from placebench.compare.measure.placements import RunSide
-from placebench.compare.metrics import EFFICIENCY
+from placebench.compare.metrics import EFFICIENCY, FORMULAS
 from placebench.compare.side import Side
-from placebench.compare.statistics.estimates import Better, Ratio
-from placebench.logs.timing import STEP, UNATTRIBUTED, Kind, phase_order
+from placebench.compare.statistics.estimates import Ratio
+from placebench.compare.statistics.verdicts import Better
+from placebench.logs.timing import Kind
 from placebench.report.figures import mean_per_phase, phases_over_steps, thinning
 from placebench.report.observed_plot import CAPTION as OBSERVED_CAPTION
 from placebench.report.observed_plot import TITLE as OBSERVED_TITLE
@@ -27,6 +27,7 @@ from placebench.report.queue_plot import queue_over_steps
 from placebench.report.style import WIDTH, frame_panels, hatch, hatch_legend, set_bold_title, write_beside
 from placebench.report.timeline import timeline
 from placebench.report.waterfall import waterfall
+from placebench.spec.phases import STEP, UNATTRIBUTED, phase_order
 from placebench.spec.text import interval, ratio
 
 TIMING = "timing_s/"

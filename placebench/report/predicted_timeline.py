@@ -8,12 +8,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from placebench.errors import UsageError
-from placebench.logs.timing import phase_order
 from placebench.predict.prediction import Predictions
 from placebench.predict.step import PredictedSpan, PredictedStep
 from placebench.report.palette import phase_colors
 from placebench.report.style import WIDTH, save_figure, set_bold_title
 from placebench.report.timeline import BAR, IDLE_COLOR, ROW_HEIGHT, label_bar
+from placebench.spec.phases import phase_order
 from placebench.spec.text import plural, quantity
 
 _SUFFIXES = (".svg", ".png", ".pdf")

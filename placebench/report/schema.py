@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from placebench.compare.statistics.estimates import Better, Verdict
+from placebench.compare.statistics.verdicts import Better, Verdict
 from placebench.record.folder import Status
 
 

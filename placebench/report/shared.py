@@ -1,42 +1,15 @@
-"""A run that was shared without its raw files: what its `summary.json` still says, as a report and as sides."""
+"""A run that was shared without its raw files: what its `summary.json` still says, as sides."""
 
 from pathlib import Path
 
 import pandas as pd
-from pydantic import ValidationError
 
 from placebench.compare.measure.background import facts_of_record
 from placebench.compare.side import Background, LaunchSource, Side
 from placebench.errors import UsageError
-from placebench.record.folder import RunFolder, Status
+from placebench.record.folder import Status
+from placebench.report.kept import SHARED, read_summary
 from placebench.report.schema import Summary
-from placebench.spec.reading import read_text
-
-SHARED = "The run was shared without its raw files: these are the numbers of its summary.json."
-
-
-def read_summary(path: Path, min_effect: float | None = None) -> Summary:
-    """The summary of a run or a comparison that has no raw files.
-
-    Args:
-        path: its folder.
-        min_effect: what the user wants to be the smallest effect of interest; None for what it was.
-
-    Raises:
-        UsageError: the file cannot be read, or is none, or verdicts are wanted that it has not.
-    """
-    folder = RunFolder(path)
-    if min_effect is not None:
-        raise UsageError(
-            f"--min-effect {min_effect:g}: {path} was shared without its raw files, and verdicts are made of them:"
-            " leave it out"
-        )
-    try:
-        return Summary.model_validate_json(read_text(folder.summary_file))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{folder.summary_file}: not as placebench writes it: {where}: {first['msg']}") from None
 
 
 def shared_sides(path: Path, placement: str | None) -> tuple[Side, ...]:

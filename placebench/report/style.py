@@ -9,15 +9,16 @@ from typing import Literal, TypeAlias
 import matplotlib as mpl
 import matplotlib.colors
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation, Text
 from matplotlib.ticker import ScalarFormatter
 
-from placebench.logs.timing import STEP
 from placebench.report.columns import broken
 from placebench.report.palette import PHASE_COLORS
 from placebench.spec.legible import visible_lines
+from placebench.spec.phases import STEP
 
 # Lines alone: with dots a vector graphic is many times as large.
 HATCHES = ("", "////", "\\\\\\\\", "xx", "--", "||", "++", "//--")
@@ -29,6 +30,8 @@ LABEL_WIDTH = 40
 TITLE_WIDTH = 56
 # Of the report's figures, inches.
 WIDTH = 7.2
+# Of figures made of pixels, per inch.
+DPI = 150
 # Of a figure and of its lines of text on a phone: inches, characters.
 NARROW_WIDTH, NARROW_LABEL, NARROW_TITLE, NARROW_NOTE = 4.0, 16, 34, 26
 
@@ -123,6 +126,7 @@ def lay_out_narrowly(figure: Figure) -> None:
         entries += len(labels)
     height = figure.get_figheight() * len(panels) / rows + 0.2 * len(panels) + 0.1 * entries
     figure.set_size_inches(NARROW_WIDTH, height)
+    figure.set_layout_engine("constrained")
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -160,12 +164,27 @@ def _fitting(text: str, width: int) -> str:
     return "\n".join(line if len(line) <= 2 * width else f"{line[:width]}…{line[-width + 1 :]}" for line in lines)
 
 
+def _lay_out(figure: Figure) -> None:
+    """Place the parts of a figure, for good; with a layout engine, each file would be drawn twice."""
+    if engine := figure.get_layout_engine():
+        _make_legible(figure)
+        for axes in figure.axes:
+            axes.set_title("", y=1.0)  # which no tick is above: matplotlib need not look for one at every drawing
+            for axis in (axes.xaxis, axes.yaxis):
+                if not axis.get_label_text():
+                    axis.set_label_coords(0, 0)  # nor for the place of a label that is not there
+        figure.set_dpi(DPI)
+        FigureCanvasAgg(figure)  # one renderer, which knows the size of a text that it has seen
+        engine.execute(figure)
+        figure.set_layout_engine(None)
+
+
 def _save(figure: Figure, target: Path | io.StringIO, file_format: str, kind: str = "") -> None:
-    _make_legible(figure)
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(file_format)
     with mpl.rc_context({"svg.hashsalt": f"placebench{kind}", "svg.fonttype": "none"}), warnings.catch_warnings():
         # A log's name may hold letters that the font lacks: boxes in the picture, no reason to warn.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
         # Beside names of hundreds of letters there is no room for bars.
         warnings.filterwarnings("ignore", message="constrained_layout not applied", category=UserWarning)
-        figure.savefig(target, format=file_format, dpi=150, metadata=undated)
+        _lay_out(figure)
+        figure.savefig(target, format=file_format, dpi=DPI, metadata=undated)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placebench.compare.explain.placing import device_labels
 from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
 from placebench.compare.read.host_facts import host_facts
 from placebench.report.schema import (
@@ -17,7 +16,7 @@ from placebench.report.schema import (
     Summary,
 )
 from placebench.spec.config import flatten
-from placebench.spec.devices import index_ranges
+from placebench.spec.devices import index_ranges, label_ranges
 from placebench.spec.text import MISSING, interval, plural, quantity, ratio
 
 
@@ -213,7 +212,7 @@ def _shares(seen: Sequence[RoleOnDeviceSummary], labels: Mapping[str, str]) -> s
     for found in seen:
         share = "" if found.share is None else f" {quantity(found.share, '1')}"
         alike.setdefault(share, []).append(found.device)
-    return ", ".join(f"{device_labels(devices, labels)}{share}" for share, devices in alike.items())
+    return ", ".join(f"{label_ranges(devices, labels)}{share}" for share, devices in alike.items())
 
 
 def phase_pool_grid(summary: Summary) -> Grid:

@@ -9,14 +9,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from placebench.compare.comparison import compare_run
-from placebench.compare.statistics.estimates import Verdict
+from placebench.compare.statistics.verdicts import Verdict
 from placebench.record.folder import RunFolder
 from placebench.report.columns import Holds, add_columns, broken
+from placebench.report.kept import SHARED, kept_summary, read_summary
 from placebench.report.paths import HTML, MARKDOWN, TRACE
 from placebench.report.schema import PlacementSummary, Summary
-from placebench.report.shared import SHARED, read_summary
-from placebench.report.summary import summarize
 from placebench.report.tables import (
     Grid,
     Row,
@@ -52,10 +50,18 @@ def show(run_dir: Path, console: Console, min_effect: float | None = None) -> No
         print_summary(read_summary(run_dir, min_effect), console)
         console.print(SHARED, style="yellow", highlight=False)
     else:
-        print_summary(summarize(compare_run(run_dir, min_effect)), console)
+        print_summary(kept_summary(run_dir, min_effect) or _make_summary(run_dir, min_effect), console)
     for path in (run_dir / name for name in (HTML, MARKDOWN, TRACE)):
         if path.is_file():
             console.print(str(path), style="cyan", highlight=False, soft_wrap=True)
+
+
+def _make_summary(run_dir: Path, min_effect: float | None) -> Summary:
+    # What compares is loaded only where something has changed since the report was made.
+    from placebench.compare.comparison import compare_run
+    from placebench.report.summary import summarize
+
+    return summarize(compare_run(run_dir, min_effect))
 
 
 def print_summary(summary: Summary, console: Console) -> None:

@@ -2,11 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from placebench.compare.explain.caveats import status_words
-from placebench.compare.explain.waiting import NOTABLE
-from placebench.compare.measure.critical_path import END
-from placebench.compare.measure.steps import NO_PHASE, OWN_POOL
-from placebench.compare.metrics import STEP_TIME
+from placebench.compare.metrics import END, NO_PHASE, NOTABLE, OWN_POOL, STEP_TIME
 from placebench.record.folder import Status
 from placebench.report.schema import DifferenceSummary, PathPartSummary, PlacementSummary, Summary
 from placebench.report.tables import Grid
@@ -175,7 +171,7 @@ def _lost_traces(summary: Summary, on_gpus: Collection[str]) -> Iterator[str]:
     """Of which placements the launch that would have been traced is missing, and is not to be waited for."""
     there = (Status.DONE, Status.RUNNING)
     lost = [
-        f"{launch.placement} ({status_words(launch.status)})"
+        f"{launch.placement} ({launch.status.words})"
         for launch in summary.launches
         if launch.round == 1 and launch.status not in there and launch.placement in on_gpus
     ]

@@ -14,10 +14,10 @@ from placebench.compare.measure.critical_path import Segment, SpanGraph
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.measure.steps import Flags, Step, split_steps
 from placebench.compare.metrics import STEP_TIME
-from placebench.logs.timing import phase_order
 from placebench.report.palette import phase_colors
 from placebench.report.style import WIDTH, ink, set_bold_title
 from placebench.spec.bound import RunPlacement
+from placebench.spec.phases import phase_order
 from placebench.spec.text import quantity
 from placebench.telemetry.spans import CONTROLLER
 

@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 
 from placebench.compare.comparison import Comparison
 from placebench.compare.explain.breakdown import PartChange, StepChange, step_changes
-from placebench.compare.explain.waiting import NOTABLE
-from placebench.logs.timing import STEP, UNATTRIBUTED
+from placebench.compare.metrics import NOTABLE
 from placebench.report.palette import phase_colors
 from placebench.report.style import WIDTH, set_bold_title, wrap, write_beside
+from placebench.spec.phases import STEP, UNATTRIBUTED
 from placebench.spec.text import quantity, signed
 
 ROW_HEIGHT = 0.3

@@ -6,13 +6,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from placebench.logs.timing import STEP
 from placebench.record.folder import Status
 from placebench.record.run_file import RunFile
 from placebench.serve.launch_files import LaunchFiles, readings
 from placebench.serve.run_files import RunFiles
 from placebench.spec.devices import device_labels
 from placebench.spec.legible import visible
+from placebench.spec.phases import STEP
 
 _TIMING = "timing_s/"
 _DEVICE = {

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from placebench.logs.timing import STEP
 from placebench.report.palette import phase_colors
 from placebench.serve.launch_files import LaunchFiles
+from placebench.spec.phases import STEP
 from placebench.telemetry.spans import CONTROLLER
 
 Bar = tuple[str, float, float | None]

@@ -112,6 +112,15 @@ def index_ranges(indices: Iterable[int]) -> str:
     return ",".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
+def label_ranges(devices: Iterable[str], labels: Mapping[str, str]) -> str:
+    """Devices as people see them, neighbours together: `gpu:0–3`, `node1/gpu:0–1, node2/gpu:0`."""
+    by_kind: dict[str, list[int]] = {}
+    for device in (device for device in labels if device in set(devices)):
+        kind, _, index = labels[device].rpartition(":")
+        by_kind.setdefault(kind, []).append(int(index))
+    return ", ".join(f"{kind}:{index_ranges(sorted(found))}" for kind, found in by_kind.items())
+
+
 def device_ranges(devices: Sequence[Device], *, names_nodes: bool) -> str:
     """Devices as text, neighbours and nodes that are alike together: `gpu:0–7`, `node0–63 gpu:0–3; node64 gpu:0`.
 

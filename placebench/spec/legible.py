@@ -17,7 +17,7 @@ T = TypeVar("T")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 # What Markdown reads as markup: anywhere, around words, at the start of a line, and what GitHub makes a link of.
 _MARKUP = re.compile(
-    r"[\\`*|<\[~]|&(?=#?\w+;)|(?<!\w)_|_(?!\w)"
+    r"[\\`*|<\[~]|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])"
     r"|^\s*(?:[#>]|[-+](?=[-\s]|$)|[0-9]+[.)](?=\s|$))"
     r"|:(?=//)(?!//ui\.perfetto\.dev)|(?<=www)\.",
     re.IGNORECASE,

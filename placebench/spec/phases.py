@@ -5,7 +5,7 @@ What a phase does is the method `_run_<name>` of `ppo.worker.Worker`, or of one 
 `ppo.step_data.StepData`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -107,7 +107,16 @@ PHASES: tuple[Phase, ...] = (
 # fmt: on
 PHASE: Mapping[str, Phase] = {phase.name: phase for phase in PHASES}
 PHASE_ORDER: tuple[str, ...] = tuple(PHASE)
+# What stands beside the phases: the whole step, and of it the time that none of them explains.
+STEP, UNATTRIBUTED = "step", "unattributed"
 HAND_OVER: tuple[str, ...] = tuple(phase.name for phase in PHASES if phase.activity is Activity.HAND_OVER)
 """Phases in which the rollout's engine hands its memory to training and takes it again."""
 SEQUENCE_FIELDS = frozenset(field for phase in PHASES if phase.per_sequence for field in phase.writes)
 """Fields with one value a sequence, which every rank has of its share."""
+
+
+def phase_order(phases: Iterable[str]) -> list[str]:
+    """Phases in the order in which every table and figure shows them: the step graph's, others by name, the whole."""
+    known = {phase: rank for rank, phase in enumerate(PHASE_ORDER)}
+    last = {UNATTRIBUTED: len(known) + 1, STEP: len(known) + 2}
+    return sorted(set(phases), key=lambda phase: (known.get(phase, last.get(phase, len(known))), phase))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from synthetic_run import STANDARD, SyntheticRun
 
-from placebench.compare.statistics.estimates import Verdict
+from placebench.compare.statistics.verdicts import Verdict
 from placebench.spec.auto_rounds import AutoRounds
 
 BENCHMARK = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "statistics_simulation.py"))

@@ -19,7 +19,8 @@ from placebench.compare.comparison import compare_run
 from placebench.compare.measure.variation import SelfComparison, bootstrap_variance, compare_with_itself
 from placebench.compare.read.calibration import find_calibration
 from placebench.compare.read.run_reading import load_run
-from placebench.compare.statistics.estimates import Verdict, detectable_effect
+from placebench.compare.statistics.estimates import detectable_effect
+from placebench.compare.statistics.verdicts import Verdict
 from placebench.plan.request import RunRequest
 from placebench.plan.resume import resume_plan
 from placebench.report.terminal import show

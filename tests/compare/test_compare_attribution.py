@@ -12,8 +12,8 @@ from synthetic_run import GIB, SyntheticRun, edit_spans
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.measure.attribution import IDLE, attribute, attribute_samples, gpm_lag, peak_memory
-from placebench.logs.timing import STEP
 from placebench.spec.intervals import Intervals, covered
+from placebench.spec.phases import STEP
 
 
 def samples(period: float, loads: list[float | None], **columns: list[float | None]) -> pd.DataFrame:

@@ -15,7 +15,8 @@ from placebench.compare.explain.breakdown import path_parts
 from placebench.compare.explain.reasons import alone, headline, reasons
 from placebench.compare.explain.waiting import waiting
 from placebench.compare.measure.sides import run_sides
-from placebench.compare.statistics.estimates import Verdict, launches_needed
+from placebench.compare.statistics.estimates import launches_needed
+from placebench.compare.statistics.verdicts import Verdict
 from placebench.record.folder import Status, read_jsonl
 from placebench.report.notes import notes
 from placebench.report.summary import summarize

@@ -19,7 +19,8 @@ from placebench.compare.measure.log_sides import log_side
 from placebench.compare.measure.sides import read_sides
 from placebench.compare.read.sources import ReadingOptions, Source
 from placebench.compare.side import Side
-from placebench.compare.statistics.estimates import Ratio, Verdict
+from placebench.compare.statistics.estimates import Ratio
+from placebench.compare.statistics.verdicts import Verdict
 from placebench.report.summary import summarize
 
 

@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from placebench.compare.statistics.estimates import (
-    Better,
     Noise,
-    Verdict,
     compare,
     control_false_discoveries,
     detectable_effect,
     estimate,
     launches_needed,
 )
+from placebench.compare.statistics.verdicts import Better, Verdict
 
 POSITIVE = st.floats(0.1, 100.0)
 LAUNCHES = st.lists(POSITIVE, min_size=1, max_size=6)

@@ -9,7 +9,7 @@ from synthetic_run import STANDARD, SyntheticRun
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
-from placebench.compare.statistics.estimates import Verdict
+from placebench.compare.statistics.verdicts import Verdict
 from placebench.compare.statistics.work import unequal_work
 
 

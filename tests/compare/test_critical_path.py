@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from placed import run_placement
 from synthetic_run import ROLES, SPLIT, STANDARD, Layout
 
-from placebench.compare.measure.critical_path import END, SpanGraph, path_shares
+from placebench.compare.measure.critical_path import SpanGraph, path_shares
+from placebench.compare.metrics import END
 from placebench.spec.bound import RunPlacement
 
 ROLE_NAMES = ("actor", "rollout", "ref", "critic", "reward")

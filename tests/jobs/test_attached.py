@@ -145,7 +145,11 @@ def test_who_sends_weights_is_known_by_what_else_it_does(tmp_path: Path) -> None
     assert bound(spans) == set()
     with (tmp_path / f"{HERE}-{2**22 + 1}.jsonl").open("a") as stream:
         stream.write(json.dumps(span("update_actor", 11, 12, "worker")) + "\n")
+        stream.write(json.dumps(span("update_weights", 12, 13, "worker")) + "\n")
+    # It is the learner's work there: the engines are elsewhere.
     spans.read(all_files=True)
+    found = {(row["phase"], row["role"], row["pool"], row["device"]) for row in spans.rows(STEPS, final=True)}
+    assert found == {(phase, "actor", "learners", "cpu:0") for phase in ("update_actor", "update_weights")}
     assert bound(spans) == {(2**22 + 1, "cpu:0")}
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placebench.logs.timing import PLACEBENCH_TIMING, VERL_TIMING, Kind, TimingRules, Timings, phase_order, timings_of
-from placebench.spec.phases import PHASE_ORDER
+from placebench.logs.timing import PLACEBENCH_TIMING, VERL_TIMING, Kind, TimingRules, Timings, timings_of
+from placebench.spec.phases import PHASE_ORDER, phase_order
 
 Steps = dict[int, dict[str, float]]
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from showing import printed
 from synthetic_run import SPLIT, STANDARD, SyntheticRun
 
-from placebench.compare.statistics.estimates import Verdict
+from placebench.compare.statistics.verdicts import Verdict
 from placebench.report.tables import Grid
 from placebench.report.terminal import _letters, grid_table
 from placebench.spec.text import interval, quantity, ratio, signed, signed_interval

@@ -12,12 +12,11 @@ from functools import cached_property
 import numpy as np
 
 from placebench.compare.comparison import Comparison
-from placebench.compare.measure.critical_path import END
-from placebench.compare.metrics import GAP, IMBALANCE, OFF_PATH, PATH, PATH_KEYS, STEP_TIME
+from placebench.compare.metrics import END, GAP, IMBALANCE, OFF_PATH, PATH, PATH_KEYS, STEP_TIME
 from placebench.compare.pairing import launches_compared
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Estimate, estimate, unpaired_difference
-from placebench.logs.timing import phase_order
+from placebench.spec.phases import phase_order
 
 
 @dataclass(frozen=True)

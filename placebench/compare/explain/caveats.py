@@ -20,24 +20,16 @@ from placebench.compare.read.run import Launch, Run, is_whole_step
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Ratio
 from placebench.compare.statistics.work import UnequalWork
-from placebench.logs.timing import STEP, phase_order
 from placebench.record.folder import Status
 from placebench.record.job_record import JobRecord
 from placebench.spec.devices import index_ranges, with_labels
+from placebench.spec.phases import STEP, phase_order
 from placebench.spec.text import factor, format_seconds, listing, number, plural
 
 ADVICE = " --ignore-eos makes work equal."
 MISSED_TICKS = 0.01
 # Metrics that are numbers as long as training works, in the order in which one spoils the next.
 LEARNING = (r"^critic/score/mean$", r"^critic/rewards/mean$", r"_loss$", r"/grad_norm$")
-
-_NOT_DONE = {
-    Status.PLANNED: "not started",
-    Status.RUNNING: "still running, or stopped without a word",
-    Status.OOM: "out of memory",
-    Status.DEVICE_LOST: "lost a device",
-    Status.DAMAGED: "set aside",
-}
 
 
 def caveats(comparison: Comparison) -> tuple[str, ...]:
@@ -100,7 +92,7 @@ def load_meaning(side: RunSide) -> str:
 
 
 def _missing(launch: Launch) -> str:
-    return f"{launch.label}: {status_words(launch.status)}{f': {launch.error}' if launch.error else ''}"
+    return f"{launch.label}: {launch.status.words}{f': {launch.error}' if launch.error else ''}"
 
 
 def _not_started(launches: Sequence[Launch]) -> Iterator[str]:
@@ -111,11 +103,6 @@ def _not_started(launches: Sequence[Launch]) -> Iterator[str]:
     if rounds:
         texts = (f"{name} in {'round' if len(of) == 1 else 'rounds'} {index_ranges(of)}" for name, of in rounds.items())
         yield f"not started: {', '.join(texts)}"
-
-
-def status_words(status: Status) -> str:
-    """What became of a launch that is not done."""
-    return _NOT_DONE.get(status, status.value)
 
 
 def _not_finite(launch: Launch) -> Iterator[str]:
@@ -302,7 +289,8 @@ def _launch(run: Run, launch: Launch) -> Iterator[str]:
         yield f"{launch.label}: {measured} of {planned} measured steps on record"
     sampling = launch.sampling
     if sampling.source is None:
-        yield f"{launch.label}: no device samples"
+        if run.record.sample_hz:
+            yield f"{launch.label}: no device samples"
     elif sampling.ticks is None or sampling.missed is None:
         yield f"{launch.label}: the sampler ended before the launch; its samples are incomplete"
     elif sampling.missed > MISSED_TICKS * (sampling.ticks + sampling.missed):

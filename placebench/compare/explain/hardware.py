@@ -11,7 +11,7 @@ from placebench.compare.explain.peers import slow_clocks, slow_devices
 from placebench.compare.measure.attribution import IDLE
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.read.run import Launch, is_whole_step
-from placebench.logs.timing import STEP
+from placebench.spec.phases import STEP
 from placebench.spec.text import number, quantity
 from placebench.telemetry.samples import CLOCK_LIMITS
 

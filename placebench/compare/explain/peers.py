@@ -11,8 +11,8 @@ from placebench.compare.measure.attribution import IDLE
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.measure.waits import first_trace
 from placebench.compare.read.run import APART
-from placebench.logs.timing import STEP
 from placebench.spec.bound import RunPlacement
+from placebench.spec.phases import STEP
 from placebench.spec.placement import Role
 from placebench.spec.text import number, quantity
 

@@ -1,13 +1,13 @@
 """Where roles were seen on other devices than was asked for, in words."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 import numpy as np
 
 from placebench.compare.measure.observed import UNKNOWN, Arrangement
 from placebench.compare.measure.placements import RunSide
-from placebench.spec.devices import index_ranges
+from placebench.spec.devices import index_ranges, label_ranges
 from placebench.spec.text import listing, plural
 
 # A device whose load in the steps is below this has not worked, whether or not its spans are known.
@@ -44,7 +44,7 @@ def differences(side: RunSide, arrangement: Arrangement) -> Iterator[str]:
     without = [device for device in placement.devices if device not in worked]
     if idle := [device for device in without if not _load(side, arrangement, device) >= IDLE_LOAD]:
         asked = plural(len(placement.devices), "device")
-        yield f"asked for {asked}; no role was seen at work on {device_labels(idle, labels)}."
+        yield f"asked for {asked}; no role was seen at work on {label_ranges(idle, labels)}."
 
 
 def _other_places(side: RunSide, arrangement: Arrangement) -> Iterator[str]:
@@ -59,24 +59,15 @@ def _other_places(side: RunSide, arrangement: Arrangement) -> Iterator[str]:
         if shared := seen[first] & seen[other]:
             who = [role for pool in (first, other) for role, on in at[pool].items() if on & shared]
             asked = f"{listing(at[first])} in {first} and {listing(at[other])} in {other}"
-            yield f"asked for {asked}, apart; {listing(who)} were seen together on {device_labels(shared, labels)}."
+            yield f"asked for {asked}, apart; {listing(who)} were seen together on {label_ranges(shared, labels)}."
     for pool, members in placement.pools.items():
         own = side.run.record.job is None
         if seen[pool].difference(members) if own else len(seen[pool]) > len(members):
-            asked = device_labels(members, labels) if own else plural(len(members), "device")
-            yield f"asked for {listing(at[pool])} on {asked}; seen on {device_labels(seen[pool], labels)}."
+            asked = label_ranges(members, labels) if own else plural(len(members), "device")
+            yield f"asked for {listing(at[pool])} on {asked}; seen on {label_ranges(seen[pool], labels)}."
         if len(parts := _apart(at[pool])) > 1:
-            where = (f"{listing(names)} on {device_labels(on, labels)}" for names, on in parts)
+            where = (f"{listing(names)} on {label_ranges(on, labels)}" for names, on in parts)
             yield f"asked for {listing(at[pool])} together in {pool}; seen apart: {listing(where)}."
-
-
-def device_labels(devices: Iterable[str], labels: Mapping[str, str]) -> str:
-    """Devices as people see them, neighbours together: `gpu:0–3`, `node1/gpu:0–1, node2/gpu:0`."""
-    by_kind: dict[str, list[int]] = {}
-    for device in (device for device in labels if device in set(devices)):
-        kind, _, index = labels[device].rpartition(":")
-        by_kind.setdefault(kind, []).append(int(index))
-    return ", ".join(f"{kind}:{index_ranges(sorted(found))}" for kind, found in by_kind.items())
 
 
 def _apart(at: Mapping[str, frozenset[str]]) -> list[tuple[list[str], frozenset[str]]]:

@@ -17,7 +17,8 @@ from placebench.compare.measure.placements import RunSide
 from placebench.compare.metrics import BESIDE, LOG_CLOCK, STEP_TIME, TOKENS_PER_DEVICE, Metric, phase_metric
 from placebench.compare.pairing import launches_compared
 from placebench.compare.side import Side
-from placebench.compare.statistics.estimates import Estimate, Ratio, Verdict
+from placebench.compare.statistics.estimates import Estimate, Ratio
+from placebench.compare.statistics.verdicts import Verdict
 from placebench.spec.text import change, in_seconds, listing, plural, quantity, seconds_interval, threshold
 
 # Difference of logarithms from which a ratio is noticed not to be that of the two values beside it.

@@ -3,13 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from placebench.compare.measure.placements import RunSide
-from placebench.compare.measure.steps import NO_PHASE, OWN_POOL
-from placebench.compare.metrics import ENGINE_WAIT, LAG, STEP_TIME, TRAINER_WAIT
+from placebench.compare.metrics import ENGINE_WAIT, LAG, NO_PHASE, NOTABLE, OWN_POOL, STEP_TIME, TRAINER_WAIT
 from placebench.compare.side import Side
 from placebench.spec.text import in_seconds, listing, number, quantity
 
-# Shares of the step from which a cause, and a device's or a side's waiting, are worth a word.
-NOTABLE = 0.01
+# Share of the step from which the waiting of a device or a side is worth a word.
 NOTABLE_WAIT = 0.05
 MOST_NAMED = 3
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from placebench.compare.measure.energy import PowerCurve, power_curve
 from placebench.compare.read.run import APART, Launch, is_whole_step
-from placebench.logs.timing import STEP
 from placebench.spec.bound import RunPlacement
 from placebench.spec.intervals import Intervals, contains, covered, length, subtract, union
+from placebench.spec.phases import STEP
 
 IDLE = "idle"
 GPM_RATES = ("sm_activity", "tensor_activity", "dram_activity")

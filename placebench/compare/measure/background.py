@@ -12,8 +12,9 @@ from placebench.compare.measure.placements import RunSide
 from placebench.compare.read.host_facts import host_facts
 from placebench.compare.side import Background, LaunchSource
 from placebench.logs.head import Facts
-from placebench.logs.timing import STEP, UNATTRIBUTED, Kind, Timings, phase_order
+from placebench.logs.timing import Kind, Timings
 from placebench.spec.config import flatten
+from placebench.spec.phases import STEP, UNATTRIBUTED, phase_order
 
 # Run keys of a workload that say how much was measured, not what.
 NOT_WORK = ("steps", "warmup_steps", "seed", "trace_kernels")

@@ -20,17 +20,15 @@ from itertools import accumulate
 import numpy as np
 import pandas as pd
 
-from placebench.compare.metrics import BESIDE, GAP, IMBALANCE, OFF_PATH, PATH
+from placebench.compare.metrics import BESIDE, END, GAP, IMBALANCE, OFF_PATH, PATH
 from placebench.compare.read.run import APART, Launch, is_whole_step
-from placebench.logs.timing import STEP
 from placebench.spec.bound import RunPlacement
 from placebench.spec.intervals import covered, length, subtract, union
-from placebench.spec.phases import GEN, UPDATE_WEIGHTS
+from placebench.spec.phases import GEN, STEP, UPDATE_WEIGHTS
 from placebench.spec.placement import Overlap
 from placebench.spec.stepgraph import graph_among
 from placebench.telemetry.spans import CONTROLLER
 
-END = "end of the step"
 # Phases that engines do one by one: each generates its parts, and may take weights in the middle of one.
 OF_ENGINES = (GEN, UPDATE_WEIGHTS)
 

@@ -20,7 +20,8 @@ from placebench.logs.head import Facts
 from placebench.logs.read import is_timing
 from placebench.logs.registry import DIALECTS
 from placebench.logs.run import LENGTHS, LoggedRun, logged_facts, read_run
-from placebench.logs.timing import STEP, UNATTRIBUTED, Kind, Timings, seconds_of
+from placebench.logs.timing import Kind, Timings, seconds_of
+from placebench.spec.phases import STEP, UNATTRIBUTED
 from placebench.spec.text import listing, plural
 
 PARTS = (Kind.DETAIL, Kind.OUTSIDE)

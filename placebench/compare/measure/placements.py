@@ -20,8 +20,8 @@ from placebench.compare.read.calibration import Calibration, find_calibration
 from placebench.compare.read.run import Launch, Run
 from placebench.compare.side import ADDITIVE, MEANS, Side
 from placebench.compare.statistics.estimates import middle
-from placebench.logs.timing import STEP
 from placebench.spec.bound import RunPlacement
+from placebench.spec.phases import STEP
 from placebench.spec.placement import Scaling
 
 GPM_LOAD = "sm_activity"

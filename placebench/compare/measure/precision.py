@@ -12,8 +12,8 @@ from placebench.compare.read.run import Run
 from placebench.compare.read.run_reading import load_run
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Ratio, compare, estimate, middle
-from placebench.logs.timing import STEP
 from placebench.spec.bound import RunPlacement
+from placebench.spec.phases import STEP
 from placebench.spec.placement import Scaling
 from placebench.spec.text import factor, quantity
 

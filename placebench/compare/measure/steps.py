@@ -17,14 +17,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from placebench.compare.metrics import NO_PHASE, OWN_POOL
 from placebench.compare.read.run import APART, Launch, is_whole_step
-from placebench.logs.timing import UNATTRIBUTED
 from placebench.spec.bound import RunPlacement
+from placebench.spec.phases import UNATTRIBUTED
 from placebench.spec.placement import Role
 from placebench.telemetry.spans import CONTROLLER
-
-NO_PHASE = "no phase"
-OWN_POOL = "own pool"
 
 Flags = NDArray[np.bool_]
 

@@ -17,7 +17,8 @@ import pandas as pd
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.metrics import STEP_TIME, Metric
 from placebench.compare.read.calibration import Calibration, Variation
-from placebench.compare.statistics.estimates import Better, Floats, LaunchValue, Ratio, compare, log_ratio
+from placebench.compare.statistics.estimates import Floats, LaunchValue, Ratio, compare, log_ratio
+from placebench.compare.statistics.verdicts import Better
 
 DRAWS = 500
 

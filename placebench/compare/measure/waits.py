@@ -23,9 +23,8 @@ import pandas as pd
 from placebench.compare.measure.attribution import IDLE
 from placebench.compare.metrics import STEP_TIME
 from placebench.compare.read.run import KERNEL_TIMES, Launch
-from placebench.logs.timing import STEP
 from placebench.spec.bound import RunPlacement
-from placebench.spec.phases import GEN
+from placebench.spec.phases import GEN, STEP
 
 
 def first_trace(launches: Sequence[Launch]) -> pd.DataFrame:

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pandas as pd
 
 from placebench.logs.registry import DIALECTS, UNKNOWN_DIALECT
-from placebench.logs.timing import STEP, Kind, timings_of
+from placebench.logs.timing import Kind, timings_of
 from placebench.record.job_record import LogRecord
+from placebench.spec.phases import STEP
 
 _SHOWN = (Kind.PHASE, Kind.OVERLAP, Kind.UNATTRIBUTED)
 

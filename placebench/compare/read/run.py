@@ -10,7 +10,6 @@ import pandas as pd
 
 from placebench.compare.read.logged import logged_phases
 from placebench.compare.read.warmup import find_warmup
-from placebench.logs.timing import STEP
 from placebench.record.folder import RunFolder, Status, Trial
 from placebench.record.job_record import LogRecord
 from placebench.record.launch_lines import (
@@ -26,6 +25,7 @@ from placebench.record.launch_lines import (
 from placebench.record.run_file import RunFile
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, device_labels
+from placebench.spec.phases import STEP
 from placebench.telemetry.spans import CONTROLLER, TRACED_STEP
 
 SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end", "allocated_bytes", "reserved_bytes", "pid")
@@ -37,6 +37,9 @@ POWER_COLUMNS = ("mono", "device", "power_w")
 ENERGY_COLUMNS = ("mono", "device", "energy_j")
 PROCESS_COLUMNS = ("mono", "device", "pid", "memory_bytes")
 LineT = TypeVar("LineT")
+
+# Frames of a run have few rows, where strings of Python are several times as fast as those of pyarrow.
+pd.set_option("mode.string_storage", "python")
 
 
 @dataclass(frozen=True)
@@ -113,10 +116,10 @@ class Launch:
         frame = pd.DataFrame([list(vars(line).values()) for line in self.lines.spans], columns=list(SPAN_COLUMNS))
         return frame.astype({"allocated_bytes": float, "reserved_bytes": float, "pid": float})
 
-    @cached_property
+    @property
     def log(self) -> LogRecord | None:
         """How the log of a job of the user's is to be read; None of placebench's own job."""
-        return LogRecord.read(self.trial)
+        return self.lines.log
 
     @cached_property
     def has_phases(self) -> bool:

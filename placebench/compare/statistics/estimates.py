@@ -18,7 +18,6 @@ docs/statistics.md shows by simulation what the intervals cover and how often th
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -26,8 +25,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
+from placebench.compare.statistics.verdicts import MIN_EFFECT, Better, Verdict
+
 CONFIDENCE = 0.95
-MIN_EFFECT = 0.02
 # How likely the launches that are said to decide a ratio are to do so, if effect and noise are as measured.
 POWER = 0.8
 MOST_LAUNCHES = 1000
@@ -36,29 +36,6 @@ Key = TypeVar("Key")
 Floats: TypeAlias = NDArray[np.float64]
 LaunchValue: TypeAlias = "float | pd.Series[float]"
 """What a launch measured: one number, or a number a step, indexed by step."""
-
-
-class Better(StrEnum):
-    """What a larger value of a metric means."""
-
-    LESS = "less"
-    """Smaller is better: times."""
-    MORE = "more"
-    """Larger is better: throughput."""
-    NEITHER = "neither"
-    """Neither is better in itself: load, memory, idle time."""
-
-
-class Verdict(StrEnum):
-    """One word on a ratio."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    HIGHER = "higher"
-    """Above the smallest effect of interest, for a metric of which neither side is better."""
-    LOWER = "lower"
-    SAME = "same"
-    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 
-from placebench.compare.statistics.estimates import MIN_EFFECT, Better, Ratio, Verdict, compare
+from placebench.compare.statistics.estimates import Ratio, compare
+from placebench.compare.statistics.verdicts import MIN_EFFECT, Better, Verdict
 
 Series: TypeAlias = "pd.Series[float]"
 
