@@ -158,7 +158,7 @@ def test_a_phase_that_takes_longer_but_stays_hidden_is_told_as_such(tmp_path: Pa
 def test_same_says_so_and_finds_no_reason(tmp_path: Path) -> None:
     verdict, why, _ = texts(build(tmp_path, {"a": SPLIT, "b": SPLIT}))
     assert verdict.startswith("b and a are the same within 2 %: a step takes as much time")
-    assert why == "No single cause of a difference is decided."
+    assert why == "No single cause stands out."
 
 
 def test_the_smallest_effect_is_told_as_it_was_given(tmp_path: Path) -> None:
