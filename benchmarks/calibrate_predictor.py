@@ -30,16 +30,16 @@ from placebench.run.manifest import package_versions
 from placebench.spec.config import merge, parse_settings
 from placebench.spec.devices import Device, device_to_dict, parse_devices
 from placebench.spec.phases import PHASE
-from placebench.spec.placement import Role
+from placebench.spec.placement import Placement, Role
 from placebench.spec.shapes import job_shapes
 from placebench.spec.words import parse_placement
-from placebench.spec.workload import Workload
+from placebench.spec.workload import Workload, placed_workload
 from placebench.spec.workload_reading import build_workload
 from placebench.tasks.data import open_prompts
 from placebench.tasks.tokenizer import load_tokenizer
 
 # Sequences, prompt and response tokens of a step, most telling first. One GPU trains 1.5 billion parameters by PPO only
-# with few tokens at a time, so that GRPO stands for both.
+# with few tokens at a time, so that GRPO, on one replica, stands for both.
 TIMED = (
     "64x512+512", "8x512+512", "256x256+256", "16x2048+2048", "64x3584+256", "128x128+128", "32x1024+1024",
     "256x512+512", "4x256+256",
@@ -175,8 +175,15 @@ def _workload(given: dict[str, Any], sequences: int, prompt: int, response: int)
     return build_workload(merge({"batch": batch, "steps": 1_000, "warmup_steps": 2}, given))
 
 
+def _placed(workload: Workload) -> tuple[Placement, Workload]:
+    """The placement of one device that the algorithm is usually run with, and the workload as it runs it."""
+    word = "standard" if workload.algorithm.has_critic else "ddp:1"
+    placement = parse_placement(word, [1], has_critic=workload.algorithm.has_critic)
+    return placement, placed_workload(workload, placement)
+
+
 def _start(workload: Workload, device: Device) -> Worker:
-    placement = parse_placement("standard", [1], has_critic=workload.algorithm.has_critic)
+    placement, workload = _placed(workload)
     (pool,) = placement.pools
     roles = [role for role in Role if role is not Role.CRITIC or workload.algorithm.has_critic]
     worker = Worker(workload.model_dump(mode="json"), roles, pool.name, device_to_dict(device), 0, 1)
@@ -214,7 +221,7 @@ class _HereCalls:
 
 def _run_step(workload: Workload, worker: Worker, step: int, *, hands_over: bool) -> StepRecord:
     """A step of the job, on the worker that all sizes share."""
-    placement = parse_placement("standard", [1], has_critic=workload.algorithm.has_critic)
+    placement, workload = _placed(workload)
     source = open_prompts(workload.data, workload.seed, workload.batch.max_prompt_length)
     generation = Generation(workload, source, load_tokenizer(workload.model))
     pools = {placement.pools[0].name: [_Here(worker)]}
@@ -235,7 +242,7 @@ def _calibration(
     cases = tuple(
         MeasuredCase(
             name=point,
-            workload=workloads[point].model_dump(mode="json"),
+            workload=_placed(workloads[point])[1].model_dump(mode="json"),
             models=job_shapes(workloads[point]),
             counts=_counts(records),
             phases=tuple(_phases(records, traced.get(point, []))),

@@ -1,6 +1,6 @@
 """Predict steps of one GPU before they are run, run them, and compare: how far `placebench predict` is to be trusted.
 
-    python benchmarks/predicted_runs.py predict CALIBRATION.json... --into predictions.json     # commit it
+    python benchmarks/predicted_runs.py predict CALIBRATION... --into predictions.json     # commit it
     python benchmarks/predicted_runs.py run --into FOLDER --seconds 400                         # on the same GPU
     python benchmarks/predicted_runs.py errors predictions.json FOLDER/runs.tar.gz --into errors.csv
 
@@ -32,7 +32,7 @@ from placebench.compare.read.run_reading import load_run
 from placebench.host.devices import discover
 from placebench.predict.phases import PhaseModel
 from placebench.predict.step import PredictedStep, StepModel
-from placebench.record.calibration_file import read_calibration
+from placebench.report.calibrations import load_calibration
 from placebench.spec.config import merge, nest
 from placebench.spec.devices import Device
 from placebench.spec.shapes import job_shapes
@@ -64,6 +64,10 @@ STEPS, WARMUP = 4, 2
 ROOM_S = 45.0
 
 
+_SMALL = click.option("--small", is_flag=True, help="The configurations of a host without GPUs.")
+_SKIP = click.option("--skip", default=0, type=click.IntRange(0), help="Leave out so many from the start of the list.")
+
+
 @click.group()
 def main() -> None:
     """Predict, run and compare."""
@@ -72,14 +76,15 @@ def main() -> None:
 @main.command()
 @click.argument("calibrations", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--into", required=True, type=click.Path(path_type=Path))
-@click.option("--small", is_flag=True, help="The configurations of a host without GPUs.")
-def predict(calibrations: tuple[Path, ...], into: Path, small: bool) -> None:
-    """Write what each configuration is expected to take."""
-    files = tuple(map(read_calibration, calibrations))
+@_SMALL
+@_SKIP
+def predict(calibrations: tuple[Path, ...], into: Path, small: bool, skip: int) -> None:
+    """Write what each configuration is expected to take, by runs and calibration files."""
+    files = tuple(map(load_calibration, calibrations))
     file = files[0]
     device = Device("0", file.kind, 0, "node", file.device, file.device_bytes, tuple(range(file.device_cores)))
     predictions = {}
-    for configuration in SMALL if small else CONFIGURATIONS:
+    for configuration in (SMALL if small else CONFIGURATIONS)[skip:]:
         workload = build_workload(_content(configuration))
         shapes = job_shapes(workload)
         model = StepModel(PhaseModel(workload, shapes, files, device), (device,))
@@ -101,15 +106,16 @@ def predict(calibrations: tuple[Path, ...], into: Path, small: bool) -> None:
 @main.command()
 @click.option("--into", required=True, type=click.Path(path_type=Path))
 @click.option("--seconds", default=400.0, show_default=True)
-@click.option("--small", is_flag=True, help="The configurations of a host without GPUs.")
+@_SMALL
+@_SKIP
 @click.option("--launches", default=1, show_default=True, help="Of each configuration, all of them once before again.")
-def run(into: Path, seconds: float, small: bool, launches: int) -> None:
+def run(into: Path, seconds: float, small: bool, skip: int, launches: int) -> None:
     """Run the configurations for so many seconds."""
     begin, devices = time.monotonic(), discover()
     lanes = [device.id for device in devices] if devices[0].kind == "gpu" else [""]
     waiting: SimpleQueue[tuple[int, tuple[str, str, int, int, int, int]]] = SimpleQueue()
     for launch in range(launches):
-        for configuration in SMALL if small else CONFIGURATIONS:
+        for configuration in (SMALL if small else CONFIGURATIONS)[skip:]:
             waiting.put((launch, configuration))
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pb-") as folder:

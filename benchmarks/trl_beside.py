@@ -34,8 +34,11 @@ from placebench.tasks.tokenizer import CHARACTERS
 HERE = Path(__file__).parent
 OWN, TRL = "placebench", "trl"
 END = "<end>"
+OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 ON_CPU = {
+    **OFFLINE,
     "ACCELERATE_USE_CPU": "true",
+    "OMP_NUM_THREADS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
@@ -176,7 +179,7 @@ def write_prompts(path: Path, *, count: int, length: int) -> None:
 def placebench(*words: str) -> None:
     """Run a command of placebench; it must end well."""
     print(shlex.join(("placebench", *words)), flush=True)
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    env = {**os.environ, **OFFLINE}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
     if any(word.startswith("cpu") for word in words):
         env |= ON_CPU

@@ -23,6 +23,7 @@ try:
     from placebench.logs.registry import FORMATS
     from placebench.logs.run import run_of_logs
     from placebench.logs.timing import Kind, Timings
+    from placebench.record.folder import replacing
     from placebench.report import figures
     from placebench.report.style import save_figure
     from placebench.spec.auto_rounds import MOST_STEPS
@@ -128,8 +129,9 @@ def _draw(logs: dict[str, Timings], output_dir: Path, suffix: str, smooth: int) 
         output_dir.mkdir(parents=True, exist_ok=True)
         written = [output_dir / f"{name}.{suffix}" for name in drawn]
         for path, figure in zip(written, drawn.values(), strict=True):
-            save_figure(figure, path)
-        with (output_dir / CSV_NAME).open("w", newline="") as stream:
+            with replacing(path) as scratch:
+                save_figure(figure, scratch)
+        with replacing(output_dir / CSV_NAME) as scratch, scratch.open("w", newline="") as stream:
             for place, table in enumerate(_tables(logs, smooth)):
                 table.to_csv(stream, index=False, header=not place)
     except OSError as error:
@@ -141,14 +143,21 @@ def _tables(logs: dict[str, Timings], smooth: int) -> Iterator[pd.DataFrame]:
     """The numbers of some thousand steps at a time, which is what there is memory for."""
     for name, timings in logs.items():
         shown = timings.only([phase for phase, kind in timings.kinds.items() if kind != Kind.DETAIL])
-        averages = shown.averaged(smooth) if smooth > 1 else None
+        averages = _as_cells(shown.averaged(smooth)) if smooth > 1 else None
+        shown = _as_cells(shown)
         for first in range(0, len(shown.steps), CSV_STEPS):
-            table = shown.between(first, first + CSV_STEPS).tidy(name)
+            table = shown.between(first, first + CSV_STEPS).tidy(sheet_cell(name))
             if averages:
-                lines = averages.between(first, first + CSV_STEPS).tidy(name).drop(columns="kind")
+                lines = averages.between(first, first + CSV_STEPS).tidy(sheet_cell(name)).drop(columns="kind")
                 lines = lines.rename(columns={"seconds": "moving_average"})
                 table = table.merge(lines, how="left", on=["launch", "phase", "step"])
-            yield table.assign(**{column: table[column].map(sheet_cell) for column in ("launch", "phase")})
+            yield table
+
+
+def _as_cells(timings: Timings) -> Timings:
+    """The same with names that a sheet takes for no formula."""
+    kinds = {sheet_cell(phase): kind for phase, kind in timings.kinds.items()}
+    return Timings(timings.seconds.rename(columns=sheet_cell), kinds)
 
 
 def _flag_lines(log: Log) -> list[str]:

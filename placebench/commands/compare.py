@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from placebench.commands.completion import complete_sources
+from placebench.commands.completion import complete_formats, complete_sources
 from placebench.commands.console import open_console
 from placebench.commands.options import GroupedCommand, option, option_group, read_share
 from placebench.commands.outputs import OutputPath
@@ -25,7 +25,13 @@ Examples:
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, shell_complete=complete_sources)
 @option_group(
     "Logs",
-    option("--format", "log_format", metavar="NAME", help="Format of all logs.  [default: told by their content]"),
+    option(
+        "--format",
+        "log_format",
+        metavar="NAME",
+        shell_complete=complete_formats,
+        help="Format of all logs.  [default: told by their content]",
+    ),
     option("--devices", metavar="N[,N...]", help="All devices of the logs' runs: one number for all, or one each."),
     option("--learner-ranks", metavar="N[,N...]", help="Learner ranks, where a framework multiplies tokens by them."),
     option(

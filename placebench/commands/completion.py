@@ -12,6 +12,8 @@ from click.shell_completion import (
     BashComplete,
     CompletionItem,
     FishComplete,
+    ShellComplete,
+    ZshComplete,
     add_completion_class,
     get_completion_class,
     split_arg_string,
@@ -32,10 +34,29 @@ _VARIABLE = "_PLACEBENCH_COMPLETE"
 # Offered where --devices does not say how many there are.
 _DEVICES = 4
 _COUNTS = (1, 2, 4, 8)
+# As `logs.registry` and `compare.metrics` have them, which are heavy to load; tests see that they agree.
+FORMATS = (
+    *("tensorboard", "placebench", "verl-jsonl", "jsonl", "verl", "openrlhf", "slime", "skyrl", "areal", "nemo-rl"),
+    *("open-instruct", "prime-rl", "trl", "trl-state", "csv"),
+)
+METRICS = ("tokens_per_s", "tokens_per_s_per_device", "peak_memory", "idle", "energy")
+
+
+class _WordsFirst(ShellComplete):
+    """Offers files only where no word fits: a file whose name begins as that of a run does is in nobody's way."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> Items:
+        """Words, or else files or folders."""
+        if args[:2] == ["slurm", "submit"] and "--" in args:
+            args = args[args.index("--") + 1 :]
+            if not args:
+                return _items(["run"], incomplete)
+        found = super().get_completions(args, incomplete)
+        return [item for item in found if item.type == "plain"] or found
 
 
 @add_completion_class
-class WholeWordBashComplete(BashComplete):
+class WholeWordBashComplete(_WordsFirst, BashComplete):
     """Completion in bash of words with : and =, at which bash breaks them: what it is given are the parts behind."""
 
     source_template = """\
@@ -73,10 +94,57 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 @add_completion_class
-class WholeWordFishComplete(FishComplete):
-    """Completion in fish of words with commas: only the first one sets the kind of an item apart."""
+class WholeWordZshComplete(_WordsFirst, ZshComplete):
+    """Completion in zsh of values behind the = of an option, and without a blank behind words that go on."""
+
+    source_template = """\
+%(complete_func)s() {
+    local type value help
+    local -a found whole open described
+    found=("${(@f)$(
+        COMP_WORDS="${words[*]}" COMP_CWORD=$((CURRENT-1)) %(complete_var)s=zsh_complete $words[1] 2>/dev/null
+    )}")
+    [[ $PREFIX == -*=* ]] && compset -P 1 '*='
+    for type value help in "${found[@]}"; do
+        case $type in
+            dir) _path_files -/ ;;
+            file) _path_files -f ;;
+            plain)
+                if [[ $help != _ ]]; then
+                    described+=("$value:$help")
+                elif [[ $value == *[=:/] ]]; then
+                    open+=("$value")
+                else
+                    whole+=("$value")
+                fi
+                ;;
+        esac
+    done
+    (( $#described )) && _describe -V unsorted described
+    (( $#whole )) && compadd -V unsorted -a whole
+    (( $#open )) && compadd -V unsorted -S '' -a open
+}
+
+compdef %(complete_func)s %(prog_name)s
+"""
+
+
+@add_completion_class
+class WholeWordFishComplete(_WordsFirst, FishComplete):
+    """Completion in fish of words with commas, only the first of which sets the kind of an item apart, and with =."""
 
     source_template = FishComplete.source_template.replace('string split "," ', 'string split -m 1 "," ')
+    _before = ""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words before the one that is completed, and that one."""
+        words, incomplete = super().get_completion_args()
+        self._before = incomplete[: incomplete.find("=") + 1] if incomplete.startswith("-") else ""
+        return words, incomplete
+
+    def format_completion(self, item: CompletionItem[str]) -> str:
+        """A line for the script: fish takes whole words."""
+        return super().format_completion(CompletionItem(self._before + item.value, item.type, item.help))
 
 
 @click.command(epilog=_LINES, short_help="Print the script for Tab completion in bash, zsh or fish.")
@@ -146,6 +214,18 @@ def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str)
 def complete_devices(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Devices of this host, by kind and count."""
     return _items((word for kind in ("cpu", "gpu") for word in (kind, *(f"{kind}:{n}" for n in _COUNTS))), incomplete)
+
+
+def complete_formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Formats of logs."""
+    return _items(FORMATS, incomplete)
+
+
+def complete_metrics(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Numbers that can regress, whatever their words: phases by name, the others by key."""
+    from placebench.spec.phases import PHASE_ORDER
+
+    return _items(("step", *PHASE_ORDER, *METRICS), incomplete)
 
 
 def _items(words: Iterable[str], incomplete: str) -> Items:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from placebench.commands.completion import complete_sources
+from placebench.commands.completion import complete_metrics, complete_sources
 from placebench.commands.console import open_console
 from placebench.commands.options import GroupedCommand, NearChoice, option, option_group, parse_share
 from placebench.commands.outputs import OutputPath, refuse_same
@@ -51,7 +51,12 @@ KINDS = ("host", "devices", "versions", "workload")
         help="How much a time may grow, or throughput fall: 5% or 0.05.",
     ),
     option(
-        "--metric", "metrics", multiple=True, metavar="NAME", help="A number to check; repeatable.  [default: step]"
+        "--metric",
+        "metrics",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=complete_metrics,
+        help="A number to check; repeatable.  [default: step]",
     ),
     option(
         "--min-launches",

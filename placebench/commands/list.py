@@ -7,7 +7,7 @@ import click
 from placebench.commands.console import open_console
 from placebench.commands.options import RUNS
 from placebench.errors import UsageError
-from placebench.host.terminal import say
+from placebench.host.terminal import say, say_json
 
 _EXAMPLES = """\b
 Examples:
@@ -24,15 +24,13 @@ def list_command(folder: Path, as_json: bool) -> None:
 
     FOLDER is runs/ unless given. The first column names a run for every other command.
     """
-    import json
-
     from placebench.report.listing import list_runs, print_runs
 
     if folder != RUNS and not folder.exists():
         raise UsageError(f"{folder}: there is no such folder; name the --out of the runs")
     runs = list_runs(folder)
     if as_json:
-        click.echo(json.dumps([run.model_dump(mode="json") for run in runs], indent=1))  # noqa: TID251 - ASCII alone
+        say_json([run.model_dump(mode="json") for run in runs])
     elif runs:
         print_runs(runs, open_console())
     else:

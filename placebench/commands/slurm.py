@@ -82,14 +82,16 @@ def slurm() -> None:
 @click.argument("sbatch", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.pass_context
 def submit(ctx: click.Context, /, only_print: bool, **given: Any) -> None:
-    """Submit a run as a SLURM job, with Ray or torchrun on every node."""
+    """Submit a run as a SLURM job, with Ray or torchrun on every node; one of a job of yours on a single node."""
     from placebench.slurm.checks import refuse_impossible
     from placebench.slurm.script import Submission, batch_script
-    from placebench.spec.launchers import RAY
+    from placebench.spec.launchers import COMMAND, RAY
 
     words = ctx.meta["placebench.after"]
     request = _read_run(words[1:]) if words[:1] == ("run",) else None
     launcher = request.launcher if request and request.launcher else RAY
+    if request and request.job is not None:
+        launcher = COMMAND
     job = Submission(run=words, folder=Path.cwd(), launcher=launcher, **given)
     reasons = Reasons()
     script = reasons.attempt(lambda: batch_script(job))

@@ -6,6 +6,7 @@ has a file of it open, is one that was recorded by pid and start time, or descen
 """
 
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -19,8 +20,13 @@ from pathlib import Path
 
 import psutil
 
+from placebench.host.shared_memory import mapped_segments, remove_segments
+
 TOKEN_VARIABLE = "PLACEBENCH_LAUNCH"
 _POLL_S = 0.05
+# Of Python's multiprocessing and of torch; they have so long once the others are gone, seconds.
+_CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
+_CLEAN_UP_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -81,14 +87,21 @@ def kill_processes(find: Callable[[], list[psutil.Process]], patience_s: float =
     """
     deadline = time.monotonic() + patience_s
     left: set[psutil.Process] = set()
+    segments: set[Path] = set()
+    spared_until = math.inf
     # One that is ending gives back a GPU's memory last, when nothing but its pid is to be seen of it any more.
     while left := {process for process in left if _is_live(process)}.union(find()):
-        for process in left:
+        spared = set(filter(_cleans_up, left))
+        if spared == left:
+            spared_until = min(spared_until, time.monotonic() + _CLEAN_UP_S)
+        for process in left - spared if time.monotonic() < spared_until else left:
+            segments |= mapped_segments(process.pid)
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 process.kill()
         if time.monotonic() > deadline:
             return list(left)
         time.sleep(_POLL_S)
+    remove_segments(segments)
     return []
 
 
@@ -107,6 +120,14 @@ def frozen(find: Callable[[], list[psutil.Process]]) -> Iterator[None]:
         yield
     finally:
         _send(stopped, signal.SIGCONT)
+
+
+def _cleans_up(process: psutil.Process) -> bool:
+    """Whether a process is there to remove what others leave in shared memory, and ends by itself when they have."""
+    try:
+        return any(name in word for word in process.cmdline() for name in _CLEANERS)
+    except psutil.Error:
+        return False
 
 
 def _send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:

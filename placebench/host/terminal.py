@@ -1,5 +1,6 @@
 """The one way on which text reaches a terminal, or the log of a CI job: nothing in it steers what shows it."""
 
+import json
 import os
 import re
 import sys
@@ -29,6 +30,12 @@ def printable(text: str) -> str:
 def say(text: object, stream: TextIO | None = None) -> None:
     """Print one line; on stdout where no stream is given."""
     print(printable(str(text)), file=stream or sys.stdout, flush=True)
+
+
+def say_json(value: object) -> None:
+    r"""Print a value as JSON, in ASCII; what a CI system would take for its command has an escape in it (`\u0023`)."""
+    text = json.dumps(value, indent=1)
+    print(_CI_COMMAND.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
 
 
 def new_console(stream: TextIO | None = None, **options: Any) -> "Console":

@@ -55,6 +55,24 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Training:
+    """What a job computes in a step, as far as its command says it for certain."""
+
+    actor: str
+    """Folder or hub id of the model that is trained."""
+    phases: frozenset[str]
+    """Phases that pass every token of the step once through a whole model, in bfloat16: an update both ways."""
+    sequences: int | None
+    """Sequences of a step of one rank, or of all if `per_rank` is false; None where they are not known."""
+    critic: str | None = None
+    """That of the critic; None without one of which a phase is named."""
+    epochs: int = 1
+    """Passes of an update over the sequences."""
+    per_rank: bool = False
+    """Whether `sequences` are those of one rank."""
+
+
+@dataclass(frozen=True)
 class Adapter:
     """A framework."""
 
@@ -78,10 +96,14 @@ class Adapter:
     """Variables of its environment in every placement."""
     timers: Mapping[str, str] = field(default_factory=lambda: TIMERS)
     """Phases by the names of the timers that its hooks record; `step` for a whole step, see `nested.exclusive`."""
+    training: Callable[[Given], Training | None] = lambda given: None
+    """What its jobs compute, for MFU; None where the command leaves something of it open."""
     log_format: str | None = None
     """Name of its log's format, as `logs.registry` has it; None to find it by the content."""
     log_files: tuple[str, ...] = ()
     """Files in which it writes its steps; none where it prints them."""
+    settled: tuple[str, ...] = ()
+    """Flags of its log that do not hold where its steps are known by spans."""
     ray: str = "none"
     """Whether it starts a Ray: `none` or `own`."""
     notes: tuple[str, ...] = ()

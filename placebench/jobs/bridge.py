@@ -20,20 +20,23 @@ from typing import Any
 from placebench.errors import JobExit, LaunchError
 from placebench.host import child
 from placebench.jobs.end import end_by, end_by_words
-from placebench.jobs.log_steps import Found, StepReader, last_lines
+from placebench.jobs.log_steps import Found, StepReader
 from placebench.record.end_file import EndFile
-from placebench.record.folder import Trial, append_jsonl, write_atomically
+from placebench.record.folder import Trial, append_jsonl, append_to, read_end, write_atomically
 from placebench.record.launch_file import LaunchFile
-from placebench.record.progress import Progress
+from placebench.record.progress import PhaseTime, Progress
 from placebench.sessions.own_ray import HEAD_PATIENCE
 from placebench.spec.devices import Device
 from placebench.spec.legible import one_line
 
 _POLL_S = 0.05
+_TELL_EVERY_S = 1.0
 # A framework that ends by itself after the last step has time for it; then it is ended.
 _GRACE_S = 3.0
 _END_S = 2.0
 _HEAD_S = 60.0
+# So much of what is printed is looked at for why a command ended.
+_LAST_BYTES = 1 << 14
 # What it starts prints to a file, in blocks, unless it is told otherwise, and steps would be seen late.
 _LINE_BY_LINE = {"PYTHONUNBUFFERED": "1"}
 
@@ -51,6 +54,8 @@ class Bridge:
         self._trial, self._job, self._devices = trial, asked.job, asked.devices
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._done = 0
+        self._told = 0.0
+        self._phases: tuple[PhaseTime, ...] = ()
 
     def run(self) -> EndFile:
         """Run it from what comes before it to what comes after it.
@@ -98,6 +103,7 @@ class Bridge:
     def _read_steps(self, command: subprocess.Popen[bytes], reader: StepReader) -> None:
         while command.poll() is None and self._done < self._job.steps:
             self._write(reader.read())
+            self._tell(reader)
             for name, process in self._running[:-1]:
                 if process.poll() is not None:
                     raise LaunchError(f"{name} ended with {_ended(process.returncode)}: see {name}.log")
@@ -111,8 +117,10 @@ class Bridge:
         """What it means that the command has ended before its last step."""
         steps = str(self._done) if self._job.until_end else f"{self._done} of {self._job.steps}"
         ended = f"the command ended with {_ended(code)} after {steps} steps"
+        if not self._trial.log.is_file():
+            ended += f"; it has put something else in place of {self._trial.log.name}"
         if code:
-            printed = last_lines([self._trial.log])
+            printed = read_end(self._trial.log, _LAST_BYTES).strip()
             last = f": {one_line(printed.splitlines()[-1])}" if printed else ""
             return end_by_words(printed, f"{ended}{last}")
         if self._done:
@@ -152,7 +160,7 @@ class Bridge:
 
     def _start(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
         """Start a command that dies with this process, in a session of its own."""
-        with log.open("ab") as output, self._on_cores():
+        with append_to(log) as output, self._on_cores():
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
@@ -190,7 +198,7 @@ class Bridge:
             self._end(process)
             self._running.pop()
         if process.returncode:
-            said = last_lines([self._trial.log]).splitlines()[-1:]
+            said = read_end(self._trial.log, _LAST_BYTES).strip().splitlines()[-1:]
             what = one_line(said[0]) if said else shown(command)
             raise LaunchError(f"{name} ended with {_ended(process.returncode)}: {what}")
 
@@ -217,7 +225,7 @@ class Bridge:
 
     def _bind(self, bound: Sequence[tuple[int, Device]]) -> None:
         """Note which process works on which device, for the sampler of CPU devices."""
-        with self._trial.processes.open("a", encoding="utf-8") as stream:
+        with append_to(self._trial.processes) as stream:
             for pid, device in bound:
                 pool = self._asked.run_placement.pool_of(device.id)
                 row = {"pid": pid, "device": device.id, "pool": pool, "rank": None, "threads": None}
@@ -228,10 +236,7 @@ class Bridge:
             self._bind(found.bound)
         if not found.steps and not found.spans:
             return
-        with (
-            self._trial.steps.open("a", encoding="utf-8") as rows,
-            self._trial.spans.open("a", encoding="utf-8") as spans,
-        ):
+        with append_to(self._trial.steps) as rows, append_to(self._trial.spans) as spans:
             for span in found.spans:
                 append_jsonl(spans, span)
             for row in found.steps:
@@ -240,8 +245,17 @@ class Bridge:
         if found.steps:
             self._progress("step", min(self._done + 1, self._job.steps))
 
-    def _progress(self, stage: str, step: int = 0) -> None:
-        Progress(stage=stage, step=step, steps=self._job.steps).write(self._trial)
+    def _tell(self, reader: StepReader) -> None:
+        """Say which phases of the step under way are done, as far as that is known, now and then."""
+        if time.monotonic() - self._told < _TELL_EVERY_S:
+            return
+        self._told = time.monotonic()
+        if (phases := reader.under_way()) and phases != self._phases:
+            self._progress("step", min(self._done + 1, self._job.steps), phases)
+
+    def _progress(self, stage: str, step: int = 0, phases: tuple[PhaseTime, ...] = ()) -> None:
+        self._phases = phases
+        Progress(stage=stage, step=step, steps=self._job.steps, phases=phases).write(self._trial)
 
 
 def _ended(code: int) -> str:

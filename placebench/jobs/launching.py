@@ -9,19 +9,20 @@ from pathlib import Path
 
 from placebench.errors import Reasons, UsageError
 from placebench.host.network import free_ports
-from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
+from placebench.jobs.adapter import Adapter, AskedPlacement, Settings, Training
 from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attach.environment import attached
 from placebench.jobs.registry import ADAPTERS
 from placebench.jobs.scripts import Given, read_command
 from placebench.jobs.spec import JobSpec, PlacementOfJob, fill
 from placebench.record.folder import Trial
-from placebench.record.job_record import Companion, JobLaunch, JobRecord
+from placebench.record.job_record import Companion, JobLaunch, JobRecord, JobWork
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, Kind
 from placebench.spec.legible import shown
 from placebench.spec.placement import Placement, Pool, Role
 from placebench.spec.presets import Nodes
+from placebench.spec.shapes import JobShapes, ModelShape, model_shape
 from placebench.spec.words import names_file, parse_placement, preset_of, split_words
 
 # Variables that are lists, which the user's may already be: how the adapter's part and the user's are put together.
@@ -78,7 +79,35 @@ class Job:
             framework=self.spec.job,
             spec=self.spec.model_dump(mode="json", exclude_defaults=True),
             notes=self.adapter.notes,
+            work=JobWork(phases=tuple(sorted(self._training.phases)), epochs=self._training.epochs)
+            if self._training
+            else None,
         )
+
+    @cached_property
+    def _training(self) -> Training | None:
+        """What its command says of what it computes; placements with arguments of their own may say otherwise."""
+        if any(placement.args for placement in self.spec.placements.values()):
+            return None
+        return self.adapter.training(self.given)
+
+    @property
+    def shapes(self) -> JobShapes | None:
+        """Shapes of its models; None where they are not known."""
+        if self._training is None:
+            return None
+        actor = self._shape(self._training.actor)
+        critic = self._shape(self._training.critic) if self._training.critic else actor
+        return JobShapes(actor, critic) if actor and critic else None
+
+    def _shape(self, model: str) -> ModelShape | None:
+        folder = (self.spec.cwd / Path(model).expanduser()).absolute()
+        if not folder.is_dir() and "/" not in model:  # no preset of placebench's
+            return None
+        try:
+            return model_shape(str(folder) if folder.is_dir() else model)
+        except UsageError:
+            return None
 
     def placements(self, words: str, nodes: Nodes, kind: Kind, reasons: Reasons) -> tuple[Placement, ...]:
         """The placements that words name and the job can have on nodes of so many devices.
@@ -221,11 +250,19 @@ class Job:
                 fill(name, names) for name in (self.adapter.log_files if spec.log.files is None else spec.log.files)
             ),
             log_format=spec.log.format or self.adapter.log_format,
+            settled_flags=self.adapter.settled,
             phases=spec.phases,
             attach=spec.attach,
             timers={**self.adapter.timers, **spec.phases},
             learner_ranks=ranks,
+            sequences=self._sequences(ranks),
         )
+
+    def _sequences(self, ranks: int) -> int | None:
+        training = self._training
+        if training is None or training.sequences is None:
+            return None
+        return training.sequences * (ranks if training.per_rank else 1)
 
     @property
     def _quiet(self) -> tuple[str, ...]:

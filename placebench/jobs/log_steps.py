@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placebench.jobs.attached import AttachedSpans, Window
 from placebench.logs.follow import GrowingLog
@@ -23,9 +23,13 @@ from placebench.logs.timing import Kind
 from placebench.record.folder import Trial
 from placebench.record.job_record import JobLaunch, LogFlag, LogRecord
 from placebench.record.launch_file import LaunchFile
+from placebench.record.progress import PhaseTime
 from placebench.spec.devices import Device
 from placebench.spec.phases import STEP
 from placebench.telemetry.spans import CONTROLLER, Span, SpanClock
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _POLL_S = 0.05
 # A step that may have more lines to come is whole when none has come for so long.
@@ -103,6 +107,10 @@ class StepReader:
             whole = len(self._chosen.seen) - (not self._is_settled(self._chosen, now)) if self._chosen else 0
             return self._found(whole)
 
+    def under_way(self) -> tuple[PhaseTime, ...]:
+        """The phases of the step under way that have ended, as far as processes tell of them."""
+        return self._attached.since(self._last_end)
+
     def finish(self) -> Found:
         """The steps that are left, whole or not; and `log.json`."""
         self._find_files()
@@ -158,18 +166,22 @@ class StepReader:
         if self._chosen and fresh:
             self._attached.read(all_files=True)  # a step is timed before it is logged
             run = self._run(self._chosen)
-            seconds, tokens = _step_seconds(run), _tokens(run)
+            (work, apart), tokens = _step_seconds(run), _tokens(run)
             for step in fresh:
                 self._written += 1
                 end = max(self._chosen.seen[step], self._last_end)
-                start = end - seconds.get(step, end - self._last_end)
-                window = self._attached.step(self._written) or Window(self._written, start, end)
-                took = seconds.get(step, window.end - window.start)
+                took = work.get(step, end - self._last_end)
+                if window := self._attached.step(self._written):
+                    took = window.end - window.start - apart.get(step, 0.0)
+                else:
+                    window = Window(self._written, end - took, end)
                 known = run.metrics.loc[[step]].dropna(axis="columns")
                 own = dict(zip(map(str, known.columns), known.to_numpy()[0].tolist(), strict=True))
                 own |= {"timing_s/step": took}
                 if isfinite(count := tokens.get(step, float("nan"))):
                     own |= {"perf/total_num_tokens": count}
+                    if self._job.sequences:  # of which only the mean length is known
+                        own |= {"perf/attention_length": count / self._job.sequences}
                 found.steps.append(self._row(window, own))
                 windows.append(window)
                 self._last_end = window.end
@@ -204,12 +216,13 @@ class StepReader:
         )
 
     def _write_record(self, run: LoggedRun) -> None:
+        settled = () if self._attached.step(1) is None else self._job.settled_flags
         LogRecord(
             framework=run.dialect.framework,
             format=run.logs[0].format.name,
             phases=self._job.phases,
             flags=(
-                *(LogFlag(name=flag.name, text=flag.text) for flag in run.flags),
+                *(LogFlag(name=flag.name, text=flag.text) for flag in run.flags if flag.name not in settled),
                 *(LogFlag(name="spans", text=text) for text in self._attached.notes),
             ),
         ).write(self._trial)
@@ -225,14 +238,18 @@ def _look(source: _Source, now: float) -> None:
         source.seen.setdefault(step, now)
 
 
-def _step_seconds(run: LoggedRun) -> dict[int, float]:
-    """Time of each step, as far as the log has it, without the validation and checkpoints in it."""
+def _step_seconds(run: LoggedRun) -> tuple[dict[int, float], dict[int, float]]:
+    """Of each step, as far as the log has it: its time without the validation and checkpoints in it, and theirs."""
     if run.timings is None or STEP not in run.timings.seconds:
-        return {}
+        return {}, {}
     seconds, kinds = run.timings.seconds, run.timings.kinds
-    apart = [phase for phase in run.dialect.timing.movable if kinds.get(phase) is Kind.PHASE]
-    work = (seconds[STEP] - seconds[apart].sum(axis=1)).dropna()
-    return dict(zip(work.index.tolist(), work.tolist(), strict=True))
+    apart = seconds[[phase for phase in run.dialect.timing.movable if kinds.get(phase) is Kind.PHASE]].sum(axis=1)
+    work = (seconds[STEP] - apart).dropna()
+    return _by_step(work), _by_step(apart)
+
+
+def _by_step(seconds: "pd.Series[float]") -> dict[int, float]:
+    return dict(zip(seconds.index.tolist(), seconds.tolist(), strict=True))
 
 
 def _tokens(run: LoggedRun) -> dict[int, float]:
@@ -241,13 +258,3 @@ def _tokens(run: LoggedRun) -> dict[int, float]:
         run.throughput["step"].tolist(), (run.throughput["tokens"] / run.throughput["steps"]).tolist(), strict=True
     )
     return dict(rows)
-
-
-def last_lines(paths: Sequence[Path], size: int = 1 << 14) -> str:
-    """The end of what is printed, of the first of these files that has something."""
-    for path in paths:
-        with contextlib.suppress(OSError), path.open("rb") as stream:
-            stream.seek(max(0, path.stat().st_size - size))
-            if text := stream.read().decode(errors="replace").strip():
-                return text
-    return ""

@@ -20,7 +20,7 @@ from placebench.jobs.end import end_by
 from placebench.ppo.heap import freeze_heap
 from placebench.record.checkpoints import new_checkpoint, read_checkpoint
 from placebench.record.end_file import EndFile
-from placebench.record.folder import FINISHING, STOPPING, TRACING, Trial, append_jsonl, write_atomically
+from placebench.record.folder import FINISHING, STOPPING, TRACING, Trial, append_jsonl, append_to, write_atomically
 from placebench.record.launch_file import LaunchFile
 from placebench.record.progress import PhaseClock, Progress
 from placebench.sessions.base import Session
@@ -174,7 +174,7 @@ class PPOJob:
         if self._start:
             controller.go_on_from(self._start)
         first = self._start.step + 1 if self._start else 1
-        with self._trial.steps.open("a", encoding="utf-8") as steps:
+        with append_to(self._trial.steps) as steps:
             for step in range(first, self._workload.steps + 1):
                 if step - first < self._workload.warmup_steps:
                     freeze_heap()
@@ -198,7 +198,7 @@ class PPOJob:
         with self._recorder.span(0, TRACED_STEP):
             self._get(_call(workers, "trace_kernels"))
             rows = controller.run_step(self._workload.steps + 1).kernels + controller.finish().kernels
-        with self._trial.kernels.open("a", encoding="utf-8") as stream:
+        with append_to(self._trial.kernels) as stream:
             for row in rows:
                 append_jsonl(stream, row)
         self._write_spans(self._recorder.drain())
@@ -241,12 +241,12 @@ class PPOJob:
         self._doing = f"{', '.join(running) or stage} of step {step}" if stage == "step" else stage
 
     def _register(self, pid: int, device: str, pool: str | None, rank: int | None, threads: int | None) -> None:
-        with self._trial.processes.open("a", encoding="utf-8") as stream:
+        with append_to(self._trial.processes) as stream:
             append_jsonl(stream, {"pid": pid, "device": device, "pool": pool, "rank": rank, "threads": threads})
         self._session.register(pid, device)
 
     def _write_spans(self, spans: list[dict[str, Any]]) -> None:
-        with self._trial.spans.open("a", encoding="utf-8") as stream:
+        with append_to(self._trial.spans) as stream:
             for span in self._session.on_one_clock(spans):
                 append_jsonl(stream, span)
 

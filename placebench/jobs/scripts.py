@@ -47,13 +47,18 @@ class Given:
         Before them come those of YAML and TOML files that the command names, under dotted keys. What a shell or a
         program works out (`$BATCH`) is not known and left out.
         """
+        return {key: value for key, value in self.said.items() if "$" not in value}
+
+    @cached_property
+    def said(self) -> Mapping[str, str]:
+        """As `settings`, with those that a shell or a program works out."""
         found: dict[str, str] = {}
         for name, text in self.scripts.items():
             found |= _config_settings(name, text)
         for text in self._texts.values():
             for match in _SETTING.finditer(text):
                 found[match["flag"] or match["key"]] = match["value"]
-        return {key: value for key, value in found.items() if "$" not in value}
+        return found
 
     @cached_property
     def _lines(self) -> str:

@@ -89,12 +89,21 @@ def console_log(
     read: Callable[[Iterator[bytes], StepTable], None],
     *,
     begins: bytes,
+    sign: bytes = b"",
     closed: bool = True,
 ) -> LogFormat:
-    """The format of a framework's console log, in which a step begins where `begins` is found."""
+    """The format of a framework's console log, in which a step begins where `begins` is found.
+
+    Where `begins` begins with no fixed text, `sign` is one that it always has: the plain search passes over the text
+    before a log's first step many times faster.
+    """
     step = re.compile(begins)
     title = f"console log of {dialect.framework}"
-    return LogFormat(name, title, lambda block: step.search(block) is not None, read, dialect, closed=closed)
+
+    def is_begun(block: bytes) -> bool:
+        return sign in block and step.search(block) is not None
+
+    return LogFormat(name, title, is_begun, read, dialect, closed=closed)
 
 
 def number_of(text: str) -> float | None:

@@ -14,7 +14,7 @@ from placebench.spec.legible import shown
 CALL_NAMES = ("_step", "Step")
 STEP_NAMES = ("step", "global_step", "training_step", "train/global_step", "trainer/global_step", *CALL_NAMES)
 SEPARATORS = ",\t;"
-MAX_HEADER_BYTES = 1 << 16
+MAX_HEADER_BYTES = 1 << 20
 # Excel's sign of UTF-8.
 BOM = "\ufeff"
 # A panel of Weights & Biases names its columns `RUN - METRIC`; beside each it has extremes of what it put together.
@@ -61,6 +61,7 @@ def read_table(blocks: Iterator[bytes], table: StepTable) -> None:
             raise DamagedLogError(f"line 1 names no column of steps: one of {', '.join(STEP_NAMES)}")
         if header[place] in CALL_NAMES:
             table.steps_per_number = None
+        table.refuse_names(len(header))
         names = _metric_names(header, place)
         short = 0
         for row in rows:

@@ -19,6 +19,7 @@ from placebench.logs.source import BLOCK_BYTES, GZIP_MAGIC, HEAD_BYTES, ZSTD_MAG
 from placebench.logs.table import StepTable
 from placebench.logs.tensorboard import TENSORBOARD
 from placebench.logs.trl import TRL_STATE
+from placebench.spec.reading import regular
 
 # How often a file is looked at that had nothing new.
 POLL_S = 0.5
@@ -91,7 +92,7 @@ class GrowingLog:
         if self.path.exists() and not self.path.is_file():
             raise UsageError(f"{self.path}: only a file can be followed: leave out --follow to read a pipe to its end")
         try:
-            with self.path.open("rb") as stream:
+            with open(self.path, "rb", opener=regular) as stream:
                 head = stream.read(HEAD_BYTES)
         except OSError as error:
             raise UsageError(f"{self.path}: cannot follow it: {error.strerror}") from None
@@ -138,7 +139,7 @@ class GrowingLog:
             # Moved away or deleted: it will come back.
             if self._ends.is_set() or self._stop.wait(self._poll_s):
                 return
-        with self.path.open("rb") as stream:
+        with open(self.path, "rb", opener=regular) as stream:
             while not self._stop.is_set():
                 if chunk := stream.read(BLOCK_BYTES):
                     position += len(chunk)

@@ -8,7 +8,9 @@ from functools import partial
 from typing import Any
 
 from placebench.logs.formats import Dialect, LogFormat
+from placebench.logs.source import MAX_LINE_BYTES
 from placebench.logs.table import STEP_LIMIT, DamagedLogError, StepTable
+from placebench.spec.text import format_bytes
 
 
 def jsonl_log(name: str, title: str, field: str, dialect: Dialect) -> LogFormat:
@@ -33,7 +35,7 @@ def read_objects(blocks: Iterator[bytes], table: StepTable, field: str | None = 
         field: name of the object that holds the metrics; None where they stand beside the step.
 
     Raises:
-        DamagedLogError: a line that is not the last is not JSON.
+        DamagedLogError: a line that is not the last is not JSON, or one is too long to be a step.
     """
     number = damaged = 0
     table.where = lambda: number
@@ -44,6 +46,8 @@ def read_objects(blocks: Iterator[bytes], table: StepTable, field: str | None = 
                 continue
             if damaged:
                 raise DamagedLogError(f"line {damaged} is not JSON")
+            if len(line) > MAX_LINE_BYTES:
+                raise DamagedLogError(f"line {number} is longer than {format_bytes(MAX_LINE_BYTES)}, as no step is")
             try:
                 content = json.loads(line)
             except (ValueError, RecursionError):

@@ -70,4 +70,4 @@ def take_line(line: str, metrics: dict[str, float]) -> BlockLine:
 
 
 BLOCKS = StepBlocks(TITLE, dict, take_line, dict, total_metric=TOTAL)
-NEMO_RL = console_log("nemo-rl", NEMO_RL_DIALECT, BLOCKS.read, begins=TITLE.encode(), closed=False)
+NEMO_RL = console_log("nemo-rl", NEMO_RL_DIALECT, BLOCKS.read, begins=TITLE.encode(), sign=b"= Step ", closed=False)

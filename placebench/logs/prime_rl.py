@@ -73,7 +73,7 @@ def _seconds(duration: str) -> float:
 
 def is_flat_step(block: bytes) -> bool:
     """Whether a flat object with a step is in a block: `{"step": 3, "time/step": 14.2}`."""
-    for found in JSON_STEP.finditer(block):
+    for found in JSON_STEP.finditer(block) if b'"step"' in block else ():
         try:
             content = json.loads(found[0])
         except (ValueError, RecursionError):
@@ -83,7 +83,7 @@ def is_flat_step(block: bytes) -> bool:
     return False
 
 
-PRIME_RL = console_log("prime-rl", PRIME_RL_DIALECT, read_console, begins=BEGINS, closed=False)
+PRIME_RL = console_log("prime-rl", PRIME_RL_DIALECT, read_console, begins=BEGINS, sign=b" | ", closed=False)
 FLAT_JSONL = LogFormat(
     "jsonl", "JSONL with a step and metrics side by side (prime-rl's metrics.jsonl)", is_flat_step, read_objects, None
 )

@@ -48,4 +48,4 @@ SLIME_DIALECT = Dialect(
         ),
     ),
 )
-SLIME = console_log("slime", SLIME_DIALECT, STEPS.read, begins=BEGINS)
+SLIME = console_log("slime", SLIME_DIALECT, STEPS.read, begins=BEGINS, sign=b": {'")

@@ -64,6 +64,8 @@ class Survey:
     """Whether the last line has no line end."""
     unbroken: int = 0
     """Bytes since a line ended."""
+    longest: int = 0
+    """Bytes of the longest line, as far as they were counted."""
     gave_up: bool = False
     """Whether the rest was not read, for it can be no log."""
     packed_size: Callable[[], int] | None = None
@@ -80,8 +82,10 @@ class Survey:
         self.binary = self.binary or b"\0" in block
         self.sample = self.sample or _first_text(block)
         # A line that is too long comes in pieces, each with an end.
-        is_piece = block.find(b"\n") == len(block) - 1
-        self.unbroken = self.unbroken + len(block) if is_piece else 0
+        end = block.find(b"\n") + 1
+        self.unbroken += end
+        self.longest = max(self.longest, self.unbroken)
+        self.unbroken = self.unbroken if MAX_LINE_BYTES < end == len(block) else 0
         is_none = (self.binary and self.size > BINARY_BYTES) or self.unbroken > UNBROKEN_BYTES
         self.gave_up = (is_none or self._unpacks_to_too_much()) and not self.has_steps()
         return not self.gave_up
@@ -102,9 +106,10 @@ class Survey:
         if self.gave_up:
             return f"the file unpacks to over {UNPACKED_TIMES} times its size, as no log does: {first} no step"
         lines = f"{self.lines:,} line{'s' * (self.lines != 1)}"
-        return (
-            f"found {lines} of text, beginning with {shown(self.sample)}" if self.sample else f"found {lines} of blanks"
-        )
+        if not self.sample:
+            return f"found {lines} of blanks"
+        long = f"; a line has {format_bytes(self.longest)}, as no step has" if self.longest > BLOCK_BYTES else ""
+        return f"found {lines} of text, beginning with {shown(self.sample)}{long}"
 
 
 def whole_lines(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from placebench.logs.columns import joined, last_of_each, text_column
+from placebench.logs.layout import FALLS_IN_TURN, Layout, fall_in_turn
 
 # Restarts that follow each other this closely, each at a later step, are no restarts: the lines of two logs stand in
 # turn in one file. Nor do steps come out of order behind a restart. A run that crashes again and again goes on from
@@ -27,6 +28,9 @@ STEP_LIMIT = 2**63
 # A table of more cells, at eight bytes each, is of metrics whose names change from step to step.
 CELL_LIMIT = 1 << 29
 METRIC_LIMIT = 10_000
+# Of all metrics, kept or not, and of the sets of them that lines have; reading ends there.
+NAME_LIMIT = 100_000
+_SEVERAL_RUNS = "the file holds the steps of several runs in turn; give each run its own file"
 
 
 class DamagedLogError(Exception):
@@ -57,25 +61,6 @@ class OddValue:
     """Name of the metric."""
     value: float
     """The value."""
-
-
-@dataclass
-class Layout:
-    """The rows of all step lines that have the same metrics in the same order."""
-
-    kept: tuple[int, ...]
-    """Which of the line's metrics are stored, by position."""
-    metrics: npt.NDArray[np.int32]
-    """Number of each stored metric in the table."""
-    steps: array[int] = field(default_factory=lambda: array("q"))
-    """Step of each row."""
-    order: array[int] = field(default_factory=lambda: array("q"))
-    """When each row was read last, counted in step lines."""
-    lines: array[int] = field(default_factory=lambda: array("q"))
-    """Line of each row in the file, 0 where the format has no lines."""
-    values: array[float] = field(default_factory=lambda: array("d"))
-    """The stored values, row after row."""
-    rows: dict[int, int] = field(default_factory=dict)
 
 
 class StepTable:
@@ -123,11 +108,16 @@ class StepTable:
         self._anew_at = -1
 
     def layout(self, names: Sequence[str]) -> Layout:
-        """The layout of a line with these metrics; a name that stands twice is stored from its last place."""
+        """The layout of a line with these metrics; a name that stands twice is stored from its last place.
+
+        Raises:
+            DamagedLogError: the log has metrics, or sets of them, without end.
+        """
         key = tuple(names)
         known = self._layouts.get(key)
         if known is not None:
             return known
+        self.refuse_names(max(len(key), len(self.names), len(self._layouts)))
         # Lone surrogates, from a JSON escape, are no text.
         clean = [name.encode("utf-8", "replace").decode() for name in key]
         for name in clean:
@@ -137,6 +127,16 @@ class StepTable:
         new = Layout(kept, np.array([self.names[clean[place]] for place in kept], np.int32))
         self._layouts[key] = new
         return new
+
+    def refuse_names(self, count: int) -> None:
+        """See that so many metrics in a line, or in all lines so far, are not too many.
+
+        Raises:
+            DamagedLogError: they are.
+        """
+        if count > NAME_LIMIT:
+            what = f"over {NAME_LIMIT:,} metrics, or sets of them, so far"
+            raise DamagedLogError(f"{_at(self.where())}{what}: a metric needs one name in all steps")
 
     def add_row(self, layout: Layout, step: int, values: list[float]) -> None:
         """Store the kept values of one step line.
@@ -148,19 +148,12 @@ class StepTable:
             self._last = step
         else:
             self._look_back(layout, step, values)
-        row = layout.rows.get(step)
+        row = layout.row_of(step)
         if row is None:
-            layout.rows[step] = len(layout.steps)
-            layout.steps.append(step)
-            layout.order.append(self.lines)
-            layout.lines.append(self.where())
-            layout.values.fromlist(values)
+            layout.append(step, self.lines, self.where(), values)
         else:
-            width = len(layout.kept)
             self.replaced += layout.order[row] >= self._begin(step)
-            layout.order[row] = self.lines
-            layout.lines[row] = self.where()
-            layout.values[row * width : (row + 1) * width] = array("d", values)
+            layout.replace(row, self.lines, self.where(), values)
         self.lines += 1
 
     def rises_to(self, step: int) -> bool:
@@ -178,11 +171,7 @@ class StepTable:
             lines: where each stands in the file.
             values: the kept values, line after line.
         """
-        layout.rows.update(zip(steps, range(len(layout.steps), len(layout.steps) + len(steps)), strict=True))
-        layout.steps.extend(steps)
-        layout.lines.extend(lines)
-        layout.order.extend(range(self.lines, self.lines + len(steps)))
-        layout.values.frombytes(values.tobytes())
+        layout.extend(steps, self.lines, lines, values)
         self.lines += len(steps)
         self._last = steps[-1]
 
@@ -211,7 +200,7 @@ class StepTable:
         seen = [
             (other, row)
             for other in self._layouts.values()
-            if (row := other.rows.get(step)) is not None and other.order[row] >= begin
+            if (row := other.row_of(step)) is not None and other.order[row] >= begin
         ]
         if any(self._differs(layout, values, *place) for place in seen):
             self._restart(step)
@@ -224,8 +213,7 @@ class StepTable:
     @staticmethod
     def _differs(layout: Layout, values: list[float], other: Layout, row: int) -> bool:
         """Whether a row gives any of a line's metrics another value."""
-        width = len(other.kept)
-        before = other.values[row * width : (row + 1) * width]
+        before = other.row_values(row)
         if other is layout:
             return before.tobytes() != array("d", values).tobytes()
         _, own, known = np.intersect1d(layout.metrics, other.metrics, assume_unique=True, return_indices=True)
@@ -233,10 +221,7 @@ class StepTable:
 
     def leave_out(self, layout: Layout, step: int, line: int) -> None:
         """Take back a step line that has turned out to be cut off or torn apart."""
-        row = layout.rows.pop(step, None)
-        if row is not None:
-            # Before every step line: undone.
-            layout.order[row] = -1
+        layout.leave_out(step)
         self.damage(line)
 
     def _begin(self, step: int) -> int:
@@ -259,12 +244,19 @@ class StepTable:
                 self._refuse(step)
 
     def _refuse(self, step: int) -> None:
-        line = self.where()
-        place = f"line {line:,}: " if line else ""
-        raise DamagedLogError(
-            f"{place}step {step} is there with different values again and again: the file holds the "
-            "steps of several runs in turn; give each run its own file"
-        )
+        what = f"step {step} is there with different values again and again"
+        raise DamagedLogError(f"{_at(self.where())}{what}: {_SEVERAL_RUNS}")
+
+    @staticmethod
+    def _refuse_in_turn(layout: Layout, order: npt.NDArray[np.int64], done: npt.NDArray[np.bool_]) -> None:
+        """Refuse the lines of two runs in turn, of which the one is ahead of the other."""
+        rows = np.flatnonzero(done)
+        rows = rows[np.argsort(order[rows])]
+        fall = fall_in_turn(np.frombuffer(layout.steps, np.int64)[rows])
+        if fall is not None:
+            before, behind = rows[fall - 1 : fall + 1].tolist()
+            what = f"step {layout.steps[behind]} comes behind step {layout.steps[before]}, and so again and again"
+            raise DamagedLogError(f"{_at(layout.lines[behind])}{what}: {_SEVERAL_RUNS}")
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:
         """Store one step's metrics; see `add_row`."""
@@ -301,7 +293,7 @@ class StepTable:
             done = ~undone[first : first + rows]
             places = starts[first : first + rows][done, None] + np.arange(width)
             metric[places] = layout.metrics
-            value[places] = np.frombuffer(layout.values, np.float64).reshape(rows, width)[done]
+            value[places] = layout.table()[done]
             first += rows
         step = np.repeat(steps[ranked], widths[ranked])
         last = last_of_each(step, metric, steps)
@@ -320,7 +312,8 @@ class StepTable:
         """What is kept as a table: a row a step, ascending, and a column a metric; NaN where a step lacks it.
 
         Raises:
-            DamagedLogError: the table would have more than `METRIC_LIMIT` columns, or more than `CELL_LIMIT` cells.
+            DamagedLogError: the table would have more than `METRIC_LIMIT` columns, or more than `CELL_LIMIT` cells; or
+                the file holds the step lines of two runs in turn.
         """
         layouts, steps, order, undone = self._rows()
         distinct, place = np.unique(steps[~undone], return_inverse=True)
@@ -331,9 +324,11 @@ class StepTable:
             rows = slice(first, first + len(layout.steps))
             done = ~undone[rows]
             places = place[done_before : done_before + int(done.sum())]
-            values = np.frombuffer(layout.values, np.float64).reshape(-1, len(layout.kept))
+            when, values = order[rows][done], layout.table()
+            if self.out_of_order >= FALLS_IN_TURN:
+                self._refuse_in_turn(layout, order[rows], done)
             for column, metric in enumerate(layout.metrics.tolist() if len(places) else ()):
-                found.setdefault(metric, []).append((places, order[rows][done], (values, done, column)))
+                found.setdefault(metric, []).append((places, when, (values, done, column)))
             first, done_before = rows.stop, done_before + len(places)
         if len(found) > METRIC_LIMIT or len(distinct) * len(found) > CELL_LIMIT:
             raise DamagedLogError(
@@ -364,7 +359,7 @@ class StepTable:
         count, first = 0, 0
         odd: list[OddValue] = []
         for layout in layouts:
-            values = np.frombuffer(layout.values, np.float64).reshape(-1, len(layout.kept))
+            values = layout.table()
             done = ~undone[first : first + len(values)]
             for column, metric in enumerate(layout.metrics.tolist()):
                 if of_kind(names[metric]):
@@ -388,3 +383,8 @@ class StepTable:
         # Before the first standing restart nothing is undone.
         begins = np.array([0, *(restart.order for restart in self.standing)])
         return layouts, steps, order, order < begins[np.searchsorted([r.step for r in self.standing], steps, "right")]
+
+
+def _at(line: int) -> str:
+    """A line of the file, to begin a message; nothing where the format has no lines."""
+    return f"line {line:,}: " if line else ""

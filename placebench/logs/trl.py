@@ -138,7 +138,7 @@ def read_state(blocks: Iterator[bytes], table: StepTable) -> None:
             table.add(step, metrics)
 
 
-TRL = console_log("trl", TRL_DIALECT, read_console, begins=BEGINS)
+TRL = console_log("trl", TRL_DIALECT, read_console, begins=BEGINS, sign=b"{'")
 TRL_STATE = LogFormat(
     name="trl-state",
     title="trainer_state.json of TRL",

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from placebench.logs.formats import Count, Dialect, LogFormat, Tokens, Trap
 from placebench.logs.jsonl import jsonl_log
-from placebench.logs.table import Layout, StepTable
+from placebench.logs.layout import Layout
+from placebench.logs.table import StepTable
 from placebench.logs.timing import VERL_TIMING
 
 MARK = b"step:"
@@ -219,6 +220,7 @@ class _Reader:
         following = _next_step(block, start, end)
         if following is not None:
             end = following.start()
+        self._table.refuse_names(block.count(SEPARATOR, start, end))
         metrics, whole, rest = _metrics(block[start:end])
         if not metrics:
             return end

@@ -1,5 +1,6 @@
 """Going on with a run that was interrupted, failed in part, or is to have more rounds."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -103,9 +104,16 @@ def _damaged(record: RunFile, folder: RunFolder) -> Iterator[tuple[tuple[int, st
             trial = folder.trial(number, placement.name)
             try:
                 if trial.status is Status.DONE:
-                    read_launch(trial, placement.devices)
+                    read_launch(trial, placement.devices, of_own_job=record.job is None)
             except DamagedLaunchError as error:
                 yield (number, placement.name), str(error)
+
+
+def _in_place_of_folders(folder: Path) -> Iterator[str]:
+    """What lies where a run has a folder and is none."""
+    for path in RunFolder(folder).folders_of_trials:
+        if os.path.lexists(path) and not path.is_dir():
+            yield f"{path}: is no folder, as a run has there: move it away, then go on"
 
 
 def _cluster_options(request: RunRequest, record: RunFile) -> Iterator[str]:
@@ -239,6 +247,7 @@ _CHECKS = (
     Check(checks.missing_packages),
     Check(checks.full_disks),
     Check(_low_limits),
+    Check(_in_place_of_folders),
     Check(_cluster_options),
     Check(_missing_devices),
     Check(unusable_workload),

@@ -16,14 +16,18 @@ from placebench.predict.parts import Array, Factor, Parts, split
 KERNEL_NOISE = 0.02
 WALL_NOISE = 0.03
 _LEAST_S = 1e-6
+# From so many standard deviations on a time counts as held up by something else.
+_OUTLIER = 2.0
+# Logarithm of how much slower than believed a host is from which the search begins once more.
+_SLOW_HOST = 1.5
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A phase that was measured: its parts, and seconds; None for what nobody traced."""
+    """A phase that was measured: its parts, and seconds; None for what was not measured, or does not count."""
 
     parts: Parts
-    seconds: float
+    seconds: float | None
     kernel_s: float | None = None
     collective_s: float | None = None
 
@@ -47,19 +51,23 @@ def estimate_factors(beliefs: Mapping[str, Factor], observations: Sequence[Obser
         found = [residual for one in observations for residual in _residuals(one, factors)]
         return np.concatenate([moved, found])
 
-    # A part that no observation has stays where it is, and needs no derivative.
-    return np.asarray(
-        medians * np.exp(least_squares(residuals, np.zeros(len(medians)), xtol=1e-6, ftol=1e-8).x * spreads)
-    )
+    # What the host takes for a unit shows only where it takes longer than the kernels, so that the search begins with
+    # a slow host, too. Times that something else has held up weigh no more than those that are as expected.
+    hosts = np.any([np.any(one.parts.host > 0, axis=0) for one in observations], axis=0)
+    starts = (np.zeros(len(medians)), np.where(hosts, _SLOW_HOST / spreads, 0.0))
+    found = [
+        least_squares(residuals, start, loss="soft_l1", f_scale=_OUTLIER, xtol=1e-6, ftol=1e-8) for start in starts
+    ]
+    return np.asarray(medians * np.exp(min(found, key=lambda one: float(one.cost)).x * spreads))
 
 
 def _residuals(one: Observation, factors: Array) -> list[float]:
     found = split(one.parts, factors)
     kernels, collective = one.kernel_s, one.collective_s
-    residuals = [_log_ratio(found.total, one.seconds) / WALL_NOISE]
+    residuals = [] if one.seconds is None else [_log_ratio(found.total, one.seconds) / WALL_NOISE]
     if kernels is not None and kernels > _LEAST_S and found.kernels > 0:
         residuals.append(_log_ratio(found.kernels, kernels) / KERNEL_NOISE)
-    if collective is not None and found.exposed > 0:
+    if collective is not None and one.seconds is not None and found.exposed > 0:
         # Of what is short beside the phase, no more is asked than beside the phase.
         residuals.append((found.exposed - collective) / (WALL_NOISE * one.seconds))
     return residuals

@@ -73,6 +73,8 @@ class _Measured:
     """None where that is not known."""
     is_same: bool
     """Whether it is the work that is asked for."""
+    is_of_launch: bool
+    """Whether it was part of a launch's steps; else a benchmark's."""
 
 
 @dataclass
@@ -192,11 +194,18 @@ class PhaseModel:
             ]
             if name in HAND_OVER:
                 alike, kind = [name], name
+            known = [one for other in alike for one in self._measured(other) if one.is_same or not of_same]
+            # A launch has processes beside it that hold its host up; where launches tell of it, a benchmark does not.
+            has_launches = any(one.is_of_launch for one in known)
             observations = [
-                Observation(one.parts, one.phase.seconds, one.phase.kernel_s, one.phase.collective_s)
-                for other in alike
-                for one in self._measured(other)
-                if one.parts is not None and (one.is_same or not of_same) and one.phase.seconds > 0
+                Observation(
+                    one.parts,
+                    one.phase.seconds if one.is_of_launch or not has_launches else None,
+                    one.phase.kernel_s,
+                    one.phase.collective_s,
+                )
+                for one in known
+                if one.parts is not None and one.phase.seconds > 0
             ]
             beliefs = factors_of(PHASE[name].activity, is_function=function)
             spread = 0.0 if self.is_gpu else CPU_SPREAD
@@ -216,12 +225,15 @@ class PhaseModel:
         for file in self.calibrations:
             peak = device_peak(file.device) if file.kind == "gpu" else cpu_peak(file.device_cores)
             for case in file.cases:
-                is_same = self.is_same(case)
+                # A benchmark's time is no launch's, though the work was the same.
+                is_same = self.is_same(case) and case.step_s is not None
                 workload = _workload_of(case)
                 for phase in case.phases:
                     if phase.name in PHASE:
                         parts = _parts_of_case(case, phase, workload, peak, file)
-                        found.setdefault(phase.name, []).append(_Measured(phase, parts, is_same))
+                        found.setdefault(phase.name, []).append(
+                            _Measured(phase, parts, is_same, case.step_s is not None)
+                        )
         return found
 
     def is_same(self, case: MeasuredCase) -> bool:

@@ -213,10 +213,23 @@ class StepModel:
 
 
 def _gaps(model: PhaseModel, pools: int, phases: int) -> float:
-    """Seconds of a step in which no phase on its path runs: measured with as many pools, else with any number."""
-    cases = [case for file in model.calibrations for case in file.cases if model.is_same(case)]
-    known = [(case.pools, case.gap_s) for case in cases if case.gap_s is not None]
+    """Seconds of a step in which no phase on its path runs.
+
+    As measured of this work with as many pools, else with any number; else what a step usually has, as far as other
+    work of the same measurements had more of it or less.
+    """
+    cases = [case for file in model.calibrations for case in file.cases if case.gap_s is not None]
+    known = [(case.pools, case.gap_s or 0.0) for case in cases if model.is_same(case)]
     if known:
         return fmean([gap for count, gap in known if count == pools] or [gap for _, gap in known])
+    others = [
+        (case.gap_s or 0.0) / _usual_gap(len(case.phases), sequences)
+        for case in cases
+        if (sequences := case.workload.get("batch", {}).get("size"))
+    ]
     size = model.workload.batch.size if model.workload else 0
-    return PHASE_GAP_S * phases + SEQUENCE_GAP_S * size
+    return _usual_gap(phases, size) * (fmean(others) if others else 1.0)
+
+
+def _usual_gap(phases: int, sequences: int) -> float:
+    return PHASE_GAP_S * phases + SEQUENCE_GAP_S * sequences

@@ -5,6 +5,7 @@ standard library. JSONL files are appended one whole line at a time and flushed;
 writer was killed drops the unfinished last line.
 """
 
+import contextlib
 import json
 import os
 import stat
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from placebench.errors import DamagedLaunchError, UsageError
-from placebench.spec.reading import exists, parse_json, read_text, refuse_pipe
+from placebench.spec.reading import exists, parse_json, read_text, regular
 from placebench.spec.text import slug
 
 SCHEMA_VERSION = 1
@@ -26,6 +27,10 @@ HELD = "held by "
 # The stages in `progress.json` of a launch that has done all its steps: it awaits what it still has under way, traces
 # kernels, and lets its workers and their session end.
 FINISHING, TRACING, STOPPING = "finish", "trace kernels", "stop"
+
+
+# No file has more characters that says how a launch stands.
+_SHORT = 1 << 20
 
 
 class Status(StrEnum):
@@ -114,13 +119,13 @@ class Trial:
         """
         path = self.path / "status"
         try:
-            refuse_pipe(path)
-            return Status(path.read_text(encoding="utf-8").strip())
+            with open(path, encoding="utf-8", opener=regular) as stream:
+                return Status(stream.read(_SHORT).strip())
         except FileNotFoundError:
             return Status.PLANNED
         except OSError as error:
             raise DamagedLaunchError(f"{path}: {error.strerror}") from None
-        except (UsageError, ValueError):
+        except ValueError:
             raise DamagedLaunchError(f"{path}: it says none of {', '.join(Status)}") from None
 
     def stands_at(self, status: Status) -> bool:
@@ -134,9 +139,9 @@ class Trial:
     def first_error(self) -> str | None:
         """What went wrong, in one line without the status; None when nothing is on record that can be read."""
         try:
-            refuse_pipe(self.error)
-            lines = self.error.read_text(encoding="utf-8", errors="replace").splitlines()
-        except (OSError, UsageError):
+            with open(self.error, encoding="utf-8", errors="replace", opener=regular) as stream:
+                lines = stream.read(_SHORT).splitlines()
+        except OSError:
             return None
         return next((line.strip() for line in lines if line.strip()), None)
 
@@ -165,9 +170,14 @@ class RunFolder:
         "There while a process works on the run, and keeps others out; one left by a killed process keeps nobody out.",
     )
 
+    @property
+    def folders_of_trials(self) -> tuple[Path, Path]:
+        """Where the launches lie, and where those that were run again."""
+        return self.path / "trials", self.path / "trials" / "replaced"
+
     def trial(self, round_number: int, placement: str) -> Trial:
         """The folder of a placement's launch in a round (counted from 1)."""
-        return Trial(self.path / "trials" / f"{round_number:02d}-{slug(placement)}")
+        return Trial(self.folders_of_trials[0] / f"{round_number:02d}-{slug(placement)}")
 
     def trials(self) -> tuple[Trial, ...]:
         """All trial folders there are, by round and name."""
@@ -214,15 +224,26 @@ def recorded_text(path: Path, key: Literal["status", "started", "name"]) -> str:
         return ""
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file so that a reader, or a crash, sees the old or the new text and nothing between."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Replace a file so that a reader, or a crash, sees the old or the new content and nothing between.
+
+    Yields:
+        The file to be written in the body.
+    """
+    scratch = path.with_name(f".{os.getpid()}.{path.name}")
     try:
-        scratch.write_text(text, encoding="utf-8")
+        yield scratch
         scratch.replace(path)
-    except OSError:
+    except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file by a text, as `replacing` does."""
+    with replacing(path) as scratch, open(scratch, "w", encoding="utf-8", opener=regular) as stream:
+        stream.write(text)
 
 
 def write_output(path: Path, text: str) -> None:
@@ -259,6 +280,15 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
+def append_to(path: Path) -> TextIO:
+    """A file to append lines to, which the job may have replaced meanwhile.
+
+    Raises:
+        OSError: it cannot be written, or is a pipe or a device.
+    """
+    return open(path, "a", encoding="utf-8", opener=regular)
+
+
 def append_jsonl(stream: TextIO, content: Mapping[str, Any]) -> None:
     """Append one object as one line and flush it to the kernel."""
     stream.write(json.dumps(content) + "\n")
@@ -266,15 +296,25 @@ def append_jsonl(stream: TextIO, content: Mapping[str, Any]) -> None:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Objects of a JSONL file; an unfinished last line (no newline) is dropped, a missing file is empty."""
-    try:
-        stream = path.open(encoding="utf-8")
-    except FileNotFoundError:
-        return
-    with stream:
+    """Objects of a JSONL file; an unfinished last line (no newline) is dropped, a missing file is empty.
+
+    Raises:
+        OSError: it cannot be read, or is a pipe or a device.
+    """
+    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", opener=regular) as stream:
         for line in stream:
             if line.endswith("\n"):
                 yield parse_json(line)
+
+
+def read_end(path: Path, size: int) -> str:
+    """The last bytes of a text, so many at most; empty where there is none to read."""
+    try:
+        with open(path, "rb", opener=regular) as stream:
+            stream.seek(-min(size, stream.seek(0, os.SEEK_END)), os.SEEK_END)
+            return stream.read(size).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def utc_now() -> str:

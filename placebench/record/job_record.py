@@ -4,10 +4,19 @@ from typing import Any
 
 from pydantic import Field
 
-from placebench.errors import UsageError
+from placebench.errors import DamagedLaunchError, UsageError
 from placebench.record.folder import SCHEMA_VERSION, Trial, write_json
 from placebench.record.parts import Record
 from placebench.spec.reading import parse_json, read_text
+
+
+class JobWork(Record):
+    """What is computed in a step of a job whose models' shapes are in `run.json`, all of it in bfloat16."""
+
+    phases: tuple[str, ...]
+    """Phases that pass every token of the step through a whole model, an update both ways."""
+    epochs: int
+    """Passes of an update over the step's sequences."""
 
 
 class JobRecord(Record):
@@ -19,6 +28,8 @@ class JobRecord(Record):
     """What the user says of it: see `jobs.spec`."""
     notes: tuple[str, ...] = ()
     """What a reader of its numbers must know, a sentence each."""
+    work: JobWork | None = None
+    """What a step computes; None where it is not known."""
 
 
 class Companion(Record):
@@ -56,12 +67,16 @@ class JobLaunch(Record):
     """Name of their format; None to find it by the content."""
     phases: dict[str, str] = Field(default_factory=dict)
     """Phases by the names of the log's own timers."""
+    settled_flags: tuple[str, ...] = ()
+    """Flags of the log that do not hold where spans tell its steps."""
     attach: bool = False
     """Whether its processes write spans."""
     timers: dict[str, str] = Field(default_factory=dict)
     """Phases by the names of the timers that are in them: see `jobs.nested.exclusive`."""
     learner_ranks: int
     """Ranks that train, by which some logs multiply tokens."""
+    sequences: int | None = None
+    """Sequences of a step; None where they are not known."""
 
 
 class LogFlag(Record):
@@ -86,12 +101,18 @@ class LogRecord(Record):
     """Whether all time of the launch's spans stands as one step, as nothing says where steps begin."""
 
     @classmethod
-    def read(cls, trial: Trial) -> "LogRecord | None":
-        """What is known of a launch's log; None where nothing is, as of placebench's own job."""
+    def read(cls, trial: Trial) -> "LogRecord":
+        """What is known of a launch's log.
+
+        Raises:
+            DamagedLaunchError: the file is missing or damaged.
+        """
         try:
             return cls.model_validate(parse_json(read_text(trial.log_facts)))
-        except (UsageError, ValueError):
-            return None
+        except UsageError as error:
+            raise DamagedLaunchError(str(error)) from None
+        except ValueError:
+            raise DamagedLaunchError(f"{trial.log_facts}: not as placebench writes it") from None
 
     def write(self, trial: Trial) -> None:
         """Write the file."""

@@ -6,7 +6,7 @@ Apart from `launch_file`, and without what that needs: a sampler starts with eve
 from placebench.errors import UsageError
 from placebench.record.folder import Trial
 from placebench.spec.devices import Device, device_from_dict
-from placebench.spec.reading import parse_json
+from placebench.spec.reading import parse_json, read_text
 
 
 def launch_devices(trial: Trial) -> tuple[Device, ...]:
@@ -17,9 +17,7 @@ def launch_devices(trial: Trial) -> tuple[Device, ...]:
     """
     path = trial.launch_file
     try:
-        entries = parse_json(path.read_text(encoding="utf-8"))["devices"]
-    except OSError as error:
-        raise UsageError(f"{path}: cannot read it: {error.strerror}") from None
+        entries = parse_json(read_text(path))["devices"]
     except (KeyError, TypeError, ValueError):
         raise UsageError(f"{path}: not the description of a launch: no object with devices in it") from None
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):

@@ -11,10 +11,11 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
-from placebench.errors import DamagedLaunchError, UsageError
+from placebench.errors import DamagedLaunchError
 from placebench.record.folder import Trial
+from placebench.record.job_record import LogRecord
 from placebench.spec.legible import shown
-from placebench.spec.reading import encodable_json, refuse_pipe
+from placebench.spec.reading import encodable_json, regular
 
 CONTROLLER = "controller"
 """What stands for a device where the controller works, and in its own view of the phases."""
@@ -202,14 +203,19 @@ class LaunchLines:
     pauses: tuple[PauseLine, ...] = ()
     processes: tuple[ProcessLine, ...] = ()
     devices: tuple[DeviceLine, ...] = ()
+    log: LogRecord | None = None
+    """How the log of a job of the user's is to be read; None of placebench's own job."""
 
 
-def read_launch(trial: Trial, devices: Collection[str], *, with_samples: bool = True) -> LaunchLines:
+def read_launch(
+    trial: Trial, devices: Collection[str], *, of_own_job: bool = True, with_samples: bool = True
+) -> LaunchLines:
     """Read what a finished launch has left.
 
     Args:
         trial: its folder.
         devices: the ids of its placement's devices.
+        of_own_job: whether it is of placebench's own job; one of the user's has a record of its log.
         with_samples: whether to read the samples of the devices, which are most of it.
 
     Raises:
@@ -222,6 +228,7 @@ def read_launch(trial: Trial, devices: Collection[str], *, with_samples: bool = 
         tuple(_read(trial.pauses, _PAUSES, is_optional=True)),
         tuple(_read(trial.processes, PROCESSES, is_optional=True)),
         tuple(_read(trial.device_samples, DEVICES, is_optional=True)) if with_samples else (),
+        None if of_own_job else LogRecord.read(trial),
     )
     steps = [line.step for line in lines.steps]
     whole = sorted(line.step for line in lines.spans if line.device == CONTROLLER and line.phase == WHOLE_STEP)
@@ -259,8 +266,7 @@ def count_steps(trial: Trial) -> int:
 def _read(path: Path, line_type: TypeAdapter[LineT], *, is_optional: bool = False) -> Iterator[LineT]:
     """The lines of a file; what the writer, when it was killed, has not finished of the last one is dropped."""
     try:
-        refuse_pipe(path)
-        with path.open("rb") as stream:
+        with open(path, "rb", opener=regular) as stream:
             for number, line in enumerate(stream, start=1):
                 if line.endswith(b"\n"):
                     try:
@@ -272,8 +278,6 @@ def _read(path: Path, line_type: TypeAdapter[LineT], *, is_optional: bool = Fals
             raise DamagedLaunchError(f"{path}: {error.strerror}") from None
     except OSError as error:
         raise DamagedLaunchError(f"{path}: {error.strerror}") from None
-    except UsageError as error:
-        raise DamagedLaunchError(str(error)) from None
 
 
 def _check_devices(path: Path, found: list[str], known: Collection[str]) -> None:

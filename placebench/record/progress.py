@@ -16,8 +16,10 @@ from placebench.record.run_file import LaunchWall, RunFile
 from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.reading import parse_json, read_text
 
-# More than a step has; engines that begin and end all the time have no limit.
-MOST_TIMES = 200
+# More than a step has on many devices; engines that begin and end all the time have no limit.
+MOST_TIMES = 1000
+# Characters; no job writes so many.
+_LONGEST = 1 << 20
 
 
 class PhaseTime(Record):
@@ -57,7 +59,7 @@ class Progress(Record):
             KeyError, ValueError: the object is none that a job writes; one line says why.
         """
         try:
-            content = dict(parse_json(read_text(trial.progress)))
+            content = dict(parse_json(read_text(trial.progress, at_most=_LONGEST)))
         except (UsageError, ValueError, TypeError):
             return cls()
         try:

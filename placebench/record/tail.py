@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from placebench.spec.reading import parse_json
+from placebench.spec.reading import parse_json, regular
+
+# More than a job writes between two looks.
+_PIECE = 1 << 26
 
 
 class JsonlTail:
@@ -11,13 +14,13 @@ class JsonlTail:
 
     Args:
         path: the file.
-        most: so many bytes are read at a time, and a longer line is left out; None for all there is.
+        most: so many bytes are read at a time, and a longer line is left out.
 
     Attributes:
         behind: bytes that the last reading has left for the next.
     """
 
-    def __init__(self, path: Path, most: int | None = None) -> None:
+    def __init__(self, path: Path, most: int = _PIECE) -> None:
         self.path, self.behind = path, 0
         self._most, self._offset = most, 0
         self._is_cut = False
@@ -32,13 +35,17 @@ class JsonlTail:
             self._offset, self._is_cut = end - size, True
 
     def read_lines(self) -> list[bytes]:
-        """Whole lines added since the last call; an unfinished last one waits, a missing file is empty."""
+        """Whole lines added since the last call; an unfinished last one waits, a missing file is empty.
+
+        Raises:
+            OSError: it cannot be read, or is a pipe or a device.
+        """
         try:
             size = self.path.stat().st_size
             if size == self._offset:
                 self.behind = 0
                 return []
-            with self.path.open("rb") as stream:
+            with open(self.path, "rb", opener=regular) as stream:
                 content = self._read(stream, size)
         except FileNotFoundError:
             self.behind = 0
@@ -63,4 +70,4 @@ class JsonlTail:
         if size < self._offset:  # another file has its name
             self._offset, self._is_cut = 0, False
         stream.seek(self._offset)
-        return stream.read(-1 if self._most is None else self._most)
+        return stream.read(self._most)

@@ -1,13 +1,12 @@
 """Building the report of a run folder or of a comparison: figures, trace, `summary.json`, Markdown and the page."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.compare.measure.calibrating import calibrate_by, measured_case
 from placebench.errors import UsageError
-from placebench.record.folder import RunFolder, write_atomically
+from placebench.record.folder import RunFolder, replacing, write_atomically
 from placebench.report.calibration import calibration_of
 from placebench.report.kept import read_summary
 from placebench.report.pages import Picture, html, markdown
@@ -41,7 +40,6 @@ def build_report(run_dir: Path, min_effect: float | None = None) -> ReportPaths:
             phases = calibrate_by(comparison.placements[0].run, comparison.placements)
             phases.write(RunFolder(run_dir).phases_file)
         trace = run_dir / TRACE
-        trace.unlink(missing_ok=True)
         has_trace = write_trace(comparison, trace)
         return _write(comparison, summary, run_dir, trace if has_trace else None)
     except OSError as error:
@@ -72,9 +70,8 @@ def _write(comparison: Comparison, summary: Summary, folder: Path, trace: Path |
     pictures, files = [], []
     for plot in draw_plots(comparison):
         svg, png = (plots / f"{plot.name}.{suffix}" for suffix in ("svg", "png"))
-        scratch = png.with_name(f".{os.getpid()}.{png.name}")
-        save_figure(plot.figure, scratch)
-        scratch.replace(png)
+        with replacing(png) as scratch:
+            save_figure(plot.figure, scratch)
         text = svg_text(plot.figure)
         write_atomically(svg, text)
         lay_out_narrowly(plot.figure)

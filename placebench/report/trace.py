@@ -23,6 +23,7 @@ from placebench.compare.measure.critical_path import SpanGraph
 from placebench.compare.measure.energy import power_curve
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.read.run import Launch, is_whole_step
+from placebench.record.folder import replacing
 from placebench.spec.legible import legible, visible
 from placebench.spec.phases import STEP
 from placebench.telemetry.spans import CONTROLLER
@@ -40,10 +41,11 @@ Event = dict[str, Any]
 
 
 def write_trace(comparison: Comparison, path: Path) -> bool:
-    """Write the trace of all finished launches; False, and no file, where none has spans."""
+    """Replace the trace of all finished launches; False, and no file, where none has spans."""
     launches = [(launch, side) for side in comparison.placements for launch in side.launches if not launch.spans.empty]
     launches.sort(key=lambda entry: entry[0].round)
     if not launches:
+        path.unlink(missing_ok=True)
         return False
     events: list[Event] = []
     for process, (launch, side) in enumerate(launches, start=1):
@@ -54,8 +56,9 @@ def write_trace(comparison: Comparison, path: Path) -> bool:
         events += _counters(side, launch, process, zero)
         events += _queue(launch, process, zero)
     content = {"displayTimeUnit": "ms", "otherData": {"run": visible(launches[0][1].run.name)}, "traceEvents": events}
-    with path.open("wb") as stream, gzip.GzipFile("", "wb", 6, stream, mtime=0) as packed:
-        packed.write(json.dumps(content, separators=(",", ":"), allow_nan=False).encode())
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    with replacing(path) as scratch:
+        scratch.write_bytes(gzip.compress(text.encode(), 6, mtime=0))
     return True
 
 

@@ -11,7 +11,7 @@ from placebench.errors import JobExit
 from placebench.plan.limits import exceeded_limit
 from placebench.plan.plan import Plan
 from placebench.record.end_file import EndFile
-from placebench.record.folder import FINISHING, STOPPING, TRACING, Status, Trial, write_atomically
+from placebench.record.folder import FINISHING, STOPPING, TRACING, Status, Trial, read_end, write_atomically
 from placebench.record.progress import Progress
 from placebench.run.memory_use import describe_use
 from placebench.spec.bound import RunPlacement
@@ -150,10 +150,4 @@ def _is_of_a_device(reason: str, left: EndFile | None, bound: RunPlacement) -> b
 
 def _read_end(path: Path) -> str:
     """The last lines of a file; nothing when it is not there."""
-    try:
-        with path.open("rb") as stream:
-            stream.seek(max(0, path.stat().st_size - _LOG_BYTES))
-            lines = stream.read().decode("utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return ""
-    return "\n".join(lines[-_LOG_LINES:]).strip()
+    return "\n".join(read_end(path, _LOG_BYTES).splitlines()[-_LOG_LINES:]).strip()

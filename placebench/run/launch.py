@@ -1,6 +1,7 @@
 """One launch: its processes started fresh, watched until they end, ended when they must, and nothing left behind."""
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -104,7 +105,7 @@ class Launcher:
             if self._plan.until_end and end.status is Status.INTERRUPTED and job.returncode == JobExit.DONE:
                 end = LaunchEnd(Status.DONE)
             job_ended = time.monotonic()
-            notes = watch.pauses + _end_sampler(sampler, trial) + clock_notes(trial)
+            notes = watch.pauses + _end_sampler(sampler, trial) + (clock_notes(trial) if self._plan.cluster else ())
         no_head = end.status is Status.FAILED and lost_head(trial)
         if no_head:
             end = self._headless()
@@ -198,7 +199,7 @@ def _launch_wall(trial: Trial, started: float, job_ended: float, cleaned: float)
         steps = list(read_jsonl(trial.steps))
         first = float(steps[0]["mono"]) - float(steps[0]["metrics"]["timing_s/step"])
         last = float(steps[-1]["mono"])
-    except (IndexError, *NOT_AS_WRITTEN):  # none has finished, or the launch has failed for what the file holds
+    except (IndexError, OSError, *NOT_AS_WRITTEN):  # none has finished, or the launch has failed for what it found
         return LaunchWall(total_s=total, cleanup_s=cleanup)
     return LaunchWall(
         total_s=total,
@@ -216,8 +217,9 @@ def _end_sampler(sampler: subprocess.Popen[bytes] | None, trial: Trial) -> tuple
     lasted = sampler.poll() is None
     stop_process(sampler, _SAMPLER_GRACE_S)
     log = _sampler_log(trial)
-    if lasted and not log.stat().st_size:
-        log.unlink()
+    with contextlib.suppress(FileNotFoundError):  # the job may remove what it likes
+        if lasted and not log.stat().st_size:
+            log.unlink()
     return () if lasted else (f"the sampler ended before its launch, device figures are missing: see {log}",)
 
 
@@ -228,8 +230,8 @@ def _sampler_log(trial: Trial) -> Path:
 def fresh_trial(folder: RunFolder, round_number: int, placement: str) -> Trial:
     """An empty trial folder; an earlier try that was not done moves to `trials/replaced/`."""
     trial = folder.trial(round_number, placement)
-    if trial.path.exists():
-        replaced = trial.path.parent / "replaced"
+    if os.path.lexists(trial.path):
+        replaced = folder.folders_of_trials[1]
         replaced.mkdir(exist_ok=True)
         tries = sum(1 for _ in replaced.glob(f"{trial.path.name}.*"))
         trial.path.rename(replaced / f"{trial.path.name}.{tries + 1}")

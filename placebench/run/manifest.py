@@ -119,7 +119,7 @@ def _new_run_file(plan: Plan, command: Sequence[str]) -> RunFile:
         resumed_from=start,
         workload={} if plan.job else plan.workload.model_dump(mode="json"),
         job=plan.job.record if plan.job else None,
-        models=None if plan.job else plan.shapes,
+        models=plan.job.shapes if plan.job else plan.shapes,
         placements=tuple(_planned(plan, placement) for placement in plan.placements),
         devices=plan.devices,
         host=host_record(),

@@ -22,6 +22,7 @@ from placebench.host.processes import (
     ray_temp_dir,
     remove_ray_temp_dir,
 )
+from placebench.record.folder import append_to
 
 
 class LaunchProcesses:
@@ -61,7 +62,7 @@ class LaunchProcesses:
             command: program and arguments.
             log: file for its stdout and stderr.
         """
-        with log.open("wb") as output:
+        with append_to(log) as output:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,

@@ -27,7 +27,10 @@ from placebench.run.manifest import Manifest
 Width = Callable[[Path, int], float]
 SoFar = Callable[[Path, str], str | None]
 # What a disk that could be written when the run began may come to, or a file that something else is put in place of.
-_NOT_WRITABLE = (errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP)
+_NOT_WRITABLE = (
+    *(errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM),
+    *(errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO),
+)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 
 from placebench.errors import LaunchError
-from placebench.record.folder import Trial, append_jsonl
+from placebench.record.folder import Trial, append_jsonl, append_to
 from placebench.record.progress import DeviceLoad, LaunchState, Progress
 from placebench.record.tail import JsonlTail
 from placebench.spec.text import format_seconds
@@ -64,7 +64,7 @@ class TrialWatch:
         """
         self._begun += pause.seconds
         self._changed += pause.seconds
-        with self._trial.pauses.open("a", encoding="utf-8") as stream:
+        with append_to(self._trial.pauses) as stream:
             append_jsonl(stream, {"start_mono": pause.start, "end_mono": pause.end})
         stopped = f"stopped for {format_seconds(pause.seconds)} by Ctrl-Z in {doing}"
         self.pauses += (f"{stopped}: steps of which that was a part are not compared",)
@@ -74,11 +74,13 @@ class TrialWatch:
 
         Raises:
             FileNotFoundError: the launch's folder is not there any more.
-            DamagedFilesError: a file holds what no job or sampler writes.
+            DamagedFilesError: a file cannot be read, or holds what no job or sampler writes.
         """
         self._trial.path.stat()
         try:
             return self._read()
+        except OSError as error:
+            raise DamagedFilesError(f"{error.filename}: {error.strerror}: look at what the job does to it") from None
         except NOT_AS_WRITTEN as error:
             raise DamagedFilesError(
                 f"a file of the launch holds what no job writes ({type(error).__name__}: {error}): look at what else"

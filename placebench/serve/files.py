@@ -51,6 +51,11 @@ class PlainTail(JsonlTail):
     def __init__(self, path: Path) -> None:
         super().__init__(path, PART_BYTES)
 
+    def skip_to_last(self, size: int) -> None:
+        """As there, of a plain file."""
+        if is_plain(self.path):
+            super().skip_to_last(size)
+
     def read_lines(self) -> list[bytes]:
         """The next whole lines; none of what is no plain file."""
         return super().read_lines() if is_plain(self.path) else []

@@ -30,6 +30,7 @@ from placebench.record.progress import Progress
 from placebench.serve.files import PlainTail, is_plain, spread_lines
 from placebench.serve.series import Series
 from placebench.spec.bound import RunPlacement
+from placebench.spec.legible import visible
 from placebench.spec.phases import PHASE, STEP
 from placebench.telemetry.samples import CLOCK_LIMITS
 from placebench.telemetry.spans import CONTROLLER
@@ -41,7 +42,7 @@ QUEUE_COLUMNS = ("waiting", "most", "trainer_tokens_s", "engine_tokens_s", "lag"
 MOST_POINTS = 400
 # A longer file is not read from its start: its history is taken from places all over it.
 LONG_BYTES = 8 << 20
-_PLACES, _PLACE_BYTES = 100, 1 << 16
+_PLACES, _PLACE_BYTES = 60, 1 << 16
 _TAIL_BYTES = 1 << 20
 MOST_SPANS = 6000
 MOST_LOG_LINES = 1000
@@ -113,8 +114,6 @@ class DeviceState:
 
     history: Series = field(default_factory=lambda: Series(DEVICE_COLUMNS, MOST_POINTS))
     last: SampleLine | None = None
-    fullest: SampleLine | None = None
-    """The sample with the most memory."""
     processes: ProcessesLine | None = None
     error: str | None = None
 
@@ -143,11 +142,13 @@ class LaunchFiles:
         self._log.skip_to_last(_LOG_BYTES)
         self._begun = self._changed = time.time()
         self._zero: float | None = None
+        self._looks = 0
 
     @property
     def behind(self) -> int:
         """Bytes that are not read yet."""
-        return sum(tail.behind for tail in (*self._tails.values(), self._log)) + self.steps.behind
+        waiting = 0 if self._looks > 1 else 1
+        return waiting + sum(tail.behind for tail in (*self._tails.values(), self._log)) + self.steps.behind
 
     @property
     def zero(self) -> float:
@@ -183,18 +184,20 @@ class LaunchFiles:
         return [span for span in self.spans if span.step == step]
 
     def read(self) -> None:
-        """Take in what has been written since the last call, a part of each file at most."""
+        """Take in what has been written since the last call, a part of each file at most; samples the next time."""
         self._read_progress()
+        self._looks += 1
         for line in self.steps.read():
             self._queue_of(line)
-        self._read_devices()
+        if self._looks > 1:  # who asks first waits for no history
+            self._read_devices()
         spans, damaged = parse_lines(self._tails[self.trial.spans].read_lines(), SPANS)
         self.spans.extend(spans)
         processes, also = parse_lines(self._tails[self.trial.processes].read_lines(), PROCESSES)
         self.processes |= {(line.pid, line.device): line for line in processes}
         self.damaged += damaged + also
         for text in self._log.read_lines():
-            self.log.append(text[:_LOG_WIDTH].decode(errors="replace"))
+            self.log.append(visible(text[:_LOG_WIDTH].decode(errors="replace")))
             self.log_lines += 1
 
     def devices_of(self, phase: str) -> Sequence[str]:
@@ -219,7 +222,7 @@ class LaunchFiles:
         tail, path = self._tails[self.trial.device_samples], self.trial.device_samples
         if not self.devices and is_plain(path) and (size := path.lstat().st_size) > LONG_BYTES:
             for lines in spread_lines(path, size - _TAIL_BYTES, _PLACES, _PLACE_BYTES):
-                self._take(lines[: 2 * len(self.placement.devices) + 2], once=True)
+                self._take(lines[: len(self.placement.devices) + 2], once=True)
             tail.skip_to_last(_TAIL_BYTES)
         self._take(tail.read_lines())
 
@@ -239,16 +242,15 @@ class LaunchFiles:
                     self._state(device).error = line.message or "lost"
 
     def _state(self, device: str) -> DeviceState:
-        return self.devices.setdefault(device, DeviceState())
+        if device not in self.devices:
+            self.devices[device] = DeviceState()
+        return self.devices[device]
 
     def _sample(self, line: SampleLine) -> None:
         if self._zero is None:
             self._zero = line.mono
         state, values = self._state(line.device), readings(line)
         state.last = line
-        most = state.fullest.quantities.get("memory_bytes") if state.fullest else None
-        if (values["memory"] or 0) >= (most or 0):
-            state.fullest = line
         state.history.append(line.mono - self._zero, values)
 
     def _queue_of(self, line: StepLine) -> None:

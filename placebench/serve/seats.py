@@ -3,20 +3,24 @@
 from collections.abc import Mapping
 from typing import Any
 
-from placebench.compare.measure.observed import UNKNOWN, observe
-from placebench.compare.read.run import Launch
-from placebench.record.folder import Status
-from placebench.record.launch_lines import LaunchLines
-from placebench.serve.launch_files import LaunchFiles, as_json
+import numpy as np
+
+from placebench.serve.launch_files import LaunchFiles
+from placebench.spec.intervals import length, union
+from placebench.spec.phases import STEP
+from placebench.spec.placement import Role
 from placebench.telemetry.spans import CONTROLLER
+
+# The last steps, in which roles are looked for.
+_STEPS = 5
 
 
 def seats(current: LaunchFiles, labels: Mapping[str, str]) -> list[dict[str, Any]]:
     """One object a device of the launch.
 
     `asked` and `seen` name roles: those that were to be there, and those whose phases ran there in the last steps, with
-    their share of these steps and their memory, see `observed.observe`. `processes` compute there, whoever started
-    them.
+    their share of these steps. `memory` is what is in use there, bytes; `processes` compute there,
+    whoever started them.
     """
     placement = current.placement
     seen = _seen(current)
@@ -35,6 +39,7 @@ def seats(current: LaunchFiles, labels: Mapping[str, str]) -> list[dict[str, Any
                     "pool": pool,
                     "asked": asked,
                     "seen": seen.get(device, []),
+                    "memory": state.last.quantities.get("memory_bytes") if state and state.last else None,
                     "processes": [
                         {
                             "pid": pid,
@@ -50,24 +55,20 @@ def seats(current: LaunchFiles, labels: Mapping[str, str]) -> list[dict[str, Any
 
 
 def _seen(current: LaunchFiles) -> dict[str, list[dict[str, Any]]]:
-    """Roles by device, from the spans that are at hand."""
-    end = max((span.end_mono for span in current.spans), default=0.0)
-    devices = list(current.devices.values())
-    lines = LaunchLines(
-        spans=tuple(current.spans),
-        processes=tuple(current.processes.values()),
-        devices=(
-            *(state.processes for state in devices if state.processes),
-            # The fullest moment of the launch, wherever it was, as one of these steps.
-            *(state.fullest.model_copy(update={"mono": end}) for state in devices if state.fullest),
-        ),
-    )
-    launch = Launch(current.trial, current.steps.round, current.steps.placement, Status.RUNNING, 0, lines=lines)
+    """Roles by device: the part of the last steps in which a phase of each ran there."""
+    whole = [span for span in current.spans if span.device == CONTROLLER and span.phase == STEP][-_STEPS:]
+    if not whole:
+        return {}
+    start, end = whole[0].start_mono, whole[-1].end_mono
+    times: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for span in current.spans:
+        if span.role is not None and span.device != CONTROLLER and span.end_mono > start and span.start_mono < end:
+            times.setdefault((span.device, span.role), []).append((span.start_mono, span.end_mono))
+    order: dict[str, int] = {role: place for place, role in enumerate(Role)}
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in observe(launch, current.placement).itertuples():
-        if row.role != UNKNOWN:
-            seat = {"role": row.role, "share": as_json(row.share), "memory": as_json(row.memory_bytes)}
-            found.setdefault(str(row.device), []).append(seat)
+    for device, role in sorted(times, key=lambda key: (key[0], order.get(key[1], len(order)), key[1])):
+        share = length(union(np.clip(times[device, role], start, end))) / (end - start)
+        found.setdefault(device, []).append({"role": role, "share": share})
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from placebench.compare.measure.precision import narrowing
 from placebench.compare.statistics.verdicts import MIN_EFFECT
+from placebench.errors import DamagedLaunchError
 from placebench.record.folder import Status
 from placebench.record.job_record import LogRecord
 from placebench.record.progress import LaunchState, activity, run_left
@@ -20,7 +21,10 @@ from placebench.serve.series import Seen, Series
 from placebench.serve.timeline import finished_step, step_under_way
 from placebench.spec.devices import device_labels
 from placebench.spec.launchers import RAY
+from placebench.spec.legible import legible, visible
 
+# Who sits where is looked at anew so often, seconds, and when it changes.
+_SEATS_S = 5
 REPORT_FILES: Mapping[str, str] = {
     "report.html": "text/html; charset=utf-8",
     "summary.json": "application/json",
@@ -47,6 +51,7 @@ class Sections:
 
     def __init__(self, files: RunFiles) -> None:
         self.files = files
+        self._made_as: dict[str, object] = {}
         self._sections: dict[str, Any] = {}
         self._versions: dict[str, int] = {}
         self._made_of: dict[str, object] = {}
@@ -68,12 +73,22 @@ class Sections:
             self._put("now", _now(files, record, current))
             self._put("timeline", step_under_way(current, labels))
             self._put("finished", finished_step(current, labels))
-            if self._is_new("seats", (current.trial.path, current.last_step, len(current.processes))):
+            computing = [state.processes for state in current.devices.values() if state.processes]
+            pids = [[one.pid for one in line.processes] for line in computing]
+            # Their memory changes all the time.
+            now = (
+                current.trial.path,
+                current.last_step,
+                len(current.processes),
+                pids,
+                int(current.elapsed_s / _SEATS_S),
+            )
+            if self._is_new("seats", now):
                 self._put("seats", seats(current, labels))
             self._put("devices", _devices(current, labels))
 
     def news(self, cursor: Cursor) -> dict[str, Any]:
-        """What a reader has not been told yet, as JSON; its cursor goes on."""
+        """What a reader has not been told yet, as JSON with nothing but legible text in it; its cursor goes on."""
         versions = self._versions
         told = {name: self._sections[name] for name in versions if cursor.sections.get(name) != versions[name]}
         cursor.sections = dict(versions)
@@ -81,7 +96,7 @@ class Sections:
         for group, name, one in self._series():
             found, cursor.series[group, name] = one.since(cursor.series.get((group, name)))
             if found is not None:
-                series.setdefault(group, {})[name] = found
+                series.setdefault(group, {})[visible(name)] = found
         if series:
             told["series"] = series
         current = self.files.current
@@ -108,8 +123,8 @@ class Sections:
         return changed
 
     def _put(self, name: str, section: object) -> None:
-        if name not in self._sections or self._sections[name] != section:
-            self._sections[name] = section
+        if name not in self._made_as or self._made_as[name] != section:
+            self._made_as[name], self._sections[name] = section, legible(section)
             self._versions[name] = self._versions.get(name, 0) + 1
 
 
@@ -161,7 +176,12 @@ def _launch(launch: LaunchSteps, status: Status, record: RunFile) -> dict[str, A
 
 def _flags(current: LaunchFiles | None) -> list[str]:
     """What to mind of the log of a job of the user's."""
-    known = LogRecord.read(current.trial) if current and is_plain(current.trial.log_facts) else None
+    if current is None or not is_plain(current.trial.log_facts):
+        return []
+    try:
+        known = LogRecord.read(current.trial)
+    except DamagedLaunchError as error:
+        return [str(error)]
     return [flag.text for flag in known.flags] if known else []
 
 

@@ -31,10 +31,10 @@ class Series:
     def append(self, at: float, values: Mapping[str, float | None]) -> None:
         """Add a point; what is missing of it is NaN."""
         found = (values.get(name) for name in self.names)
-        self._waiting.append((at, *(math.nan if value is None else float(value) for value in found)))
+        self._waiting.append((at, *(math.nan if value is None else value for value in found)))
         if len(self._waiting) == self._stride:
             for column, several in zip(self._columns, zip(*self._waiting, strict=True), strict=True):
-                column.append(_mean(several))
+                column.append(several[0] if self._stride == 1 else _mean(several))
             self._waiting = []
             if len(self) >= self._most:
                 self._thin()
@@ -57,8 +57,8 @@ class Series:
 
 
 def _mean(values: Iterable[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return math.fsum(known) / len(known) if known else math.nan
+    known = [value for value in values if value == value]  # all but NaN
+    return sum(known) / len(known) if known else math.nan
 
 
 def _rounded(values: Iterable[float]) -> list[float | None]:

@@ -65,22 +65,26 @@ def serve(
     with listening:
         port = listening.getsockname()[1]
         door = Door(token, port, is_local(host), own_names(host, names))
-        config = uvicorn.Config(
-            make_app(site, door),
-            http=PromptProtocol,
-            ws="none",
-            lifespan="off",
-            loop="asyncio",
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            h11_max_incomplete_event_size=_HEAD_BYTES,
-            limit_concurrency=_MOST_CONNECTIONS,
-            timeout_graceful_shutdown=int(END_GRACE_S) + 1,
-        )
         on_open(f"http://{_in_url(host)}:{port}/?{TOKEN}={quote(token)}")
-        uvicorn.Server(config).run(sockets=[listening])
+        uvicorn.Server(server_config(site, door)).run(sockets=[listening])
+
+
+def server_config(site: Site, door: Door) -> uvicorn.Config:
+    """How the server behaves: patient with nobody, silent about everybody."""
+    return uvicorn.Config(
+        make_app(site, door),
+        http=PromptProtocol,
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=_HEAD_BYTES,
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=int(END_GRACE_S) + 1,
+    )
 
 
 def new_token() -> str:

@@ -17,7 +17,7 @@ from placebench.spec.legible import encodable, legible
 
 POLL_S = 1.0
 # While there is more to read.
-_CATCH_UP_S = 0.02
+_CATCH_UP_S = 0.1
 # A run that nobody looks at is forgotten after so many seconds, and of those that are not, so many are kept.
 _KEPT_S, MOST_FOLLOWED = 120.0, 16
 _PATIENCE_S = 1.0
@@ -52,11 +52,11 @@ class Following:
     def _news(self, cursor: Cursor, at_once: bool) -> dict[str, Any]:
         with self._lock:
             self._update(at_once=at_once)
-            return legible(self.sections.news(cursor))
+            return self.sections.news(cursor)
 
     def _update(self, *, at_once: bool = False) -> None:
         self.used = now = time.monotonic()
-        if at_once or now - self._read >= (0.0 if self.sections.files.behind else POLL_S * 0.9):
+        if at_once or now - self._read >= (_CATCH_UP_S if self.sections.files.behind else POLL_S * 0.9):
             self.sections.update()
             self._read = time.monotonic()
 

@@ -1,7 +1,10 @@
 """What of a run cannot be, seen before its job is queued: nothing here asks SLURM, or what only the nodes know."""
 
+from collections.abc import Iterator
+
 from placebench.errors import UsageError
 from placebench.plan.checks import no_checkpoints, wrong_name
+from placebench.plan.job_checks import JOB, RESUMED_JOB_CHECKS
 from placebench.plan.request import OPTIONS, PLACEMENTS, ROUNDS, START, WORKLOAD, RunRequest, request_facts
 from placebench.plan.workload_checks import WORKLOAD_CHECKS
 from placebench.record.checkpoints import START_CHECKS
@@ -23,20 +26,21 @@ def refuse_impossible(request: RunRequest, nodes: int, gpus_per_node: int) -> No
     Raises:
         UsageError: one line for every reason why it cannot be.
     """
-    if request.job is not None:
-        raise UsageError(
-            "slurm submit is for placebench's own job: call placebench run --job in a batch script of yours, which runs"
-            " on one node"
-        )
     facts = request_facts(request)
     facts.add(node_count=nodes, gpus_per_node=gpus_per_node)
-    collect(_CHECKS, facts).raise_any()
+    collect(_CHECKS if request.job is None else _JOB_CHECKS, facts).raise_any()
 
 
 def _find_nodes(request: RunRequest, node_count: int, gpus_per_node: int, facts: Facts) -> None:
     """How many devices each of the `nodes` gives; where that depends on its cores, as many as is usual."""
     spec = _devices_of_each_node(request, gpus_per_node)
     facts.add(nodes=[spec.count or USUAL_CPU_DEVICES] * node_count, are_usual=spec.count is None)
+
+
+def _several_nodes(node_count: int) -> Iterator[str]:
+    """A job of the user's has the devices of one host."""
+    if node_count > 1:
+        yield f"--nodes {node_count}: a job of yours is run on the devices of one node: leave it out"
 
 
 def _impossible_placements(facts: Facts, are_usual: bool = False) -> tuple[str, ...]:
@@ -78,4 +82,14 @@ _CHECKS = (
     PLACEMENTS,
     Check(unusable_launcher, {"placements"}),
     Check(_impossible_placements),
+)
+# Placements of a job hang on the devices themselves.
+_JOB_CHECKS = (
+    OPTIONS,
+    JOB,
+    *RESUMED_JOB_CHECKS,
+    Check(wrong_name),
+    ROUNDS,
+    Check(_several_nodes),
+    Check(_find_nodes, {"devices"}),
 )

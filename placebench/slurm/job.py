@@ -31,7 +31,7 @@ from placebench.report.paths import HTML
 from placebench.sessions.ray_cluster.discovery import PROBE
 from placebench.sessions.slurm_steps import host_names, step_command
 from placebench.slurm.summary import Allocation, JobFacts, job_summary
-from placebench.spec.launchers import LAUNCHERS, RAY
+from placebench.spec.launchers import COMMAND, LAUNCHERS, RAY
 
 _RAY_TIMEOUT_S = 180.0
 _ASK_TIMEOUT_S = 60.0
@@ -164,12 +164,14 @@ def run_command(words: Sequence[str], folder: Path, address: str | None) -> list
         address: of the Ray that the job has started; None where it starts none.
     """
     program, cluster = [sys.executable, "-m", "placebench"], ["--ray-address", address] if address else []
+    end = words.index("--") if "--" in words else len(words)
+    words, command = words[:end], words[end:]
     if begun := unfinished_run(folder):
         # The run has its checkpoint written down, and takes no other one.
-        return [*program, *_without("--resume-from", words), *cluster, "--resume", str(begun)]
+        return [*program, *_without("--resume-from", words), *cluster, "--resume", str(begun), *command]
     if done := unreported_run(folder):
         return [*program, "report", str(done)]
-    return [*program, *words, *cluster, "--out", str(folder / "runs")]
+    return [*program, *words, *cluster, "--out", str(folder / "runs"), *command]
 
 
 def _without(option: str, words: Sequence[str]) -> Iterator[str]:
@@ -224,7 +226,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--logs", type=Path, required=True)
     parser.add_argument("--gpus-per-node", type=int, required=True)
     parser.add_argument("--requeue", action="store_true")
-    parser.add_argument("--launcher", choices=LAUNCHERS, default=RAY)
+    parser.add_argument("--launcher", choices=(*LAUNCHERS, COMMAND), default=RAY)
     parser.add_argument("run", nargs="+")
     options = parser.parse_args(arguments)
     signals = Signals()

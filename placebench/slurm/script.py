@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from placebench.errors import UsageError
-from placebench.spec.launchers import RAY, TORCHRUN
+from placebench.spec.launchers import COMMAND, RAY, TORCHRUN
 from placebench.spec.legible import shown, visible
 
 DEFAULT_GRACE_S = 120
@@ -51,6 +51,7 @@ _SHORT = {
 _WHAT_IT_DOES = {
     RAY: "Starts Ray on every node of the allocation, runs placebench on it",
     TORCHRUN: "Runs placebench, which starts torchrun on the nodes of the allocation",
+    COMMAND: "Runs placebench on the node, with a command of yours as its launches",
 }
 # Minutes, minutes:seconds, hours:minutes:seconds; days-hours, days-hours:minutes, days-hours:minutes:seconds.
 _TIME = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?")
@@ -81,7 +82,7 @@ class Submission:
     debug: bool = False
     """Whether NCCL and torch.distributed say what they do."""
     launcher: str = RAY
-    """Launcher of the run, one of `launchers.LAUNCHERS`."""
+    """Launcher of the run, one of `launchers.LAUNCHERS`; `launchers.COMMAND` of a job of the user's."""
 
 
 def batch_script(job: Submission) -> str:

@@ -6,6 +6,8 @@ from placebench.spec.placement import Placement
 
 RAY, TORCHRUN = "ray", "torchrun"
 LAUNCHERS = (RAY, TORCHRUN)
+COMMAND = "command"
+"""In place of a launcher where launches are a command of the user's, which starts what it needs itself."""
 
 
 def unusable_launcher(

@@ -1,6 +1,8 @@
 """Reading files that users name or may have damaged: nothing is waited for without end, nothing overflows the stack."""
 
+import errno
 import json
+import os
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -24,9 +26,8 @@ def read_text(path: Path, encoding: str = "utf-8", at_most: int | None = None) -
     Raises:
         UsageError: the file cannot be read, is longer, or is a pipe or a device.
     """
-    refuse_pipe(path)
     try:
-        with path.open(encoding=encoding) as stream:
+        with open(path, encoding=encoding, opener=regular) as stream:
             text = stream.read(-1 if at_most is None else at_most + 1)
             if at_most is None or len(text) <= at_most:
                 return text
@@ -44,18 +45,42 @@ def exists(path: Path) -> bool:
         return False
 
 
+def regular(path: str, flags: int) -> int:
+    """The `opener` of `open` for files that somebody else may have replaced: it opens regular ones only.
+
+    A pipe without anybody at its other end is waited for without end when it is opened, and a device is read so.
+
+    Raises:
+        OSError: it cannot be opened, or is a pipe, a socket or a device: `ENXIO`.
+    """
+    if path.startswith(_OPENED):
+        return os.open(path, flags)
+    not_regular = OSError(errno.ENXIO, "it is a pipe or a device; name a regular file", path)
+    try:
+        opened = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        # What the kernel says of sockets, and of pipes that nobody reads.
+        raise (not_regular if error.errno == errno.ENXIO else error) from None
+    mode = os.fstat(opened).st_mode
+    if stat.S_ISREG(mode):
+        os.set_blocking(opened, True)
+        return opened
+    os.close(opened)
+    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) if stat.S_ISDIR(mode) else not_regular
+
+
 def refuse_pipe(path: Path) -> None:
-    """See that a path is no named pipe or device, which may never come to an end.
+    """See that a path that others open is no named pipe or device, which may never come to an end.
 
     Raises:
         UsageError: it is one.
     """
     try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError):
-        return  # reported, with the reason, when it is opened
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or str(path).startswith(_OPENED)):
-        raise UsageError(f"{path}: cannot read it: it is a pipe or a device; name a regular file")
+        os.close(regular(str(path), os.O_RDONLY))
+    except (OSError, ValueError) as error:
+        # The others are reported, with the reason, when it is opened.
+        if isinstance(error, OSError) and error.errno == errno.ENXIO:
+            raise UsageError(f"{path}: cannot read it: {error.strerror}") from None
 
 
 def parse_json(text: str | bytes) -> Any:

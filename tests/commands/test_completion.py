@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,11 @@ from click.testing import CliRunner
 from synthetic_run import SyntheticRun
 
 from placebench.cli import main
+from placebench.commands import completion
+from placebench.compare.metrics import placement_metrics
+from placebench.compare.statistics.verdicts import Better
+from placebench.gate.checking import WORSE_WHEN_HIGHER
+from placebench.logs import registry
 from placebench.record.folder import RunFolder
 
 OVERLAPS = ("none", "updates", "all")
@@ -92,10 +96,29 @@ def test_a_placement_of_a_run_is_completed(tmp_path: Path) -> None:
         ("run --model qwen2.5-0", ["qwen2.5-0.5b"]),
         ("run --devices gpu:", ["gpu:1", "gpu:2", "gpu:4", "gpu:8"]),
         ("run --rollout ", ["torch", "vllm"]),
+        ("slurm submit --nod", ["--nodes"]),
+        ("slurm submit --nodes 2 -- ", ["run"]),
+        ("slurm submit --partition=x -- run --placements split:", ["split:3+1"]),
+        ("slurm submit -- run --set algorithm.name=", ["algorithm.name=ppo", "algorithm.name=grpo"]),
+        ("slurm submit -- run --dry", ["--dry-run"]),
+        ("check x --metric s", ["step", "sleep"]),
+        ("check x --metric tokens", ["tokens_per_s", "tokens_per_s_per_device"]),
+        ("compare a.log --format verl", ["verl-jsonl", "verl"]),
+        ("compare a.log --format op", ["openrlhf", "open-instruct"]),
     ],
 )  # fmt: skip
 def test_words_are_completed(line: str, words: list[str]) -> None:
     assert completed(line) == words
+
+
+def test_the_words_that_are_offered_without_loading_what_has_them_are_its_own() -> None:
+    assert [known.name for known in registry.FORMATS] == [*completion.FORMATS]
+    can_regress = {
+        metric.key
+        for metric in placement_metrics(())
+        if metric.better is not Better.NEITHER or metric.key in WORSE_WHEN_HIGHER
+    }
+    assert {"step_time", *completion.METRICS} == can_regress
 
 
 def test_what_cannot_be_read_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +145,20 @@ def test_a_press_of_tab_loads_nothing_heavy() -> None:
     assert {"plain,mine", "plain,batch.size=", "plain,split", "plain,tiny"} <= set(done.stdout.splitlines())
 
 
-def test_a_real_bash_completes_at_its_terminal(tmp_path: Path) -> None:
+STARTS = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], 'PS1=; eval "$(placebench completion bash)"'),
+    "zsh": (
+        ["zsh", "-f", "-i"],
+        'PS1=; autoload -Uz compinit; compinit -u -D; bindkey -e; eval "$(placebench completion zsh)"',
+    ),
+    "fish": (["fish", "--no-config", "-i"], "placebench completion fish | source"),
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_real_shell_completes_at_its_terminal(tmp_path: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed here")
     script = tmp_path / "placebench"
     script.write_text(f"#!{sys.executable}\nfrom placebench.cli import main\nmain(prog_name='placebench')\n")
     script.chmod(0o755)
@@ -134,18 +170,27 @@ def test_a_real_bash_completes_at_its_terminal(tmp_path: Path) -> None:
         "placebench run --placements=split/overlap=n": "placebench run --placements=split/overlap=none ",
         "placebench run --config mi": "placebench run --config mine.yaml ",
         "placebench show missing.yaml ": "placebench show missing.yaml ",
+        "placebench run --dry": "placebench run --dry-run ",
+        "placebench slurm submit --nodes 2 -- run --placements=split/overlap=n": (
+            "placebench slurm submit --nodes 2 -- run --placements=split/overlap=none "
+        ),
     }
-    typed = 'PS1=; eval "$(placebench completion bash)"\n'
-    # Tab completes; back at the start of the line, it becomes the text that is printed.
-    typed += "".join(f"{line}\t'\x01echo 'is \n" for line in lines) + "exit\n"
+    command, setup = STARTS[shell]
+    # Tab completes; the line then becomes the text that is written.
+    typed = "".join(f"{line}\t' >> found\x01printf '%s\\n' '\n" for line in lines)
     terminal, inner = pty.openpty()
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "INPUTRC": "/dev/null", "TERM": "dumb"}
-    shell = subprocess.Popen(
-        ["bash", "--norc", "--noprofile", "-i"], stdin=inner, stdout=inner, stderr=inner, env=environment, cwd=tmp_path,
-        start_new_session=True,
-    )  # fmt: skip
+    home = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), str(tmp_path))
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "INPUTRC": "/dev/null", "TERM": "dumb"}
+    process = subprocess.Popen(
+        ["setsid", "--ctty", *command],
+        stdin=inner,
+        stdout=inner,
+        stderr=inner,
+        env=os.environ | home | path,
+        cwd=tmp_path,
+    )
     os.close(inner)
-    os.write(terminal, typed.encode())
+    os.write(terminal, f"{setup}\n{typed}exit\n".encode())
     said = b""
     try:
         while chunk := os.read(terminal, 65536):
@@ -153,9 +198,8 @@ def test_a_real_bash_completes_at_its_terminal(tmp_path: Path) -> None:
     except OSError:  # the shell has ended
         pass
     os.close(terminal)
-    assert shell.wait(timeout=60) == 0
-    found = re.findall(r"^is (.*)\r$", said.decode(), re.MULTILINE)
-    assert found == list(lines.values()), said.decode()
+    assert process.wait(timeout=60) == 0
+    assert (tmp_path / "found").read_text().splitlines() == list(lines.values()), said.decode()
 
 
 @pytest.mark.parametrize("shell", SHELLS)

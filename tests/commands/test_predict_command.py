@@ -13,6 +13,8 @@ from placebench.cli import main
 from placebench.host.devices import discover
 from placebench.predict.known import shipped_calibrations
 from placebench.record.calibration_file import read_calibration
+from placebench.record.folder import Status, Trial
+from placebench.record.job_record import LogRecord
 from placebench.report.predicted import PredictionFile
 from placebench.spec.devices import parse_devices
 
@@ -86,6 +88,21 @@ def test_a_shipped_calibration_says_that_it_is_one_and_that_the_host_is_another(
     assert "placebench run --placements standard" in " ".join(result.output.split())
 
 
+def test_a_job_of_the_users_tells_of_its_other_placements_by_its_spans() -> None:
+    folder = SyntheticRun(rounds=1, pace=lambda *_: 1.0).write(Path("runs/20260101T000000Z-a"))
+    job = {"framework": "verl", "spec": {"job": "verl", "command": ["bash", "run.sh"]}}
+    record = json.loads((folder / "run.json").read_text()) | {"workload": {}, "models": None, "job": job}
+    (folder / "run.json").write_text(json.dumps(record))
+    for trial in folder.glob("trials/*"):
+        LogRecord(framework="verl", format="verl").write(Trial(trial))
+    standard, blocking = predicted("--from", "latest", "--placements", "standard,split/overlap=none").placements
+    assert standard.step_s == pytest.approx(STANDARD.step_s, rel=0.02)
+    assert blocking.step_s > SPLIT.step_s
+    assert (standard.memory_bytes, standard.tokens_per_s_per_device) == ({}, None)
+    result = invoke("--from", "latest", "--batch-size", "8")
+    assert "a job of yours, whose work is not known" in result.stderr
+
+
 def test_a_figure_shows_a_step_of_each_placement() -> None:
     result = invoke("--from", REFERENCE / "qwen2.5-7b", "--placements", "standard,split", "--plot", "steps.svg")
     assert result.exit_code == 0, result.output
@@ -149,7 +166,6 @@ def test_a_dry_run_tells_the_step_that_an_earlier_run_lets_expect() -> None:
 
 
 def test_a_run_without_finished_launches_is_refused() -> None:
-    from placebench.record.folder import Status
 
     statuses = {(1, "standard"): Status.FAILED, (1, "split"): Status.FAILED}
     SyntheticRun(rounds=1, statuses=statuses).write(Path("runs/20260101T000000Z-a"))

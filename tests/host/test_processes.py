@@ -9,6 +9,7 @@ from launching import wait_for
 
 from placebench.host import child
 from placebench.host.processes import ProcessId, kill_processes, oom_kills
+from placebench.host.shared_memory import remove_segments
 
 
 def test_oom_kills_are_added_up_over_what_can_be_read(tmp_path: Path) -> None:
@@ -54,6 +55,46 @@ def test_a_process_is_known_by_pid_and_start_time() -> None:
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
     assert ProcessId.of(done.pid) is None
+
+
+SEGMENT = """
+import os, sys, time
+from multiprocessing import shared_memory
+import mmap
+segment = shared_memory.SharedMemory(create=True, size=1000)
+def mapped(name):
+    with open(f"/dev/shm/{name}", "w+b") as file:
+        file.truncate(1000)
+        return mmap.mmap(file.fileno(), 1000)
+maps = [mapped(f"nccl-test{os.getpid()}"), mapped(f"weights-of-test-{os.getpid()}")]
+print(segment.name, flush=True)
+time.sleep(300)
+"""
+
+
+def test_segments_of_shared_memory_of_killed_processes_are_removed_and_no_others() -> None:
+    killed, other = (subprocess.Popen([sys.executable, "-c", SEGMENT], stdout=subprocess.PIPE, text=True) for _ in "ab")
+    with killed, other:
+        names = {one: Path("/dev/shm", one.stdout.readline().strip()) for one in (killed, other) if one.stdout}
+        queues = {process: Path(f"/dev/shm/nccl-test{process.pid}") for process in (killed, other)}
+        weights = [Path(f"/dev/shm/weights-of-test-{process.pid}") for process in (killed, other)]
+        try:
+            family = [psutil.Process(killed.pid), *psutil.Process(killed.pid).children(recursive=True)]
+            assert len(family) == 2, "Python's tracker of what is shared"
+            assert (
+                kill_processes(lambda: [one for one in family if one.is_running() and one.status() != "zombie"]) == []
+            )
+            assert not names[killed].exists()
+            assert not queues[killed].exists()
+            assert names[other].exists()
+            assert queues[other].exists()
+            assert all(path.exists() for path in weights)
+            remove_segments({names[other], queues[other], *weights})
+            assert queues[other].exists()
+        finally:
+            other.kill()
+            for path in (*queues.values(), *weights):
+                path.unlink(missing_ok=True)
 
 
 def test_killing_gives_up_on_what_does_not_die() -> None:

@@ -75,6 +75,21 @@ def test_a_job_that_trains_on_is_ended_after_its_steps(tmp_path: Path) -> None:
     assert is_gone(tmp_path)
 
 
+def test_steps_that_the_hooks_time_count_as_they_are_and_what_the_log_lacks_is_not_told(tmp_path: Path) -> None:
+    text = """
+from placebench_attach.spans import emit
+for line in range(1, 4):
+    emit("step", "timer", 10.0 * line, 10.0 * line + 5.0)
+    print({"loss": 0.1, "num_tokens": 500.0 * line, "step_time": 0.01, "epoch": 0.1 * line}, flush=True)
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text), job="trl", devices=1)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert [row["timing_s/step"] for row in rows(trial)] == [5.0] * 3
+    record = LogRecord.read(trial)
+    assert record
+    assert {flag.name for flag in record.flags} == {"trl-cumulative-tokens"}
+
+
 def test_steps_without_a_time_last_from_line_to_line(tmp_path: Path) -> None:
     text = f"""
 import pathlib, time
@@ -263,3 +278,18 @@ def test_a_job_whose_server_ends_is_ended_too(tmp_path: Path) -> None:
     assert read_end(trial)["message"] == "server ended with exit code 1: see server.log"
     assert (trial.path / "server.log").read_text() == "no model\n"
     assert is_gone(tmp_path)
+
+
+@pytest.mark.parametrize("change", ["os.mkfifo(log)", "os.symlink('/dev/zero', log)", "os.mkdir(log)"])
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_job_that_puts_something_else_in_place_of_its_log_is_told(tmp_path: Path, change: str, code: int) -> None:
+    text = f"""
+import os, sys
+log = {str(tmp_path / "trial" / "train.log")!r}
+os.unlink(log)
+{change}
+sys.exit({code})
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text))
+    assert bridge.main(str(trial.path)) == JobExit.FAILED
+    assert "after 0 of 3 steps; it has put something else in place of train.log" in read_end(trial)["message"]

@@ -1,5 +1,6 @@
 """What of a framework hangs on the user's command or on several nodes; docs/jobs has the settings of each word."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -10,6 +11,7 @@ from told_settings import job, launch, reasons, settings
 
 from placebench.jobs.registry import ADAPTERS
 from placebench.logs.registry import DIALECTS, format_named
+from placebench.spec.shapes import PRESETS
 
 OPENRLHF = "python -m openrlhf.cli.train_ppo_ray"
 SKYRL = "python -m skyrl.train.entrypoints.main_base"
@@ -235,3 +237,49 @@ def test_a_script_that_takes_no_arguments_is_refused(tmp_path: Path, name: str) 
     write(tmp_path, "run.sh", f"{EXAMPLES[name]}\n")
     (reason,) = job(name, "bash run.sh", tmp_path, quiet=False).unusable
     assert reason.startswith(f"command: run.sh takes no arguments, and those of --job {name} would be lost")
+
+
+TRAINED = "--model_name_or_path model --per_device_train_batch_size 4 --gradient_accumulation_steps 8"
+PPO = (
+    "actor_rollout_ref.model.path=model critic.model.path=model data.train_batch_size=64 actor_rollout_ref.rollout.n=2"
+)
+
+EVERY = {"old_log_prob", "ref", "values", "update_critic", "update_actor"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sequences", "phases"),
+    [
+        ("trl", TRAINED, 4 * 8 * 2, {"update_actor"}),
+        ("trl", f"{TRAINED} --use_peft true", None, None),
+        ("trl", f"{TRAINED} --bf16 false", None, None),
+        ("trl", "--model_name_or_path model", None, None),
+        ("trl", f"{TRAINED} --gradient_accumulation_steps $MORE", None, {"update_actor"}),
+        ("verl", PPO, 128, EVERY),
+        ("verl", f"{PPO} algorithm.adv_estimator=grpo", 128, {"old_log_prob", "ref", "update_actor"}),
+        ("verl", f"{PPO} critic.ppo_epochs=4", 128, {"old_log_prob", "ref", "values", "update_actor"}),
+        ("verl", f"{PPO} actor_rollout_ref.rollout.n=${{N:-4}} actor_rollout_ref.actor.ppo_epochs=2", None, EVERY),
+        ("verl", f"{PPO} actor_rollout_ref.actor.ppo_epochs=$EPOCHS", None, None),
+        ("verl", f"{PPO} actor_rollout_ref.model.lora_rank=8", None, None),
+        ("verl", f"{PPO} actor_rollout_ref.actor.fsdp_config.dtype=float32", None, None),
+        ("verl", f"{PPO} actor_rollout_ref.model.path=elsewhere", 128, EVERY),
+        ("command", TRAINED, None, None),
+    ],
+)
+def test_what_a_step_computes_is_known_where_the_command_says_all_of_it(
+    tmp_path: Path, name: str, options: str, sequences: int | None, phases: set[str] | None
+) -> None:
+    write(tmp_path / "model", "config.json", json.dumps(PRESETS["tiny"].config() | {"model_type": "qwen2"}))
+    found = job(name, f"torchrun train.py {options}", tmp_path)
+    work, shapes = found.record.work, found.shapes
+    assert launch(found, "standard", 2).sequences == sequences
+    if phases is None or "elsewhere" in options:
+        assert shapes is None
+        assert (work is None) == (phases is None)
+        return
+    assert shapes
+    assert work
+    assert {*work.phases} == phases
+    assert shapes.actor.parameters == PRESETS["tiny"].parameters
+    mine = job(name, f"torchrun train.py {options}", tmp_path, placements={"standard": {"args": "--lr 1"}})
+    assert mine.record.work is None

@@ -1,4 +1,4 @@
-"""TRL itself as the job, on CPU devices: two ranks under torchrun, with its own generation and with vLLM in each."""
+"""TRL itself as the job, on CPU devices: two ranks under torchrun, and one with vLLM in its process."""
 
 import os
 import subprocess
@@ -8,23 +8,14 @@ from pathlib import Path
 
 import pytest
 from launching import assert_nothing_left
+from trl_beside import HERE, ON_CPU, write_model, write_prompts
 
 from placebench.compare.read.run_reading import load_run
 
-HERE = Path(__file__).parent
 OPTIONS = (
     "--use_cpu true --bf16 true --seed 1 --per_device_train_batch_size 4 --num_generations 4"
-    " --max_completion_length 32 --gradient_checkpointing false"
+    " --max_completion_length 16 --gradient_checkpointing false --use_vllm"
 )
-WITH_VLLM = "--use_vllm true --vllm_mode colocate --vllm_max_model_length 256"
-ON_CPU = {
-    "ACCELERATE_USE_CPU": "true",
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_NO_USAGE_STATS": "1",
-}
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,35 +24,21 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model for TRL."""
-    folder = tmp_path_factory.mktemp("tiny")
-    subprocess.run([sys.executable, HERE / "verl_on_cpu" / "make_tiny.py", folder], check=True, timeout=300)
-    return folder / "model"
-
-
-@pytest.mark.parametrize("more", ["", WITH_VLLM], ids=["transformers", "vllm"])
-def test_ranks_of_trl_generate_and_train_each_on_its_device(temp: Path, tiny: Path, more: str) -> None:
-    given = "--placements standard --devices cpu:2 --rounds 1 --steps 4 --warmup-steps 1 --name trl"
-    train = ["torchrun", "--standalone", str(HERE / "trl_on_cpu" / "train.py"), "--model_name_or_path", str(tiny)]
+@pytest.mark.parametrize(
+    ("devices", "more"),
+    [(2, "false"), (1, "true --vllm_mode colocate --vllm_max_model_length 64")],
+    ids=["transformers", "vllm"],
+)
+def test_ranks_of_trl_generate_and_train_each_on_its_device(temp: Path, devices: int, more: str) -> None:
+    write_model(temp / "model", "tiny", is_gpu=False)
+    write_prompts(temp / "prompts.jsonl", count=16, length=16)
+    given = f"--placements standard --devices cpu:{devices} --rounds 1 --steps 3 --warmup-steps 1 --name trl"
+    own = [sys.executable, "-m", "placebench", "run", "--job", "trl", "--out", str(temp / "runs"), *given.split()]
+    files = ["--model_name_or_path", str(temp / "model"), "--dataset_name", str(temp / "prompts.jsonl")]
+    train = ["torchrun", "--standalone", str(HERE / "trl_grpo.py"), *files, *OPTIONS.split(), *more.split()]
     bin_first = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "placebench",
-                "run",
-                "--job",
-                "trl",
-                "--out",
-                str(temp / "runs"),
-                *given.split(),
-                "--",
-            ),
-            *(*train, *OPTIONS.split(), *more.split()),
-        ],
+        [*own, "--", *train],
         env={**os.environ, **ON_CPU, "PATH": bin_first, "TMPDIR": str(temp)},
         capture_output=True,
         text=True,
@@ -74,9 +51,16 @@ def test_ranks_of_trl_generate_and_train_each_on_its_device(temp: Path, tiny: Pa
     assert launch.log is not None
     assert not [flag for flag in launch.log.flags if flag.name == "spans"]
     spans = launch.spans[launch.spans["device"] != "controller"]
-    for device in ("cpu:0", "cpu:1"):
-        phases = set(spans.loc[spans["device"] == device, "phase"])
+    for device in range(devices):
+        phases = set(spans.loc[spans["device"] == f"cpu:{device}", "phase"])
         assert {"gen", "reward", "update_actor"} <= phases
-        assert ("update_weights" in phases) == bool(more)
-    assert len(launch.step_seconds) == 4
+        assert ("update_weights" in phases) == (devices == 1)
+    assert len(launch.step_seconds) == 3
+    # Each step begins with generation and ends with the update, in the steps' own time.
+    whole = launch.spans[(launch.spans["device"] == "controller") & (launch.spans["phase"] == "step")]
+    for step in whole.itertuples():
+        mine = spans[spans["step"] == step.step]
+        assert mine["start"].min() >= float(str(step.start))
+        assert mine["end"].max() <= float(str(step.end))
+        assert mine.loc[mine["phase"] == "gen", "end"].max() <= mine.loc[mine["phase"] == "update_actor", "end"].max()
     assert_nothing_left(temp)

@@ -9,8 +9,10 @@ import pytest
 import yaml
 from launching import assert_nothing_left, processes_of, running, wait_for
 
+from placebench.compare.comparison import compare_run
+from placebench.compare.explain.placing import misplacements
 from placebench.compare.read.run_reading import load_run
-from placebench.record.folder import RunFolder, read_jsonl
+from placebench.record.folder import RunFolder, Status, Trial, read_jsonl
 
 ROOT = Path(__file__).parents[2]
 VERL = ROOT / ".venv-verl"
@@ -60,14 +62,8 @@ def command(folder: Path, tiny: Path, **keys: object) -> list[str]:
     ]
 
 
-def the_run(folder: Path) -> RunFolder:
-    (path,) = (folder / "runs").glob("*-verl")
-    return RunFolder(path)
-
-
-def metrics(run: RunFolder, placement: str, round_number: int) -> pd.DataFrame:
-    rows = read_jsonl(run.trial(round_number, placement).steps)
-    return pd.DataFrame([row["metrics"] for row in rows])[list(EQUAL)]
+def metrics(trial: Trial) -> pd.DataFrame:
+    return pd.DataFrame([row["metrics"] for row in read_jsonl(trial.steps)])[list(EQUAL)]
 
 
 def overlap_s(spans: pd.DataFrame, one: str, other: str) -> float:
@@ -78,40 +74,44 @@ def overlap_s(spans: pd.DataFrame, one: str, other: str) -> float:
     return float(both.clip(lower=0).sum())
 
 
-def test_placements_of_verl_compute_the_same_and_split_works_on_both_devices_at_once(temp: Path, tiny: Path) -> None:
+def test_placements_compute_the_same_and_a_runner_that_is_killed_in_mid_step_leaves_nothing(
+    temp: Path, tiny: Path
+) -> None:
     words = ("standard", "split:1+1", "learners:1+engines:1")
-    job = command(temp, tiny, placements=list(words), rounds=2)
-    done = subprocess.run(job, capture_output=True, text=True, timeout=1400, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = the_run(temp)
-    first = metrics(run, "standard", 1)
-    assert (first["actor/grad_norm"] > 0).all()
-    for word in words[:2]:
-        for number in (1, 2):
-            pd.testing.assert_frame_equal(metrics(run, word, number), first, rtol=0.02, obj=f"round {number} {word}")
-    launches = {(launch.round, launch.placement): launch for launch in load_run(run.path).launches}
-    assert len(launches) == 6
-    for number in (1, 2):
-        split = launches[number, "split:1+1"].spans
-        assert overlap_s(split, "update_actor", "update_critic") > 0
-        assert overlap_s(split, "values", "old_log_prob") > 0
-        assert overlap_s(launches[number, "standard"].spans, "update_actor", "update_critic") == 0
-        for launch in (launches[number, word] for word in words):
-            placed = launch.spans[launch.spans["device"] != "controller"]
-            assert {"gen", "old_log_prob", "ref", "values", "update_critic", "update_actor"} <= set(placed["phase"])
-            assert set(placed["device"]) == {"cpu:0", "cpu:1"}
-    assert "split:1+1" in done.stdout
-    assert_nothing_left(temp)
 
+    def begun() -> list[Path]:
+        return [path for path in temp.glob("runs/*/trials/*/steps.jsonl") if path.stat().st_size]
 
-def has_step(runs: Path) -> bool:
-    return any(path.stat().st_size for path in runs.glob("*/trials/*/steps.jsonl"))
-
-
-def test_a_runner_that_is_killed_in_mid_step_leaves_nothing_of_verl(temp: Path, tiny: Path) -> None:
-    with running(command(temp, tiny, placements=["standard"], rounds=1, steps=500), temp) as runner:
-        wait_for(lambda: has_step(temp / "runs"), 300)
+    with running(command(temp, tiny, placements=list(words), rounds=2), temp) as runner:
+        wait_for(lambda: len(begun()) == 6 or runner.poll() is not None, 1400)
+        assert runner.stdout
+        assert runner.poll() is None, runner.stdout.read()
         runner.kill()
         runner.wait()
         wait_for(lambda: not processes_of(temp), 30)
     assert_nothing_left(temp)
+    (path,) = (temp / "runs").glob("*-verl")
+    folder, run = RunFolder(path), load_run(path)
+    first = metrics(folder.trial(1, "standard"))
+    assert (first["actor/grad_norm"] > 0).all()
+    for word in words[:2]:
+        for number in (1, 2):
+            found = metrics(folder.trial(number, word))
+            expected = first[: len(found)]
+            pd.testing.assert_frame_equal(found, expected, rtol=0.02, obj=f"round {number} {word}")
+    done = [launch for launch in run.launches if launch.status is Status.DONE]
+    assert len(done) >= 5
+    for launch in done:
+        placed = launch.spans[launch.spans["device"] != "controller"]
+        assert {"gen", "old_log_prob", "ref", "values", "update_critic", "update_actor"} <= set(placed["phase"])
+        assert set(placed["device"]) == {"cpu:0", "cpu:1"}
+        beside = overlap_s(launch.spans, "update_actor", "update_critic")
+        if launch.placement == "split:1+1":
+            assert beside > 0
+            assert overlap_s(launch.spans, "values", "old_log_prob") > 0
+        elif launch.placement == "standard":
+            assert beside == 0
+    comparison = compare_run(path)
+    assert [side.name for side in comparison.placements] == [*words]
+    # Each role was where it was asked for.
+    assert [line for side in comparison.placements for line in misplacements(side)] == []

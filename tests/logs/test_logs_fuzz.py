@@ -11,9 +11,9 @@ SCRIPT = Path(__file__).parents[1] / "fuzz_logs.py"
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_two_minutes_of_fuzzing_find_no_crash(tmp_path: Path) -> None:
+def test_half_a_minute_of_fuzzing_finds_no_crash(tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="make test-slow installs it")
-    command = [sys.executable, str(SCRIPT), "-max_total_time=120", f"-artifact_prefix={tmp_path}/"]
+    command = [sys.executable, str(SCRIPT), "-max_total_time=30", f"-artifact_prefix={tmp_path}/"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=360)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "Done " in done.stderr

@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 import os
 import pty
@@ -73,7 +74,7 @@ def test_text_that_unpacks_to_too_much_is_given_up(
         scan_log(path)
 
 
-def test_a_line_without_an_end_and_metrics_without_number_are_refused(
+def test_a_line_without_an_end_and_too_many_metrics_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placebench.logs.source.UNBROKEN_BYTES", 1 << 25)
@@ -82,6 +83,51 @@ def test_a_line_without_an_end_and_metrics_without_number_are_refused(
     many = " - ".join(f"timing_s/p{number}:1.5" for number in range(10_001))
     with pytest.raises(UsageError, match="10,001 metrics in 1 steps are too many: a metric needs one name in all"):
         read_run([write(tmp_path, f"step:1 - {many}\n")])
+
+
+PIECES: dict[str, Callable[[int, str], str]] = {
+    "verl": lambda step, metric: f"step:{step} - timing_s/{metric}:1.5 - timing_s/step:2.5\n",
+    "verl-jsonl": lambda step, metric: f'{{"step": {step}, "data": {{"timing_s/{metric}": 1.5}}}}\n',
+    "jsonl": lambda step, metric: f'{{"step": {step}, "time/{metric}": 1.5}}\n',
+    "openrlhf": lambda step, metric: f"Global step {step}: {{'timing/{metric}': 1.5}}\n",
+}
+MANY = [f"p{number}" for number in range(1500)]
+WIDE = {
+    "verl": "step:1 - " + " - ".join(f"timing_s/{name}:1.5" for name in MANY) + "\n",
+    "verl-jsonl": json.dumps({"step": 1, "data": dict.fromkeys(MANY, 1.5)}) + "\n",
+    "openrlhf": f"Global step 1: {dict.fromkeys(MANY, 1.5)}\n",
+    "csv": f"step,{','.join(MANY)}\n1{',1.5' * len(MANY)}\n",
+}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_metrics_without_number_over_the_steps_end_the_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("placebench.logs.table.NAME_LIMIT", 1000)
+    text = "".join(PIECES[name](step, metric) for step, metric in enumerate(MANY))
+    with pytest.raises(UsageError, match=r"line 1,00[0-9]: over 1,000 metrics, or sets of them, so far:"):
+        scan_log(write(tmp_path, text), log_format=name)
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_metrics_without_number_in_a_line_end_the_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("placebench.logs.table.NAME_LIMIT", 1000)
+    with pytest.raises(UsageError, match=r": line 1: over 1,000 metrics, or sets of them, so far: a metric needs"):
+        scan_log(write(tmp_path, WIDE[name]))
+
+
+def test_a_line_that_is_too_long_for_a_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BLOCK_BYTES", "MAX_LINE_BYTES"):
+        monkeypatch.setattr(f"placebench.logs.source.{name}", 1 << 12)
+    monkeypatch.setattr("placebench.logs.jsonl.MAX_LINE_BYTES", 1 << 12)
+    monkeypatch.setattr("placebench.logs.console.MAX_TEXT_BYTES", 1 << 12)
+    with pytest.raises(UsageError, match=r"beginning with .*; a line has 0 MiB, as no step has"):
+        scan_log(write(tmp_path, WIDE["openrlhf"]))
+    with pytest.raises(UsageError, match="line 1 is longer than 0 MiB, as no step is"):
+        scan_log(write(tmp_path, WIDE["verl-jsonl"]))
 
 
 def test_zeros_before_or_behind_steps_hide_none(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import shutil
 import tempfile
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from damage import DAMAGES
 from launching import assert_nothing_left, job, plan, run, statuses
 
 from placebench.compare.measure.precision import headline_width
@@ -49,6 +51,32 @@ def test_a_resumed_run_keeps_what_is_done(tmp_path: Path, temp: Path) -> None:
     assert [set(one) for one in content["resumptions"]] == [{"started", "command"}]
     assert "[2/4] round 1 split: start" in said
     assert_nothing_left(temp)
+
+
+@pytest.mark.parametrize("place", ["trials", "trials/replaced"])
+@pytest.mark.parametrize("damage", ["empty", "fifo", "loop"])
+def test_what_lies_in_place_of_a_folder_of_launches_is_refused(tmp_path: Path, place: str, damage: str) -> None:
+    folder = interrupted(tmp_path).folder
+    path = folder / place
+    if path.exists():
+        path.rename(folder / "aside")
+    path.write_text("")
+    DAMAGES[damage](path, b"")
+    with pytest.raises(UsageError, match=f"^{path}: is no folder, as a run has there: move it away, then go on$"):
+        resume_plan(folder, RunRequest())
+
+
+def test_what_lies_in_place_of_a_launch_is_moved_away(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path).folder
+    for damage in ("empty", "fifo", "loop"):
+        path = folder / "trials" / "01-split"
+        shutil.rmtree(path, ignore_errors=True)
+        path.unlink(missing_ok=True)
+        path.write_text("")
+        DAMAGES[damage](path, b"")
+        result, _ = run(resume_plan(folder, RunRequest()), "steps()")
+        assert (result.done, result.total) == (2, 2), damage
+    assert len(list(folder.glob("trials/replaced/01-split.*"))) == 3
 
 
 def test_every_resumption_is_recorded_also_in_a_run_of_a_version_that_recorded_none(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ WORKLOAD = build_workload({"model": "qwen2.5-1.5b"})
 
 
 def calibration(*phases: MeasuredPhase, workload: Workload = WORKLOAD, device: str = H200) -> CalibrationFile:
-    case = MeasuredCase(name="standard", workload=workload.model_dump(mode="json"), models=SHAPES, phases=phases)
+    content = workload.model_dump(mode="json")
+    case = MeasuredCase(name="standard", workload=content, models=SHAPES, step_s=1.0, phases=phases)
     return CalibrationFile(source="test", kind="gpu", device=device, device_count=4, device_bytes=1, cases=(case,))
 
 
@@ -108,6 +109,35 @@ def test_factors_are_found_again_in_what_they_make(activity: Activity) -> None:
     factors = estimate_factors(beliefs, observations)
     for one in others:
         assert split(one.parts, factors).total == pytest.approx(one.seconds, rel=0.03)
+
+
+def test_a_launch_tells_of_the_host_and_a_benchmark_of_the_kernels_alone() -> None:
+    """The point of a benchmark has a quick host, the launch one that takes 5 ms a token step."""
+    small = build_workload({"model": "qwen2.5-1.5b", "batch": {"size": 8, "mini_batch_size": 8}})
+    point = calibration(MeasuredPhase(name=GEN, devices=1, seconds=1.3, kernel_s=1.25), workload=small)
+    point = point.model_copy(update={"cases": tuple(one.model_copy(update={"step_s": None}) for one in point.cases)})
+    other = build_workload({"model": "qwen2.5-1.5b", "batch": {"size": 16, "mini_batch_size": 8}})
+    launch = calibration(MeasuredPhase(name=GEN, devices=1, seconds=2.6), workload=other)
+    found = [PhaseModel(small, SHAPES, files, GPU).seconds(GEN, 1) for files in ((point,), (point, launch))]
+    assert found[0].basis is Basis.MODELLED
+    assert found[0].total == pytest.approx(1.3, rel=0.1)
+    assert found[1].total == pytest.approx(2.5, rel=0.1)
+    assert found[1].kernels == pytest.approx(found[0].kernels, rel=0.05)
+
+
+def test_a_host_that_takes_longer_than_the_kernels_is_found() -> None:
+    """Small micro-batches take as long as large ones there, which no time beside them explains."""
+    peak, beliefs = device_peak(H200), FACTORS[Activity.UPDATE]
+    assert peak is not None
+    true = np.array([6e-3 if name == "block" else one.median for name, one in beliefs.items()])
+    small, observations = JobShapes(PRESETS["qwen2.5-0.5b"], PRESETS["qwen2.5-0.5b"]), []
+    for size in (2, 8, 16, 64, 256):
+        workload = build_workload({"model": "qwen2.5-0.5b", "batch": {"size": size, "mini_batch_size": size}})
+        parts = parts_of(phase_work("update_actor", workload, small, 1), peak, Roofline(small.actor, peak))
+        found = split(parts, true)
+        observations.append(Observation(parts, found.total, found.kernels))
+    block = estimate_factors(beliefs, observations)[list(beliefs).index("block")]
+    assert block == pytest.approx(6e-3, rel=0.1)
 
 
 @given(

@@ -92,6 +92,24 @@ def test_a_damaged_launch_is_set_aside_alone(sound: Path, tmp_path: Path, damage
         read_run_file(RunFolder(path))
 
 
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_launch_of_a_job_whose_record_of_its_log_is_damaged_is_set_aside(
+    sound: Path, tmp_path: Path, damage: str
+) -> None:
+    run = shutil.copytree(sound, tmp_path / "sound")
+    (run / "run.json").write_text(json.dumps(read_json(run / "run.json") | {"job": {"framework": "verl", "spec": {}}}))
+    for trial in run.glob("trials/*"):
+        (trial / "log.json").write_text(OTHER_FILES["log.json"])
+    assert Counter(launch.status for launch in load_run(run).launches) == {Status.DONE: 6}
+    path = damaged(run, f"{TRIAL}/log.json", damage, tmp_path / "run")
+    launch = next(one for one in load_run(path).launches if one.trial.path == path / TRIAL)
+    if launch.status is Status.DAMAGED:
+        assert str(launch.error).startswith(f"{path / TRIAL / 'log.json'}: ")
+    else:  # a word in it is another one
+        assert launch.log
+        assert damage in {"texts", "negative", "zero", "huge", "huge whole", "NaN", "infinite"}
+
+
 @pytest.mark.parametrize(
     ("file", "damage", "what"),
     [
@@ -101,7 +119,7 @@ def test_a_damaged_launch_is_set_aside_alone(sound: Path, tmp_path: Path, damage
         ("spans.jsonl", "folder", "Is a directory"),
         ("spans.jsonl", "missing", "No such file or directory"),
         ("spans.jsonl", "NaN", "line 1: step: Input should be a valid integer"),
-        ("spans.jsonl", "fifo", "cannot read it: it is a pipe or a device; name a regular file"),
+        ("spans.jsonl", "fifo", "it is a pipe or a device; name a regular file"),
         ("spans.jsonl", "half", "steps.jsonl and spans.jsonl have not the same steps, each once"),
         ("devices.jsonl", "huge", "line 1: header.hz: Input should be less than or equal to 1000000"),
         ("devices.jsonl", "binary", "line 1: Invalid JSON"),

@@ -130,6 +130,28 @@ def test_a_job_runs_on_two_nodes_and_leaves_its_folder(jobs: Jobs) -> None:
     assert not [path for path in jobs.folder.glob("logs/*.slurm") if path.stat().st_size]
 
 
+TRAIN = """
+import time
+for step in range(1, 900):
+    time.sleep(1)
+    print(f"step:{step} - timing_s/step:1.0", flush=True)
+"""
+
+
+def test_a_command_of_the_user_s_is_stopped_at_the_limit_and_goes_on_on_its_node(jobs: Jobs) -> None:
+    (jobs.folder / "train.py").write_text(TRAIN)
+    (jobs.folder / "job.yaml").write_text("steps: 3\nwarmup_steps: 1\nplacements: {one: {}, other: {}}\n")
+    asked = ("run", "--job", "job.yaml", "--rounds", "1", "--devices", "cpu:1")
+    job = jobs.submit("--nodes", "1", "--requeue", "--", *asked, "--", sys.executable, "train.py")
+    wait_for(lambda: jobs.in_step(job, 2))
+    jobs.call("scancel", "--batch", "--signal=USR1", job)
+    jobs.start_again(job)
+    assert jobs.wait(job) == "COMPLETED", jobs.call("scontrol", "show", "job", job)
+    summary = jobs.summary(job)
+    assert summary["launches"] == "2 of 2 done (done)"
+    assert summary["nodes"] == "1: pb1"
+
+
 def test_a_job_at_its_limit_stops_in_order_and_goes_on_when_queued_again(jobs: Jobs) -> None:
     alone = ("--placements", "standard")
     before = ("--name", "before", "--steps", "1", "--checkpoint-every", "1")
@@ -137,7 +159,7 @@ def test_a_job_at_its_limit_stops_in_order_and_goes_on_when_queued_again(jobs: J
     (checkpoint,) = jobs.folder.glob("runs/*-before/trials/01-standard")
     start = ("--resume-from", str(checkpoint))
     job = jobs.submit("--requeue", "--", "run", *SMALL, *alone, *start, "--steps", "10")
-    wait_for(lambda: jobs.in_step(job, 3), 120)
+    wait_for(lambda: jobs.in_step(job, 3), 600)
     jobs.call("scancel", "--batch", "--signal=USR1", job)  # what SLURM sends --grace seconds before the limit
     jobs.start_again(job)
     assert jobs.wait(job) == "COMPLETED", jobs.call("scontrol", "show", "job", job)
@@ -206,7 +228,7 @@ def test_replicas_run_under_torchrun_on_two_nodes(jobs: Jobs) -> None:
 
 def test_torchrun_at_the_limit_of_its_job_stops_in_order_and_goes_on(jobs: Jobs) -> None:
     job = jobs.submit("--requeue", "--", *TORCHRUN, "--placements", "ddp:2", "--steps", "6")
-    wait_for(lambda: jobs.in_step(job, 2), 200)
+    wait_for(lambda: jobs.in_step(job, 2), 600)
     jobs.call("scancel", "--batch", "--signal=USR1", job)
     jobs.start_again(job)
     assert processes_of(jobs.folder) == []
@@ -218,7 +240,7 @@ def test_torchrun_at_the_limit_of_its_job_stops_in_order_and_goes_on(jobs: Jobs)
 
 def test_a_rank_that_dies_on_another_node_ends_its_launch(jobs: Jobs) -> None:
     job = jobs.submit("--", *TORCHRUN, "--placements", "ddp:2", "--steps", "5000")
-    wait_for(lambda: jobs.in_step(job, 1), 200)
+    wait_for(lambda: jobs.in_step(job, 1), 600)
     (trial,) = (Trial(path) for path in jobs.job_folder(job).glob("runs/2*/trials/*"))
     (pid,) = (row["pid"] for row in read_jsonl(trial.processes) if row["device"] == "pb2/cpu:0")
     os.kill(pid, signal.SIGKILL)
@@ -231,7 +253,7 @@ def test_a_rank_that_dies_on_another_node_ends_its_launch(jobs: Jobs) -> None:
 
 def test_a_cancelled_job_says_so_and_leaves_nothing(jobs: Jobs) -> None:
     job = jobs.submit("--", "run", *SMALL, "--steps", "5000", "--placements", "standard")
-    wait_for(lambda: jobs.in_step(job, 1), 120)
+    wait_for(lambda: jobs.in_step(job, 1), 600)
     jobs.call("scancel", job)
     assert jobs.wait(job) == "CANCELLED"
     wait_for(lambda: (jobs.job_folder(job) / "job_summary.txt").exists(), 30)

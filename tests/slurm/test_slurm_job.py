@@ -67,6 +67,15 @@ def test_a_job_that_was_queued_again_goes_on_in_its_folder(tmp_path: Path) -> No
     assert unfinished_run(first) == first / "runs" / "b"
 
 
+def test_a_run_s_folder_is_named_before_the_user_s_command(tmp_path: Path) -> None:
+    words = ("run", "--job", "command", "--", "bash", "run.sh", "--resume-from", "x")
+    runs = tmp_path / "runs"
+    assert run_command(words, tmp_path, None)[3:] == [*words[:3], "--out", str(runs), *words[3:]]
+    (runs / "b").mkdir(parents=True)
+    (runs / "b" / "run.json").write_text(json.dumps({"status": "interrupted"}))
+    assert run_command(words, tmp_path, None)[3:] == [*words[:3], "--resume", str(runs / "b"), *words[3:]]
+
+
 @pytest.mark.parametrize("start", [("--resume-from", "runs/a"), ("--resume-from=runs/a",), ()])
 def test_a_run_that_goes_on_has_its_checkpoint_already(tmp_path: Path, start: tuple[str, ...]) -> None:
     words = ("run", "--rounds", "3", *start, "--steps", "9")

@@ -77,6 +77,14 @@ def test_a_job_under_torchrun_starts_no_ray(monkeypatch: pytest.MonkeyPatch, tmp
     )
 
 
+def test_a_job_of_the_user_s_has_its_command_last() -> None:
+    words = ["--", "run", "--job", "command", "--steps", "4", "--", "bash", "-c", "exit 1"]
+    done = CliRunner().invoke(main, ["slurm", "submit", "--print", *words])
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.endswith(f"--launcher=command {shlex.join(words)}\n")
+    assert "# Runs placebench on the node, with a command of yours as its launches, and sums up" in done.stdout
+
+
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 @pytest.mark.parametrize("job", [JOB, Submission(1, 0, ("run",))])
 def test_shellcheck_finds_nothing(job: Submission) -> None:
@@ -123,7 +131,8 @@ def test_an_h_within_a_short_option_asks_for_no_help() -> None:
     [
         (["--", "show", "latest"], "the command after -- is show latest: write -- run"),
         ([], "the command after -- is nothing: write -- run"),
-        (["--", "run", "--job", "verl", "--", "bash", "run.sh"], "slurm submit is for placebench's own job"),
+        (["--nodes", "2", "--", "run", "--job", "command", "--", "true"], "run on the devices of one node"),
+        (["--", "run", "--job", "verl", "--", "nothing-of-this-name"], "there is no program 'nothing-of-this-name'"),
         (["--output=x", "--", "run"], "--output: the script sets it itself; all output is in the job's folder"),
         (["-ox", "--", "run"], "--output: the script sets it itself"),
         (["--array", "1-3", "--", "run"], "--array: the script sets it itself; submit several jobs"),

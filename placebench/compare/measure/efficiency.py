@@ -17,7 +17,6 @@ of its pool and their peak, these are MFU and MBU.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,16 +24,18 @@ import pandas as pd
 from placebench.compare.metrics import COMPUTING
 from placebench.compare.read.run import Launch, Run
 from placebench.predict.peaks import device_peak
+from placebench.record.run_file import RunFile
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.phases import Phase
 from placebench.spec.placement import Role
-from placebench.spec.shapes import JobShapes, ModelShape
+from placebench.spec.shapes import ModelShape
 
-# What the job counts of a step, for the work to follow from it; logs of other jobs lack it.
-_COUNTS = tuple(
-    f"perf/{name}" for name in ("total_num_tokens", "attention_length", "decode_steps", "decode_context_tokens")
-)
+# What the job counts of a step, for the work to follow from it; logs of other jobs lack some of it.
+_TOKENS, _LENGTH = "perf/total_num_tokens", "perf/attention_length"
+_DECODING = ("perf/decode_steps", "perf/decode_context_tokens")
+_PHASES = frozenset(phase.name for phase in COMPUTING)
+_OF_CRITIC = frozenset(phase.name for phase in COMPUTING if phase.role == Role.CRITIC)
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Work:
     """Devices that share one engine."""
     value_bytes: int
     """Bytes of a weight, and of a key or value, in decoding."""
+    phases: frozenset[str] = _PHASES
+    """Phases whose work this is."""
 
     def flops(self, phase: Phase, length: float) -> float:
         """Operations a token of a phase over sequences of `length` tokens."""
@@ -71,13 +74,17 @@ class Work:
         return weights + 2 * self.value_bytes * self.actor.num_hidden_layers * width * context_tokens
 
 
-def work_of(workload: Mapping[str, Any], models: JobShapes | None) -> Work | None:
-    """What a run's workload says; None for float32, whose peak is another, and for models whose shape is not known."""
+def work_of(record: RunFile) -> Work | None:
+    """What a run computes; None for float32, whose peak is another, and for models whose shape is not known."""
+    workload, models = record.workload, record.models
+    if models and record.job and (work := record.job.work):
+        return Work(models.actor, models.critic, work.epochs, 1, value_bytes=2, phases=frozenset(work.phases))
     if workload.get("precision") != "bfloat16" or models is None:
         return None
     rollout, algorithm = workload.get("rollout", {}), workload.get("algorithm", {})
     shared_by = rollout.get("tensor_parallel_size", 1)
-    return Work(models.actor, models.critic, algorithm.get("epochs", 1), shared_by, value_bytes=2)
+    phases = _PHASES - (_OF_CRITIC if algorithm.get("name") == "grpo" else set())
+    return Work(models.actor, models.critic, algorithm.get("epochs", 1), shared_by, value_bytes=2, phases=phases)
 
 
 def pool_peak(devices: Mapping[str, Device], pool: tuple[str, ...]) -> tuple[float, float] | None:
@@ -105,19 +112,19 @@ def measure_efficiency(measured: pd.DataFrame, launch: Launch, placement: RunPla
     numbers = pd.DataFrame(index=measured.index)
     if "perf/update_weights_bytes" in counted and "phase/update_weights" in measured:
         numbers["weights_rate"] = counted["perf/update_weights_bytes"] / measured["phase/update_weights"]
-    work = work_of(run.record.workload, run.record.models)
-    if work is None or not set(_COUNTS) <= set(counted):
+    work = work_of(run.record)
+    if work is None or not {_TOKENS, _LENGTH} <= set(counted) or not placement.roles:
         return numbers
-    tokens, length = counted["perf/total_num_tokens"], counted["perf/attention_length"]
+    tokens, length = counted[_TOKENS], counted[_LENGTH]
     for phase in COMPUTING:
         peak = pool_peak(run.devices, placement.pools[placement.roles[Role(str(phase.role))]])
-        if peak and f"phase/{phase.name}" in measured:
+        if peak and f"phase/{phase.name}" in measured and phase.name in work.phases:
             done = tokens * np.asarray([work.flops(phase, one) for one in length])
             numbers[f"mfu/{phase.name}"] = done / measured[f"phase/{phase.name}"] / peak[0]
     pool = placement.pools[placement.roles[Role.ROLLOUT]]
-    if (peak := pool_peak(run.devices, pool)) and "phase/gen" in measured:
+    if (peak := pool_peak(run.devices, pool)) and "phase/gen" in measured and set(_DECODING) <= set(counted):
         work = replace(work, shared_by=placement.tensor_parallel or work.shared_by)
-        steps, context = counted["perf/decode_steps"], counted["perf/decode_context_tokens"]
+        steps, context = (counted[name] for name in _DECODING)
         read = [work.decode_bytes(*pair, len(pool)) for pair in zip(steps, context, strict=True)]
         numbers["mbu/gen"] = np.asarray(read) / measured["phase/gen"] / peak[1]
     return numbers
@@ -126,9 +133,10 @@ def measure_efficiency(measured: pd.DataFrame, launch: Launch, placement: RunPla
 def basis(run: Run) -> tuple[str, ...]:
     """The constants behind a run's MFU and MBU, or why there are none: one line each, none without GPUs."""
     names = dict.fromkeys(device.name for device in run.devices.values() if device.kind == "gpu")
-    work = work_of(run.record.workload, run.record.models)
-    if names and work is None and run.record.job is None:
-        return ("No MFU and no MBU: they need a model in bfloat16 whose shape run.json holds.",)
+    work = work_of(run.record)
+    if names and work is None:
+        why = "No MFU and no MBU: they need a model in bfloat16 whose shape run.json holds."
+        return () if run.record.job else (why,)
     lines = []
     for name in names:
         peak = device_peak(name)
@@ -139,7 +147,9 @@ def basis(run: Run) -> tuple[str, ...]:
         )
     if work is not None and any(map(device_peak, names)):
         lines += [_parameters("actor", work.actor, work.actor.parameters, looks_up=not work.actor.tie_word_embeddings)]
-        if run.record.workload.get("algorithm", {}).get("name") != "grpo":
+        if run.record.job:
+            lines.append("Of the job's sequences only the mean length is known: attention counts as if all had it.")
+        if not _OF_CRITIC.isdisjoint(work.phases):
             lines += [_parameters("critic", work.critic, work.critic.critic_parameters, looks_up=True)]
     return tuple(lines)
 

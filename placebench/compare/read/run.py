@@ -116,10 +116,10 @@ class Launch:
         frame = pd.DataFrame([list(vars(line).values()) for line in self.lines.spans], columns=list(SPAN_COLUMNS))
         return frame.astype({"allocated_bytes": float, "reserved_bytes": float, "pid": float})
 
-    @cached_property
+    @property
     def log(self) -> LogRecord | None:
         """How the log of a job of the user's is to be read; None of placebench's own job."""
-        return LogRecord.read(self.trial)
+        return self.lines.log
 
     @cached_property
     def has_phases(self) -> bool:

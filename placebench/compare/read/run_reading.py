@@ -39,7 +39,8 @@ def _read(record: RunFile, trial: Trial, number: int, placement: RunPlacement, w
         if status is not Status.DONE:
             error = trial.first_error and trial.first_error.removeprefix(f"{status}: ")
             return replace(launch, status=status, error=error, steps_done=count_steps(trial))
-        lines = read_launch(trial, placement.devices, with_samples=with_samples)
+        of_own_job = record.job is None
+        lines = read_launch(trial, placement.devices, of_own_job=of_own_job, with_samples=with_samples)
     except DamagedLaunchError as error:
         return replace(launch, error=str(error))
     return replace(launch, status=status, lines=lines, steps_done=len(lines.steps))

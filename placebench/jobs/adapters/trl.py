@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from placebench.errors import Reasons
-from placebench.jobs.adapter import Adapter, AskedPlacement, Beside, Settings
+from placebench.jobs.adapter import Adapter, AskedPlacement, Beside, Settings, Training
 from placebench.jobs.nested import WITHIN
 from placebench.jobs.scripts import Given
+from placebench.spec.phases import UPDATE_ACTOR
 from placebench.spec.placement import Placement, Role
 from placebench.spec.text import plural
 
@@ -92,6 +93,18 @@ def _model(given: Given) -> str | None:
     return next((given.settings[key] for key in _MODEL if key in given.settings), None)
 
 
+def _training(given: Given) -> Training | None:
+    """GRPO in bfloat16 that makes an optimizer step of all that it has generated, whole models trained."""
+    model, size = _model(given), given.number("per_device_train_batch_size")
+    others = ("use_peft", "fp16", "steps_per_generation", "generation_batch_size", "num_iterations")
+    is_plain = given.said.get("bf16", "true") == "true" and given.said.keys().isdisjoint(others)
+    if not model or not size or not is_plain:
+        return None
+    steps = given.number("gradient_accumulation_steps") if "gradient_accumulation_steps" in given.said else 1
+    # Passes of the reference and of the old policy have one name with it, so that theirs cannot be told apart.
+    return Training(model, frozenset({UPDATE_ACTOR}), size * steps if steps else None, per_rank=True)
+
+
 TRL = Adapter(
     name="trl",
     reading="a script with GRPOTrainer or its like, whose arguments TrlParser reads",
@@ -121,6 +134,8 @@ TRL = Adapter(
         "testing": "testing",
         "save_checkpoint": "save_checkpoint",
     },
+    training=_training,
     log_format="trl",
+    settled=("trl-step-time",),
     notes=("TRL's ranks draw responses of their own, so that placements with other numbers of ranks do other work.",),
 )

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from placebench.errors import Reasons
-from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
-from placebench.jobs.adapters.common import node_count, per_node, uneven
+from placebench.jobs.adapter import Adapter, AskedPlacement, Settings, Training
+from placebench.jobs.adapters.common import RAY_LINES, node_count, per_node, uneven
 from placebench.jobs.scripts import Given
+from placebench.spec.phases import UPDATE_ACTOR
 from placebench.spec.placement import Overlap, Placement, Role
 from placebench.spec.text import plural
 
@@ -21,7 +22,8 @@ _LOADS_MODULE = {
 }
 _ROLLOUT = "actor_rollout_ref.rollout"
 _SHARED_BY = f"{_ROLLOUT}.tensor_model_parallel_size"
-_BATCH, _MINI_BATCH = "data.train_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size"
+_ACTOR = "actor_rollout_ref.actor"
+_BATCH, _MINI_BATCH = "data.train_batch_size", f"{_ACTOR}.ppo_mini_batch_size"
 _ESTIMATOR = "algorithm.adv_estimator"
 # The advantage estimator that needs a critic, which is verl's default.
 _OF_A_CRITIC = "gae"
@@ -149,6 +151,23 @@ def _reward_apart(placement: Placement) -> bool:
     return placement.roles_in(placement.roles[Role.REWARD]) == (Role.REWARD,)
 
 
+def _training(given: Given) -> Training | None:
+    """PPO or GRPO in bfloat16, whole models trained."""
+    said = given.said
+    model, critic = (given.settings.get(f"{name}.model.path") for name in ("actor_rollout_ref", "critic"))
+    lora = {value for key, value in said.items() if "lora" in key} - {"0", "False", "null"}
+    precisions = {value for key, value in said.items() if key.endswith(("param_dtype", "fsdp_config.dtype"))}
+    epochs = given.number(f"{_ACTOR}.ppo_epochs") if f"{_ACTOR}.ppo_epochs" in said else 1
+    if not model or not epochs or lora or precisions - {"bf16", "bfloat16"}:
+        return None
+    phases = {"old_log_prob", "ref", UPDATE_ACTOR}
+    if critic and _has_critic(given):
+        phases |= {"values"} if "critic.ppo_epochs" in said else {"values", "update_critic"}
+    batch, responses = given.number(_BATCH), given.number(f"{_ROLLOUT}.n") if f"{_ROLLOUT}.n" in said else 1
+    sequences = batch * responses if batch and responses else None
+    return Training(model, frozenset(phases), sequences, critic if "values" in phases else None, epochs)
+
+
 VERL = Adapter(
     name="verl",
     reading="python -m verl.trainer.main_ppo, version 0.9",
@@ -168,11 +187,11 @@ VERL = Adapter(
         "VERL_FILE_LOGGER_PATH": "{folder}/metrics.jsonl",
         # In every placement, so that all wait alike.
         **_LOADS_MODULE,
-        # Lines of workers as they come, each once and without colours.
-        "RAY_DEDUP_LOGS": "0",
-        "RAY_COLOR_PREFIX": "0",
+        **RAY_LINES,
     },
+    training=_training,
     log_files=("{folder}/metrics.jsonl",),
+    settled=("verl-gen-polls",),
     ray="own",
     notes=(
         "verl's replay buffer is asked every 0.02 s instead of every 2 s, which would round the time of gen up;"

@@ -74,11 +74,11 @@ export function seatTable(seats) {
   const rows = seats.map((seat) => {
     const roles = new Set(seat.seen.map((one) => one.role));
     const differs = seat.seen.length > 0 && (seat.asked.some((role) => !roles.has(role) && role !== "reward") || [...roles].some((role) => !seat.asked.includes(role)));
-    const seen = seat.seen.map((one) => `${one.role} ${share(one.share)}${one.memory === null ? "" : `, ${bytes(one.memory)}`}`).join("; ");
+    const seen = seat.seen.map((one) => `${one.role} ${share(one.share)}`).join("; ");
     const processes = seat.processes.map((one) => `${one.pid}${one.is_ours ? "" : " (of others)"}${one.memory === null ? "" : ` ${bytes(one.memory)}`}`).join(", ");
-    return [seat.device, `${seat.asked.join(", ") || MISSING} (${seat.pool})`, differs ? element("b", {}, seen) : seen || MISSING, processes || MISSING];
+    return [seat.device, `${seat.asked.join(", ") || MISSING} (${seat.pool})`, differs ? element("b", {}, seen) : seen || MISSING, bytes(seat.memory), processes || MISSING];
   });
-  return table(["device", "asked", "seen in the last steps", "processes"], rows);
+  return table(["device", "asked", "seen in the last steps", "memory", "processes"], rows, [3]);
 }
 
 export function queueText(found) {

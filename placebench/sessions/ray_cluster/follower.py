@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from placebench.record.folder import Trial, append_jsonl
+from placebench.record.folder import Trial, append_jsonl, append_to
 from placebench.sessions.base import Calls
 from placebench.sessions.ray_cluster.clocks import ClockTable, measure_offset
 from placebench.telemetry.spans import CONTROLLER, SpanClock
@@ -100,12 +100,12 @@ class Follower:
 
         measured = measure_offset(node, ask, self._clock)
         self.table.add(measured)
-        with self._trial.clocks.open("a", encoding="utf-8") as stream:
+        with append_to(self._trial.clocks) as stream:
             append_jsonl(stream, asdict(measured))
 
     def _write(self, node: str, lines: list[dict[str, Any]]) -> None:
         """Append a node's lines; the controller is sampled where it runs, and nowhere else."""
-        with self._trial.device_samples.open("a", encoding="utf-8") as stream:
+        with append_to(self._trial.device_samples) as stream:
             for line in lines:
                 if node == self._home or line.get("device") != CONTROLLER:
                     append_jsonl(stream, self.table.shift(node, line))

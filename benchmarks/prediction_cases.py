@@ -1,0 +1,233 @@
+"""The cases of `prediction_errors.py`: what was measured and not seen, by the predictor and by simpler ways."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import nan
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+from scipy.optimize import nnls
+
+from placebench.compare.measure.efficiency import Work
+from placebench.predict.interval import HeldOut, PredictionClass
+from placebench.predict.kernel_tables import engine_tables
+from placebench.predict.peaks import known_peak
+from placebench.predict.phases import PhaseModel
+from placebench.predict.prediction import launch_spread
+from placebench.predict.step import HOST_BOUND, StepModel
+from placebench.predict.walk import step_times
+from placebench.record.calibration_file import CalibrationFile, MeasuredCase
+from placebench.report.kept import read_summary
+from placebench.report.shared_calibration import shared_calibration
+from placebench.spec.devices import Device
+from placebench.spec.phases import GEN, PHASE
+from placebench.spec.placement import Placement, Role
+from placebench.spec.words import parse_placement
+from placebench.spec.workload import Workload
+
+REFERENCE = Path(__file__).parent.parent / "runs" / "reference"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What is kept of a run."""
+
+    name: str
+    file: CalibrationFile
+    day: tuple[str, str]
+    """The host and day on which it was measured."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A case as it was predicted, in seconds; NaN where a way to predict says nothing of it."""
+
+    kept: HeldOut
+    folder: str
+    """Where it was measured; what was measured there counts for no interval of it."""
+    spread: float
+    """Of launches, as of `prediction.launch_spread`."""
+    launches: int
+    rivals: Mapping[str, float]
+    gen: tuple[float, float, float] = (nan, nan, nan)
+    """Generation alone: as measured, by the predictor, by AIConfigurator."""
+
+
+def read_folders() -> list[Folder]:
+    """All shared runs whose placements tell what their phases took."""
+    folders = []
+    for path in sorted(REFERENCE.glob("*x-*/*/summary.json")):
+        summary = read_summary(path.parent)
+        name = f"{path.parent.parent.name}/{path.parent.name}"
+        day = path.parent.parent.name, str(summary.started)[:10]
+        folders.append(Folder(name, shared_calibration(path.parent), day))
+    return folders
+
+
+def results(folders: Sequence[Folder]) -> Iterator[Result]:
+    """Every case of the folders, predicted."""
+    for folder in folders:
+        first, *others = folder.file.cases
+        alone = folder.file.model_copy(update={"cases": (first,)})
+        group = f"{folder.name} from {first.name}"
+        yield from (_result(PredictionClass.SAME_RUN, group, [alone], folder, case) for case in others)
+    for source, target in product(folders, folders):
+        if source is not target:
+            group = f"{source.name} to {target.name}"
+            kind = _kind(source, target)
+            yield from (_result(kind, group, [source.file], target, case) for case in target.file.cases)
+
+
+def _kind(source: Folder, target: Folder) -> PredictionClass:
+    if source.day != target.day:
+        return PredictionClass.OTHER_HOST
+    models = {file.file.cases[0].workload["model"] for file in (source, target)}
+    return PredictionClass.OTHER_SIZE if len(models) == 1 else PredictionClass.OTHER_MODEL
+
+
+def _result(
+    kind: PredictionClass, group: str, sources: Sequence[CalibrationFile], target: Folder, case: MeasuredCase
+) -> Result:
+    model, placement = model_of(sources, target.file, case)
+    step = model.step(placement)
+    assert case.step_s is not None
+    kept = HeldOut(
+        kind,
+        group,
+        case.name,
+        str(case.workload["model"]),
+        target.file.device,
+        step.is_host_bound,
+        step.seconds,
+        case.step_s,
+        case.launches,
+        target.name,
+    )
+    spread, launches = launch_spread(model)
+    measured = {phase.name: phase.seconds for phase in case.phases}
+    gen = (measured.get(GEN, nan), step.phases[GEN].total, tabled_generation(model, placement))
+    rivals = {"a + b/n": by_amdahl(model, placement), "FLOPs": by_operations(model, placement)}
+    return Result(kept, target.name, spread, launches, rivals, gen)
+
+
+def model_of(
+    sources: Sequence[CalibrationFile], target: CalibrationFile, case: MeasuredCase
+) -> tuple[StepModel, Placement]:
+    """The model of a case's steps by what the sources measured, and its placement."""
+    workload = Workload.model_validate(case.workload)
+    count = max(target.device_count, 1)
+    devices = tuple(
+        Device(f"gpu:{index}", target.kind, index, "node0", target.device, target.device_bytes)
+        for index in range(count)
+    )
+    phases = PhaseModel(workload, case.models, sources, devices[0], count)
+    return StepModel(phases, devices), parse_placement(case.name, [count], has_critic=workload.algorithm.has_critic)
+
+
+def by_amdahl(model: StepModel, placement: Placement) -> float:
+    """The step by phases of a + b/n seconds on n devices, b/n where one number of devices was measured."""
+    times: dict[str, dict[int, float]] = {}
+    gaps = []
+    for file in model.phases.calibrations:
+        for case in filter(model.phases.is_same, file.cases):
+            gaps.append(case.gap_s or 0.0)
+            for phase in case.phases:
+                times.setdefault(phase.name, {})[phase.devices] = phase.seconds
+    if not gaps:
+        return nan
+    return _walked(model, placement, lambda name, devices: _fitted(times.get(name, {0: 0.0}), devices)) + fmean(gaps)
+
+
+def _fitted(times: Mapping[int, float], devices: int) -> float:
+    if devices in times or 0 in times:
+        return times.get(devices, times.get(0, 0.0))
+    if len(times) == 1:
+        ((count, seconds),) = times.items()
+        return seconds * count / devices
+    counts = np.array(list(times), dtype=np.float64)
+    (fixed, divided), _ = nnls(np.column_stack([np.ones_like(counts), 1 / counts]), list(times.values()))
+    return float(fixed + divided / devices)
+
+
+def by_operations(model: StepModel, placement: Placement) -> float:
+    """The step by its operations, at the share of the peak that the first measured placement's step had."""
+    file = model.phases.calibrations[0]
+    first = file.cases[0]
+    assert first.step_s
+    source, known = model_of([file], file, first)
+    share = _operations(source, known, file.device) / first.step_s
+    return _operations(model, placement, model.phases.device.name) / share
+
+
+def _operations(model: StepModel, placement: Placement, device: str) -> float:
+    """Seconds of a step at the peak."""
+    workload, shapes, peak = model.phases.workload, model.phases.shapes, known_peak(device)
+    assert workload is not None
+    assert shapes is not None
+    batch = workload.batch
+    length = batch.max_prompt_length + batch.max_response_length
+    work = Work(shapes.actor, shapes.critic, workload.algorithm.epochs, 1, 2)
+
+    def seconds(name: str, devices: int) -> float:
+        phase = PHASE[name]
+        if not phase.has_sequences or not devices or (name == "reward" and shapes.reward is None):
+            return 0.0
+        return batch.size * length * work.flops(phase, length) / devices / peak.flops
+
+    return _walked(model, placement, seconds)
+
+
+def _walked(model: StepModel, placement: Placement, seconds: Callable[[str, int], float]) -> float:
+    pools = {one.name: placement.pool_of(one.role) if one.role else None for one in model.graph(placement)}
+    _, whole = step_times(
+        list(pools),
+        {name: seconds(name, pool.size if pool else 0) for name, pool in pools.items()},
+        {name: pool.name if pool else "" for name, pool in pools.items()},
+        placement.overlap,
+        staleness=placement.staleness,
+        has_engines=placement.has_engines,
+    )
+    return whole
+
+
+def tabled_generation(model: StepModel, placement: Placement) -> float:
+    """Seconds of generation by AIConfigurator's tables alone, of responses of full length; NaN without them."""
+    workload, shapes = model.phases.workload, model.phases.shapes
+    assert workload is not None
+    assert shapes is not None
+    tables = engine_tables(shapes.actor, model.phases.device.name)
+    if tables is None:
+        return nan
+    batch = workload.batch
+    sequences = batch.size / placement.pool_of(Role.ROLLOUT).size
+    steps = (tables.decode(sequences, batch.max_prompt_length + step)[0] for step in range(batch.max_response_length))
+    prompts = sequences * batch.max_prompt_length / batch.group_size
+    return float(sum(steps)) + tables.prefill(prompts, batch.max_prompt_length)
+
+
+def committed(path: Path) -> Iterator[Result]:
+    """Steps that were predicted before they were run, as `predicted_runs.py errors` wrote them."""
+    if not (path / "errors.csv").exists():
+        return
+    device = json.loads((path / "predictions.json").read_text(encoding="utf-8"))["device"]
+    for row in csv.DictReader((path / "errors.csv").read_text(encoding="utf-8").splitlines()):
+        if row["phase"] == "step" and row["measured_s"]:
+            name, share = row["configuration"], float(row["host_bound_share"])
+            model = name.split("-ppo-")[0].split("-grpo-")[0]
+            kept = HeldOut(
+                PredictionClass.OTHER_SIZE,
+                f"{path.name}, committed beforehand",
+                name,
+                model,
+                device,
+                share > HOST_BOUND,
+                float(row["predicted_s"]),
+                float(row["measured_s"]),
+                int(row["launches"]),
+                path.name,
+            )
+            yield Result(kept, path.name, 0.0, 1, {})

@@ -1,0 +1,202 @@
+"""How far predictions err on what is kept of real runs, beside the simplest other ways to predict.
+
+    python benchmarks/prediction_errors.py [--write-table]
+
+Every case is a placement that was measured and that the predictor did not see: of each folder of runs/reference the
+placements after its first one, predicted from the first one alone (same run), and all placements of every folder
+predicted from each other folder alone; and what runs/reference/calibration holds of steps that were predicted before
+they were run. Coverage is that of intervals which come from the cases of other folders. `--write-table` keeps the cases
+as the table that `placebench predict` takes its intervals from.
+
+The others: `a + b/n`, the phases' times as measured, fitted to the numbers of devices that there are, which knows of
+the same work alone; and the operations of a step at the share of the peak that the first measured placement reached.
+Where the extra `predict` is installed, AIConfigurator's seconds of generation stand beside the predictor's.
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.resources import files
+from math import isnan, nan
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import click
+from prediction_cases import REFERENCE, Folder, Result, committed, model_of, read_folders, results
+
+from placebench.predict.interval import HeldOut, PredictionClass, class_error, step_interval
+from placebench.record.calibration_file import MeasuredCase
+from placebench.report.kept import read_summary
+
+TABLE = Path(str(files("placebench.predict").joinpath("data", "held_out.csv")))
+# Beyond so much memory of a device an estimate is held to 5 %.
+LARGE_BYTES = 16 << 30
+
+
+@click.command()
+@click.option("--write-table", is_flag=True, help="Keep the cases as the table of held-out cases.")
+def main(write_table: bool) -> None:
+    """Print errors, coverage and memory errors as Markdown tables."""
+    folders = read_folders()
+    found = [*results(folders), *committed(REFERENCE / "calibration")]
+    _print_table("Steps", ("class", "n", "mean", "worst", "GPU-bound", "host-bound", "90 % covers"), _classes(found))
+    ways = list(_ways(found))
+    _print_table("Steps beside other ways to predict them", ("class", "way", "n", "mean", "ours", "nearer"), ways)
+    worse = [f"{kind} ({way})" for kind, way, _, mean, ours, _ in ways if float(mean[:-2]) <= float(ours[:-2])]
+    print(f"Not better on average than: {', '.join(worse) or 'none'}.\n")
+    _print_table("Generation alone", ("class", "n", "predictor", "AIConfigurator"), _generation(found))
+    _print_table("Order of placements predicted together", ("class", "pairs over 10 % apart", "right"), _orders(found))
+    rest = [_left_out(folder, case) for folder in folders for case in folder.file.cases if len(folder.file.cases) > 1]
+    worst = f"{100 * max(rest):.1f} % at most"
+    print(f"{len(rest)} placements from all others of their run: {_mean(rest)} on average, {worst}.\n")
+    _print_table("Memory", ("run", "placement", "pool", "estimate", "measured", "error"), _memory(folders))
+    if write_table:
+        _write([one.kept for one in found])
+        print(f"{len(found)} cases in {TABLE}")
+
+
+def _print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    print(f"### {title}\n\n| {' | '.join(header)} |\n|{'---|' * len(header)}")
+    for row in rows:
+        print(f"| {' | '.join(map(str, row))} |")
+    print(flush=True)
+
+
+def _of_classes(found: Sequence[Result]) -> Iterator[tuple[PredictionClass, list[Result]]]:
+    for kind in PredictionClass:
+        if alike := [one for one in found if one.kept.kind is kind]:
+            yield kind, alike
+
+
+def _relative(predicted: float, measured: float) -> float:
+    return abs(predicted / measured - 1)
+
+
+def _mean(errors: Sequence[float]) -> str:
+    return f"{100 * fmean(errors):.1f} %" if errors else "–"
+
+
+def _classes(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:
+    for kind, alike in _of_classes(found):
+        errors = [(_relative(one.kept.predicted_s, one.kept.measured_s), one.kept.is_host_bound) for one in alike]
+        bound = [[error for error, is_bound in errors if is_bound is wanted] for wanted in (False, True)]
+        covered = [told for one in alike if (told := _covers(one, found)) is not None]
+        yield (
+            kind,
+            len(alike),
+            _mean([error for error, _ in errors]),
+            f"{100 * max(error for error, _ in errors):.1f} %",
+            *(f"{_mean(some)} of {len(some)}" for some in bound),
+            f"{sum(covered)} of {len(covered)}" if covered else "not said",
+        )
+
+
+def _covers(one: Result, found: Sequence[Result]) -> bool | None:
+    """Whether the interval holds what was measured; None where too few cases of other folders tell."""
+    others = [other.kept for other in found if other.folder != one.folder]
+    error = class_error(one.kept.kind, is_host_bound=one.kept.is_host_bound, cases=others)
+    interval = step_interval(one.kept.predicted_s, error, one.spread, one.launches)
+    return None if interval is None else interval.low <= one.kept.measured_s <= interval.high
+
+
+def _ways(found: Sequence[Result]) -> Iterator[tuple[str, str, int, str, str, str]]:
+    for kind, alike in _of_classes(found):
+        for way in dict.fromkeys(name for one in alike for name in one.rivals):
+            pairs = [
+                (_relative(one.rivals[way], one.kept.measured_s), _relative(one.kept.predicted_s, one.kept.measured_s))
+                for one in alike
+                if not isnan(one.rivals.get(way, nan))
+            ]
+            if pairs:
+                theirs, ours = ([pair[at] for pair in pairs] for at in (0, 1))
+                nearer = sum(own <= other for other, own in pairs)
+                yield str(kind), way, len(pairs), _mean(theirs), _mean(ours), f"{nearer} of {len(pairs)}"
+
+
+def _generation(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:
+    for kind, alike in _of_classes(found):
+        known = [one.gen for one in alike if not isnan(one.gen[0])]
+        tabled = [one for one in known if not isnan(one[2])]
+        if known:
+            yield (
+                kind,
+                len(known),
+                _mean([_relative(ours, measured) for measured, ours, _ in known]),
+                _mean([_relative(theirs, measured) for measured, _, theirs in tabled]) if tabled else "not installed",
+            )
+
+
+def _orders(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:
+    # What was committed beforehand is of different work, whose order tells nothing of placements.
+    for kind, alike in _of_classes([one for one in found if one.rivals]):
+        right = [
+            (first.kept.measured_s < second.kept.measured_s) == (first.kept.predicted_s < second.kept.predicted_s)
+            for number, first in enumerate(alike)
+            for second in alike[number + 1 :]
+            if first.kept.group == second.kept.group and abs(first.kept.measured_s / second.kept.measured_s - 1) > 0.1
+        ]
+        if right:
+            yield kind, len(right), sum(right)
+
+
+def _left_out(folder: Folder, case: MeasuredCase) -> float:
+    """The error of a placement that is predicted from all others of its run."""
+    others = tuple(one for one in folder.file.cases if one is not case)
+    model, placement = model_of([folder.file.model_copy(update={"cases": others})], folder.file, case)
+    assert case.step_s
+    return _relative(model.step(placement).seconds, case.step_s)
+
+
+def _memory(folders: Sequence[Folder]) -> Iterator[tuple[object, ...]]:
+    """Every pool's peak by the estimate of today beside its highest sample, and the lengths that were measured."""
+    errors: dict[bool, list[float]] = {False: [], True: []}
+
+    def row(run: str, placement: str, pool: str, estimate: float, measured: float) -> tuple[object, ...]:
+        error = estimate / measured - 1
+        errors[measured >= LARGE_BYTES].append(abs(error))
+        gib = (f"{size / 2**30:.2f} GiB" for size in (estimate, measured))
+        return run, placement, pool, *gib, f"{100 * error:+.1f} %"
+
+    for folder in folders:
+        summary = read_summary(REFERENCE / folder.name)
+        by_name = {case.name: case for case in folder.file.cases}
+        for one in summary.placements:
+            if one.name not in by_name:
+                continue
+            model, placement = model_of([folder.file], folder.file, by_name[one.name])
+            for pool, estimate in model.memory(placement).items():
+                peaks = [
+                    found.value
+                    for device in one.devices
+                    if device.pool == pool
+                    for found in device.quantities
+                    if found.key.startswith("peak_memory/") and found.value
+                ]
+                if peaks:
+                    yield row(folder.name, one.name, pool, estimate, max(peaks))
+    lengths = REFERENCE / "calibration" / "memory_lengths.jsonl"
+    for line in lengths.read_text(encoding="utf-8").splitlines() if lengths.exists() else ():
+        kept: dict[str, Any] = json.loads(line)
+        sizes = (kept["estimate_gib"] * 2**30, kept["measured_gib"] * 2**30)
+        yield row("calibration", f"{kept['model']}, {kept['length']} tokens", kept["roles"], *sizes)
+    for is_large, some in errors.items():
+        what = "16 GiB or more" if is_large else "less than 16 GiB"
+        if some:
+            yield f"{len(some)} pools of {what}", "", "", "", "", f"{_mean(some)}, {100 * max(some):.1f} % at most"
+
+
+def _write(cases: Sequence[HeldOut]) -> None:
+    header = ("class", "group", "case", "model", "gpu", "host_bound", "predicted_s", "measured_s", "launches", "source")
+    with TABLE.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(header)
+        for one in cases:
+            host, seconds = "yes" if one.is_host_bound else "no", (f"{one.predicted_s:.4f}", f"{one.measured_s:.4f}")
+            writer.writerow(
+                (one.kind, one.group, one.case, one.model, one.gpu, host, *seconds, one.launches, one.source)
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""docs/prediction.md: its commands, and its table of what was predicted beforehand."""
+
+import csv
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pages import ROOT, commands
+from synthetic_run import SyntheticRun
+
+from placebench.cli import main
+from placebench.spec.text import in_seconds
+
+TEXT = (ROOT / "docs" / "prediction.md").read_text(encoding="utf-8")
+KEPT = ROOT / "runs" / "reference" / "calibration"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
+    monkeypatch.chdir(tmp_path)
+    SyntheticRun(rounds=1).write(Path("runs/20260101T000000Z-a"))
+    Path("runs/reference").symlink_to(ROOT / "runs" / "reference")
+
+
+@pytest.mark.parametrize("command", commands(TEXT))
+def test_a_command_of_the_page_runs(command: str) -> None:
+    program, *words = shlex.split(command)
+    assert program == "placebench"
+    result = CliRunner().invoke(main, words, prog_name="placebench")
+    assert result.exit_code == 0, result.output
+
+
+def test_the_table_has_what_was_predicted_and_measured() -> None:
+    predictions = json.loads((KEPT / "predictions.json").read_text())["predictions"]
+    with (KEPT / "errors.csv").open(newline="") as stream:
+        steps = [row for row in csv.DictReader(stream) if row["phase"] == "step"]
+    assert {row["configuration"] for row in steps} == predictions.keys()
+    measured = [row for row in steps if row["measured_s"]]
+    for row in measured:
+        assert float(row["predicted_s"]) == pytest.approx(predictions[row["configuration"]]["step_s"], abs=1e-3)
+        assert f"| {in_seconds(float(row['predicted_s']))} | {in_seconds(float(row['measured_s']))} |" in TEXT
+    errors = [abs(float(row["predicted_s"]) / float(row["measured_s"]) - 1) for row in measured]
+    assert f"The mean error is {100 * sum(errors) / len(errors):.1f} %, the largest {100 * max(errors):.0f} %" in TEXT

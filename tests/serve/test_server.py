@@ -1,0 +1,174 @@
+"""The server itself: its answers on the wire, its secret, its end, and the page in a real browser."""
+
+import asyncio
+import json
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import uvicorn
+from browser import BROWSER, looked_at
+from click.testing import CliRunner
+from growing_run import GrowingRun
+from serve_requests import TOKEN
+from synthetic_run import SPLIT, STANDARD, SyntheticRun
+
+from placebench.cli import main
+from placebench.errors import UsageError
+from placebench.serve import server
+from placebench.serve.guard import Door
+from placebench.serve.server import read_token, server_config
+from placebench.serve.site import Site
+
+NASTY = '<img src=x onerror="alert(1)">'
+RUN = "20260301T100000Z-demo"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose names, log and metrics are markup."""
+    runs = tmp_path_factory.mktemp("runs")
+    layouts = {"standard": STANDARD, f"split/{NASTY}": replace(SPLIT, times={**SPLIT.times})}
+    run = SyntheticRun(layouts, rounds=2, metrics={f"timing_s/{NASTY}": 1.0}).write(runs / RUN)
+    content = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(content | {"name": NASTY, "command": ["placebench", NASTY]}))
+    for trial in run.glob("trials/*"):
+        (trial / "train.log").write_text(f"{NASTY}\n\x1b[31mred\u202e\n")
+    return runs
+
+
+@pytest.fixture(scope="module")
+def link(runs: Path) -> Iterator[str]:
+    """The link of a server that shows the run."""
+    command = [sys.executable, "-m", "placebench", "serve", str(runs)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        yield served.stdout.readline().strip()
+        served.send_signal(signal.SIGINT)
+        assert served.wait() == 0
+
+
+def sent(link: str, request: bytes) -> bytes:
+    """All that the server says to bytes on a connection of their own."""
+    port = int(re.findall(r":(\d+)/", link)[0])
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"401"),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 20_000, b"400"),
+        (b"GET /" + b"x" * 20_000, b"400"),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n", b"421"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999\r\n\r\n", b"405"),
+    ],
+)
+def test_hostile_connections_are_answered_and_closed(link: str, request_: bytes, status: bytes) -> None:
+    answer = sent(link, request_)
+    assert answer.split(b" ", 2)[1] == status
+    assert answer.lower().count(b"connection: close") == 1
+
+
+def test_who_never_says_what_it_wants_is_let_go(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_HEAD_PATIENCE_S", 0.0)
+
+    async def connect() -> bytes:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            served = uvicorn.Server(server_config(Site(runs), Door(TOKEN, 0)))
+            task = asyncio.create_task(served.serve(sockets=[listening]))
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            writer.write(b"GET / HTTP/1.1\r\nHost:")
+            answer = await reader.read()
+            writer.close()
+            served.should_exit = True
+            await task
+        return answer
+
+    assert asyncio.run(connect()) == b""
+
+
+def test_events_tell_of_a_run_and_that_the_server_ends(tmp_path: Path) -> None:
+    run = GrowingRun(tmp_path / "runs" / RUN)
+    command = [sys.executable, "-m", "placebench", "serve", str(run.folder.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        port, token = re.findall(r":(\d+)/\?token=(.*)", served.stdout.readline().strip())[0]
+        with socket.create_connection(("127.0.0.1", int(port))) as connection:
+            head = f"GET /runs/{RUN}/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
+            connection.sendall(head.encode())
+            lines = connection.makefile("rb")
+            data = next(line for line in lines if line.startswith(b"data: "))
+            assert json.loads(data[6:])["run"]["name"] == "demo"
+            run.add_step(7.0)
+            served.send_signal(signal.SIGTERM)
+            rest = lines.read()
+    assert b'"seconds":[7.0]' in rest
+    assert b"event: end" in rest
+    assert served.returncode == -signal.SIGTERM
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+def test_a_browser_shows_the_run_and_takes_nothing_for_markup(link: str, tmp_path: Path) -> None:
+    page = f"{link}#/{quote(RUN)}"
+    ready = "document.querySelectorAll('canvas').length >= 3 && document.querySelector('pre')?.textContent"
+    found = "[document.title, document.querySelectorAll('img').length, document.body.innerText, location.search]"
+    title, images, text, search = looked_at(page, tmp_path, ready, found)
+    assert title == f"done – {NASTY}"
+    assert (images, search) == (0, "")
+    assert f"split/{NASTY} against standard: 1.41" in text
+    assert "\\x1b[31mred\\u202e" in text
+    assert "4 of 4 launches done" in text
+
+
+def test_a_token_file_is_made_once_and_nobody_else_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    token = read_token(path)
+    assert len(token) == 43
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_token(path) == token
+    for wrong in ("", "short", "x" * 300, "with spaces in it, and long enough"):
+        path.write_text(wrong)
+        with pytest.raises(UsageError, match="token"):
+            read_token(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["none"], "none: there is no such folder, and no run of this name under runs/"),
+        ([], "there is no run under runs/ yet; start one with placebench run"),
+        ([".", "--host", "192.0.2.1"], "--host 192.0.2.1 --port 0: cannot listen there: "),
+        ([".", "--host", "no such host"], "--host no such host --port 0: cannot listen there: "),
+        ([".", "--token-file", "none/token"], "none/token: cannot write a token there: No such file or directory"),
+        ([".", "--port", "70000"], "Invalid value for '--port'"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, ["serve", *arguments], prog_name="placebench")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_page_says_which_package_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "uvicorn" else name)
+    result = CliRunner().invoke(main, ["serve", str(tmp_path)], prog_name="placebench")
+    assert result.exit_code == 2
+    assert result.stderr == "placebench: the live page needs uvicorn: pip install 'placebench[serve]'\n"
