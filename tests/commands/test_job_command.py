@@ -327,6 +327,38 @@ placements:
     assert quick.value("phase/gen") == pytest.approx(0.001)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_report")
+def test_rounds_are_added_to_jobs_as_to_other_runs() -> None:
+    job_file(
+        f"command: {sys.executable} plain.py\nsteps: 4\nwarmup_steps: 1\ndevices: cpu:1\n"
+        "placements: {quick: {args: '0.005'}, slow: {args: '0.01'}}\n"
+    )
+    result = invoke("run", "--job", "mine.yaml", "--sample-hz", "0", "--rounds", "auto", "--precision", "50%")
+    assert result.exit_code == 0, result.stderr
+    comparison = compare_run(run_folder())
+    assert headline(comparison, comparison.others[0]).startswith("slow is slower than quick")
+    # Nobody has asked for samples.
+    assert not [line for line in caveats(comparison) if "samples" in line]
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_job_is_compared_with_itself() -> None:
+    asked = ("--job", "command", "--devices", "cpu:1", "--sample-hz", "0", "--pairs", "2", "--steps", "4")
+    result = invoke("calibrate", *asked, "--warmup-steps", "1", "--", sys.executable, "plain.py", "0.005")
+    assert result.exit_code == 0, result.stderr
+    assert len(load_run(run_folder()).done("standard")) == 4
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_job_that_trains_on_ends_with_the_time_limit() -> None:
+    asked = ("--devices", "cpu:1", "--sample-hz", "0", "--rounds", "1", "--time-limit", "2", "--steps", "900")
+    result = invoke("run", *asked, "--job", "command", "--", sys.executable, "plain.py", "1")
+    assert result.exit_code == 124
+    assert "0 of 1 launches are done; go on with placebench run --resume" in result.stderr
+    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _runs_here(pid)]
+
+
 def test_a_job_that_fails_ends_in_one_line() -> None:
     write(Path(), "plain.py", "raise RuntimeError('no data')")
     result = invoke("run", *BASE, "--rounds", "1", "--job", "command", "--", sys.executable, "plain.py")

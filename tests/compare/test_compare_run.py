@@ -15,6 +15,7 @@ from placebench.compare.measure.sides import run_sides
 from placebench.compare.read.run_reading import load_run
 from placebench.errors import UsageError
 from placebench.record.folder import RunFolder, Status, append_jsonl, read_jsonl
+from placebench.record.run_file import RunFile
 from placebench.report.notes import notes
 from placebench.report.summary import summarize
 from placebench.spec.text import format_seconds
@@ -218,6 +219,8 @@ def test_caveats_on_samples_that_are_missing(tmp_path: Path) -> None:
     lines = cut.read_text().splitlines(keepends=True)[:-1]
     lines.append('{"kind": "device_error", "device": "cpu:0", "message": "GPU is lost", "code": 15}\n')
     cut.write_text("".join(lines))
+    record = RunFile.read(path / "run.json")
+    record.model_copy(update={"sample_hz": 5.0}).write(path / "run.json")
     assert caveats(compare_run(path)) == (
         "round 1 standard: no device samples",
         "round 2 standard: the sampler ended before the launch; its samples are incomplete",

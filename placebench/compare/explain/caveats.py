@@ -289,7 +289,8 @@ def _launch(run: Run, launch: Launch) -> Iterator[str]:
         yield f"{launch.label}: {measured} of {planned} measured steps on record"
     sampling = launch.sampling
     if sampling.source is None:
-        yield f"{launch.label}: no device samples"
+        if run.record.sample_hz:
+            yield f"{launch.label}: no device samples"
     elif sampling.ticks is None or sampling.missed is None:
         yield f"{launch.label}: the sampler ended before the launch; its samples are incomplete"
     elif sampling.missed > MISSED_TICKS * (sampling.ticks + sampling.missed):
