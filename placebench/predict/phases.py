@@ -194,6 +194,7 @@ class PhaseModel:
             ]
             if name in HAND_OVER:
                 alike, kind = [name], name
+            beliefs = factors_of(PHASE[name].activity, is_function=function)
             known = [one for other in alike for one in self._measured(other) if one.is_same or not of_same]
             # A launch has processes beside it that hold its host up; where launches tell of it, a benchmark does not.
             has_launches = any(one.is_of_launch for one in known)
@@ -205,9 +206,9 @@ class PhaseModel:
                     one.phase.collective_s,
                 )
                 for one in known
-                if one.parts is not None and one.phase.seconds > 0
+                # What a function judged has other parts than what a model judges.
+                if one.parts is not None and one.parts.names == tuple(beliefs) and one.phase.seconds > 0
             ]
-            beliefs = factors_of(PHASE[name].activity, is_function=function)
             spread = 0.0 if self.is_gpu else CPU_SPREAD
             self._factors[kind, of_same] = estimate_factors(beliefs, observations, spread)
         return self._factors[kind, of_same]
