@@ -328,7 +328,7 @@ class Job:
 
 
 def _is_program(folder: Path, program: str, path: str) -> bool:
-    word = str(folder / Path(program).expanduser()) if "/" in program else program
+    word = str(folder.absolute() / Path(program).expanduser()) if "/" in program else program
     return shutil.which(word, path=path) is not None
 
 
