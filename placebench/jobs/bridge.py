@@ -24,12 +24,13 @@ from placebench.jobs.log_steps import Found, StepReader
 from placebench.record.end_file import EndFile
 from placebench.record.folder import Trial, append_jsonl, append_to, read_end, write_atomically
 from placebench.record.launch_file import LaunchFile
-from placebench.record.progress import Progress
+from placebench.record.progress import PhaseTime, Progress
 from placebench.sessions.own_ray import HEAD_PATIENCE
 from placebench.spec.devices import Device
 from placebench.spec.legible import one_line
 
 _POLL_S = 0.05
+_TELL_EVERY_S = 1.0
 # A framework that ends by itself after the last step has time for it; then it is ended.
 _GRACE_S = 3.0
 _END_S = 2.0
@@ -53,6 +54,8 @@ class Bridge:
         self._trial, self._job, self._devices = trial, asked.job, asked.devices
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._done = 0
+        self._told = 0.0
+        self._phases: tuple[PhaseTime, ...] = ()
 
     def run(self) -> EndFile:
         """Run it from what comes before it to what comes after it.
@@ -100,6 +103,7 @@ class Bridge:
     def _read_steps(self, command: subprocess.Popen[bytes], reader: StepReader) -> None:
         while command.poll() is None and self._done < self._job.steps:
             self._write(reader.read())
+            self._tell(reader)
             for name, process in self._running[:-1]:
                 if process.poll() is not None:
                     raise LaunchError(f"{name} ended with {_ended(process.returncode)}: see {name}.log")
@@ -241,8 +245,17 @@ class Bridge:
         if found.steps:
             self._progress("step", min(self._done + 1, self._job.steps))
 
-    def _progress(self, stage: str, step: int = 0) -> None:
-        Progress(stage=stage, step=step, steps=self._job.steps).write(self._trial)
+    def _tell(self, reader: StepReader) -> None:
+        """Say which phases of the step under way are done, as far as that is known, now and then."""
+        if time.monotonic() - self._told < _TELL_EVERY_S:
+            return
+        self._told = time.monotonic()
+        if (phases := reader.under_way()) and phases != self._phases:
+            self._progress("step", min(self._done + 1, self._job.steps), phases)
+
+    def _progress(self, stage: str, step: int = 0, phases: tuple[PhaseTime, ...] = ()) -> None:
+        self._phases = phases
+        Progress(stage=stage, step=step, steps=self._job.steps, phases=phases).write(self._trial)
 
 
 def _ended(code: int) -> str:

@@ -23,6 +23,7 @@ from placebench.logs.timing import Kind
 from placebench.record.folder import Trial
 from placebench.record.job_record import JobLaunch, LogFlag, LogRecord
 from placebench.record.launch_file import LaunchFile
+from placebench.record.progress import PhaseTime
 from placebench.spec.devices import Device
 from placebench.spec.phases import STEP
 from placebench.telemetry.spans import CONTROLLER, Span, SpanClock
@@ -105,6 +106,10 @@ class StepReader:
             self._chosen = self._chosen or self._choose(now, ends=False)
             whole = len(self._chosen.seen) - (not self._is_settled(self._chosen, now)) if self._chosen else 0
             return self._found(whole)
+
+    def under_way(self) -> tuple[PhaseTime, ...]:
+        """The phases of the step under way that have ended, as far as processes tell of them."""
+        return self._attached.since(self._last_end)
 
     def finish(self) -> Found:
         """The steps that are left, whole or not; and `log.json`."""

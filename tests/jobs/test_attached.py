@@ -18,6 +18,7 @@ from placebench.jobs.attached import AttachedSpans, Window
 from placebench.jobs.registry import ADAPTERS
 from placebench.record.folder import read_jsonl
 from placebench.record.job_record import LogRecord
+from placebench.record.progress import Progress
 from placebench.spec.bound import bind
 from placebench.spec.devices import Device
 from placebench.spec.words import parse_placement
@@ -60,6 +61,17 @@ def bound(spans: AttachedSpans) -> set[tuple[int, str]]:
     return {(pid, device.id) for pid, device in spans.bound()}
 
 
+def test_phases_of_the_step_under_way_are_told_before_it_is_whole(tmp_path: Path) -> None:
+    read = attached(tmp_path, "split")
+    leave(tmp_path, 1, span("step", 10, 20), span("gen", 11, 13), span("gen", 21, 23), span("update_critic", 24, 24.1))
+    leave(tmp_path, 3, device(1), span("values", 15, 16, "worker"), span("update_critic", 24, 27, "worker"), RANK="0")
+    read.read(all_files=True)
+    before = [(one.phase, one.devices, one.start, one.end) for one in read.since(20.0)]
+    assert before == [("gen", ("controller",), 21, 23), ("update_critic", ("GPU-1",), 24, 27)]
+    assert len(read.rows(STEPS, final=True)) == 7
+    assert read.since(20.0) == ()
+
+
 def test_a_controller_and_its_workers_say_what_ran_where(tmp_path: Path) -> None:
     read = attached(tmp_path, "split")
     leave(tmp_path, 1, span("step", 10, 20), span("init", 1, 2), span("gen", 11, 13), span("update_critic", 14, 14.1))
@@ -94,6 +106,15 @@ def test_what_an_engine_says_of_generation_goes_before_who_waits_for_it(tmp_path
         (1, "gen", "rollout", "global_pool", "GPU-1", 11, 15),
         *((1, "update_actor", "actor", "global_pool", place, 16, 19) for place in ("GPU-0", "controller", "GPU-1")),
     ]
+
+
+def test_bits_of_an_engine_s_work_are_one_and_what_comes_after_the_last_step_is_left_out(tmp_path: Path) -> None:
+    spans = attached(tmp_path, "standard", GPUS[:1], "trl")
+    bits = [(11.0, 11.25), (11.26, 11.5), (11.6, 11.7), (31.0, 31.1)]
+    lines = [span("gen", *bit, "engine") for bit in bits]
+    leave(tmp_path, 1, device(0), *lines, span("optimizer_step", 29.0, 30.0), span("optimizer_step", 30.5, 31.0))
+    found = [(row[0], row[1], row[5], row[6]) for row in rows(spans) if row[4] == "GPU-0"]
+    assert found == [(1, "gen", 11.0, 11.5), (1, "gen", 11.6, 11.7), (2, "update_actor", 29.0, 30.0)]
 
 
 def test_what_ends_after_its_step_waits_for_the_next_call(tmp_path: Path) -> None:
@@ -217,3 +238,27 @@ def test_a_job_that_is_not_to_be_attached_loads_no_hooks(tmp_path: Path) -> None
     trial = prepare(tmp_path, sys.executable, str(write(tmp_path, "job.py", text)), steps=1, attach=False)
     assert bridge.main(str(trial.path)) == JobExit.DONE
     assert not trial.attached.exists()
+
+
+# Ends its only step when what it has done so far stands in the launch's progress.
+_TOLD = """
+import os, pathlib, time
+from placebench_attach.spans import emit
+now = time.monotonic()
+emit("gen", "worker", now, now + 0.001)
+progress = pathlib.Path(os.environ["PLACEBENCH_SPANS"]).parent / "progress.json"
+while '"gen"' not in (told := progress.read_text()):
+    time.sleep(0.01)
+print(told)
+print("step:1 - timing_s/step:0.5")
+"""
+
+
+def test_the_bridge_says_what_has_run_of_a_step_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge, "_TELL_EVERY_S", 0.0)
+    trial = prepare(tmp_path, sys.executable, str(write(tmp_path, "job.py", _TOLD)), steps=1)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    told = Progress.model_validate_json(trial.log.read_text().splitlines()[0])
+    assert (told.stage, told.step) == ("step", 1)
+    assert [one.phase for one in told.phases] == ["gen"]
+    assert told.phases[0].devices

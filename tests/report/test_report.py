@@ -13,11 +13,12 @@ from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import compare_run, compare_sides
 from placebench.compare.measure.sides import read_sides
+from placebench.compare.read.run_reading import load_run
 from placebench.compare.read.sources import ReadingOptions, Source
 from placebench.errors import UsageError
 from placebench.record.folder import Status
 from placebench.report.build import build_report
-from placebench.report.plots import ratios
+from placebench.report.plots import _timings, ratios
 from placebench.report.schema import Summary
 from placebench.report.summary import summarize
 from placebench.report.terminal import show
@@ -307,6 +308,18 @@ def test_what_each_device_waits_for_without_a_trace(finished: Path) -> None:
         assert "no kernels of the device were traced; that is done on GPUs alone" in page
         assert "Of the one traced step" not in page
         assert "Not traced" not in page
+
+
+def test_phases_over_the_steps_are_those_of_spans_where_a_log_has_none(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    steps = path / "trials" / "01-standard" / "steps.jsonl"
+    rows = [json.loads(line) for line in steps.read_text().splitlines()]
+    bare = [row | {"metrics": {"timing_s/step": 1.3}} for row in rows]
+    steps.write_text("".join(json.dumps(row) + "\n" for row in bare))
+    (launch, _) = load_run(path).launches
+    found = _timings(launch)
+    assert found.loc[4, "timing_s/step"] == 1.3
+    assert found.loc[4, "timing_s/adv"] == pytest.approx(0.01, rel=0.05)
 
 
 def test_an_interval_that_the_frame_cuts_has_an_arrowhead_there(tmp_path: Path) -> None:
