@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from placebench.predict.estimating import Observation, estimate_factors
 from placebench.predict.kernels import engine_kernels
-from placebench.predict.parts import CPU_SPREAD, Array, Parts, factors_of, parts_of, split
+from placebench.predict.parts import CPU_SPREAD, Array, PhaseParts, factors_of, parts_of, split
 from placebench.predict.peaks import DevicePeak, cpu_peak, device_peak
 from placebench.predict.work import phase_work
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
@@ -69,7 +69,7 @@ class _Measured:
     """A phase of a calibration, with the work it did."""
 
     phase: MeasuredPhase
-    parts: Parts | None
+    parts: PhaseParts | None
     """None where that is not known."""
     is_same: bool
     """Whether it is the work that is asked for."""
@@ -250,7 +250,7 @@ class PhaseModel:
         cases = (case for file in self.calibrations for case in file.cases)
         return next((case.counts for case in cases if case.counts and self.is_same(case)), None)
 
-    def _parts(self, name: str, devices: int, shared_by: int) -> Parts | None:
+    def _parts(self, name: str, devices: int, shared_by: int) -> PhaseParts | None:
         if self.peak is None or self.shapes is None or self.workload is None:
             return None
         engine = engine_kernels(self.shapes.actor, self.device.name, self.peak, shared_by)
@@ -277,7 +277,7 @@ def _workload_of(case: MeasuredCase) -> Workload | None:
 
 def _parts_of_case(
     case: MeasuredCase, phase: MeasuredPhase, workload: Workload | None, peak: DevicePeak | None, file: CalibrationFile
-) -> Parts | None:
+) -> PhaseParts | None:
     if workload is None or case.models is None or peak is None:
         return None
     shared_by = phase.tensor_parallel
