@@ -14,10 +14,13 @@ import os
 import random
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +91,11 @@ def main(steps: int, warmup: int, rounds: int, work: Path, into: Path | None, **
     """Run both, and write their common report."""
     both = Asked(**asked)
     into = into or work / "kept"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the run under way ends, too
     shutil.rmtree(work, ignore_errors=True)
-    write_model(work / "model", both.model, is_gpu=both.is_gpu)
+    # In a process of its own, which gives the device's memory back before anything is measured.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:
+        apart.submit(write_model, work / "model", both.model, is_gpu=both.is_gpu).result()
     write_prompts(work / "prompts.jsonl", count=both.batch, length=both.prompt)
     common = ["--devices", both.devices, "--rounds", str(rounds), "--steps", str(steps), "--warmup-steps", str(warmup)]
     common += ["--sample-hz", "10", "--out", str(work / "runs")]
