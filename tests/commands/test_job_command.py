@@ -300,7 +300,9 @@ def test_a_trl_job_that_reads_no_arguments_is_ended_after_its_steps() -> None:
     # The only device is the job's.
     assert side.value("peak_memory") > 0
     assert side.value("load") >= 0
-    assert any(line.startswith("trl-step-time: ") for line in caveats(compare_run(run_folder())))
+    found = caveats(compare_run(run_folder()))
+    assert any(line.startswith("trl-step-time: ") for line in found)
+    assert any(line.startswith("Only whole steps are compared") for line in found)
 
 
 @pytest.mark.usefixtures("no_report")

@@ -304,7 +304,7 @@ def _of_job(job: JobRecord, launches: Sequence[Launch]) -> Iterator[str]:
     """What to mind of a job of the user's and of its log."""
     yield from job.notes
     if launches and not any(launch.has_phases for launch in launches):
-        if any(launch.logged_phases.size for launch in launches):
+        if any(not launch.logged_phases.columns.isin([UNATTRIBUTED.key]).all() for launch in launches):
             yield "Phases are as the job's log times them, which says nothing of when and on which device they ran."
         else:
             yield "Only whole steps are compared: neither the log nor a process says which phase ran when."
