@@ -157,8 +157,8 @@ def _how(summary: Summary) -> str:
     if summary.kind == "comparison":
         what, more = f"at least {_warmup(summary)}", "Phases that overlap are never added up."
     else:
-        what, more = _warmup(summary), f"Device load: {summary.method.load}."
-    return f"Values: median step of a launch, {what} left out; mean of the launches. {more} The report says more."
+        what, more = _warmup(summary), f"Device load: {summary.method.load}. The report says more."
+    return f"Values: median step of a launch, {what} left out; mean of the launches. {more}"
 
 
 def _warmup(summary: Summary) -> str:

@@ -212,8 +212,9 @@ def _other_work(first: Side, other: Side) -> Iterator[str]:
             " step times say nothing of speed."
         )
     elif has_unknown_work(first, other):
-        silent = listing(side.name for side in (first, other) if "tokens a step" not in side.background.facts)
-        yield f"Whether a step is the same work for both is not known: {silent} does not count tokens."
+        silent = [side.name for side in (first, other) if "tokens a step" not in side.background.facts]
+        counts = f"{listing(silent)} {'does' if len(silent) == 1 else 'do'} not count tokens"
+        yield f"Whether a step is the same work for both is not known: {counts}."
 
 
 def _overlaps(side: Side) -> Iterator[str]:
