@@ -109,7 +109,7 @@ def main(repeats: int, tie: float) -> None:
         assert found.best
         print(
             f"{space.devices:5} GPUs  batch {size:,} / {mini_batch:,}  {min(seconds):.2f} s of CPU  "
-            f"{found.bounded:9,} bounded  {found.walked:5,} walked  {len(found.ties):3} layouts tie with"
+            f"{found.bounded:9,} bounded  {found.walked:5,} walked  {len(found.ties):3} layouts within {tie:.0%} of"
             f" {found.best.placement.name}: {found.best.seconds:.2f} s",
             flush=True,
         )

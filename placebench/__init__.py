@@ -1,3 +1,3 @@
 """placebench measures which placement of RL post-training roles on devices is faster, and why."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -9,7 +9,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[1]
 _ALONE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "runs/README.md")
 _REPORTS = "runs/reference"
-_KINDS = (".md", ".svg", ".png")
+_KINDS = (".md", ".svg", ".png", ".json")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

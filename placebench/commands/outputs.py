@@ -1,7 +1,8 @@
 """Options and arguments that name what a command writes."""
 
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,19 @@ class OutputPath(click.Path):
         if not self._is_folder and path.is_dir():
             self.fail(f"{path}: cannot write it: Is a directory; name a file", param, ctx)
         return path
+
+
+@contextmanager
+def writing(option: str, path: Path) -> Iterator[None]:
+    """What writes to a path that an option names; where it cannot be written, the user hears it in a line.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{option} {path}: cannot write it: {error.strerror}") from None
 
 
 def refuse_same(outputs: Mapping[str, Path | None]) -> None:

@@ -2,9 +2,7 @@
 
 import importlib.util
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +38,9 @@ def page_beside(run: Path, port: int) -> Iterator[str]:
     Raises:
         UsageError: it cannot be served there.
     """
+    import subprocess
+    import tempfile
+
     from placebench.host import child
     from placebench.host.processes import stop_process
 

@@ -8,7 +8,7 @@ import click
 from placebench.commands.completion import complete_placements
 from placebench.commands.console import open_console
 from placebench.commands.options import GroupedCommand, option, option_group
-from placebench.commands.outputs import OutputPath, refuse_same
+from placebench.commands.outputs import OutputPath, refuse_same, writing
 from placebench.commands.predicting import AskedPrediction, explain_lookups, prediction_options, read_asked
 from placebench.errors import Reasons, UsageError
 
@@ -60,13 +60,15 @@ def predict(words: str | None, json_path: Path | None, plot: Path | None, out: P
     print_predictions(found, asked.notes, console)
     if json_path is not None:
         sources = [file.source for file in asked.calibrations]
-        write_predictions(prediction_file(found, sources, asked.notes), json_path)
+        with writing("--json", json_path):
+            write_predictions(prediction_file(found, sources, asked.notes), json_path)
     if plot is not None:
         from placebench.report.predicted_timeline import draw_predictions
 
         draw_predictions(found, plot)
     if out is not None:
-        asked.calibrations[0].write(out)
+        with writing("--out", out):
+            asked.calibrations[0].write(out)
 
 
 def _placements(words: str | None, asked: AskedPrediction) -> "list[Placement]":

@@ -8,7 +8,7 @@ import click
 from placebench.commands.completion import complete_placements
 from placebench.commands.console import open_console
 from placebench.commands.options import GroupedCommand, option, option_group
-from placebench.commands.outputs import OutputPath
+from placebench.commands.outputs import OutputPath, writing
 from placebench.commands.predicting import AskedPrediction, explain_lookups, prediction_options, read_asked
 from placebench.errors import UsageError
 from placebench.spec.legible import shown
@@ -93,13 +93,15 @@ def search(
             " and fits into memory; placebench placements says why each word cannot be"
         )
     if write is not None:
-        write.mkdir(parents=True, exist_ok=True)
-        for name, text in found.files.items():
-            write_output(write / name, text)
+        with writing("--write", write):
+            write.mkdir(parents=True, exist_ok=True)
+            for name, text in found.files.items():
+                write_output(write / name, text)
     print_found(found, asked.notes, open_console(), folder=write)
     if json_path is not None:
         sources = [file.source for file in asked.calibrations]
-        write_output(json_path, search_file(found, sources, asked.notes).model_dump_json(indent=1) + "\n")
+        with writing("--json", json_path):
+            write_output(json_path, search_file(found, sources, asked.notes).model_dump_json(indent=1) + "\n")
 
 
 def _now(word: str | None, asked: AskedPrediction) -> "Placement | None":

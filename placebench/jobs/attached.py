@@ -27,6 +27,8 @@ from placebench.telemetry.spans import CONTROLLER, Span
 STEP = "step"
 # What the hooks say of a span's source; see `attach/on-path/placebench_attach/spans.py`.
 _TIMER, _ENGINE = "timer", "engine"
+# The hooks join steps of an engine that are no further apart, seconds, and write what they have every 0.25 s.
+_ENGINE_GAP_S = 0.02
 # New files are looked for so often, seconds.
 _LOOK_EVERY_S = 0.5
 
@@ -153,7 +155,8 @@ class AttachedSpans:
             middle = (piece.timing.start + piece.timing.end) / 2
             before = ended[0].step if self._has_begun else None
             step = next((window.step for window in reversed(ended) if window.start <= middle), before)
-            if step is not None:
+            # What comes after the last step is of one that does not count.
+            if step is not None and (not final or middle <= ended[-1].end):
                 found[step].append(piece)
         self._has_begun = True
         return [self._row(step, piece) for step, pieces in found.items() for piece in self._completed(pieces)]
@@ -287,7 +290,7 @@ class AttachedSpans:
             pool = self._placement.roles.get(Role.ROLLOUT)
             devices = self._placement.pools[pool] if pool is not None else ()
             kept += [replace(piece, device=device, pid=None) for piece in generates for device in devices]
-        return sorted(kept, key=lambda piece: piece.timing.end)
+        return _joined(sorted(kept, key=lambda piece: piece.timing.end))
 
     def _row(self, step: int, piece: "_Piece") -> dict[str, Any]:
         phase, start, end = piece.timing.name, piece.timing.start, piece.timing.end
@@ -312,6 +315,19 @@ class _Piece:
     """Whose work it was."""
     pid: int | None = None
     """The process that worked there; None for the controller's view."""
+
+
+def _joined(pieces: Iterable[_Piece]) -> list[_Piece]:
+    """Pieces with what an engine writes bit by bit, while it is at work, in one where nothing comes between."""
+    found: list[_Piece] = []
+    for piece in pieces:
+        last = found[-1] if found else piece
+        gap = piece.timing.start - last.timing.end
+        if piece.source == _ENGINE and replace(piece, timing=last.timing) == last and 0 <= gap <= _ENGINE_GAP_S:
+            found[-1] = replace(last, timing=replace(last.timing, end=piece.timing.end))
+        else:
+            found.append(piece)
+    return found
 
 
 def hold_to(pid: int, cores: Iterable[int]) -> None:

@@ -55,8 +55,13 @@ def end_by_words(text: str, otherwise: str) -> EndFile:
         otherwise: what to say where they name no exception.
     """
     found = [match for match in (_EXCEPTION.search(line.strip()) for line in text.splitlines()) if match]
-    message = f"{found[-1]['name']}: {found[-1]['text']}" if found else otherwise
+    message = f"{found[-1]['name']}: {_unbracketed(found[-1]['text'])}" if found else otherwise
     return EndFile(kind=kind_in(text), message=message)
+
+
+def _unbracketed(text: str) -> str:
+    """A text without the bracket that closes one before it: python -m puts its exception into brackets."""
+    return text.removesuffix(")") if text.count(")") > text.count("(") else text
 
 
 def kind_in(texts: str) -> JobExit:

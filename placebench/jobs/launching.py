@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -297,12 +298,12 @@ class Job:
     def unusable(self) -> Iterator[str]:
         """Why its command cannot be, whatever the placement."""
         given, spec = self.given, self.spec
-        program = Path(spec.command[0])
+        program = spec.command[0]
         path = f"{spec.python / 'bin'}{os.pathsep}" if spec.python else ""
         path += spec.env.get("PATH", os.environ.get("PATH", os.defpath))
         if not _is_program(spec.cwd, program, path):
-            where = "on PATH" if len(program.parts) == 1 else f"in {spec.cwd.absolute()}"
-            yield f"command: there is no program {shown(spec.command[0])} {where}"
+            where = f"in {spec.cwd.absolute()}" if "/" in program else "on PATH"
+            yield f"command: there is no program {shown(program)} {where}"
         takes_args = any("{args}" in word for word in spec.command)
         gives = self.adapter is not COMMAND or any(placement.args for placement in spec.placements.values())
         if gives and not takes_args and (script := given.unread_arguments):
@@ -326,10 +327,9 @@ class Job:
                 yield from (line.replace("the command", name, 1) for line in given.dangers)
 
 
-def _is_program(folder: Path, program: Path, path: str) -> bool:
-    if len(program.parts) > 1:
-        return os.access(folder / program.expanduser(), os.X_OK)
-    return any(os.access(Path(one) / program, os.X_OK) for one in path.split(os.pathsep) if one)
+def _is_program(folder: Path, program: str, path: str) -> bool:
+    word = str(folder.absolute() / Path(program).expanduser()) if "/" in program else program
+    return shutil.which(word, path=path) is not None
 
 
 def _on_nodes(counts: Sequence[int], nodes: Nodes) -> tuple[int, ...]:

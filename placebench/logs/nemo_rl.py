@@ -52,7 +52,7 @@ NEMO_RL_DIALECT = Dialect(
         ),
         Trap(
             "nemo-rl-mfu",
-            "the model FLOP utilization is wrong with packed sequences (figures above 100 % were printed); not used",
+            "its MFU is wrong with packed sequences (figures above 100 % were printed); not used",
             r"(?i)floating.point.utilization|model_flops_utilization",
         ),
     ),

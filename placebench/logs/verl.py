@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from placebench.logs.formats import Count, Dialect, LogFormat, Tokens, Trap
@@ -128,15 +130,15 @@ class _Reader:
         self._doubts: list[_Doubt] = []
         self._block = b""
         self._lines_before = 0
-        self._counted = self._counted_to = 0
+        self._line_ends = _line_ends(b"")
         self._position = 0
         self._waiting: list[_Waiting] = []
         table.where = self._line
 
     def read(self, block: bytes) -> None:
         """Put the step lines of a block of whole lines into the table."""
-        self._lines_before += self._block.count(b"\n")
-        self._counted = self._counted_to = 0
+        self._lines_before += len(self._line_ends)
+        self._line_ends = _line_ends(block)
         self._block = block
         if self._doubts and self._doubts[-1].is_open:
             last = self._doubts[-1]
@@ -151,15 +153,12 @@ class _Reader:
 
     def _line(self) -> int:
         """The number of the line of the step that is being taken."""
-        return self._line_at(self._position)
+        return self._lines_at([self._position])[0]
 
-    def _line_at(self, place: int) -> int:
-        # Places mostly rise: only what is new is counted.
-        if place < self._counted_to:
-            self._counted, self._counted_to = 0, 0
-        self._counted += self._block.count(b"\n", self._counted_to, place)
-        self._counted_to = place
-        return self._lines_before + self._counted + 1
+    def _lines_at(self, places: list[int]) -> list[int]:
+        """The numbers of the lines in which places of the block are."""
+        found: list[int] = (self._line_ends.searchsorted(places) + (self._lines_before + 1)).tolist()
+        return found
 
     def _take(self, found: re.Match[bytes]) -> int:
         """Store the step line that begins at `found`; returns where to look for the next."""
@@ -201,8 +200,8 @@ class _Reader:
         for _, run in groupby(waiting, key=lambda line: id(line.layout)):
             lines = list(run)
             last = first + len(lines) * len(lines[0].layout.kept)
-            places = [self._line_at(line.begin.end()) for line in lines]
-            self._table.add_rows(lines[0].layout, [line.step for line in lines], places, values[first:last])
+            numbers = self._lines_at([line.begin.end() for line in lines])
+            self._table.add_rows(lines[0].layout, [line.step for line in lines], numbers, values[first:last])
             first = last
 
     def _store_singly(self, waiting: list[_Waiting]) -> None:
@@ -246,7 +245,7 @@ class _Reader:
             is_torn = doubt.is_torn(self._learned)
             if not is_torn and self._learned and not doubt.is_open:
                 continue
-            doubt.line = self._line_at(doubt.place) if doubt.line is None else doubt.line
+            doubt.line = self._lines_at([doubt.place])[0] if doubt.line is None else doubt.line
             if is_torn:
                 self._table.leave_out(doubt.layout, doubt.step, doubt.line)
             else:
@@ -270,6 +269,11 @@ class _Reader:
             ]
             self._fast.insert(0, (re.compile(SEPARATOR.join(pieces) + rb"(?=\s*\n)"), layout, together))
             self._learned.append(tuple(key for key, _ in shape))
+
+
+def _line_ends(block: bytes) -> npt.NDArray[np.intp]:
+    """Where the lines of a block end, in order."""
+    return np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
 
 
 def _text_behind(block: bytes, start: int) -> tuple[bytes, bool]:

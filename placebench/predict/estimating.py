@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placebench.predict.parts import Array, Factor, Parts, split
+from placebench.predict.parts import Array, Factor, PhaseParts, split
 
 # How far a measured time is from what its parts would give: kernels repeat within 1 to 6 % between hosts and days.
 KERNEL_NOISE = 0.02
@@ -26,7 +26,7 @@ _SLOW_HOST = 1.5
 class Observation:
     """A phase that was measured: its parts, and seconds; None for what was not measured, or does not count."""
 
-    parts: Parts
+    parts: PhaseParts
     seconds: float | None
     kernel_s: float | None = None
     collective_s: float | None = None

@@ -145,13 +145,14 @@ def space_of(model: StepModel, stalenesses: tuple[int, ...]) -> SearchSpace:
     others = [role for role in (Role.ACTOR, Role.ROLLOUT, Role.REF) if role not in judge]
     apart = [(role,) for role in others]
     together = [*apart, judge, (Role.REWARD,)] if workload.reward_model else [*apart, (*judge, Role.REWARD)]
-    sizes = [1]
-    if workload.rollout.backend == "vllm":
+    usual = workload.rollout.tensor_parallel_size
+    sizes = [usual]
+    # Of engines of another size than the measured ones nothing is known where the devices' peak is not.
+    if workload.rollout.backend == "vllm" and model.phases.peak is not None:
         most = max(model.nodes)
         sizes = [
             size
             for size in get_args(EngineSize)
             if size <= most and not any(undivided_heads(shapes.actor, workload.model, size))
         ]
-    usual = workload.rollout.tensor_parallel_size
     return SearchSpace(model.nodes, tuple(together), tuple(sizes), stalenesses, usual)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from placebench.predict.kernels import EngineKernels
 from placebench.predict.peaks import DevicePeak
-from placebench.predict.work import PhaseWork, weight_bytes
+from placebench.predict.work import RankWork, weight_bytes
 from placebench.spec.phases import Activity
 
 Array = NDArray[np.float64]
@@ -88,7 +88,7 @@ _FUNCTION = FACTORS[Activity.ARITHMETIC]
 
 
 @dataclass(frozen=True)
-class Parts:
+class PhaseParts:
     """The seconds of a phase, part by part, before they are scaled."""
 
     names: tuple[str, ...]
@@ -121,7 +121,7 @@ class Split:
         return max(0.0, self.total - self.kernels - self.exposed)
 
 
-def split(parts: Parts, factors: Array) -> Split:
+def split(parts: PhaseParts, factors: Array) -> Split:
     """Scale the parts, by factors of shape (names,)."""
     kernels, host = parts.kernels @ factors, parts.host @ factors
     shown = np.maximum(0.0, parts.collective - np.maximum(kernels, host))
@@ -135,7 +135,7 @@ def factors_of(activity: Activity, *, is_function: bool) -> Mapping[str, Factor]
     return _FUNCTION if is_function else FACTORS[activity]
 
 
-def parts_of(work: PhaseWork, peak: DevicePeak, engine: EngineKernels, *, is_function: bool = False) -> Parts:
+def parts_of(work: RankWork, peak: DevicePeak, engine: EngineKernels, *, is_function: bool = False) -> PhaseParts:
     """The parts of a phase on devices of a peak; those of generation are `engine`'s."""
     activity = work.phase.activity
     names = tuple(factors_of(activity, is_function=is_function))
@@ -170,9 +170,9 @@ class _Table:
         beyond: Mapping[str, float] | None = None,
         exposed: Mapping[str, float] | None = None,
         collective: tuple[float, ...] = (),
-    ) -> Parts:
+    ) -> PhaseParts:
         shape = (len(units), len(self._names))
-        return Parts(
+        return PhaseParts(
             self._names,
             np.array(units),
             np.array([self.row(one) for one in kernels]).reshape(shape),
@@ -183,7 +183,7 @@ class _Table:
         )
 
 
-def _generation(work: PhaseWork, engine: EngineKernels, table: _Table) -> Parts:
+def _generation(work: RankWork, engine: EngineKernels, table: _Table) -> PhaseParts:
     """Token steps, and a unit for the prompts."""
     stretches = work.decoding
     kernels = [
@@ -198,7 +198,7 @@ def _generation(work: PhaseWork, engine: EngineKernels, table: _Table) -> Parts:
     )
 
 
-def _passes(work: PhaseWork, peak: DevicePeak, table: _Table) -> Parts:
+def _passes(work: RankWork, peak: DevicePeak, table: _Table) -> PhaseParts:
     """Micro-batches, all alike, and the optimizer's steps."""
     shape, units, back = work.shape, max(1.0, work.micro_batches), 3 if work.phase.trains else 1
     tokens, responses = work.tokens / units, work.responses / units
@@ -233,5 +233,5 @@ def _passes(work: PhaseWork, peak: DevicePeak, table: _Table) -> Parts:
     )
 
 
-def _link(work: PhaseWork, peak: DevicePeak) -> float:
+def _link(work: RankWork, peak: DevicePeak) -> float:
     return peak.link_bandwidth if work.nodes == 1 else peak.network_bandwidth

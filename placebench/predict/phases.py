@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from placebench.predict.estimating import Observation, estimate_factors
 from placebench.predict.kernels import engine_kernels
-from placebench.predict.parts import CPU_SPREAD, Array, Parts, factors_of, parts_of, split
+from placebench.predict.parts import CPU_SPREAD, Array, PhaseParts, factors_of, parts_of, split
 from placebench.predict.peaks import DevicePeak, cpu_peak, device_peak
 from placebench.predict.work import phase_work
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
@@ -69,7 +69,7 @@ class _Measured:
     """A phase of a calibration, with the work it did."""
 
     phase: MeasuredPhase
-    parts: Parts | None
+    parts: PhaseParts | None
     """None where that is not known."""
     is_same: bool
     """Whether it is the work that is asked for."""
@@ -194,6 +194,7 @@ class PhaseModel:
             ]
             if name in HAND_OVER:
                 alike, kind = [name], name
+            beliefs = factors_of(PHASE[name].activity, is_function=function)
             known = [one for other in alike for one in self._measured(other) if one.is_same or not of_same]
             # A launch has processes beside it that hold its host up; where launches tell of it, a benchmark does not.
             has_launches = any(one.is_of_launch for one in known)
@@ -205,9 +206,9 @@ class PhaseModel:
                     one.phase.collective_s,
                 )
                 for one in known
-                if one.parts is not None and one.phase.seconds > 0
+                # What a function judged has other parts than what a model judges.
+                if one.parts is not None and one.parts.names == tuple(beliefs) and one.phase.seconds > 0
             ]
-            beliefs = factors_of(PHASE[name].activity, is_function=function)
             spread = 0.0 if self.is_gpu else CPU_SPREAD
             self._factors[kind, of_same] = estimate_factors(beliefs, observations, spread)
         return self._factors[kind, of_same]
@@ -249,7 +250,7 @@ class PhaseModel:
         cases = (case for file in self.calibrations for case in file.cases)
         return next((case.counts for case in cases if case.counts and self.is_same(case)), None)
 
-    def _parts(self, name: str, devices: int, shared_by: int) -> Parts | None:
+    def _parts(self, name: str, devices: int, shared_by: int) -> PhaseParts | None:
         if self.peak is None or self.shapes is None or self.workload is None:
             return None
         engine = engine_kernels(self.shapes.actor, self.device.name, self.peak, shared_by)
@@ -276,7 +277,7 @@ def _workload_of(case: MeasuredCase) -> Workload | None:
 
 def _parts_of_case(
     case: MeasuredCase, phase: MeasuredPhase, workload: Workload | None, peak: DevicePeak | None, file: CalibrationFile
-) -> Parts | None:
+) -> PhaseParts | None:
     if workload is None or case.models is None or peak is None:
         return None
     shared_by = phase.tensor_parallel

@@ -29,7 +29,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class PhaseWork:
+class RankWork:
     """What a rank of a phase's pool does in it; of generation, what an engine does."""
 
     phase: Phase
@@ -89,7 +89,7 @@ def phase_work(
     tensor_parallel: int = 1,
     nodes: int = 1,
     counts: StepCounts | None = None,
-) -> PhaseWork:
+) -> RankWork:
     """What a phase has to do on a pool.
 
     Args:
@@ -113,7 +113,7 @@ def phase_work(
     steps = batch.size // batch.mini_batch_size if phase.trains else 1
     at_once = ceil((batch.mini_batch_size if phase.trains else batch.size) / ranks)
     shape = {Role.CRITIC: shapes.critic, Role.REWARD: shapes.reward}.get(phase.role or Role.ACTOR) or shapes.actor
-    return PhaseWork(
+    return RankWork(
         phase=phase,
         shape=shape,
         has_head=phase.role in (Role.ACTOR, Role.REF),
@@ -164,7 +164,7 @@ def _decoding(workload: Workload, sequences: float, counts: StepCounts | None) -
             yield Stretch(steps, max(1.0, float(running[part].mean())), batch.max_prompt_length + float(part.mean()))
 
 
-def weight_bytes(work: PhaseWork) -> float:
+def weight_bytes(work: RankWork) -> float:
     """Bytes of the model in bfloat16."""
     parameters = (
         work.shape.parameters

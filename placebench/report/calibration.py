@@ -7,7 +7,7 @@ from placebench.compare.metrics import STEP_TIME
 from placebench.compare.statistics.estimates import detectable_effect
 from placebench.report.schema import CalibrationSummary, NoiseSummary
 from placebench.spec.auto_rounds import DEFAULT_ROUNDS
-from placebench.spec.text import interval, ratio
+from placebench.spec.text import change, percent
 
 # The default number of rounds, and what more of them bring.
 ROUNDS = (DEFAULT_ROUNDS, 5, 10)
@@ -51,8 +51,8 @@ def noise_on_record(side: RunSide, min_effect: float) -> str | None:
         return None
     least = detectable_effect(noise.sd, DEFAULT_ROUNDS, min_effect)
     return (
-        f"Noise by {calibration.run}: two launches of {calibration.placement} differ by {noise.sd:.1%} in step time;"
-        f" {DEFAULT_ROUNDS} rounds tell effects from {least:.1%} on."
+        f"Noise by {calibration.run}: two launches of {calibration.placement} differ by {percent(noise.sd)} in step"
+        f" time; {DEFAULT_ROUNDS} rounds can show differences from {percent(least)} on."
     )
 
 
@@ -60,8 +60,10 @@ def _headline(found: SelfComparison, min_effect: float) -> str:
     calibration, step = found.calibration, found.step
     noise = calibration.variations[STEP_TIME.key]
     least = detectable_effect(noise.pair, DEFAULT_ROUNDS, min_effect)
+    more, ends = change(step.value, step.low, step.high)
     return (
-        f"{calibration.placement} against itself: a step takes {ratio(step.value, step.low, step.high)} times as long"
-        f" (95 % interval {interval(step.low, step.high)}, {calibration.pairs} pairs of launches): {step.verdict}."
-        f" The noise floor is {noise.pair:.1%}, and {DEFAULT_ROUNDS} rounds tell effects from {least:.1%} on."
+        f"{calibration.placement} against itself: a step takes {more} time (95 % interval {ends},"
+        f" {calibration.pairs} pairs of launches): {step.verdict}."
+        f" Two launches differ by {percent(noise.pair)} here; {DEFAULT_ROUNDS} rounds can show differences from"
+        f" {percent(least)} on."
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from placebench.compare.metrics import FORMULAS, placement_metrics
+from placebench.compare.metrics import placement_metrics
 from placebench.report.schema import Summary
 from placebench.spec.text import listing, plural, threshold
 
@@ -83,13 +83,6 @@ def _comparison_notes(summary: Summary) -> tuple[str, ...]:
         "Phases bear placebench's name where they mean the same, else the log's own. Phases that overlap, parts of"
         " phases and times outside the step are never added up.",
     )
-
-
-def efficiency_formula(summary: Summary) -> str | None:
-    """The formulas of MFU and MBU in one line; None where neither is known."""
-    if not any(found.key.startswith(("mfu/", "mbu/")) for found in summary.placements[0].quantities):
-        return None
-    return FORMULAS
 
 
 def _missing_trace(summary: Summary) -> Iterator[str]:

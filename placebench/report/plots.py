@@ -12,6 +12,7 @@ from matplotlib.ticker import NullLocator
 from placebench.compare.comparison import Comparison
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.metrics import EFFICIENCY, FORMULAS
+from placebench.compare.read.run import Launch
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Ratio
 from placebench.compare.statistics.verdicts import Better
@@ -29,6 +30,7 @@ from placebench.report.timeline import timeline
 from placebench.report.waterfall import waterfall
 from placebench.spec.phases import STEP, UNATTRIBUTED, phase_order
 from placebench.spec.text import interval, ratio
+from placebench.telemetry.spans import CONTROLLER
 
 TIMING = "timing_s/"
 # An interval that reaches beyond this factor of the outermost ratio leaves the picture, with an arrowhead at the edge;
@@ -190,7 +192,7 @@ def _logged_timings(side: Side, thinned: int) -> pd.DataFrame:
 
 def _mean_timings(side: Side) -> pd.DataFrame:
     """Mean over a placement's launches of every step's timings, in the columns that the figure takes."""
-    launches = [launch.steps.filter(like=TIMING) for launch in side.launches] if isinstance(side, RunSide) else []
+    launches = [_timings(launch) for launch in side.launches] if isinstance(side, RunSide) else []
     launches = [timings for timings in launches if not timings.empty]
     if not launches:
         return pd.DataFrame()
@@ -200,6 +202,16 @@ def _mean_timings(side: Side) -> pd.DataFrame:
     )
     kinds = tidy["phase"].map(lambda phase: Kind.STEP if phase == STEP else Kind.OVERLAP)
     return tidy.reset_index().assign(kind=kinds.to_numpy()).dropna(subset="seconds")
+
+
+def _timings(launch: Launch) -> pd.DataFrame:
+    """The timings of a launch's steps, those of spans where a job of the user's logs none but the whole step's."""
+    logged, spans = launch.steps.filter(like=TIMING), launch.spans
+    seen = spans[(spans["device"] == CONTROLLER) & (spans["phase"] != STEP)]
+    if seen.empty or list(logged) != [f"{TIMING}{STEP}"]:
+        return logged
+    seconds = (seen["end"] - seen["start"]).groupby([seen["step"], seen["phase"]], sort=False).sum()
+    return logged.join(seconds.unstack().add_prefix(TIMING))
 
 
 def _draw_ratio(axes: Axes, place: int, found: Ratio, color: str, ends: tuple[float, float]) -> None:

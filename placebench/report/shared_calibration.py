@@ -23,12 +23,19 @@ def shared_calibration(path: Path) -> CalibrationFile:
         UsageError: it is no run, or none of its placements tells what its phases took.
     """
     summary = read_summary(path)
+    if summary.kind != "run":
+        raise UsageError(f"{path}: is no run but the report of a comparison: name the runs that it was made of")
+    try:
+        return _calibration(summary, f"{path.parent.name}/{path.name}")
+    except (KeyError, TypeError, ValueError):
+        raise UsageError(f"{path}: its summary.json does not tell what its phases took, and on which devices") from None
+
+
+def _calibration(summary: Summary, source: str) -> CalibrationFile:
     cases = tuple(case for one in summary.placements if (case := _case(summary, one)))
-    if not cases:
-        raise UsageError(f"{path}: its summary.json tells of no placement what its phases took")
     gpus = summary.host.get("gpus") or []
     return CalibrationFile(
-        source=f"{path.parent.name}/{path.name}",
+        source=source,
         hostname=summary.host.get("hostname"),
         cpu_model=summary.host.get("cpu_model"),
         cores=len(summary.host.get("usable_cores", ())) or None,

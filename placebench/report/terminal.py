@@ -13,7 +13,6 @@ from placebench.compare.statistics.verdicts import Verdict
 from placebench.record.folder import RunFolder
 from placebench.report.columns import Holds, add_columns, broken
 from placebench.report.kept import SHARED, kept_summary, read_summary
-from placebench.report.notes import efficiency_formula
 from placebench.report.paths import HTML, MARKDOWN, TRACE
 from placebench.report.schema import PlacementSummary, Summary
 from placebench.report.tables import (
@@ -131,8 +130,6 @@ def _letters(number: int) -> str:
 def _print_words(summary: Summary, console: Console) -> None:
     """How the numbers came about, what to mind, and what follows from them."""
     console.print(_how(summary), style="dim", markup=False, highlight=False)
-    if formula := efficiency_formula(summary):
-        console.print(formula, style="dim", markup=False, highlight=False)
     for warning in summary.warnings:
         console.print(Text.assemble(("warning: ", "yellow"), warning))
     if summary.method.noise:
@@ -156,10 +153,12 @@ def _print_words(summary: Summary, console: Console) -> None:
 
 
 def _how(summary: Summary) -> str:
-    """How the numbers of the tables came about."""
+    """How the numbers of the tables came about, in three lines at most; the report has the rest."""
     if summary.kind == "comparison":
-        return f"Steps: {summary.method.steps}. Phases that overlap are never added up."
-    return f"Steps: {summary.method.steps}; {_warmup(summary)} left out. Device load: {summary.method.load}."
+        what, more = f"at least {_warmup(summary)}", "Phases that overlap are never added up."
+    else:
+        what, more = _warmup(summary), f"Device load: {summary.method.load}. The report says more."
+    return f"Values: median step of a launch, {what} left out; mean of the launches. {more}"
 
 
 def _warmup(summary: Summary) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from placebench.record.folder import FINISHING, STOPPING, TRACING, Status, Trial
 from placebench.record.progress import Progress
 from placebench.run.memory_use import describe_use
 from placebench.spec.bound import RunPlacement
+from placebench.spec.devices import Device, with_labels
 
 _LOG_LINES = 40
 _LOG_BYTES = 64 * 1024
@@ -95,13 +96,13 @@ def lost_head(trial: Trial) -> bool:
     return any(_NO_HEAD in line for line in _read_end(trial.log).splitlines()[-_LAST_WORDS:])
 
 
-def explain(trial: Trial, end: LaunchEnd) -> LaunchEnd:
+def explain(trial: Trial, end: LaunchEnd, devices: Sequence[Device]) -> LaunchEnd:
     """The end, its reason replaced by the job's own exception where it wrote one, and by the limit that it ran into."""
     if end.status in (Status.DONE, Status.TIMEOUT, Status.INTERRUPTED):
         return end
     left = EndFile.read(trial)
-    reason = (left and left.message) or end.reason
-    limit = exceeded_limit("\n".join((reason or "", _read_end(trial.error), _read_end(trial.log))))
+    reason = with_labels((left and left.message) or end.reason or "", devices)
+    limit = exceeded_limit("\n".join((reason, _read_end(trial.error), _read_end(trial.log))))
     return LaunchEnd(end.status, f"{limit}: {reason}", limit.advice) if limit else LaunchEnd(end.status, reason)
 
 
@@ -128,7 +129,7 @@ def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> 
         advice = end.advice or (_HOST_MEMORY if is_of_host else _ADVICE[end.status])
         parts = [f"{end.status}: {end.reason}\nwhat to do: {advice}"]
         if end.status is Status.OOM and not end.advice and not is_of_host:
-            lines = describe_use(trial, left, plan, bound)
+            lines = (with_labels(line, plan.devices) for line in describe_use(trial, left, plan, bound))
             parts.append("\n".join(("--- memory by device ---", *lines)))
         if end.status is Status.INTERRUPTED:
             printed, written = printed.partition(_TRACEBACK)[0].strip(), ""  # what it says of being stopped

@@ -115,7 +115,7 @@ class Launcher:
             f"process {process.pid} of the launch does not end even by SIGKILL" for process in processes.left
         )
         ends_run = job.returncode in CLUSTER_CHANGED or (no_head and self._plan.cluster is not None)
-        end = explain(trial, end)
+        end = explain(trial, end, self._plan.devices)
         if end.status is not Status.DONE and not ends_run and (missing := lacks_only(trial)):
             notes += (f"the launch is done but for {missing}: {end.reason} (see {trial.path})",)
             end = LaunchEnd(Status.DONE)

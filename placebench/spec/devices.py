@@ -98,6 +98,14 @@ def device_labels(devices: Sequence[Device]) -> dict[str, str]:
     }
 
 
+def with_labels(text: str, devices: Sequence[Device]) -> str:
+    """A message that names devices by their ids, with what people see of them in front: `gpu:0 (GPU-5f0c…)`."""
+    for device, label in device_labels(devices).items():
+        if not device.endswith(label):  # CPU devices are seen by their ids
+            text = text.replace(device, f"{label} ({device})")
+    return text
+
+
 def index_ranges(indices: Iterable[int]) -> str:
     """Indices in rising order as text, neighbours together: `0–3,6`."""
     runs = [[index for _, index in run] for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])]

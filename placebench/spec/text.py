@@ -10,6 +10,10 @@ MILLISECOND = 1e-3
 NEGLIGIBLE = 1e-9
 # An end of a ratio's interval beyond these says no more than that it is far away.
 LOWEST, HIGHEST = 0.01, 100
+# From this on a ratio is told as a factor, below it in percent.
+TWICE = 2
+# Percentage points: below this width an interval bears a decimal.
+NARROW = 2
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -109,6 +113,32 @@ def factor(value: float, low: float, high: float) -> str:
     """A ratio with its interval in a sentence: `1.31 (1.27–1.35)`, without one where it is not known."""
     ends = "" if math.isnan(low) else f" ({interval(low, high)})"
     return ratio(value, low, high) + ends
+
+
+def change(value: float, low: float, high: float) -> tuple[str, str]:
+    """A ratio and its interval as people say them: `25 % less` and `17 to 33 % less`.
+
+    From twice as much on they are factors, `2.10 times the` and `1.90 to 2.40 times`; a noun follows the first. A share
+    that rounds to nothing is `as much`. The second is empty where there is no interval.
+    """
+    known = not math.isnan(low)
+    decimals = int(100 * ((high - low) if known else abs(value - 1)) < NARROW)
+    text = f"{ratio(value, low, high)} times the" if value >= TWICE else _more_or_less(value, decimals)
+    if not known:
+        return text, ""
+    if high >= TWICE or low < LOWEST:
+        return text, f"{interval(low, high).replace('–', ' to ')} times"
+    ends = sorted(((low, high)), key=lambda end: abs(end - 1)) if (low < 1) is (high < 1) else (low, high)
+    sizes = [f"{100 * abs(end - 1):.{decimals}f}" for end in ends]
+    words = ["less" if end < 1 else "more" for end in ends]
+    if words[0] == words[1]:
+        return text, f"{sizes[0]} to {sizes[1]} % {words[1]}" if sizes[0] != sizes[1] else f"{sizes[0]} % {words[0]}"
+    return text, f"{sizes[0]} % {words[0]} to {sizes[1]} % {words[1]}"
+
+
+def _more_or_less(value: float, decimals: int) -> str:
+    size = f"{100 * abs(value - 1):.{decimals}f}"
+    return f"{size} % {'less' if value < 1 else 'more'}" if float(size) else "as much"
 
 
 def percent(share: float) -> str:

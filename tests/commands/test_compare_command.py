@@ -58,7 +58,7 @@ def test_what_differs_stands_beside_the_verdict(tmp_path: Path) -> None:
         " a verdict needs both to agree."
     ) in text
     # A step of other work says nothing of speed: the verdict is on the throughput. The shape of the model is the same.
-    assert "faster: 2.00 times the tokens/s/device, 200 against 100" in text
+    assert "faster: 2.00 times the tokens/s/device, 200 instead of 100" in text
 
 
 @pytest.mark.parametrize(

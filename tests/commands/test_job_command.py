@@ -267,7 +267,7 @@ def test_a_verl_job_is_run_compared_and_resumed(monkeypatch: pytest.MonkeyPatch)
     assert again.exit_code == 0, again.stderr
     comparison = compare_run(folder)
     side = comparison.others[0]
-    assert headline(comparison, side).startswith("split:1+1 is faster than standard: a step takes 0.636 times as long")
+    assert headline(comparison, side).startswith("split:1+1 is faster than standard: a step takes 36.4 % less time")
     assert reasons(comparison, side) == ("By the job's log, split:1+1 takes 0.0040 s less for gen.",)
     for wrong, reason in (
         (("--steps", "9"), "--resume: steps is 9 now and 4 in the run"),
@@ -300,7 +300,9 @@ def test_a_trl_job_that_reads_no_arguments_is_ended_after_its_steps() -> None:
     # The only device is the job's.
     assert side.value("peak_memory") > 0
     assert side.value("load") >= 0
-    assert any(line.startswith("trl-step-time: ") for line in caveats(compare_run(run_folder())))
+    found = caveats(compare_run(run_folder()))
+    assert any(line.startswith("trl-step-time: ") for line in found)
+    assert any(line.startswith("Only whole steps are compared") for line in found)
 
 
 @pytest.mark.usefixtures("no_report")
@@ -384,3 +386,16 @@ def _runs_here(pid: str) -> bool:
         return "plain.py" in Path(f"/proc/{pid}/cmdline").read_text() and os.readlink(f"/proc/{pid}/cwd") == os.getcwd()
     except OSError:
         return False
+
+
+def test_a_program_beside_the_user_is_found_and_what_is_none_refused(tmp_path: Path) -> None:
+    script = write(Path(), "train.sh", "#!/bin/sh\n")
+    for word in ("./train.sh", "/usr", f"{tmp_path}/train.sh", "train.sh"):
+        result = invoke("run", *BASE, "--job", "command", "--placements", "standard", "--dry-run", "--", word)
+        assert result.exit_code == 2
+        assert f"command: there is no program '{word}' {'in /' if '/' in word else 'on PATH'}" in result.stderr
+    script.chmod(0o755)
+    for word in ("./train.sh", f"{tmp_path}/train.sh"):
+        assert (
+            invoke("run", *BASE, "--job", "command", "--placements", "standard", "--dry-run", "--", word).exit_code == 0
+        )

@@ -165,6 +165,21 @@ def test_a_dry_run_tells_the_step_that_an_earlier_run_lets_expect() -> None:
     assert "step: about" not in CliRunner().invoke(main, words).output
 
 
+def test_a_shared_run_that_tells_nothing_is_refused() -> None:
+    summary = json.loads((REFERENCE / "qwen2.5-7b" / "summary.json").read_text())
+    for change, said in (
+        ({"kind": "comparison"}, "is no run but the report of a comparison"),
+        ({"host": {"gpus": [{}]}}, "does not tell what its phases took"),
+        ({"placements": [one | {"critical_path": []} for one in summary["placements"]]}, "does not tell"),
+    ):
+        folder = Path("runs/20260101T000000Z-a")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "summary.json").write_text(json.dumps(summary | change))
+        result = invoke("--from", folder)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+        assert said in result.stderr
+
+
 def test_a_run_without_finished_launches_is_refused() -> None:
 
     statuses = {(1, "standard"): Status.FAILED, (1, "split"): Status.FAILED}

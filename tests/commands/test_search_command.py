@@ -8,6 +8,7 @@ from pages import ROOT
 from synthetic_run import SyntheticRun
 
 from placebench.cli import main
+from placebench.predict.known import shipped_calibrations
 from placebench.report.found import SearchFile
 from placebench.report.predicted import PredictionFile
 from placebench.spec.placement_files import load_placement
@@ -79,6 +80,25 @@ def test_grpo_is_searched_without_a_critic() -> None:
     assert fastest < 7.13  # of a single device
 
 
+def test_a_reward_model_has_a_place_of_its_own_and_engines_run_ahead() -> None:
+    arguments = ("--from", "h200", "--devices", "gpu:4@141GiB", "--max-staleness", 1)
+    synchronous, ahead = found(*arguments, "--set", "reward_model=qwen2.5-0.5b").groups
+    for group, staleness in ((synchronous, 0), (ahead, 1)):
+        for one in group.predictions.placements:
+            assert f"staleness={staleness}" in one.placement or f"stale{staleness}" in one.placement or not staleness
+            assert next(phase.total_s for phase in one.phases if phase.name == "reward") > 0.01
+
+
+def test_a_gpu_without_known_peaks_is_searched_as_far_as_it_was_measured() -> None:
+    calibration = shipped_calibrations()["h200"].model_copy(update={"device": "NVIDIA L40S"})
+    calibration.write(Path("l40s.json"))
+    (group,) = found("--from", "l40s.json").groups
+    assert all("tp2" not in one.placement for one in group.placements)
+    result = invoke("--from", "l40s.json", "--model", "llama-3.1-8b")
+    assert result.exit_code == 2
+    assert "was not measured of this work, and the peaks of NVIDIA L40S are not known" in result.stderr
+
+
 def test_a_run_of_this_host_is_searched_from_the_placement_that_is_named() -> None:
     SyntheticRun(rounds=2, workload=WORKLOAD, pace=lambda *_: 1.0).write(Path("runs/20260101T000000Z-a"))
     content = found("--from", "latest", "--now", "split")
@@ -97,9 +117,19 @@ def test_a_run_of_this_host_is_searched_from_the_placement_that_is_named() -> No
         (("--gpu", "L40S"), "its peaks are not known; choose one of NVIDIA A100"),
         (("--from", REFERENCE / "qwen2.5-7b", "--model", "nowhere"), "unknown model 'nowhere'"),
         (("--from", REFERENCE / "qwen2.5-7b", "--set", "batch.sise=3"), "unknown key"),
+        (("--from", REFERENCE / "grpo-of-mine"), "grpo-of-mine"),
+        (("--from", "job.json"), "the calibration is of a job of yours, whose batch and memory are not known"),
+        (("--from", REFERENCE / "placements", "--write", "job.json"), "--write job.json: cannot write it: File exists"),
+        (
+            ("--from", REFERENCE / "placements", "--json", "not/there.json"),
+            "--json not/there.json: cannot write it: No",
+        ),
     ],
 )
 def test_a_wrong_call_ends_in_one_line(arguments: tuple[object, ...], says: str) -> None:
+    calibration = shipped_calibrations()["h200"]
+    alone = [case.model_copy(update={"workload": {}, "models": None}) for case in calibration.cases]
+    calibration.model_copy(update={"cases": tuple(alone)}).write(Path("job.json"))
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert says in result.stderr

@@ -24,6 +24,7 @@ from placebench.compare.statistics.verdicts import Verdict
 from placebench.plan.request import RunRequest
 from placebench.plan.resume import resume_plan
 from placebench.report.terminal import show
+from placebench.spec.text import percent
 
 # Log ratios of the pairs, larger round over smaller: 0.02, -0.01, 0.03.
 PAIRS = (0.02, -0.01, 0.03)
@@ -68,8 +69,9 @@ def test_pairs_of_launches_give_the_noise_floor(tmp_path: Path) -> None:
     content = json.loads((path / "calibration.json").read_text())
     assert (content["placement"], content["pairs"], content["run"]) == ("standard", 3, "calibration")
     text = printed(path)
-    assert "standard against itself: a step takes 1.02 times as long" in text
-    assert f"The noise floor is {SD:.1%}, and 3 rounds tell effects from {detectable_effect(SD, 3):.1%} on." in text
+    assert "standard against itself: a step takes 2 % more time" in text
+    least = percent(detectable_effect(SD, 3))
+    assert f"Two launches differ by {percent(SD)} here; 3 rounds can show differences from {least} on." in text
     assert "Noise of 3 pairs of launches" in text
     assert "10 rounds tell" in (path / "report.md").read_text()
 
@@ -114,7 +116,7 @@ def test_a_later_comparison_of_the_same_host_and_workload_uses_it(tmp_path: Path
     assert (step.verdict, step.needed) == (Verdict.UNDECIDED, 3)
     write_report(path)
     assert "(1 launch each, so no interval; about 3 each would decide)." in printed(path)
-    sentence = f"Noise by 20260301T100000Z-calibrate-standard: two launches of standard differ by {SD:.1%} in step time"
+    sentence = f"Noise by 20260301T100000Z-calibrate-standard: two launches of standard differ by {percent(SD)} in step"
     assert sentence in printed(path)
     assert sentence in (path / "report.html").read_text()
 

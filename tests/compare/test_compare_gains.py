@@ -62,9 +62,9 @@ def test_split_and_overlap_by_hand(tmp_path: Path) -> None:
     for found in (gain.split, gain.overlap):
         assert found.high / found.low == pytest.approx(1 + 2 * half_width, rel=2e-3)
     assert format_gain(gain, "standard") == (
-        "Split and overlap told apart: the split by itself makes a step 1.76 (1.72–1.80) times as long"
-        " (split/overlap=none against standard), the overlap 0.80 (0.78–0.82) times (split against split/overlap=none),"
-        " both together 1.408 (1.408–1.408) times."
+        "Split and overlap told apart: with the split alone a step takes 76 % more time (72 to 80 % more;"
+        " split/overlap=none against standard), with the overlap 20 % less time (18 to 22 % less; split against"
+        " split/overlap=none), with both 40.8 % more time (40.8 % more; split against standard)."
     )
 
 
@@ -75,8 +75,8 @@ def test_every_overlap_is_told_against_each_with_less(tmp_path: Path) -> None:
     assert [gain.overlap.value for gain in found] == pytest.approx([1 / 1.25, 1 / 1.1, 1.1 / 1.25], rel=1e-3)
     assert [gain.split is None for gain in found] == [False, True, False]
     assert format_gain(found[1], "standard") == (
-        "The overlap beyond updates: a step of split takes 0.909 (0.909–0.909) times as long as one of"
-        " split/overlap=updates."
+        "The overlap beyond updates: with it a step takes 9.1 % less time (9.1 % less; split against"
+        " split/overlap=updates)."
     )
     told = gain_sentences(found, "standard")
     assert {name: len(sentences) for name, sentences in told.items()} == {"split": 2, UPDATES: 1}
@@ -128,7 +128,8 @@ def test_the_splits_factor_is_told_where_nothing_else_is_in_it(tmp_path: Path, f
     (gain,) = overlap_gains(compare_run(SyntheticRun(layouts, pace=pace).write(tmp_path / "run")))
     assert (gain.split, gain.together) == (None, None)
     assert format_gain(gain, "first") == (
-        "The overlap by itself: a step of split takes 0.80 (0.78–0.82) times as long as one of split/overlap=none."
+        "The overlap by itself: with it a step takes 20 % less time (18 to 22 % less; split against"
+        " split/overlap=none)."
     )
 
 
@@ -165,17 +166,16 @@ def test_lost_rounds_are_told(tmp_path: Path) -> None:
     assert gain.split.value * gain.overlap.value == pytest.approx(gain.together.value)
     assert [found.pairs for found in (gain.split, gain.overlap, gain.together)] == [2, 2, 2]
     assert format_gain(gain, "standard").startswith(
-        "Split and overlap told apart, over the 2 rounds with all three: the"
+        "Split and overlap told apart, over the 2 rounds with all three: with"
     )
     two = {name: LAYOUTS[name] for name in (UPDATES, "split", NONE)}
     run = SyntheticRun(two, statuses={(3, NONE): Status.FAILED})
     (gain,) = overlap_gains(compare_run(run.write(tmp_path / "one")))
-    assert format_gain(gain, UPDATES).endswith(" as one of split/overlap=none, over the 2 rounds with both.")
+    assert format_gain(gain, UPDATES).startswith("The overlap by itself, over the 2 rounds with both: ")
     apart = {(3, NONE): Status.FAILED, (4, NONE): Status.FAILED, (1, "split"): Status.FAILED, (2, "split"): Status.OOM}
     run = SyntheticRun(layouts, rounds=4, statuses=apart)
     (gain,) = overlap_gains(compare_run(run.write(tmp_path / "apart")))
-    assert format_gain(gain, "standard").startswith("The overlap by itself: ")
-    assert format_gain(gain, "standard").endswith(" as one of split/overlap=none, launches not paired.")
+    assert format_gain(gain, "standard").startswith("The overlap by itself, launches not paired: ")
     failed = {(round_, NONE): Status.FAILED for round_ in (1, 2, 3)}
     assert overlap_gains(compare_run(SyntheticRun(layouts, statuses=failed).write(tmp_path / "failed"))) == ()
 
@@ -183,7 +183,9 @@ def test_lost_rounds_are_told(tmp_path: Path) -> None:
 def test_one_round_gives_factors_without_intervals(tmp_path: Path) -> None:
     layouts = {name: LAYOUTS[name] for name in ("standard", "split", NONE)}
     (gain,) = overlap_gains(compare_run(SyntheticRun(layouts, rounds=1).write(tmp_path / "run")))
-    assert "the overlap 0.80 times (split against split/overlap=none), both" in format_gain(gain, "standard")
+    assert "with the overlap 20 % less time (split against split/overlap=none), with both" in format_gain(
+        gain, "standard"
+    )
 
 
 def test_unequal_work_of_the_two_is_a_warning(tmp_path: Path) -> None:
@@ -254,7 +256,7 @@ def test_every_report_has_the_gains(tmp_path: Path) -> None:
     assert isinstance(console.file, io.StringIO)
     markdown, html = ((path / name).read_text() for name in ("report.md", "report.html"))
     for text in (console.file.getvalue(), markdown, html):
-        assert text.count("Split and overlap told apart: the split by itself makes a step 1.76 (1.72–1.80) times") == 1
+        assert text.count("Split and overlap told apart: with the split alone a step takes 76 % more time") == 1
     assert "| split | split/overlap=none | 1.76 | 1.72–1.80 | 0.80 | 0.78–0.82 | 1.408 | 1.408–1.408 |" in markdown
     assert "<h2>Gain of the split and of the overlap</h2>" in html
     (row,) = read_json(path / "summary.json")["overlap_gains"]
@@ -294,7 +296,7 @@ def test_the_report_of_arms_has_their_gains(tmp_path: Path) -> None:
     assert isinstance(console.file, io.StringIO)
     markdown = paths.markdown.read_text()
     for text in (console.file.getvalue(), markdown, paths.html.read_text()):
-        assert text.count("Split and overlap told apart: the split by itself makes a step 1.76") == 1
+        assert text.count("Split and overlap told apart: with the split alone a step takes 76") == 1
         assert text.count("Unequal work: split had 1,310 tokens a step, split/overlap=none 1,290 (+1.6 %)") == 1
     assert "| placement | with less overlap | split |" in markdown
     assert "step times of two placements of one run each, paired by its rounds where both have them; below" in markdown

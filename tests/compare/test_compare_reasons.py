@@ -55,18 +55,18 @@ def test_a_ratio_that_is_not_that_of_the_values_beside_it_is_explained(tmp_path:
     )
     comparison = compare_run(run.write(tmp_path / "run"))
     assert headline(comparison, comparison.sides[1]) == (
-        "Undecided whether b or a is faster: a step takes 1.10 times as long, 2.60 s against 2.60 s"
-        " (1 launch each, so no interval; the ratio is of steps paired one by one)."
+        "Undecided whether b or a is faster: a step takes 10 % more time, 2.60 s instead of 2.60 s"
+        " (1 launch each, so no interval; measured on paired steps, not on these two medians)."
     )
 
 
 def test_slower_for_having_fewer_devices_in_spite_of_overlap(tmp_path: Path) -> None:
     assert texts(build(tmp_path, {"standard": STANDARD, "split": SPLIT})) == (
-        "split is slower than standard: a step takes 1.408 times as long, 1.83 s against 1.30 s"
-        " (95 % interval 1.408–1.408, 3 launches each).",
-        "split hides 0.61 s beside its critical path (update_critic beside update_actor 0.40 s and values beside"
+        "split is slower than standard: a step takes 40.8 % more time, 1.83 s instead of 1.30 s"
+        " (95 % interval 40.8 % more, 3 launches each).",
+        "split overlaps 0.61 s of work (update_critic beside update_actor 0.40 s and values beside"
         " old_log_prob 0.19 s), but on 1 device instead of 2, phases take 1.14 s longer (gen 0.40 s, update_actor"
-        " 0.24 s, update_critic 0.20 s and 3 more): 0.53 s longer in all.",
+        " 0.24 s, update_critic 0.20 s and 3 more). In all, a step takes 0.53 s longer.",
         "In split, cpu:1 (critic_pool) waits 1.22 s of the 1.83 s step (67 %): 0.90 s for gen, 0.19 s for ref, 0.080 s"
         " for update_actor, 0.030 s while no phase runs and 0.020 s in other waits.",
     )
@@ -89,7 +89,7 @@ def test_what_is_hidden_beyond_the_longest_is_counted(tmp_path: Path, reward_s: 
         "update_weights": (1.60, 1.81),
     }
     _, why, _ = texts(build(tmp_path, {"standard": STANDARD, "split": replace(SPLIT, times=times)}))
-    named = why.partition("beside its critical path (")[2].partition("), but")[0]
+    named = why.partition("of work (")[2].partition("), but")[0]
     assert named.startswith("update_critic beside update_actor 0.28 s, values beside ")
     assert named.endswith(last)
 
@@ -111,10 +111,10 @@ def test_what_is_waited_for_beyond_the_longest_is_summed(tmp_path: Path) -> None
 
 def test_faster_turns_the_sentence_round(tmp_path: Path) -> None:
     verdict, why, _ = texts(build(tmp_path, {"split": SPLIT, "standard": STANDARD}))
-    assert verdict.startswith("standard is faster than split: a step takes 0.710 times as long, 1.30 s against 1.83 s")
-    assert why.startswith("split hides 0.61 s beside its critical path")
+    assert verdict.startswith("standard is faster than split: a step takes 29.0 % less time, 1.30 s instead of 1.83 s")
+    assert why.startswith("split overlaps 0.61 s of work")
     assert ", but on 2 devices instead of 1, phases take 1.14 s less (gen 0.40 s, update_actor 0.24 s" in why
-    assert why.endswith(": 0.53 s shorter in all.")
+    assert why.endswith(". In all, a step takes 0.53 s less.")
 
 
 def side_by_side(overlap: str) -> Layout:
@@ -127,10 +127,9 @@ def side_by_side(overlap: str) -> Layout:
 
 def test_faster_by_overlap_alone(tmp_path: Path) -> None:
     verdict, why, waits = texts(build(tmp_path, {"blocking": side_by_side("none"), "split": side_by_side("all")}))
-    assert verdict.startswith("split is faster than blocking: a step takes 0.500 times as long, 2.00 s against 4.00 s")
+    assert verdict.startswith("split is faster than blocking: a step takes 50.0 % less time, 2.00 s instead of 4.00 s")
     assert why == (
-        "split hides 2.00 s beside its critical path (values beside ref 1.00 s and update_actor beside update_critic"
-        " 1.00 s)."
+        "split overlaps 2.00 s of work (values beside ref 1.00 s and update_actor beside update_critic 1.00 s)."
     )
     assert waits == (
         "In blocking, cpu:0 (actor_pool) waits 2.00 s of the 4.00 s step (50 %): 1.00 s for values and 1.00 s for"
@@ -141,7 +140,7 @@ def test_faster_by_overlap_alone(tmp_path: Path) -> None:
 def test_slower_for_losing_a_part_of_the_overlap(tmp_path: Path) -> None:
     _, why, _ = texts(build(tmp_path, {"split": side_by_side("all"), "updates": side_by_side("updates")}))
     assert why == (
-        "split hides 2.00 s beside its critical path (values beside ref 1.00 s and update_actor beside update_critic"
+        "split overlaps 2.00 s of work (values beside ref 1.00 s and update_actor beside update_critic"
         " 1.00 s), updates 1.00 s."
     )
 
@@ -150,16 +149,16 @@ def test_a_phase_that_takes_longer_but_stays_hidden_is_told_as_such(tmp_path: Pa
     slow_values = Layout(SPLIT.pools, SPLIT.roles, {**SPLIT.times, "values": (0.92, 1.28)}, SPLIT.step_s)
     _, why, _ = texts(build(tmp_path, {"split": SPLIT, "slow": slow_values}))
     assert why == (
-        "slow hides 0.77 s beside its critical path (update_critic beside update_actor 0.40 s, values beside"
-        " old_log_prob 0.19 s and values beside ref 0.17 s), split 0.61 s, which is made up for: on 1 device as before,"
+        "slow overlaps 0.77 s of work (update_critic beside update_actor 0.40 s, values beside"
+        " old_log_prob 0.19 s and values beside ref 0.17 s), split 0.61 s, and in return on 1 device as before,"
         " values takes 0.16 s longer."
     )
 
 
 def test_same_says_so_and_finds_no_reason(tmp_path: Path) -> None:
     verdict, why, _ = texts(build(tmp_path, {"a": SPLIT, "b": SPLIT}))
-    assert verdict.startswith("b and a are the same within 2 %: a step takes 1.000 times as long")
-    assert why == "No single cause of a difference is decided."
+    assert verdict.startswith("b and a are the same within 2 %: a step takes as much time")
+    assert why == "No single cause stands out."
 
 
 def test_the_smallest_effect_is_told_as_it_was_given(tmp_path: Path) -> None:
@@ -172,8 +171,8 @@ def test_the_smallest_effect_is_told_as_it_was_given(tmp_path: Path) -> None:
 
 def test_undecided_claims_no_difference_of_phases(tmp_path: Path) -> None:
     verdict, why, _ = texts(build(tmp_path, {"standard": SPLIT, "split": SPLIT}, unevenly))
-    assert verdict.startswith("Undecided whether split or standard is faster: a step takes 1.00 times as long")
-    assert why == "The reason is as undecided as the step time; measured: no single cause of a difference is decided."
+    assert verdict.startswith("Undecided whether split or standard is faster: a step takes as much time")
+    assert why == "Measured, but as uncertain as the verdict: no single cause stands out."
 
 
 def vary_gen(path: Path, seconds: tuple[float, ...]) -> None:
@@ -196,10 +195,10 @@ def test_an_undecided_reason_adds_up_to_the_difference(tmp_path: Path) -> None:
     assert verdict.startswith("Undecided")
     # The rest is gen, on which the rounds do not agree.
     assert why == (
-        "The reason is as undecided as the step time; measured: split hides 0.60 s beside its critical path"
+        "Measured, but as uncertain as the verdict: split overlaps 0.60 s of work"
         " (update_critic beside update_actor 0.40 s and values beside old_log_prob 0.19 s); on 1 device instead of 2,"
-        " phases take 0.73 s longer (update_actor 0.24 s, update_critic 0.20 s, old_log_prob 0.098 s and 2 more); the"
-        " rest 0.39 s longer: 0.51 s longer in all."
+        " phases take 0.73 s longer (update_actor 0.24 s, update_critic 0.20 s, old_log_prob 0.098 s and 2 more); all"
+        " else takes 0.39 s longer. In all, a step takes 0.51 s longer."
     )
 
 
@@ -212,20 +211,20 @@ def test_a_phase_is_named_where_the_rounds_agree_on_its_sign(tmp_path: Path) -> 
     assert gen.verdict is Verdict.UNDECIDED
     why = texts(comparison)[1]
     assert "gen 0.20 s" in why
-    assert "the rest" not in why
+    assert "all else" not in why
 
 
 def test_one_launch_states_measurements_and_no_verdict(tmp_path: Path) -> None:
     verdict, why, _ = texts(build(tmp_path, {"standard": STANDARD, "split": SPLIT}, rounds=1))
     assert verdict == (
-        "Undecided whether split or standard is faster: a step takes 1.41 times as long, 1.83 s against 1.30 s"
+        "Undecided whether split or standard is faster: a step takes 41 % more time, 1.83 s instead of 1.30 s"
         " (1 launch each, so no interval)."
     )
     assert why == (
-        "The reason is as undecided as the step time; measured: split hides 0.61 s beside its critical path"
+        "Measured, but as uncertain as the verdict: split overlaps 0.61 s of work"
         " (update_critic beside update_actor 0.40 s and values beside old_log_prob 0.19 s); on 1 device instead of 2,"
-        " phases take 1.14 s longer (gen 0.40 s, update_actor 0.24 s, update_critic 0.20 s and 3 more): 0.53 s longer"
-        " in all."
+        " phases take 1.14 s longer (gen 0.40 s, update_actor 0.24 s, update_critic 0.20 s and 3 more). In all, a step"
+        " takes 0.53 s longer."
     )
 
 
@@ -246,8 +245,8 @@ def test_a_phase_that_one_placement_lacks_is_told_as_such(tmp_path: Path) -> Non
         # What was before it on its devices is then beside the path, though no phase is on it.
         (
             "all",
-            "moved hides 0.21 s beside its critical path, but in the controller instead of on 2 devices, values takes"
-            " 0.10 s longer; 0.21 s more passes between phases: 0.10 s longer in all.",
+            "moved overlaps 0.21 s of work, but in the controller instead of on 2 devices, values takes"
+            " 0.10 s longer; 0.21 s more passes between phases. In all, a step takes 0.10 s longer.",
         ),
     ],
 )
@@ -362,7 +361,7 @@ def test_without_launches_there_is_nothing_to_compare(tmp_path: Path, gone: str)
 
 def test_unpaired_rounds_are_told(tmp_path: Path) -> None:
     comparison = compare_run(SyntheticRun(statuses={(2, "split"): Status.OOM}, pace=evenly).write(tmp_path / "run"))
-    assert texts(comparison)[0].endswith("(95 % interval 1.408–1.408, 2 rounds with both).")
+    assert texts(comparison)[0].endswith("(95 % interval 40.8 % more, 2 rounds with both).")
 
 
 def test_what_is_undecided_says_how_many_launches_would_decide(tmp_path: Path) -> None:

@@ -314,7 +314,7 @@ def test_a_headline_that_only_the_number_of_placements_leaves_undecided_says_so(
     comparison = compare_run(path)
     near = comparison.sides[1]
     told = headline(comparison, near)
-    assert told.startswith("Undecided whether near or standard is faster: a step takes 1.08 times as long")
+    assert told.startswith("Undecided whether near or standard is faster: a step takes 8 % more time")
     assert told.endswith("3 launches each; undecided when corrected for 4 comparisons).")
     pair = compare_sides([*run_sides(path, "standard"), *run_sides(path, "near")])
     assert headline(pair, pair.sides[1]).startswith("near is slower than standard")

@@ -37,7 +37,9 @@ def test_several_launches_an_arm_give_a_verdict_and_one_gives_none(tmp_path: Pat
     assert several.value == pytest.approx(0.8, rel=1e-3)
     single = compare_sides([arm(slow[0]), arm(fast[0])])
     assert {ratio.verdict for ratio in single.sides[1].ratios.values() if ratio} == {Verdict.UNDECIDED}
-    assert headline(single, single.sides[1]).startswith("Undecided whether fast0 or slow0 is faster: a step takes 0.80")
+    assert headline(single, single.sides[1]).startswith(
+        "Undecided whether fast0 or slow0 is faster: a step takes 20 % less"
+    )
     assert any("With 1 launch of an arm" in line for line in caveats(single))
 
 
@@ -246,7 +248,7 @@ def test_a_step_time_that_is_a_mere_sum_gives_way_to_the_logs_clock(tmp_path: Pa
     assert step is not None
     assert clock is not None
     assert (step.value, clock.value) == pytest.approx((1.0, 2.0))
-    assert "a step takes 2.00 times as long by the logs' clock, 30.0 s against 15.0 s" in headline(
+    assert "a step takes 2.00 times the time by the logs' clock, 30.0 s instead of 15.0 s" in headline(
         compared, compared.sides[1]
     )
 
@@ -278,7 +280,7 @@ def test_the_logs_clock_is_a_headline_and_not_corrected_for_the_details(tmp_path
     assert clock.p_value == pytest.approx(expected)
     assert clock.verdict is Verdict.SLOWER
     assert headline(compared, compared.sides[1]).startswith(
-        "b is slower than a: a step takes 1.08 times as long by the"
+        "b is slower than a: a step takes 8 % more time by the logs' clock"
     )
 
 

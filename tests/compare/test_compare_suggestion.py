@@ -74,9 +74,9 @@ def test_idle_critic_devices_are_given_to_the_actor(tmp_path: Path) -> None:
     assert found.placement == "split:3+1"
     # standard: 0.9 + 0.1 + 0.1 + 0.05 + 0.01 + 0.2 + 0.6 + 0.01 + 0.02; split:3+1: 0.933 + 2 × 0.1167 + 0.01 + 0.7 + …
     assert found.text == (
-        "Try next: split:3+1. It is expected to take about 1.91 s a step against 1.99 s of standard: in split, the"
-        " devices of critic_pool wait 86 % of the step and 1 device can be spared. Some of its pools are of sizes"
-        " beyond those measured, so this is a rough forecast."
+        "Try next: split:3+1. Expected: about 1.91 s a step, against 1.99 s in standard, because in split the devices"
+        " of critic_pool wait 86 % of the step and 1 device can be spared. This forecast is rough: some of its pools"
+        " are larger or smaller than all that were measured."
     )
     expected = {one.placement: one for one in found.forecasts}
     assert [expected["standard"].expected_s, expected["standard"].measured_s] == pytest.approx([1.99, 1.99])
@@ -93,7 +93,7 @@ def test_the_suggestion_stands_in_every_form_of_the_report(tmp_path: Path) -> No
     show(tmp_path / "run", console)
     assert isinstance(console.file, io.StringIO)
     for text in (paths.markdown.read_text(), paths.html.read_text(), console.file.getvalue()):
-        assert "Try next: split:3+1. It is expected to take about 1.9" in text
+        assert "Try next: split:3+1. Expected: about 1.9" in text
     assert re.search(r"^\| split:3\+1 \| 1\.9\d s \| – \|$", paths.markdown.read_text(), re.MULTILINE)
     told = Summary.model_validate_json(paths.summary.read_text()).suggestion
     assert told is not None
@@ -103,7 +103,7 @@ def test_the_suggestion_stands_in_every_form_of_the_report(tmp_path: Path) -> No
 def test_a_batch_that_does_not_divide_is_never_suggested(tmp_path: Path) -> None:
     found = suggestion(tmp_path, "standard", "split", batch=64)
     assert found.placement is None
-    assert found.text == NOTHING_LEFT
+    assert found.text == f"Measured: standard, split. {NOTHING_LEFT}"
 
 
 def test_what_does_not_fit_is_not_said_to_have_been_tried(tmp_path: Path) -> None:
@@ -120,15 +120,14 @@ def test_what_does_not_fit_is_not_said_to_have_been_tried(tmp_path: Path) -> Non
     assert found is not None
     assert (found.placement, found.text) == (
         None,
-        "Nothing is left to try: of standard and split:A+B, the run has all that use every device, divide the batch and"
-        " fit into memory.",
+        "Measured: standard, split. No other standard or split placement fits these devices and this batch.",
     )
 
 
 def test_what_was_tried_is_not_suggested_again(tmp_path: Path) -> None:
     found = suggestion(tmp_path, "standard", "split", "split:3+1")
     assert found.placement is None
-    assert found.text.startswith("No other placement is expected to beat split:3+1: the next, split:1+3, to take about")
+    assert found.text.startswith("No other placement is expected to beat split:3+1. The next best is split:1+3: about")
     assert [one.placement for one in found.forecasts if one.measured_s is None] == ["split:1+3"]
 
 
@@ -155,8 +154,8 @@ def test_one_size_of_pools_is_said_to_tell_nothing(tmp_path: Path) -> None:
     found = suggestion(tmp_path, "standard")
     assert found.placement is None
     assert found.text == (
-        "What to try next cannot be computed: every phase was measured on one number of devices only. A placement with"
-        " pools of other sizes, such as split, shows how phases scale."
+        "No suggestion yet: every phase was measured on one number of devices only. Add a placement with pools of other"
+        " sizes, such as split, to show how phases scale."
     )
 
 
@@ -168,9 +167,8 @@ def test_replicas_are_said_to_be_left_aside(tmp_path: Path, word: str, other: st
     found = suggest(compare_run(SyntheticRun(layouts, rounds=2).write(tmp_path / "run")))
     assert found is not None
     assert found.text == (
-        "What to try next cannot be computed: replicas, whose devices hold whole models, left aside, every phase was"
-        f" measured on one number of devices only. A placement with pools of other sizes, such as {other}, shows how"
-        " phases scale."
+        "No suggestion yet: every phase was measured on one number of devices only, replicas left aside. Add a"
+        f" placement with pools of other sizes, such as {other}, to show how phases scale."
     )
 
 
@@ -179,8 +177,8 @@ def test_replicas_alone_are_said_to_tell_nothing(tmp_path: Path) -> None:
     path = SyntheticRun(layouts, rounds=2).write(tmp_path / "run")
     assert suggest(compare_run(path)) == Suggestion(
         None,
-        "What to try next cannot be computed: replicas alone were measured, whose devices hold whole models, so that"
-        " their phases tell nothing of other placements.",
+        "No suggestion: only replicas were measured, and phases of whole models on each device tell nothing of other"
+        " placements.",
     )
     failed = dict.fromkeys([(round_, name) for round_ in (1, 2) for name in layouts], Status.FAILED)
     assert suggest(compare_run(SyntheticRun(layouts, rounds=2, statuses=failed).write(tmp_path / "none"))) is None
@@ -190,9 +188,7 @@ def test_a_workload_of_another_version_is_said_to_be_unknown(tmp_path: Path) -> 
     layouts = {"standard": layout("standard"), "split": layout("split")}
     run = SyntheticRun(layouts, rounds=1, workload={"model": "tiny", "later_key": 1})
     found = suggest(compare_run(run.write(tmp_path / "run")))
-    assert found == Suggestion(
-        None, "What to try next is not known: this version cannot plan the run's workload and devices."
-    )
+    assert found == Suggestion(None, "No suggestion: this version cannot plan the run's workload and devices.")
 
 
 def model(tmp_path: Path) -> StepModel:

@@ -31,7 +31,7 @@ def test_every_heading_of_a_report_is_explained(tmp_path: Path, gpus: bool) -> N
     run = gpu_run(rounds=2, kernels=kernels) if gpus else SyntheticRun(layouts, rounds=2, metrics=queue)
     markdown = build_report(run.write(tmp_path / "run")).markdown.read_text()
     headings = [line.removeprefix("## ").partition(":")[0] for line in markdown.splitlines() if line.startswith("## ")]
-    known = {"split against standard", "split/overlap=none against standard", "Warnings", "How to read this"}
+    known = {"split against standard", "split/overlap=none against standard", "Warnings", "How this was measured"}
     assert gpus or {"Gain of the split and of the overlap", "Sequences that wait for the trainer"} <= set(headings)
     assert [heading for heading in headings if heading not in known and heading not in PAGE] == []
     assert NOTHING_LEFT in markdown
@@ -40,5 +40,5 @@ def test_every_heading_of_a_report_is_explained(tmp_path: Path, gpus: bool) -> N
 def test_the_example_is_what_a_report_says(tmp_path: Path) -> None:
     run = SyntheticRun(rounds=2, pace=lambda *_: 1.0)
     markdown = build_report(run.write(tmp_path / "run")).markdown.read_text()
-    (told,) = (line for line in markdown.splitlines() if line.startswith("split hides"))
+    (told,) = (line for line in markdown.splitlines() if line.startswith("split overlaps"))
     assert told in PAGE.replace("> ", "")

@@ -108,6 +108,15 @@ def test_what_an_engine_says_of_generation_goes_before_who_waits_for_it(tmp_path
     ]
 
 
+def test_bits_of_an_engine_s_work_are_one_and_what_comes_after_the_last_step_is_left_out(tmp_path: Path) -> None:
+    spans = attached(tmp_path, "standard", GPUS[:1], "trl")
+    bits = [(11.0, 11.25), (11.26, 11.5), (11.6, 11.7), (31.0, 31.1)]
+    lines = [span("gen", *bit, "engine") for bit in bits]
+    leave(tmp_path, 1, device(0), *lines, span("optimizer_step", 29.0, 30.0), span("optimizer_step", 30.5, 31.0))
+    found = [(row[0], row[1], row[5], row[6]) for row in rows(spans) if row[4] == "GPU-0"]
+    assert found == [(1, "gen", 11.0, 11.5), (1, "gen", 11.6, 11.7), (2, "update_actor", 29.0, 30.0)]
+
+
 def test_what_ends_after_its_step_waits_for_the_next_call(tmp_path: Path) -> None:
     read = attached(tmp_path, "standard")
     leave(tmp_path, 1, device(0), span("gen", 11, 12, "engine"), span("gen", 19, 22, "engine"))

@@ -7,7 +7,7 @@ import pytest
 from synthetic_run import read_json
 
 from placebench.errors import JobExit, NodeLostError, UsageError, WorkerFault, fault_of, mark_fault
-from placebench.jobs.end import end_by
+from placebench.jobs.end import end_by, end_by_words
 from placebench.record.end_file import AllocatorState, EndFile
 from placebench.record.folder import Trial
 from placebench.sessions.own_ray import name_dead_worker
@@ -103,3 +103,9 @@ def test_a_job_that_could_not_say_how_it_ended_says_nothing(tmp_path: Path, text
     if text is not None:
         (tmp_path / "end.json").write_text(text)
     assert EndFile.read(Trial(tmp_path)) is None
+
+
+def test_a_module_that_python_does_not_find_is_named_without_the_bracket_behind_it() -> None:
+    said = "python: Error while finding module specification for 'a.b' (ModuleNotFoundError: No module named 'a')"
+    assert end_by_words(said, "nothing").message == "ModuleNotFoundError: No module named 'a'"
+    assert end_by_words("ValueError: not this (but that)", "nothing").message == "ValueError: not this (but that)"

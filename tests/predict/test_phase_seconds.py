@@ -1,5 +1,7 @@
 """Times of phases: measured, scaled, and made of parts whose factors are found again."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -109,6 +111,16 @@ def test_factors_are_found_again_in_what_they_make(activity: Activity) -> None:
     factors = estimate_factors(beliefs, observations)
     for one in others:
         assert split(one.parts, factors).total == pytest.approx(one.seconds, rel=0.03)
+
+
+def test_a_reward_that_was_a_function_tells_nothing_of_one_that_is_a_model() -> None:
+    measured = (MeasuredPhase(name=name, devices=1, seconds=one) for name, one in (("ref", 1.3), ("reward", 0.01)))
+    batch = {"size": 128, "mini_batch_size": 128}
+    asked = build_workload({"model": "qwen2.5-1.5b", "reward_model": "qwen2.5-1.5b", "batch": batch})
+    known = PhaseModel(asked, replace(SHAPES, reward=SHAPES.actor), (calibration(*measured),), GPU)
+    scored, passed = known.seconds("reward", 1).total, known.seconds("ref", 1).total
+    assert 0.5 < scored / passed < 1
+    assert passed == pytest.approx(0.65, rel=0.2)
 
 
 def test_a_launch_tells_of_the_host_and_a_benchmark_of_the_kernels_alone() -> None:

@@ -128,7 +128,7 @@ def test_names_that_a_table_has_no_room_for_are_letters_with_a_legend(tmp_path: 
     text = printed(path)
     lines = text.splitlines()
     assert [line.rstrip() for line in lines[:5]] == ["A  standard", f"B  {LONG}", "C  split", "", "B against A"]
-    tables = text[: text.index("Steps: ")].splitlines()[4:]
+    tables = text[: text.index("Values: ")].splitlines()[4:]
     assert not any(name in line for line in tables for name in ("standard", "learners", "split"))
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in tables if re.search(r" cpu:[01] ", line)] == ["A", "A", "B", "B", "C", "C"]

@@ -79,5 +79,5 @@ def test_a_run_without_a_launch_that_is_done_has_no_empty_tables(tmp_path: Path)
     statuses = {(1, "standard"): Status.RUNNING, (1, "split"): Status.PLANNED}
     path = SyntheticRun(rounds=1, statuses=statuses).write(tmp_path / "run")
     result = CliRunner().invoke(main, ["show", str(path)], prog_name="placebench")
-    assert result.stdout.startswith("Steps: median of")
+    assert result.stdout.startswith("Values: median")
     assert "0 of 2 launches done" in result.stdout

@@ -1,6 +1,11 @@
-import pytest
+import math
 
-from placebench.spec.text import interval, seconds_interval, signed, signed_interval
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placebench.spec.devices import Device, with_labels
+from placebench.spec.text import change, interval, seconds_interval, signed, signed_interval
 
 
 @pytest.mark.parametrize(
@@ -53,3 +58,38 @@ def test_the_interval_of_a_difference_has_its_unit(value: float, low: float, hig
 )
 def test_the_interval_of_a_time_has_its_unit(low: float, high: float, shown: str) -> None:
     assert seconds_interval(low, high) == shown
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        ((0.75, 0.67, 0.83), ("25 % less", "17 to 33 % less")),
+        ((1.2, 1.01, 1.42), ("20 % more", "1 to 42 % more")),
+        ((0.8, 0.61, 1.05), ("20 % less", "39 % less to 5 % more")),
+        ((0.909, 0.905, 0.913), ("9.1 % less", "8.7 to 9.5 % less")),
+        ((1.001, 0.9, 1.1), ("as much", "10 % less to 10 % more")),
+        ((2.1, 1.9, 2.4), ("2.10 times the", "1.90 to 2.40 times")),
+        ((0.98, 0.31, 3.09), ("2 % less", "0.31 to 3.09 times")),
+        ((1.5, math.nan, math.nan), ("50 % more", "")),
+        ((1.004, math.nan, math.nan), ("0.4 % more", "")),
+    ],
+)
+def test_a_ratio_is_told_as_people_say_it(found: tuple[float, float, float], shown: tuple[str, str]) -> None:
+    assert change(*found) == shown
+
+
+@given(st.floats(0.01, 100), st.floats(1, 2), st.floats(1, 2))
+def test_what_is_told_of_a_ratio_is_on_its_side_of_1(value: float, below: float, above: float) -> None:
+    text, ends = change(value, value / below, value * above)
+    assert ends
+    assert "less" not in text or value < 1
+    assert "more" not in text or value > 1
+    assert not (value * above < 0.99 and "more" in ends)
+    assert not (value / below > 1.01 and "less" in ends)
+
+
+def test_a_message_names_a_device_as_its_user_does() -> None:
+    gpus = [Device(f"GPU-{name}", "gpu", index, "node", "NVIDIA H200", 141 << 30) for index, name in enumerate("ab")]
+    cpus = [Device("cpu:0", "cpu", 0, "node", "EPYC", 1 << 30)]
+    assert with_labels("lost GPU-b in gen", gpus) == "lost gpu:1 (GPU-b) in gen"
+    assert with_labels("lost cpu:0 in gen", cpus) == "lost cpu:0 in gen"

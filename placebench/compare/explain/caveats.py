@@ -22,7 +22,7 @@ from placebench.compare.statistics.estimates import Ratio
 from placebench.compare.statistics.work import UnequalWork
 from placebench.record.folder import Status
 from placebench.record.job_record import JobRecord
-from placebench.spec.devices import index_ranges
+from placebench.spec.devices import index_ranges, with_labels
 from placebench.spec.phases import STEP, phase_order
 from placebench.spec.text import factor, format_seconds, listing, number, plural
 
@@ -212,8 +212,9 @@ def _other_work(first: Side, other: Side) -> Iterator[str]:
             " step times say nothing of speed."
         )
     elif has_unknown_work(first, other):
-        silent = listing(side.name for side in (first, other) if "tokens a step" not in side.background.facts)
-        yield f"Whether a step is the same work for both is not known: {silent} does not count tokens."
+        silent = [side.name for side in (first, other) if "tokens a step" not in side.background.facts]
+        counts = f"{listing(silent)} {'does' if len(silent) == 1 else 'do'} not count tokens"
+        yield f"Whether a step is the same work for both is not known: {counts}."
 
 
 def _overlaps(side: Side) -> Iterator[str]:
@@ -296,14 +297,14 @@ def _launch(run: Run, launch: Launch) -> Iterator[str]:
     elif sampling.missed > MISSED_TICKS * (sampling.ticks + sampling.missed):
         due = sampling.ticks + sampling.missed
         yield f"{launch.label}: the sampler missed {sampling.missed} of {due} samples"
-    yield from (f"{launch.label}: {error}" for error in sampling.errors)
+    yield from (f"{launch.label}: {with_labels(error, run.record.devices)}" for error in sampling.errors)
 
 
 def _of_job(job: JobRecord, launches: Sequence[Launch]) -> Iterator[str]:
     """What to mind of a job of the user's and of its log."""
     yield from job.notes
     if launches and not any(launch.has_phases for launch in launches):
-        if any(launch.logged_phases.size for launch in launches):
+        if any(not launch.logged_phases.columns.isin([UNATTRIBUTED.key]).all() for launch in launches):
             yield "Phases are as the job's log times them, which says nothing of when and on which device they ran."
         else:
             yield "Only whole steps are compared: neither the log nor a process says which phase ran when."

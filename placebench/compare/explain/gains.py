@@ -16,7 +16,7 @@ from placebench.compare.statistics.estimates import Ratio
 from placebench.compare.statistics.work import UnequalWork
 from placebench.spec.bound import RunPlacement
 from placebench.spec.placement import Overlap
-from placebench.spec.text import factor, plural
+from placebench.spec.text import change, plural
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,18 @@ def format_gain(gain: OverlapGain, first: str) -> str:
         gain: the factors.
         first: name of the first placement.
     """
-    name, base, overlap = gain.side.name, gain.base.name, _factor(gain.overlap)
+    name, base = gain.side.name, gain.base.name
+    overlap = _more(gain.overlap, f"{name} against {base}")
     rounds = "" if gain.rounds is None else f", over the {plural(gain.rounds, 'round')} with"
     if gain.split is None or gain.together is None:
         lost = ", launches not paired" if gain.rounds == 0 else rounds and f"{rounds} both"
         less = Overlap(gain.base.placement.overlap)
         which = "by itself" if less is Overlap.NONE else f"beyond {less}"
-        return f"The overlap {which}: a step of {name} takes {overlap} times as long as one of {base}{lost}."
+        return f"The overlap {which}{lost}: with it a step takes {overlap}."
     return (
-        f"Split and overlap told apart{rounds and f'{rounds} all three'}: the split by itself makes a step"
-        f" {_factor(gain.split)} times as long ({base} against {first}), the overlap {overlap} times ({name} against"
-        f" {base}), both together {_factor(gain.together)} times."
+        f"Split and overlap told apart{rounds and f'{rounds} all three'}: with the split alone a step takes"
+        f" {_more(gain.split, f'{base} against {first}')}, with the overlap {overlap}, with both"
+        f" {_more(gain.together, f'{name} against {first}')}."
     )
 
 
@@ -109,8 +110,9 @@ def _gain(first: RunSide | None, base: RunSide, side: RunSide, min_effect: float
     return OverlapGain(side, base, split, overlap, together, pairing.work, rounds=None if is_whole else overlap.pairs)
 
 
-def _factor(found: Ratio) -> str:
-    return factor(found.value, found.low, found.high)
+def _more(found: Ratio, between: str) -> str:
+    text, ends = change(found.value, found.low, found.high)
+    return f"{text} time ({f'{ends}; ' * bool(ends)}{between})"
 
 
 def _bases(side: RunSide, sides: Sequence[RunSide]) -> list[RunSide]:

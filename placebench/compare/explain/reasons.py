@@ -19,12 +19,12 @@ from placebench.compare.pairing import launches_compared
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Estimate, Ratio
 from placebench.compare.statistics.verdicts import Verdict
-from placebench.spec.text import in_seconds, interval, listing, plural, quantity, ratio, seconds_interval, threshold
+from placebench.spec.text import change, in_seconds, listing, plural, quantity, seconds_interval, threshold
 
 # Difference of logarithms from which a ratio is noticed not to be that of the two values beside it.
 RATIO_APART = 0.02
 
-NOTHING = "no single cause of a difference is decided"
+NOTHING = "no single cause stands out"
 
 
 def headline(comparison: Comparison, other: Side) -> str:
@@ -37,15 +37,15 @@ def headline(comparison: Comparison, other: Side) -> str:
     lead = verdict_words(found.verdict, other.name, first.name, comparison.min_effect)
     values = [side.value(metric.key) for side in launches_compared(first, other)[:2]]
     before, now = (_amount(comparison, value, metric.unit) for value in values)
-    factor = ratio(found.value, found.low, found.high)
+    more, _ = change(found.value, found.low, found.high)
     what = {
-        STEP_TIME: f"a step takes {factor} times as long, ",
-        LOG_CLOCK: f"a step takes {factor} times as long by the logs' clock, ",
-        TOKENS_PER_DEVICE: f"{factor} times the tokens/s/device, ",
+        STEP_TIME: f"a step takes {more} time, ",
+        LOG_CLOCK: f"a step takes {more} time by the logs' clock, ",
+        TOKENS_PER_DEVICE: f"{more} tokens/s/device, ",
     }[metric]
     forced = "Forced, and means little: " if comparison.doubts else ""
     grounds = basis(found, (values[0], values[1]), interleaved=first.shares_rounds(other))
-    return f"{forced}{lead}: {what}{now} against {before} ({grounds})."
+    return f"{forced}{lead}: {what}{now} instead of {before} ({grounds})."
 
 
 def _deciding(first: Side, other: Side) -> Metric:
@@ -134,18 +134,18 @@ def _weigh(verdict: Verdict, first: RunSide, other: RunSide) -> str:
     """What the placement gains and pays on its critical path, in the order that leads up to the verdict."""
     change = step_change(first, other)
     if change is None:
-        return "Why is not known: there are no spans of the measured steps."
+        return "The reason is not known: no spans were recorded in the measured steps."
     clauses = [*_hidden_clauses(change, first, other), *_phase_clauses(change, first, other)]
     clauses += _gap_clauses(change, first)
     gains, costs = ([one.text for one in clauses if (one.seconds < 0) is gain] for gain in (True, False))
     total = _sum(change, clauses, first)
     if verdict is Verdict.UNDECIDED:
         measured = "; ".join([*gains, *costs]) or NOTHING
-        return f"The reason is as undecided as the step time; measured: {measured}{total}."
+        return f"Measured, but as uncertain as the verdict: {measured}{total}."
     if verdict is Verdict.FASTER:
         sides, joint = (costs, gains), ", but "
     else:
-        sides, joint = (gains, costs), ", but " if verdict is Verdict.SLOWER else ", which is made up for: "
+        sides, joint = (gains, costs), ", but " if verdict is Verdict.SLOWER else ", and in return "
     text = joint.join("; ".join(side) for side in sides if side)
     if not text:
         return f"{NOTHING.capitalize()}."
@@ -159,13 +159,13 @@ def _sum(change: StepChange, clauses: Sequence[_Clause], first: RunSide) -> str:
     rest = change.difference - sum(clause.seconds for clause in clauses)
     if not clauses:
         return ""
-    more = f"; the rest {_longer(rest)}" if is_notable(abs(rest), first) else ""
+    more = f"; all else takes {_longer(rest)}" if is_notable(abs(rest), first) else ""
     is_summed = is_notable(abs(change.difference), first) and (more or len(clauses) > 1)
-    return f"{more}: {_longer(change.difference)} in all" if is_summed else more
+    return f"{more}. In all, a step takes {_longer(change.difference)}" if is_summed else more
 
 
 def _longer(seconds: float) -> str:
-    return f"{in_seconds(abs(seconds))} {'longer' if seconds > 0 else 'shorter'}"
+    return f"{in_seconds(abs(seconds))} {'longer' if seconds > 0 else 'less'}"
 
 
 def _hidden_clauses(change: StepChange, first: RunSide, other: RunSide) -> Iterator[_Clause]:
@@ -176,7 +176,7 @@ def _hidden_clauses(change: StepChange, first: RunSide, other: RunSide) -> Itera
         return
     most, least = (other, first) if more > 0 else (first, other)
     beside = [(pair, seconds) for pair, seconds in by_size(_beside(most)) if is_notable(seconds, most)]
-    text = f"{most.name} hides {in_seconds(max(hidden))} beside its critical path"
+    text = f"{most.name} overlaps {in_seconds(max(hidden))} of work"
     if beside:  # what lies beside a gap is beside no phase
         text += f" ({_name(beside)})"
     if is_notable(min(hidden), least):
@@ -277,10 +277,10 @@ def basis(found: Ratio, values: tuple[float, float], *, interleaved: bool = True
     if found.corrected_for is not None:
         more = f"; undecided when corrected for {found.corrected_for} comparisons"
     if abs(math.log(values[1] / values[0] / found.value)) > RATIO_APART:
-        more += "; the ratio is of steps paired one by one"
+        more += "; measured on paired steps, not on these two medians"
     if math.isnan(found.low):
         return f"{launches if now == before else '1 launch of one of them'}, so no interval{more}"
-    ends = f"95 % interval {interval(found.low, found.high)}"
+    ends = f"95 % interval {change(found.value, found.low, found.high)[1]}"
     if found.pairs and found.pairs < max(before, now):
         return f"{ends}, {found.pairs} rounds with both{more}"
     if not found.pairs and interleaved:

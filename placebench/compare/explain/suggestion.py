@@ -23,20 +23,17 @@ from placebench.predict.possible import possible_placements
 from placebench.predict.step import StepModel
 from placebench.spec.devices import Device, devices_per_node
 from placebench.spec.placement import Placement
-from placebench.spec.text import in_seconds, plural, quantity
+from placebench.spec.text import few, in_seconds, plural, quantity
 from placebench.spec.workload import Workload
 
 # Pools are divided into at most this many parts, so that a thousand devices do not make a thousand candidates.
 MOST_PARTS = 64
 MOST_SHOWN = 5
-NOTHING_LEFT = (
-    "Nothing is left to try: of standard and split:A+B, the run has all that use every device, divide the batch and fit"
-    " into memory."
-)
+NOTHING_LEFT = "No other standard or split placement fits these devices and this batch."
 
 REPLICAS_ALONE = (
-    "What to try next cannot be computed: replicas alone were measured, whose devices hold whole models, so that their"
-    " phases tell nothing of other placements."
+    "No suggestion: only replicas were measured, and phases of whole models on each device tell nothing of other"
+    " placements."
 )
 
 
@@ -78,9 +75,7 @@ def suggest(comparison: Comparison) -> Suggestion | None:
         workload = Workload.model_validate(record.workload)
         tried = {side.name: side.placement.placement for side in measured}
     except (KeyError, TypeError, ValueError, UsageError, ValidationError):
-        return Suggestion(
-            None, "What to try next is not known: this version cannot plan the run's workload and devices."
-        )
+        return Suggestion(None, "No suggestion: this version cannot plan the run's workload and devices.")
     known = step_model(measured, workload)
     if known is None:
         return Suggestion(None, REPLICAS_ALONE)
@@ -104,20 +99,17 @@ def suggest(comparison: Comparison) -> Suggestion | None:
         error = max(error, found.mean)
     forecasts = (*ran, *(forecast for forecast, _ in others[:MOST_SHOWN]))
     if not others:
-        return Suggestion(None, NOTHING_LEFT, forecasts)
+        return Suggestion(None, f"Measured: {few(tried, ', ')}. {NOTHING_LEFT}", forecasts)
     forecast, placement = others[0]
     ratio = forecast.expected_s / best.value(STEP_TIME.key)
-    expected = (
-        f"about {in_seconds(forecast.expected_s)} a step against {in_seconds(best.value(STEP_TIME.key))} of {best.name}"
-    )
+    fastest = in_seconds(best.value(STEP_TIME.key))
+    expected = f"about {in_seconds(forecast.expected_s)} a step, against {fastest} in {best.name}"
     if ratio * (1 + max(error, comparison.min_effect)) >= 1:
-        text = (
-            f"No other placement is expected to beat {best.name}: the next, {forecast.placement}, to take {expected}."
-        )
+        text = f"No other placement is expected to beat {best.name}. The next best is {forecast.placement}: {expected}."
         return Suggestion(None, text, forecasts)
-    text = f"Try next: {forecast.placement}. It is expected to take {expected}{_because(measured, tried, placement)}."
+    text = f"Try next: {forecast.placement}. Expected: {expected}{_because(measured, tried, placement)}."
     if not known.covers(placement):
-        text += " Some of its pools are of sizes beyond those measured, so this is a rough forecast."
+        text += " This forecast is rough: some of its pools are larger or smaller than all that were measured."
     return Suggestion(forecast.placement, text, forecasts)
 
 
@@ -133,10 +125,10 @@ def _add_another(run: Run, measured: Sequence[RunSide]) -> str:
     sizes = {len(devices) for side in known for devices in side.placement.pools.values()}
     words = "split" if max(sizes) == len(run.devices) else "standard"
     more = f", such as {words}," if words not in {side.name for side in measured} and len(run.devices) > 1 else ""
-    aside = "" if len(known) == len(measured) else "replicas, whose devices hold whole models, left aside, "
+    aside = "" if len(known) == len(measured) else ", replicas left aside"
     return (
-        f"What to try next cannot be computed: {aside}every phase was measured on one number of devices only. A"
-        f" placement with pools of other sizes{more} shows how phases scale."
+        f"No suggestion yet: every phase was measured on one number of devices only{aside}. Add a placement with pools"
+        f" of other sizes{more} to show how phases scale."
     )
 
 
@@ -206,4 +198,4 @@ def _because(measured: Sequence[RunSide], tried: Mapping[str, Placement], placem
     if now >= before:
         return ""
     share, spared = quantity(idle[pool], "1"), plural(before - now, "device")
-    return f": in {nearest.name}, the devices of {pool} wait {share} of the step and {spared} can be spared"
+    return f", because in {nearest.name} the devices of {pool} wait {share} of the step and {spared} can be spared"

@@ -1,7 +1,8 @@
 """A calibration from the finished launches of a run: what each placement's phases took, beside what they had to do."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean, stdev
+from math import isfinite
+from statistics import stdev
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,11 @@ def calibrate_by(run: Run, sides: Sequence[RunSide]) -> CalibrationFile:
     record = run.record
     if not cases:
         raise UsageError(f"{run.folder.path}: no launch of it is finished and tells what its phases took")
-    device, git = record.devices[0], record.git or {}
+    device = record.devices[0]
     return CalibrationFile(
         source=run.folder.path.name,
-        hostname=record.host.get("hostname"),
-        cpu_model=record.host.get("cpu_model"),
+        hostname=_text(record.host.get("hostname")),
+        cpu_model=_text(record.host.get("cpu_model")),
         cores=len(record.host.get("usable_cores", ())) or None,
         kind=device.kind,
         device=device.name,
@@ -42,9 +43,9 @@ def calibrate_by(run: Run, sides: Sequence[RunSide]) -> CalibrationFile:
         nodes=len(devices_per_node(record.devices)),
         device_bytes=min(one.memory_bytes for one in record.devices),
         device_cores=len(device.cores),
-        driver=record.host.get("driver"),
+        driver=_text(record.host.get("driver")),
         versions=record.versions,
-        commit=git.get("commit"),
+        commit=_text((record.git or {}).get("commit")),
         cases=cases,
     )
 
@@ -64,7 +65,7 @@ def measured_case(side: RunSide) -> MeasuredCase | None:
         counts=_counts(side.launches),
         pools=len(side.placement.pools),
         step_s=side.value(STEP_TIME.key),
-        gap_s=sum(gaps) if gaps else None,
+        gap_s=max(0.0, sum(gaps)) if gaps and isfinite(sum(gaps)) else None,
         launches=len(steps),
         launch_sd=stdev(logs) if len(logs) > 1 else None,
         phases=phases,
@@ -90,13 +91,15 @@ def _phases(side: RunSide) -> Iterator[MeasuredPhase]:
     names = {*side.keys(PATH), *side.keys(OFF_PATH)} or {*side.keys("phase/")}
     for name in (name for name in PHASE_ORDER if name in names):
         whole = [side.value(prefix + name) for prefix in (PATH, OFF_PATH) if name in side.keys(prefix)]
-        pool = side.role_pool(name)
-        kernels = traced.get(name)
+        seconds = sum(whole) if whole else side.value(phase_metric(name).key)
+        pool, kernels = side.role_pool(name), traced.get(name)
+        if not isfinite(seconds) or seconds < 0:
+            continue  # no launch tells of it
         yield MeasuredPhase(
             name=name,
             devices=len(side.placement.pools[pool]) if pool else 0,
             tensor_parallel=shared_by,
-            seconds=sum(whole) if whole else side.value(phase_metric(name).key),
+            seconds=seconds,
             kernel_s=kernels["kernel_s"] + kernels["copy_s"] if kernels else None,
             collective_s=kernels["collective_s"] if kernels else None,
         )
@@ -122,13 +125,6 @@ def _counts(launches: Sequence[Launch]) -> StepCounts | None:
     return StepCounts(**found) if all(value > 0 for value in found.values()) else None
 
 
-def launch_spread(file: CalibrationFile) -> tuple[float | None, int]:
-    """Standard deviation of the logarithm of the step from launch to launch, of all placements together; and launches.
-
-    None where no placement has two launches.
-    """
-    known = [(case.launch_sd, case.launches - 1) for case in file.cases if case.launch_sd is not None]
-    launches = max((case.launches for case in file.cases), default=1)
-    if not known:
-        return None, launches
-    return float(np.sqrt(fmean([sd**2 for sd, free in known for _ in range(free)]))), launches
+def _text(value: object) -> str | None:
+    """A fact that is a text; None for what an older version, or nobody, has recorded otherwise."""
+    return value if isinstance(value, str) else None

@@ -57,11 +57,15 @@ class RunSide(Side):
 
     def role_pool(self, phase: str) -> str | None:
         """The pool that works on a phase; None for the controller's own."""
+        return self._role_pools.get(phase)
+
+    @cached_property
+    def _role_pools(self) -> dict[str, str]:
+        pools: dict[str, str] = {}
         for launch in self.launches:
-            pools = launch.spans.loc[launch.spans["phase"] == phase, "pool"].dropna()
-            if len(pools):
-                return str(pools.iloc[0])
-        return None
+            known = launch.spans.dropna(subset="pool").drop_duplicates("phase")
+            pools = dict(zip(known["phase"].tolist(), known["pool"].tolist(), strict=True)) | pools
+        return pools
 
     def placed(self, launch: Launch) -> RunPlacement:
         """The placement with the devices that its pools had in one of its launches."""

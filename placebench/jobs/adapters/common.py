@@ -1,11 +1,19 @@
 """What adapters have in common: how many devices of which node, and what none of the frameworks can be told."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from placebench.errors import Reasons
 from placebench.jobs.adapter import AskedPlacement
 from placebench.spec.placement import Overlap, Placement, Pool, Role
 from placebench.spec.text import plural
+
+RAY_LINES: Mapping[str, str] = {"RAY_DEDUP_LOGS": "0", "RAY_COLOR_PREFIX": "0"}
+"""Variables that have Ray print lines of workers as they come, each once and without colours."""
+
+
+def word(is_so: bool) -> str:
+    """A truth as YAML and Hydra read it."""
+    return str(is_so).lower()
 
 
 def per_node(pool: Pool) -> int:

@@ -3,7 +3,18 @@
 from collections.abc import Iterator
 
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
-from placebench.jobs.adapters.common import apart, by_node, node_count, per_node, refuse, shared_by, undivided, uneven
+from placebench.jobs.adapters.common import (
+    RAY_LINES,
+    apart,
+    by_node,
+    node_count,
+    per_node,
+    refuse,
+    shared_by,
+    undivided,
+    uneven,
+    word,
+)
 from placebench.spec.placement import Placement, Role
 
 _GENERATION = "policy.generation"
@@ -19,7 +30,7 @@ def _settings(asked: AskedPlacement) -> Settings:
     args = [
         f"++cluster.gpus_per_node={max(by_node(placement))}",
         f"++cluster.num_nodes={len(by_node(placement))}",
-        f"++{_APART}.enabled={_word(not placement.has_engines)}",
+        f"++{_APART}.enabled={word(not placement.has_engines)}",
     ]
     if placement.has_engines:
         engines = placement.pool_of(Role.ROLLOUT)
@@ -27,10 +38,10 @@ def _settings(asked: AskedPlacement) -> Settings:
         args.append(f"++{_APART}.resources.num_nodes={node_count(engines)}")
     if placement.tensor_parallel:
         args.append(f"++{_SHARED_BY}={placement.tensor_parallel}")
-    args.append(f"++grpo.async_grpo.enabled={_word(bool(placement.staleness))}")
+    args.append(f"++grpo.async_grpo.enabled={word(bool(placement.staleness))}")
     if placement.staleness:
         args.append(f"++grpo.async_grpo.max_trajectory_age_steps={placement.staleness}")
-        args.append(f"++grpo.async_grpo.in_flight_weight_updates={_word(placement.inflight_updates)}")
+        args.append(f"++grpo.async_grpo.in_flight_weight_updates={word(placement.inflight_updates)}")
     return Settings(tuple(args))
 
 
@@ -72,10 +83,6 @@ def _shares_nodes(placement: Placement) -> bool:
     return shared or len(set(by_node(placement))) > 1
 
 
-def _word(is_so: bool) -> str:
-    return str(is_so).lower()
-
-
 NEMO_RL = Adapter(
     name="nemo-rl",
     reading="python examples/run_grpo.py of NeMo-RL",
@@ -93,7 +100,7 @@ NEMO_RL = Adapter(
         "++logger.swanlab_enabled=false",
         '++logger.log_dir="{folder}/logs"',
     ),
-    env={"RAY_DEDUP_LOGS": "0", "RAY_COLOR_PREFIX": "0"},
+    env=RAY_LINES,
     # Not `total_step_time`: its workers time nothing, and a device of which a step knows no work would seem to wait.
     timers={
         "generation": "gen",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
-from placebench.jobs.adapters.common import apart, refuse, shared_by, undivided
+from placebench.jobs.adapters.common import RAY_LINES, apart, refuse, shared_by, undivided
 from placebench.spec.placement import Role
 
 _SHARED_BY = "vllm_tensor_parallel_size"
@@ -61,7 +61,7 @@ OPEN_INSTRUCT = Adapter(
     ),
     quiet_where={"checkpoint_state_dir": ("--checkpoint_state_dir={folder}/checkpoints",)},
     # Its table of a step is as wide as the terminal, and cuts what is wider.
-    env={"COLUMNS": "4000", "RAY_DEDUP_LOGS": "0", "RAY_COLOR_PREFIX": "0"},
+    env={"COLUMNS": "4000", **RAY_LINES},
     timers={
         "Inference Calculation": "ref",
         "Old logprobs Calculation": "old_log_prob",

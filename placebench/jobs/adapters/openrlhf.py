@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from placebench.jobs.adapter import TIMERS, Adapter, AskedPlacement, Settings
 from placebench.jobs.adapters.common import (
+    RAY_LINES,
     apart,
     node_count,
     not_taken_back,
@@ -129,8 +130,7 @@ OPENRLHF = Adapter(
         *("--logger.wandb.key", ""),
         *("--logger.tensorboard_dir", "{folder}/tensorboard"),
     ),
-    # Lines of workers as they come, each once and without colours.
-    env={"RAY_DEDUP_LOGS": "0", "RAY_COLOR_PREFIX": "0"},
+    env=RAY_LINES,
     timers={**TIMERS, "broadcast": "update_weights"},
     log_format="openrlhf",
     ray="own",

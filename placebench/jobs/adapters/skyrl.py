@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
-from placebench.jobs.adapters.common import apart, node_count, per_node, refuse, shared_by, undivided, uneven
+from placebench.jobs.adapters.common import (
+    RAY_LINES,
+    apart,
+    node_count,
+    per_node,
+    refuse,
+    shared_by,
+    undivided,
+    uneven,
+    word,
+)
 from placebench.jobs.scripts import Given
 from placebench.spec.placement import Placement, Role
 
@@ -38,8 +48,8 @@ def _settings(asked: AskedPlacement) -> Settings:
     placement, size = asked.placement, shared_by(asked, _SHARED_BY)
     has_ref = Role.REF not in apart(placement)
     args = [
-        f"{_PLACEMENT}.colocate_all={_word(not placement.has_engines)}",
-        f"{_PLACEMENT}.colocate_policy_ref={_word(has_ref)}",
+        f"{_PLACEMENT}.colocate_all={word(not placement.has_engines)}",
+        f"{_PLACEMENT}.colocate_policy_ref={word(has_ref)}",
     ]
     for group, role in _GROUPS.items():
         pool = placement.pool_of(role)
@@ -115,10 +125,6 @@ def _devices_of_engine(asked: AskedPlacement) -> int:
     return shared_by(asked, _SHARED_BY) * pipeline * data
 
 
-def _word(is_so: bool) -> str:
-    return str(is_so).lower()
-
-
 SKYRL = Adapter(
     name="skyrl",
     reading="python -m skyrl.train.entrypoints.main_base, version 0.3, or one of its asynchronous programs",
@@ -136,7 +142,7 @@ SKYRL = Adapter(
         "trainer.export_path={folder}/exports",
         "trainer.log_path={folder}/skyrl-logs",
     ),
-    env={"RAY_DEDUP_LOGS": "0", "RAY_COLOR_PREFIX": "0"},
+    env=RAY_LINES,
     # Not `step`: its workers time nothing, and a device of which a step knows no work would seem to wait.
     timers={
         "generate": "gen",

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
 from placebench.jobs.adapters.common import (
+    RAY_LINES,
     apart,
     by_node,
     node_count,
@@ -71,7 +72,7 @@ SLIME = Adapter(
         "save": ("--save", "{folder}/checkpoints"),
         "use-tensorboard": ("--tb-project-name", "{folder}/tensorboard"),
     },
-    env={"RAY_DEDUP_LOGS": "0", "RAY_COLOR_PREFIX": "0"},
+    env=RAY_LINES,
     timers={
         "ref_log_probs": "ref",
         "log_probs": "old_log_prob",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from placebench.errors import Reasons
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings, Training
-from placebench.jobs.adapters.common import node_count, per_node, uneven
+from placebench.jobs.adapters.common import RAY_LINES, node_count, per_node, uneven
 from placebench.jobs.scripts import Given
 from placebench.spec.phases import UPDATE_ACTOR
 from placebench.spec.placement import Overlap, Placement, Role
@@ -187,9 +187,7 @@ VERL = Adapter(
         "VERL_FILE_LOGGER_PATH": "{folder}/metrics.jsonl",
         # In every placement, so that all wait alike.
         **_LOADS_MODULE,
-        # Lines of workers as they come, each once and without colours.
-        "RAY_DEDUP_LOGS": "0",
-        "RAY_COLOR_PREFIX": "0",
+        **RAY_LINES,
     },
     training=_training,
     log_files=("{folder}/metrics.jsonl",),

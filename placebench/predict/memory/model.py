@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from placebench.predict.memory.engine import COMPUTED_BYTES, token_cache_bytes
+from placebench.predict.work import has_equal_lengths, micro_batch_count
 from placebench.spec.devices import Kind
 from placebench.spec.shapes import ModelShape
 from placebench.spec.workload import Workload
@@ -102,15 +103,13 @@ class ModelMemory:
 
     def _micro_batches(self, at_once: int) -> tuple[int, int, int]:
         """A rank's micro-batches of `at_once` sequences in all: number, tokens of the largest, of these responses."""
-        batch, rollout = self.workload.batch, self.workload.rollout
+        batch = self.workload.batch
         length = batch.max_prompt_length + batch.max_response_length
         sequences = ceil(at_once / self.ranks)
-        if rollout.ignore_eos and rollout.response_lengths == "longest" and self.workload.data.fill_prompts:
-            # All are equally long, so that micro-batches are, too.
-            number = ceil(sequences / (batch.micro_batch_tokens // length))
+        number = micro_batch_count(self.workload, sequences, length)
+        if has_equal_lengths(self.workload):
             tokens = ceil(sequences / number) * length
         else:
-            number = ceil(sequences * length / batch.micro_batch_tokens)
             tokens = min(batch.micro_batch_tokens, sequences * length)
         return number, tokens, ceil(tokens * batch.max_response_length / length)
 
