@@ -253,7 +253,8 @@ def _now(files: RunFiles, record: RunFile, current: LaunchFiles) -> dict[str, An
 
 
 def _devices(current: LaunchFiles, labels: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The last sample of every device."""
+    """The last sample of every device, in the order of the run's."""
+    order = {device: place for place, device in enumerate(labels)}
     return [
         {
             "id": device,
@@ -263,6 +264,6 @@ def _devices(current: LaunchFiles, labels: Mapping[str, str]) -> list[dict[str, 
             "error": state.error,
             **readings(state.last),
         }
-        for device, state in current.devices.items()
+        for device, state in sorted(current.devices.items(), key=lambda item: order.get(item[0], len(order)))
         if state.last
     ]

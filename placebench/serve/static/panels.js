@@ -2,6 +2,8 @@
 
 import { bytes, duration, element, ink, MISSING, number, seconds, share, table } from "./dom.js";
 
+// Of more devices the rows are low, and without words in them.
+const MOST_TALL = 16;
 const COMMON_STATUS = new Set(["done", "planned", "running"]);
 
 export function statusText(status) {
@@ -131,7 +133,7 @@ export class Timeline {
       element("span", { class: "name", title: name }, name),
       element("div", { class: "track" }, ...bars.map(([phase, start, end]) => this.bar(step, scale, phase, start, end))),
     ]);
-    return element("div", { class: "rows" }, ...rows);
+    return element("div", { class: step.rows.length > MOST_TALL ? "rows dense" : "rows", tabindex: "0" }, ...rows);
   }
 
   bar(step, scale, phase, start, end) {
