@@ -4,7 +4,6 @@ import sys
 
 import click
 
-from placebench import __version__
 from placebench.commands import (
     attach,
     calibrate,
@@ -23,6 +22,7 @@ from placebench.commands import (
 )
 from placebench.commands.group import PlacebenchGroup
 from placebench.host.terminal import say
+from placebench.version import __version__
 
 # \b keeps click from filling the lines of a paragraph.
 _EXAMPLES = """\b

@@ -9,7 +9,7 @@ from placebench.commands.completion import complete_placements
 from placebench.commands.console import open_console
 from placebench.commands.options import GroupedCommand, option, option_group
 from placebench.commands.outputs import OutputPath, refuse_same, writing
-from placebench.commands.predicting import AskedPrediction, explain_lookups, prediction_options, read_asked
+from placebench.commands.predicting import AskedPrediction, prediction_options, read_asked
 from placebench.errors import Reasons, UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def predict(words: str | None, json_path: Path | None, plot: Path | None, out: P
     Each with its interval, its class, and how cases of this class that were held out have erred. Neither torch, ray
     nor a GPU is needed.
     """
+    from placebench.predict.asking import explain_lookups
     from placebench.predict.prediction import predict as predict_steps
     from placebench.report.predicted import prediction_file, print_predictions, write_predictions
 
@@ -54,7 +55,7 @@ def predict(words: str | None, json_path: Path | None, plot: Path | None, out: P
     if out is not None and len(asked.calibrations) > 1:
         raise UsageError(f"--out {out}: {len(asked.calibrations)} calibrations are named with --from: name one")
     placements = _placements(words, asked)
-    with explain_lookups(asked):
+    with explain_lookups(asked.devices[0].name):
         found = predict_steps(asked.steps, placements, elsewhere=asked.elsewhere, price=given.get("price"))
     console = open_console()
     print_predictions(found, asked.notes, console)

@@ -9,7 +9,7 @@ from placebench.commands.completion import complete_placements
 from placebench.commands.console import open_console
 from placebench.commands.options import GroupedCommand, option, option_group
 from placebench.commands.outputs import OutputPath, writing
-from placebench.commands.predicting import AskedPrediction, explain_lookups, prediction_options, read_asked
+from placebench.commands.predicting import AskedPrediction, prediction_options, read_asked
 from placebench.errors import UsageError
 from placebench.spec.legible import shown
 
@@ -68,6 +68,7 @@ def search(
     engines of every size, and every overlap. What cannot be told from the fastest is shown with it, first what moves
     fewest devices. Neither torch, ray nor a GPU is needed.
     """
+    from placebench.predict.asking import explain_lookups
     from placebench.predict.finding import find_placements
     from placebench.record.folder import write_output
     from placebench.report.found import print_found, search_file
@@ -78,7 +79,7 @@ def search(
             "the calibration is of a job of yours, whose batch and memory are not known, so that there is nothing to"
             " search among: name placements with placebench predict --placements"
         )
-    with explain_lookups(asked):
+    with explain_lookups(asked.devices[0].name):
         found = find_placements(
             asked.steps,
             now=_now(now, asked),

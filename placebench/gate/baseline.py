@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from placebench import __version__
 from placebench.compare.measure.placements import RunSide, measure_run
 from placebench.compare.metrics import STEP_TIME
 from placebench.compare.read.run_reading import load_run
@@ -17,6 +16,7 @@ from placebench.record.folder import RunFolder, Status, utc_now, write_output
 from placebench.spec.launchers import RAY
 from placebench.spec.legible import shown
 from placebench.spec.reading import refuse_pipe
+from placebench.version import __version__
 
 # Fewer launches have no interval.
 MIN_LAUNCHES = 2

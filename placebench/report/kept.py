@@ -5,13 +5,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from placebench import __version__
 from placebench.compare.statistics.verdicts import MIN_EFFECT
 from placebench.errors import UsageError
 from placebench.record.folder import RunFolder
 from placebench.record.run_file import read_run_file
 from placebench.report.schema import Summary
 from placebench.spec.reading import read_text
+from placebench.version import __version__
 
 SHARED = "The run was shared without its raw files: these are the numbers of its summary.json."
 

@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from placebench import __version__
 from placebench.compare.comparison import Comparison
 from placebench.compare.explain.breakdown import PartChange, PathPart, absent, path_parts, step_change
 from placebench.compare.explain.caveats import caveats, load_meaning
@@ -50,6 +49,7 @@ from placebench.report.schema import (
     Summary,
 )
 from placebench.spec.text import plural
+from placebench.version import __version__
 
 Sampled = TypeVar("Sampled", SampledSummary, RoleOnDeviceSummary)
 

@@ -8,7 +8,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from placebench import __version__
 from placebench.host.devices import host_record
 from placebench.plan.plan import Plan, PlannedLaunch
 from placebench.record.folder import SCHEMA_VERSION, Status, Trial, utc_now
@@ -24,6 +23,7 @@ from placebench.record.run_file import (
     StartCheckpoint,
 )
 from placebench.spec.bound import RunPlacement
+from placebench.version import __version__
 
 _PACKAGES = ("torch", "ray", "transformers", "vllm", "numpy", "nvidia-ml-py")
 

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from placebench import __version__
 from placebench.sessions.ray_cluster.naming import live_nodes, node_names
+from placebench.version import __version__
 
 _TASK_TIMEOUT_S = 45.0
 
@@ -49,7 +49,9 @@ def _ask(nodes: Sequence[tuple[str, Mapping[str, Any]]], spec: str | None) -> li
     # Defined here, so that Ray sends its code and not the name of a module that a node may lack.
     def look(name: str, version: str, spec: str | None) -> dict[str, Any]:
         try:
-            from placebench import __version__ as there
+            from importlib import import_module
+
+            there = import_module("placebench").__version__  # every version of the package has it there
             from placebench.sessions.ray_cluster.node import look_here
         except ImportError as error:
             return {"error": f"placebench cannot be imported there ({error}): install placebench[run] as on this host"}

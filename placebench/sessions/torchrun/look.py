@@ -10,8 +10,8 @@ import socket
 import sys
 from typing import Any
 
-from placebench import __version__
 from placebench.sessions.ray_cluster.node import devices_here
+from placebench.version import __version__
 
 
 def look(spec: str | None) -> dict[str, Any]:

@@ -5,11 +5,11 @@ import subprocess
 import sys
 from typing import Any
 
-from placebench import __version__
 from placebench.errors import UsageError
 from placebench.record.parts import Record
 from placebench.sessions.slurm_steps import host_names, step_command
 from placebench.spec.devices import Device, DeviceSpec, device_from_dict
+from placebench.version import __version__
 
 _LOOK = (sys.executable, "-m", "placebench.sessions.torchrun.look")
 _LOOK_TIMEOUT_S = 120.0

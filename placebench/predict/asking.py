@@ -1,0 +1,109 @@
+"""What a prediction is asked for, beside measurements: on which devices, and of which job."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from placebench.errors import UsageError
+from placebench.predict.peaks import device_peaks
+from placebench.predict.phases import PhaseModel
+from placebench.predict.step import StepModel
+from placebench.record.calibration_file import CalibrationFile
+from placebench.spec.config import merge
+from placebench.spec.devices import Device, parse_devices
+from placebench.spec.legible import shown
+from placebench.spec.shapes import job_shapes
+from placebench.spec.workload import Workload
+from placebench.spec.workload_reading import build_workload
+
+# Of a device, another memory than this much of the calibrated ones' tells of another kind of device.
+_ALIKE = 0.15
+
+
+@contextmanager
+def explain_lookups(device: str) -> Iterator[None]:
+    """Turn a phase of which nothing is known on a device of this name into a line for the user."""
+    try:
+        yield
+    except LookupError as error:
+        raise UsageError(
+            f"{error.args[0]} was not measured of this work, and the peaks of {device} are not known:"
+            " name a run that has it, or a GPU with --gpu"
+        ) from None
+
+
+def known_gpu(name: str) -> str:
+    """A GPU's name in full, of one that has it in its name.
+
+    Raises:
+        UsageError: none has, or several that are not alike.
+    """
+    known = list(device_peaks())
+    found = [one for one in known if name.lower() in one.lower().replace("-", " ").split() or name == one]
+    if not found:
+        raise UsageError(f"--gpu {shown(name)}: its peaks are not known; choose one of {', '.join(known)}")
+    return found[0]
+
+
+def asked_devices(
+    text: str | None, files: Sequence[CalibrationFile], name: str, *, by_name: bool
+) -> tuple[Device, ...]:
+    """The devices that are asked about: those described, else as many as were calibrated."""
+    file = next((one for one in files if one.device == name), files[0])
+    spec = parse_devices(text) if text else None
+    kind = spec.kind if spec else file.kind
+    if kind != file.kind:
+        raise UsageError(
+            f"--devices {text}: the calibration is of {file.kind} devices ({file.device}): name one of {kind} devices"
+        )
+    nodes = (spec.nodes or 1) if spec else file.nodes
+    count = (spec.count if spec else None) or max(1, file.device_count // file.nodes)
+    memory = (spec.memory_bytes if spec else None) or file.device_bytes
+    if not by_name and kind == "gpu" and abs(memory / file.device_bytes - 1) > _ALIKE:
+        raise UsageError(
+            f"--devices {text}: the calibration is of {file.device} with {file.device_bytes >> 30} GiB; say which GPUs"
+            " these are with --gpu NAME"
+        )
+    return tuple(
+        Device(
+            f"node{node}/{kind}:{index}",
+            kind,
+            index,
+            f"node{node}",
+            name if kind == "gpu" else file.device,
+            memory,
+            tuple(range(file.device_cores)),
+        )
+        for node in range(nodes)
+        for index in range(count)
+    )
+
+
+def asked_workload(
+    files: Sequence[CalibrationFile], asked: Mapping[str, Any], origin: Callable[[str], str]
+) -> Workload | None:
+    """The job: that of the first calibration, with what is asked for laid over it."""
+    base = next((case.workload for file in files for case in file.cases if case.workload), None)
+    if base is None:
+        if asked:
+            raise UsageError(
+                "the calibration is of a job of yours, whose work is not known: it can be predicted for other"
+                " placements alone; leave out --model, --set and the sizes"
+            )
+        return None
+    batch, old = dict(asked.get("batch", {})), base.get("batch", {})
+    if isinstance(batch.get("size"), int) and "mini_batch_size" not in batch and old.get("size"):
+        # As many optimizer steps as before, where the batch allows it.
+        mini_batches = max(1, old["size"] // max(1, old.get("mini_batch_size", old["size"])))
+        if batch["size"] % mini_batches == 0:
+            asked = merge(asked, {"batch": {"mini_batch_size": batch["size"] // mini_batches}})
+    if asked.get("model"):
+        base = {**base, "critic_model": None}
+    return build_workload(merge(base, asked), origin)
+
+
+def step_model(files: tuple[CalibrationFile, ...], workload: Workload | None, devices: Sequence[Device]) -> StepModel:
+    """What a step of the job takes on the devices, by the calibrations."""
+    shapes = job_shapes(workload) if workload else None
+    per_node = max(sum(one.node == device.node for one in devices) for device in devices)
+    return StepModel(PhaseModel(workload, shapes, files, devices[0], per_node), devices)
