@@ -50,13 +50,14 @@ def show(run_dir: Path, console: Console, min_effect: float | None = None) -> No
         print_summary(read_summary(run_dir, min_effect), console)
         console.print(SHARED, style="yellow", highlight=False)
     else:
-        print_summary(kept_summary(run_dir, min_effect) or _make_summary(run_dir, min_effect), console)
+        print_summary(kept_summary(run_dir, min_effect) or compare_anew(run_dir, min_effect), console)
     for path in (run_dir / name for name in (HTML, MARKDOWN, TRACE)):
         if path.is_file():
             console.print(str(path), style="cyan", highlight=False, soft_wrap=True)
 
 
-def _make_summary(run_dir: Path, min_effect: float | None) -> Summary:
+def compare_anew(run_dir: Path, min_effect: float | None = None) -> Summary:
+    """The summary of a run as its files are now; see `compare.comparison.compare_run`."""
     # What compares is loaded only where something has changed since the report was made.
     from placebench.compare.comparison import compare_run
     from placebench.report.summary import summarize

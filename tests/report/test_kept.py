@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_reported_run_is_shown_without_being_compared_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = kept_summary(run)
     assert kept is not None
-    assert kept == terminal._make_summary(run, None)
+    assert kept == terminal.compare_anew(run, None)
     printed = invoke("show", run)
     monkeypatch.setattr(terminal, "kept_summary", lambda *_: None)
     assert printed.stdout == invoke("show", run).stdout

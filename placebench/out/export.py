@@ -1,0 +1,118 @@
+"""A run into the places where people keep results: trackers through their own clients, and files of open formats."""
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+
+from placebench.errors import LaunchError, MissingExtraError, PlacebenchError
+
+
+class ExportError(LaunchError):
+    """A service or its client has failed."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A place to export to."""
+
+    write: Callable[[Path, Path | None], str]
+    """Writes a run's folder to a path, None for the usual place; returns in words where it is now."""
+    module: str | None = None
+    """Its client; None where it needs none."""
+
+
+def _to_tensorboard(path: Path, out: Path | None) -> str:
+    from placebench.out.to_tensorboard import write
+    from placebench.out.tracked import track
+
+    return write(track(path), out or path / "export" / "tensorboard")
+
+
+def _to_mlflow(path: Path, out: Path | None) -> str:
+    from placebench.out.to_mlflow import write
+    from placebench.out.tracked import track
+
+    return write(track(path), out)
+
+
+def _to_wandb(path: Path, out: Path | None) -> str:
+    from placebench.out.to_wandb import write
+    from placebench.out.tracked import track
+
+    return write(track(path), out)
+
+
+def _to_csv(path: Path, out: Path | None) -> str:
+    from placebench.out.to_files import write_csv
+
+    return write_csv(path, out or path / "export" / "csv")
+
+
+def _to_parquet(path: Path, out: Path | None) -> str:
+    from placebench.out.to_files import write_parquet
+
+    return write_parquet(path, out or path / "export" / "parquet")
+
+
+def _to_otlp(path: Path, out: Path | None) -> str:
+    from placebench.out.to_otlp import write
+
+    return write(path, out or path / "export" / "otlp.jsonl")
+
+
+TRACKERS: Mapping[str, Target] = MappingProxyType(
+    {
+        "wandb": Target(_to_wandb, "wandb"),
+        "tensorboard": Target(_to_tensorboard, "tensorboard"),
+        "mlflow": Target(_to_mlflow, "mlflow"),
+    }
+)
+TARGETS: Mapping[str, Target] = MappingProxyType(
+    {
+        **TRACKERS,
+        "parquet": Target(_to_parquet),
+        "csv": Target(_to_csv),
+        "otlp-json": Target(_to_otlp),
+    }
+)
+
+
+def check_clients(names: "tuple[str, ...]") -> None:
+    """See that the clients of targets are installed.
+
+    Raises:
+        MissingExtraError: one is not.
+    """
+    for name in names:
+        module = TARGETS[name].module
+        if module and importlib.util.find_spec(module) is None:
+            raise MissingExtraError(f"{name}", name, module)
+
+
+def export(path: Path, name: str, out: Path | None = None) -> str:
+    """Export a run's folder; returns in words where it is now.
+
+    Args:
+        path: the run's folder.
+        name: of the target, one of `TARGETS`.
+        out: the folder, of otlp-json the file, to write; None for `export/` in the run's folder, of wandb and mlflow
+            for what their own settings say.
+
+    Raises:
+        UsageError: it is not a run's folder, or a file of it is damaged.
+        ExportError: the service or its client has failed.
+        OSError: something cannot be written.
+    """
+    target = TARGETS[name]
+    if target.module is None:
+        return target.write(path, out)
+    import_module(target.module)
+    try:
+        return target.write(path, out)
+    except (PlacebenchError, OSError):
+        raise
+    except Exception as error:
+        raise ExportError(f"{name} has failed: {type(error).__name__}: {error}") from error

@@ -1,0 +1,42 @@
+"""Launches as runs of Weights & Biases in one group, the comparison as a run of it that has the report as artefact."""
+
+import os
+import re
+from pathlib import Path
+
+import wandb
+
+from placebench.out.tracked import TrackedRun
+
+
+def write(run: TrackedRun, where: Path | None) -> str:
+    """Log each launch; WANDB_MODE=offline, WANDB_PROJECT and all else that wandb's client knows hold.
+
+    Args:
+        run: what to log.
+        where: the folder for its files; None for wandb's own choice.
+    """
+    project = os.environ.get("WANDB_PROJECT", "placebench")
+    # Nobody is there to answer a question after the login, and what wandb prints has no place among our lines.
+    settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, login_timeout=30)
+    folder = str(where) if where else None
+    if where:
+        where.mkdir(parents=True, exist_ok=True)
+    for launch in run.launches:
+        with wandb.init(
+            project=project, group=run.name, name=launch.name, job_type=launch.placement, config=dict(launch.config),
+            dir=folder, reinit="finish_previous", settings=settings,
+        ) as logged:  # fmt: skip
+            for step in launch.steps:
+                logged.log({**step.values, "_timestamp": step.wall}, step=step.step)
+    with wandb.init(
+        project=project, group=run.name, name="comparison", job_type="comparison", config=dict(run.config),
+        dir=folder, reinit="finish_previous", settings=settings, notes=run.verdict,
+    ) as logged:  # fmt: skip
+        logged.summary.update({**run.results, "verdict": run.verdict})
+        report = wandb.Artifact(re.sub(r"[^\w.-]", "-", f"report-{run.name}"), "report")
+        for file in run.report:
+            report.add_file(str(file))
+        if run.report:
+            logged.log_artifact(report)
+    return f"project {project}, group {run.name}"
