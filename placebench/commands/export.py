@@ -7,6 +7,7 @@ import click
 from placebench.commands.completion import complete_runs
 from placebench.commands.options import option
 from placebench.commands.outputs import OutputPath, writing
+from placebench.commands.tracking import TRACKERS
 from placebench.errors import UsageError
 from placebench.host.terminal import say
 
@@ -15,7 +16,7 @@ Examples:
   placebench export latest --to parquet --out tables
   placebench export latest --to tensorboard --to otlp-json
 """
-_TARGETS = ("wandb", "tensorboard", "mlflow", "parquet", "csv", "otlp-json")
+_TARGETS = (*TRACKERS, "parquet", "csv", "otlp-json")
 
 
 @click.command(epilog=_EXAMPLES, short_help="Export a run to W&B, TensorBoard, MLflow, or files.")

@@ -11,6 +11,7 @@ from placebench.commands.options import RUNS, GroupedCommand, option, option_gro
 from placebench.commands.outputs import OutputPath
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
 from placebench.commands.start import start
+from placebench.commands.tracking import TRACKERS
 from placebench.errors import UsageError
 from placebench.host.terminal import say
 from placebench.spec.auto_rounds import MOST_ROUNDS
@@ -76,13 +77,26 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
         help="Show the run on a live page while it goes on.  [default port: a free one]",
     ),
     option(
+        "--track",
+        "trackers",
+        type=click.Choice(TRACKERS),
+        multiple=True,
+        help="When the run is over, export it there, see placebench export; repeatable.",
+    ),
+    option(
         "--write-config",
         type=OutputPath(),
         metavar="FILE",
         help="Write a job file for --job, every key with its meaning, and start nothing.",
     ),
 )
-def run(resume: str | None, serve_port: int | None, write_config: Path | None, **given: Any) -> None:
+def run(
+    resume: str | None,
+    serve_port: int | None,
+    trackers: tuple[str, ...],
+    write_config: Path | None,
+    **given: Any,
+) -> None:
     """Measure placements against each other, with placebench's training or a job of yours, and report."""
     if write_config is not None:
         from placebench.jobs.template import write_template
@@ -96,10 +110,14 @@ def run(resume: str | None, serve_port: int | None, write_config: Path | None, *
     from placebench.plan.resume import resume_plan
     from placebench.record.folder import RunFolder
 
+    if trackers:
+        from placebench.out.export import check_clients
+
+        check_clients(trackers)
     request = read_request(given)
     command = ("placebench", "run")
     if resume is None:
-        start(make_plan(request), request, command, serve_port)
+        start(make_plan(request), request, command, serve_port, trackers)
         return
     if request.print_config:
         raise UsageError("--print-config is for a new run, and --resume goes on with one: leave one of them out")
@@ -107,4 +125,4 @@ def run(resume: str | None, serve_port: int | None, write_config: Path | None, *
     with lock_run(RunFolder(folder)) as note:
         if note:
             say(f"placebench: {note}", sys.stderr)
-        start(resume_plan(folder, request), request, command, serve_port)
+        start(resume_plan(folder, request), request, command, serve_port, trackers)

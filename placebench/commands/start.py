@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def start(
-    plan: "Plan", request: "RunRequest", command: Sequence[str], serve_port: int | None = None
+    plan: "Plan",
+    request: "RunRequest",
+    command: Sequence[str],
+    serve_port: int | None = None,
+    trackers: Sequence[str] = (),
 ) -> "RunResult | None":
     """Run a plan and report, or show it, or print the file that asks for it.
 
@@ -28,6 +32,7 @@ def start(
         request: what has asked for it.
         command: words of the command line to which such a file would be given.
         serve_port: where its live page is served, 0 for a free port; None for no page.
+        trackers: where the run is exported to when it is over.
 
     Returns:
         How the run ended, where it was started; its failures are still to be raised where its launch lasts until its
@@ -53,15 +58,15 @@ def start(
         return None
     Path.cwd()  # what a launch starts needs one
     if serve_port is None:
-        return _execute(plan)
+        return _execute(plan, trackers)
     from placebench.commands.page import page_beside
 
     with page_beside(plan.folder.path, serve_port) as link:
         say(f"live page: {link}", sys.stderr)
-        return _execute(plan)
+        return _execute(plan, trackers)
 
 
-def _execute(plan: "Plan") -> "RunResult":
+def _execute(plan: "Plan", trackers: Sequence[str]) -> "RunResult":
     """Run a plan and report."""
     from placebench.host.signals import Stopped, raised_signals
     from placebench.run.display import open_display
@@ -81,6 +86,10 @@ def _execute(plan: "Plan") -> "RunResult":
                 f" make it with placebench report {result.folder}",
                 stopped.exit_code,
             ) from None
+        if trackers:
+            from placebench.commands.tracking import track_run
+
+            track_run(result.folder, trackers)
     if not plan.until_end:
         result.raise_unless_done()
     return result

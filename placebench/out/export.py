@@ -1,7 +1,7 @@
 """A run into the places where people keep results: trackers through their own clients, and files of open formats."""
 
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -63,16 +63,11 @@ def _to_otlp(path: Path, out: Path | None) -> str:
     return write(path, out or path / "export" / "otlp.jsonl")
 
 
-TRACKERS: Mapping[str, Target] = MappingProxyType(
+TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         "wandb": Target(_to_wandb, "wandb"),
         "tensorboard": Target(_to_tensorboard, "tensorboard"),
         "mlflow": Target(_to_mlflow, "mlflow"),
-    }
-)
-TARGETS: Mapping[str, Target] = MappingProxyType(
-    {
-        **TRACKERS,
         "parquet": Target(_to_parquet),
         "csv": Target(_to_csv),
         "otlp-json": Target(_to_otlp),
@@ -80,7 +75,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
 )
 
 
-def check_clients(names: "tuple[str, ...]") -> None:
+def check_clients(names: Iterable[str]) -> None:
     """See that the clients of targets are installed.
 
     Raises:
@@ -89,7 +84,7 @@ def check_clients(names: "tuple[str, ...]") -> None:
     for name in names:
         module = TARGETS[name].module
         if module and importlib.util.find_spec(module) is None:
-            raise MissingExtraError(f"{name}", name, module)
+            raise MissingExtraError(name, name, module)
 
 
 def export(path: Path, name: str, out: Path | None = None) -> str:
@@ -104,15 +99,15 @@ def export(path: Path, name: str, out: Path | None = None) -> str:
     Raises:
         UsageError: it is not a run's folder, or a file of it is damaged.
         ExportError: the service or its client has failed.
-        OSError: something cannot be written.
+        OSError: a file cannot be written.
     """
     target = TARGETS[name]
     if target.module is None:
         return target.write(path, out)
-    import_module(target.module)
     try:
+        import_module(target.module)
         return target.write(path, out)
-    except (PlacebenchError, OSError):
+    except PlacebenchError:
         raise
     except Exception as error:
         raise ExportError(f"{name} has failed: {type(error).__name__}: {error}") from error
