@@ -337,7 +337,8 @@ def api() -> str:
     """The functions by which a script reads and compares what the commands do."""
     parts = [
         "# Python API",
-        "Everything behind a run's folder is plain functions over files: no torch, Ray or GPU is needed.",
+        "`placebench.load` reads a run for scripts and notebooks: [Runs in Python](../python.md).\n"
+        "Everything behind it is plain functions over files: no torch, Ray or GPU is needed.",
         "```python\nfrom pathlib import Path\n\n"
         "from placebench.compare.comparison import compare_run\nfrom placebench.report.summary import summarize\n\n"
         'summary = summarize(compare_run(Path("runs/20260101T000000Z-standard-split")))\n'
