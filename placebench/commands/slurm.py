@@ -105,11 +105,14 @@ def submit(ctx: click.Context, /, only_print: bool, **given: Any) -> None:
         say(_sbatch(script, job.logs))
 
 
+# What says how a run starts and what follows it, not what it is.
+_OF_ITS_START = ("resume", "serve_port", "trackers", "write_config")
+
+
 def _read_run(words: tuple[str, ...]) -> "RunRequest":
     """The run: it is to be wrong now, and not when the job has waited for its nodes."""
-    given = dict(run.make_context("placebench run", list(words)).params)
-    del given["resume"], given["write_config"]  # how a run starts, not what it is
-    return read_request(given)
+    given = run.make_context("placebench run", list(words)).params
+    return read_request({name: value for name, value in given.items() if name not in _OF_ITS_START})
 
 
 def _sbatch(script: str, logs: Path) -> str:

@@ -116,9 +116,10 @@ def _device_values(run: Run, launch: Launch) -> dict[int, dict[str, float]]:
     inside = samples[is_inside].assign(step=spans["step"].to_numpy()[place[is_inside]])
     ways = {one.key: "max" if one.unit == "B" else "mean" for one in QUANTITIES if one.key in inside}
     found: dict[int, dict[str, float]] = {}
-    for (step, device), row in inside.groupby(["step", "device"]).agg(ways).iterrows():  # type: ignore[misc]
+    for row in inside.groupby(["step", "device"]).agg(ways).reset_index().to_dict("records"):
+        step, device = int(row.pop("step")), str(row.pop("device"))
         values = {f"devices/{run.labels.get(device, device)}/{key}": float(value) for key, value in row.items()}
-        found.setdefault(int(step), {}).update({key: value for key, value in values.items() if np.isfinite(value)})
+        found.setdefault(step, {}).update({key: value for key, value in values.items() if np.isfinite(value)})
     return found
 
 

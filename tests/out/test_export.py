@@ -34,7 +34,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def export(path: Path, target: str, out: Path, **variables: str) -> None:
     """By a process of its own, as clients leave threads, processes and settings behind in theirs."""
-    command = [sys.executable, "-m", "placebench", "export", path, "--to", target, "--out", out]
+    command = [sys.executable, "-m", "placebench", "export", str(path), "--to", target, "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=out.parent)
     assert done.returncode == 0, done.stderr
@@ -62,8 +62,7 @@ def test_tables_are_read_back(path: Path, tmp_path: Path, kind: str) -> None:
 def test_otlp_is_read_back_by_the_messages_of_opentelemetry(path: Path, tmp_path: Path) -> None:
     metrics_pb2 = pytest.importorskip("opentelemetry.proto.metrics.v1.metrics_pb2", reason="opentelemetry-proto")
     trace_pb2 = pytest.importorskip("opentelemetry.proto.trace.v1.trace_pb2", reason="opentelemetry-proto")
-    from google.protobuf import json_format
-
+    json_format = pytest.importorskip("google.protobuf.json_format", reason="protobuf")
     done = invoke("export", path, "--to", "otlp-json", "--out", tmp_path / "run.jsonl")
     assert done.exit_code == 0, done.output
     lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]

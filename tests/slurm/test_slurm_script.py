@@ -209,6 +209,7 @@ def test_what_cannot_be_is_refused_before_it_is_submitted(words: list[str], said
         # So is whether they have the reward's module.
         ["--", "run", "--set", "data.reward=module_of_the_nodes:score"],
         ["--", "run", "--rounds", "auto"],
+        ["--", "run", "--serve", "--track", "mlflow"],
         ["--time", "2:01", "--", "run"],
         ["-t", "0", "--", "run"],  # no limit
         ["--time=UNLIMITED", "--", "run"],
