@@ -27,9 +27,9 @@ from placebench.host.terminal import say
 from placebench.version import __version__
 
 # \b keeps click from filling the lines of a paragraph.
-_EXAMPLES = """\b
-Examples: placebench run --placements standard,split  compare two placements
-          placebench attach -- python train.py        watch a job of yours
+_HELP = """\b
+Measure which placement of PPO or GRPO roles on devices is faster, and why.
+Example: placebench run --placements standard,split
 """
 
 
@@ -55,7 +55,7 @@ Examples: placebench run --placements standard,split  compare two placements
         slurm.slurm,
         completion.completion,
     ],
-    epilog=_EXAMPLES,
+    help=_HELP,
     options_metavar="[--version] [--help]",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

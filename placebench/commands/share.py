@@ -16,7 +16,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EXAMPLES, short_help="Make a zip of a run to give away, without names of hosts and people.")
+@click.command(epilog=_EXAMPLES, short_help="Make a zip of a run to give away, without names of hosts.")
 @click.argument("run", metavar="RUN", shell_complete=complete_runs)
 @click.argument("out", metavar="OUT.zip", type=OutputPath())
 @option("--keep-host", is_flag=True, help="Keep the names of hosts and nodes, and the ids of GPUs.")

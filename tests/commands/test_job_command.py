@@ -306,7 +306,13 @@ def test_a_trl_job_that_reads_no_arguments_is_ended_after_its_steps() -> None:
 
 
 @pytest.mark.usefixtures("no_report")
-def test_any_command_is_compared_by_the_arguments_that_a_file_gives() -> None:
+def test_any_command_is_compared_by_the_arguments_that_a_file_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A tracker that fails fails no run.
+    write(Path("clients/tensorboard"), "__init__.py", "raise OSError('no route to the service')")
+    monkeypatch.syspath_prepend("clients")
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(Path("clients").resolve()), os.environ.get("PYTHONPATH", "")])
+    )
     job_file(
         f"""
 command: {sys.executable} plain.py
@@ -320,8 +326,9 @@ placements:
   slow: {{args: "0.01", pools: {{one: 1}}}}
 """
     )
-    result = invoke("run", "--job", "mine.yaml", "--sample-hz", "0")
+    result = invoke("run", "--job", "mine.yaml", "--sample-hz", "0", "--track", "tensorboard")
     assert result.exit_code == 0, result.stderr
+    assert "--track tensorboard: tensorboard has failed: OSError: no route to the service" in result.stderr
     quick, slow = measured("quick"), measured("slow")
     assert (dict(quick.placement.roles), list(quick.placement.pools)) == ({}, ["all"])
     assert slow.placement.pools == {"one": ("cpu:0",)}
