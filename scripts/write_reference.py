@@ -254,6 +254,7 @@ def files() -> str:
         paths.MARKDOWN: "The same for a repository or a pull request.",
         f"{paths.PLOTS}/": "Its figures, as svg and png.",
         paths.TRACE: "Every phase of every launch, for [Perfetto](https://ui.perfetto.dev).",
+        "export/": "What `placebench export` has written: see [Export and share](../export.md).",
     }
     found = (one for _, one in inspect.getmembers(schema, inspect.isclass) if one.__module__ == schema.__name__)
     parts = [one for one in found if issubclass(one, BaseModel) and one.model_fields and one is not schema.Summary]

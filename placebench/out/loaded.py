@@ -37,6 +37,9 @@ from placebench.spec.legible import visible
 from placebench.spec.placement import Placement
 from placebench.spec.words import read_placement, split_words
 
+_NUMBER = ("key", "label", "unit", "value", "low", "high", "n")
+_RATIO = ("ratio", "ratio_low", "ratio_high", "p_value")
+
 
 class LoadedRun:
     """A run as `placebench.load` returns it.
@@ -211,7 +214,7 @@ class RunComparison:
         """
         placements = self.summary.placements
         rows = [{"placement": one.name, **_row(quantity)} for one in placements for quantity in one.quantities]
-        return _with_numbers(pd.DataFrame(rows))
+        return _with_numbers(pd.DataFrame(rows, columns=["placement", *_NUMBER, *_RATIO, "verdict"]))
 
     @cached_property
     def figures(self) -> dict[str, Figure]:
@@ -240,15 +243,11 @@ def load_folder(run: str | PathLike[str]) -> LoadedRun:
 
 
 def _row(quantity: QuantitySummary) -> dict[str, Any]:
-    ratio = quantity.ratio
-    return {
-        **quantity.model_dump(include={"key", "label", "unit", "value", "low", "high", "n"}),
-        "ratio": ratio.value if ratio else None,
-        "ratio_low": ratio.low if ratio else None,
-        "ratio_high": ratio.high if ratio else None,
-        "p_value": ratio.p_value if ratio else None,
-        "verdict": str(ratio.verdict) if ratio else None,
-    }
+    row = quantity.model_dump(include=set(_NUMBER))
+    if found := quantity.ratio:
+        numbers = (found.value, found.low, found.high, found.p_value)
+        row |= {**dict(zip(_RATIO, numbers, strict=True)), "verdict": str(found.verdict)}
+    return row
 
 
 def _with_numbers(table: pd.DataFrame) -> pd.DataFrame:

@@ -193,7 +193,7 @@ def test_version_and_help() -> None:
     for arguments in (["--help"], ["-h"], ["run", "--help"]):
         result = invoke(*arguments)
         assert result.exit_code == 0
-        assert re.search(r"Examples:\s+placebench run", result.stdout)
+        assert re.search(r"Examples?:\s+placebench run", result.stdout)
         assert not re.search(r"^  [a-z]+ .*\.\.\.$", result.stdout, re.MULTILINE)  # no command's line is cut off
     documented = {name for one in run.run.params if isinstance(one, click.Option) for name in one.opts}
     assert documented <= set(re.findall(r"--[\w-]+", invoke("run", "--help").stdout))

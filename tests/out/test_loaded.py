@@ -80,6 +80,13 @@ def test_a_run_without_a_finished_launch_has_empty_tables_with_columns(tmp_path:
     assert list(frame.columns[:2]) == ["placement", "round"]
 
 
+def test_a_run_without_a_finished_launch_has_a_page_without_numbers(tmp_path: Path) -> None:
+    lost = {(round_, name): Status.FAILED for round_ in (1, 2, 3) for name in ("standard", "split")}
+    run = placebench.load(SyntheticRun(statuses=lost).write(tmp_path / "run"))
+    assert "0 of 6 launches done" in run._repr_html_()
+    assert run.compare().figures == {}
+
+
 def test_the_comparison_is_that_of_the_report(path: Path) -> None:
     run = placebench.load(path)
     found = run.compare()
