@@ -126,6 +126,7 @@ def test_replicas_are_predicted_with_whole_models() -> None:
         (("--from", "h200", "--placements", "nonsense"), "unknown placement 'nonsense'"),
         (("--from", "h200", "--placements", "split:3+1"), "cannot be shared equally by the 3 devices"),
         (("--from", "h200", "--gpu", "H9000"), "its peaks are not known; choose one of"),
+        (("--from", "h200", "--gpu", "nvidia"), "it may be any of NVIDIA A100-SXM4-40GB, "),
         (("--gpu", "MI300X"), "no calibration is shipped for it"),
         (("--from", "h200", "--devices", "cpu:2"), "the calibration is of gpu devices"),
         (("--from", "h200", "--devices", "gpu:8x1@80GiB"), "say which GPUs these are with --gpu NAME"),
