@@ -91,6 +91,7 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
     from placebench.commands.run_options import read_request
     from placebench.predict.phases import PhaseModel
     from placebench.predict.step import StepModel
+    from placebench.spec.devices import devices_per_node
     from placebench.spec.shapes import job_shapes
 
     request = read_request({**given, "sources": None, "gpu": None, "price": None})
@@ -101,8 +102,7 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
     devices = _devices(given.get("devices"), files, device, by_name=bool(given.get("gpu")))
     workload = _workload(files, request.workload, request.origin)
     shapes = job_shapes(workload) if workload else None
-    per_node = max(sum(one.node == device_.node for one in devices) for device_ in devices)
-    phases = PhaseModel(workload, shapes, files, devices[0], per_node)
+    phases = PhaseModel(workload, shapes, files, devices[0], max(devices_per_node(devices)))
     notes = tuple(_notes(files, devices, is_shipped=is_shipped))
     return AskedPrediction(files, workload, devices, StepModel(phases, devices), is_shipped, notes)
 
@@ -149,10 +149,10 @@ def _calibrations(sources: str | None, gpu: str | None) -> "tuple[tuple[Calibrat
 
 
 def _gpu(name: str) -> str:
-    """A GPU's name in full, of one that has it in its name.
+    """A GPU's name in full, of the first that has it in its name.
 
     Raises:
-        UsageError: none has, or several that are not alike.
+        UsageError: none has, or several that are called by other names, as by their vendor's.
     """
     from placebench.predict.peaks import device_peaks
 
@@ -160,6 +160,8 @@ def _gpu(name: str) -> str:
     found = [one for one in known if name.lower() in one.lower().replace("-", " ").split() or name == one]
     if not found:
         raise UsageError(f"--gpu {shown(name)}: its peaks are not known; choose one of {', '.join(known)}")
+    if len({one.replace("-", " ").split()[1] for one in found}) > 1:
+        raise UsageError(f"--gpu {shown(name)}: it may be any of {', '.join(found)}: name one of them")
     return found[0]
 
 
