@@ -161,6 +161,7 @@ def test_a_token_file_is_made_once_and_nobody_else_reads_it(tmp_path: Path) -> N
     ("arguments", "said"),
     [
         (["none"], "none: there is no such folder, and no run of this name under runs/"),
+        ([""], "RUN is empty: name a run, or a folder of runs"),
         ([], "there is no run under runs/ yet; start one with placebench run"),
         ([".", "--host", "192.0.2.1"], "--host 192.0.2.1 --port 0: cannot listen there: "),
         ([".", "--host", "no such host"], "--host no such host --port 0: cannot listen there: "),
