@@ -58,9 +58,9 @@ class Result:
 
 
 def read_folders() -> list[Folder]:
-    """All shared runs whose placements tell what their phases took."""
+    """All shared runs on H200s whose placements tell what their phases took."""
     folders = []
-    for path in sorted(REFERENCE.glob("*x-*/*/summary.json")):
+    for path in sorted(REFERENCE.glob("*x-h200/*/summary.json")):
         summary = read_summary(path.parent)
         name = f"{path.parent.parent.name}/{path.parent.name}"
         day = path.parent.parent.name, str(summary.started)[:10]

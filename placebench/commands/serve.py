@@ -65,6 +65,8 @@ def _site(text: str) -> "Site":
     from placebench.serve.site import Site
     from placebench.spec.reading import exists
 
+    if not text:
+        raise UsageError("RUN is empty: name a run, or a folder of runs, or see whether a variable is not set")
     path = Path(text)
     if path == RUNS and not exists(path):
         raise UsageError(f"there is no run under {path}/ yet; start one with placebench run")

@@ -10,7 +10,7 @@ from placebench.predict.phases import PhaseModel
 from placebench.predict.step import StepModel
 from placebench.record.calibration_file import CalibrationFile
 from placebench.spec.config import merge
-from placebench.spec.devices import Device, parse_devices
+from placebench.spec.devices import Device, devices_per_node, parse_devices
 from placebench.spec.legible import shown
 from placebench.spec.shapes import job_shapes
 from placebench.spec.workload import Workload
@@ -33,15 +33,17 @@ def explain_lookups(device: str) -> Iterator[None]:
 
 
 def known_gpu(name: str) -> str:
-    """A GPU's name in full, of one that has it in its name.
+    """A GPU's name in full, of the first that has it in its name.
 
     Raises:
-        UsageError: none has, or several that are not alike.
+        UsageError: none has, or several that are called by other names, as by their vendor's.
     """
     known = list(device_peaks())
     found = [one for one in known if name.lower() in one.lower().replace("-", " ").split() or name == one]
     if not found:
         raise UsageError(f"--gpu {shown(name)}: its peaks are not known; choose one of {', '.join(known)}")
+    if len({one.replace("-", " ").split()[1] for one in found}) > 1:
+        raise UsageError(f"--gpu {shown(name)}: it may be any of {', '.join(found)}: name one of them")
     return found[0]
 
 
@@ -105,5 +107,4 @@ def asked_workload(
 def step_model(files: tuple[CalibrationFile, ...], workload: Workload | None, devices: Sequence[Device]) -> StepModel:
     """What a step of the job takes on the devices, by the calibrations."""
     shapes = job_shapes(workload) if workload else None
-    per_node = max(sum(one.node == device.node for one in devices) for device in devices)
-    return StepModel(PhaseModel(workload, shapes, files, devices[0], per_node), devices)
+    return StepModel(PhaseModel(workload, shapes, files, devices[0], max(devices_per_node(devices))), devices)

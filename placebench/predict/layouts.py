@@ -35,7 +35,7 @@ class SearchSpace:
 
 
 @dataclass(frozen=True)
-class Layout:
+class PoolLayout:
     """A placement without its devices and without what may overlap."""
 
     pools: tuple[tuple[Role, ...], ...]
@@ -58,7 +58,7 @@ class Layout:
         return bool(self.placement.staleness) and self.placement.has_engines
 
 
-def layouts(space: SearchSpace) -> Iterator[Layout]:
+def layouts(space: SearchSpace) -> Iterator[PoolLayout]:
     """Every way to put roles together, with engines of every size and every staleness."""
     for groups in partitions(space.together):
         pools = tuple(tuple(role for roles in group for role in roles) for group in groups)
@@ -71,7 +71,7 @@ def layouts(space: SearchSpace) -> Iterator[Layout]:
                 overlaps = OVERLAPS if len(pools) > 1 else OVERLAPS[:1]
                 possible = tuple(one for one in overlaps if not any(contradictions(replace(bare, overlap=one))))
                 if possible:
-                    yield Layout(pools, bare, possible, shared_by)
+                    yield PoolLayout(pools, bare, possible, shared_by)
 
 
 def partitions(parts: Sequence[tuple[Role, ...]]) -> Iterator[list[list[tuple[Role, ...]]]]:
@@ -93,7 +93,7 @@ def pool_name(roles: Sequence[Role], *, alone: bool) -> str:
     return "engines" if tuple(roles) == (Role.ROLLOUT,) else f"{roles[0]}_pool"
 
 
-def placed(layout: Layout, sizes: Sequence[int], overlap: Overlap, nodes: Sequence[int]) -> Placement | None:
+def placed(layout: PoolLayout, sizes: Sequence[int], overlap: Overlap, nodes: Sequence[int]) -> Placement | None:
     """A layout on nodes, its pools of so many devices one after the other; None where engines find no room.
 
     An engine lies whole on one node. Where it does not behind the other pools, its pool comes first.

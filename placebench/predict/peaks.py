@@ -71,5 +71,6 @@ def known_peak(name: str) -> DevicePeak:
 
 
 def cpu_peak(cores: int) -> DevicePeak:
-    """Rough figures of a CPU device of so many cores."""
+    """Rough figures of a CPU device of so many cores; of one where nobody has counted them."""
+    cores = max(1, cores)
     return DevicePeak(CORE_FLOPS * cores, CORE_BANDWIDTH * cores, _CPU_LINK, _CPU_LINK)

@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from placebench.predict.layouts import OVERLAPS, Layout, SearchSpace, layouts, placed
+from placebench.predict.layouts import OVERLAPS, PoolLayout, SearchSpace, layouts, placed
 from placebench.spec.phases import GEN, UPDATE_WEIGHTS, Phase
 from placebench.spec.placement import Overlap, Placement, Role
 
@@ -92,7 +92,7 @@ class _Column:
 class _Found:
     """The allocations of a layout that may be among the fastest."""
 
-    layout: Layout
+    layout: PoolLayout
     counts: Counts
     """Devices of each pool, shape (allocations, pools)."""
     bounds: tuple[Array, ...]
@@ -106,7 +106,9 @@ class _Search:
     tie: float
     best: float = inf
     bounded: int = 0
-    walked: dict[tuple[Layout, tuple[int, ...], Overlap], tuple[Placement, float] | None] = field(default_factory=dict)
+    walked: dict[tuple[PoolLayout, tuple[int, ...], Overlap], tuple[Placement, float] | None] = field(
+        default_factory=dict
+    )
     _sizes: dict[tuple[tuple[Role, ...], int], Counts] = field(default_factory=dict)
     _graphs: dict[tuple[int, bool], tuple[Phase, ...]] = field(default_factory=dict)
 
@@ -125,7 +127,7 @@ class _Search:
             self._sizes[key] = np.array([size for size in found if size <= self.space.devices], dtype=np.int64)
         return self._sizes[key]
 
-    def walk(self, layout: Layout, counts: Counts, overlap: Overlap) -> tuple[Placement, float] | None:
+    def walk(self, layout: PoolLayout, counts: Counts, overlap: Overlap) -> tuple[Placement, float] | None:
         """A placement and its step, walked; None where its pools cannot lie on the nodes."""
         sizes = tuple(map(int, counts))
         key = (layout, sizes, overlap)
@@ -247,7 +249,7 @@ def _candidate(state: _Search, founds: Sequence[_Found], rows: _Rows, number: in
     return Candidate(*walked, int(rows.moved[number])) if walked else None
 
 
-def _bounded(state: _Search, layout: Layout) -> _Found:
+def _bounded(state: _Search, layout: PoolLayout) -> _Found:
     """The allocations of a layout whose bound leaves them among the fastest; the fastest by it is walked at once."""
     graph = state.graph(layout.placement)
     columns = [_column(state, layout, graph, pool) for pool in layout.pools]
@@ -279,7 +281,7 @@ def _bounded(state: _Search, layout: Layout) -> _Found:
     return found
 
 
-def _column(state: _Search, layout: Layout, graph: Sequence[Phase], roles: tuple[Role, ...]) -> _Column:
+def _column(state: _Search, layout: PoolLayout, graph: Sequence[Phase], roles: tuple[Role, ...]) -> _Column:
     """A pool at all numbers of devices at which its own work may be among the fastest; without roles the controller."""
     shared_by = layout.tensor_parallel
     sizes = state.sizes(roles, shared_by) if roles else np.zeros(1, dtype=np.int64)
@@ -302,7 +304,7 @@ def _times(columns: Sequence[_Column], chosen: Mapping[int, Counts]) -> dict[str
     }
 
 
-def _bound(layout: Layout, graph: Sequence[Phase], times: Mapping[str, Array], overlap: Overlap) -> Array:
+def _bound(layout: PoolLayout, graph: Sequence[Phase], times: Mapping[str, Array], overlap: Overlap) -> Array:
     """Seconds below which no step of a layout can be; `graph` has what phases wait for in any case."""
     ends: dict[str, Array] = {}
     training: dict[str, Array] = {}
@@ -323,7 +325,7 @@ def _bound(layout: Layout, graph: Sequence[Phase], times: Mapping[str, Array], o
     return least
 
 
-def _waiting(graph: Sequence[Phase], layout: Layout) -> tuple[Phase, ...]:
+def _waiting(graph: Sequence[Phase], layout: PoolLayout) -> tuple[Phase, ...]:
     """The phases with all that they wait for in any case: their inputs, and phases of their pool that come before.
 
     A pool takes the first of its phases whose inputs are there. So a phase whose inputs are there whenever another one

@@ -33,16 +33,18 @@ def shared_calibration(path: Path) -> CalibrationFile:
 
 def _calibration(summary: Summary, source: str) -> CalibrationFile:
     cases = tuple(case for one in summary.placements if (case := _case(summary, one)))
-    gpus = summary.host.get("gpus") or []
+    gpus, cores = summary.host.get("gpus") or [], len(summary.host.get("usable_cores", ()))
+    device_count = max(sum(map(len, one.pools.values())) for one in summary.placements)
     return CalibrationFile(
         source=source,
         hostname=summary.host.get("hostname"),
         cpu_model=summary.host.get("cpu_model"),
-        cores=len(summary.host.get("usable_cores", ())) or None,
+        cores=cores or None,
         kind="gpu" if gpus else "cpu",
         device=gpus[0]["name"] if gpus else str(summary.host.get("cpu_model")),
-        device_count=max(sum(map(len, one.pools.values())) for one in summary.placements),
+        device_count=device_count,
         device_bytes=gpus[0]["memory_bytes"] if gpus else summary.host.get("memory_bytes") or 0,
+        device_cores=0 if gpus else cores // device_count,
         driver=summary.host.get("driver"),
         versions=summary.versions,
         commit=(summary.git or {}).get("commit"),

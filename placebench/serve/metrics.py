@@ -100,7 +100,7 @@ def _devices(runs: Sequence[tuple[RunFiles, RunFile, LaunchFiles]]) -> Iterator[
     }
     for files, record, current in runs:
         names = device_labels(record.devices)
-        for device, state in current.devices.items():
+        for device, state in tuple(current.devices.items()):  # a page's reader may add some meanwhile
             for key, value in readings(state.last).items() if state.last else ():
                 if value is not None:
                     families[key].add_metric(

@@ -11,7 +11,7 @@ NEGLIGIBLE = 1e-9
 # An end of a ratio's interval beyond these says no more than that it is far away.
 LOWEST, HIGHEST = 0.01, 100
 # From this on a ratio is told as a factor, below it in percent.
-TWICE = 2
+TWICE = 1.995  # which is shown as 2.00
 # Percentage points: below this width an interval bears a decimal.
 NARROW = 2
 

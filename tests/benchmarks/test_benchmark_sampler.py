@@ -336,7 +336,9 @@ def test_a_sampler_that_ends_by_itself_is_an_error(tmp_path: Path, steps: int, k
     assert len(launch.kept) == kept
 
 
-SWITCH = [sys.executable, str(SCRIPT), "switch", "--devices", "cpu:1", "--set", "trace_kernels=false"]
+# Small steps: how long they take matters to none of the tests.
+SMALL = ["--set", "trace_kernels=false", "--set", "batch.size=16", "--set", "batch.mini_batch_size=8"]
+SWITCH = [sys.executable, str(SCRIPT), "switch", "--devices", "cpu:1", *SMALL]
 
 
 def three_pairs(temp: Path, *command: str) -> list[dict[str, Any]]:
@@ -362,7 +364,7 @@ def three_pairs(temp: Path, *command: str) -> list[dict[str, Any]]:
 @pytest.mark.timeout(600)
 def test_pairs_run_side_by_side_and_exchange_their_places(temp: Path) -> None:
     steps = [sys.executable, str(SCRIPT), "steps", "--pairs", "3", "--side-by-side", "--devices", "cpu:2"]
-    lines = three_pairs(temp, *steps, "--set", "steps=3")
+    lines = three_pairs(temp, *steps, *SMALL, "--set", "steps=3")
     assert all(len(line[side]["step"]) == 1 for line in lines for side in ("with", "without"))
 
 

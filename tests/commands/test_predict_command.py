@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,7 @@ def test_replicas_are_predicted_with_whole_models() -> None:
         (("--from", "h200", "--placements", "nonsense"), "unknown placement 'nonsense'"),
         (("--from", "h200", "--placements", "split:3+1"), "cannot be shared equally by the 3 devices"),
         (("--from", "h200", "--gpu", "H9000"), "its peaks are not known; choose one of"),
+        (("--from", "h200", "--gpu", "nvidia"), "it may be any of NVIDIA A100-SXM4-40GB, "),
         (("--gpu", "MI300X"), "no calibration is shipped for it"),
         (("--from", "h200", "--devices", "cpu:2"), "the calibration is of gpu devices"),
         (("--from", "h200", "--devices", "gpu:8x1@80GiB"), "say which GPUs these are with --gpu NAME"),
@@ -163,6 +165,16 @@ def test_a_dry_run_tells_the_step_that_an_earlier_run_lets_expect() -> None:
     assert "(predicted from 20260101T000000Z-a)" in result.output
     (folder / "phases.json").write_text("{")
     assert "step: about" not in CliRunner().invoke(main, words).output
+
+
+def test_a_shared_run_of_cpu_devices_tells_as_the_run_does() -> None:
+    folder = SyntheticRun(rounds=2, workload=WORKLOAD, pace=lambda *_: 1.0).write(Path("runs/20260101T000000Z-a"))
+    assert CliRunner().invoke(main, ["report", str(folder)]).exit_code == 0
+    for path in (folder / "run.json", folder / "phases.json"):
+        path.unlink()
+    shutil.rmtree(folder / "trials")
+    standard, split = predicted("--from", folder, "--placements", "standard,split").placements
+    assert (standard.step_s, split.step_s) == pytest.approx((STANDARD.step_s, SPLIT.step_s), rel=0.02)
 
 
 def test_a_shared_run_that_tells_nothing_is_refused() -> None:

@@ -183,7 +183,7 @@ def test_where_rounds_are_lost_path_and_words_are_of_those_that_both_have(tmp_pa
     assert [change.first_s, change.other_s] == pytest.approx([1.30 * both, 1.40 * both])
     assert differences(change) == {"update_weights": pytest.approx(0.1 * both, abs=1e-6)}
     assert all(part.rounds.low - 1e-9 < part.difference < part.rounds.high + 1e-9 for part in change.parts)
-    told = "1.47 s against 1.36 s (95 % interval 1.077–1.077, 2 rounds with both)."
+    told = "7.7 % more time, 1.47 s instead of 1.36 s (95 % interval 7.7 % more, 2 rounds with both)."
     assert headline(comparison, other).endswith(told)
     assert reasons(comparison, other)[0] == "On 2 devices as before, update_weights takes 0.10 s longer."
     arms = compare_sides(run_sides(tmp_path / "run"))
@@ -206,7 +206,7 @@ def test_launches_without_a_round_in_common_are_no_pairs_and_said_to_be_none(tmp
     lost = {(round_, name): Status.FAILED for name, of in (("standard", (3, 4)), ("split", (1, 2))) for round_ in of}
     comparison = compare_run(SyntheticRun(rounds=4, statuses=lost).write(tmp_path / "run"))
     other = comparison.sides[1]
-    told = "1.86 s against 1.31 s (Welch's 95 % interval 1.40–1.44, 2 launches each, not paired)."
+    told = "1.86 s instead of 1.31 s (Welch's 95 % interval 40 to 44 % more, 2 launches each, not paired)."
     assert headline(comparison, other).endswith(told)
     gen = change_of(comparison).phases[0]
     expected = ttest_ind([0.9 * 1.012, 0.9 * 1.016], [0.5 * 1.004, 0.5 * 1.008], equal_var=False).confidence_interval()

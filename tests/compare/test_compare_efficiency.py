@@ -11,6 +11,8 @@ from synthetic_run import GPU_METRICS, GPU_WORKLOAD, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.compare.measure.efficiency import Work, basis
+from placebench.record.folder import Trial
+from placebench.record.job_record import LogRecord
 from placebench.spec.phases import PHASE
 from placebench.spec.shapes import PRESETS, JobShapes
 
@@ -101,6 +103,8 @@ def test_a_job_of_the_user_s_has_the_mfu_of_the_phases_that_are_known(tmp_path: 
     job = {"framework": "verl", "spec": {}, "work": {"phases": ["update_actor"], "epochs": 1}}
     content = json.loads((path / "run.json").read_text()) | {"workload": {}, "models": shapes, "job": job}
     (path / "run.json").write_text(json.dumps(content))
+    for trial in path.glob("trials/*"):
+        LogRecord(framework="verl", format="verl").write(Trial(trial))
     comparison = compare_run(path)
     standard = comparison.first
     work = 1300 * (6 * N + 12 * 28 * 1536 * 1000)

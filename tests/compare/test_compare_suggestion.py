@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from showing import write_report
-from synthetic_run import GIB, Layout, SyntheticRun
+from synthetic_run import GIB, GPU_WORKLOAD, Layout, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.phase_times import step_model
@@ -142,6 +142,17 @@ def test_what_the_others_tell_of_a_placement_stands_beside_what_it_took(tmp_path
     for one in told.forecasts[:3]:
         assert one.left_out_s == pytest.approx(one.measured_s, rel=1e-3)
     assert "| placement | expected | from the others | measured |" in paths.markdown.read_text()
+
+
+def test_a_placement_with_phases_that_nothing_tells_of_has_no_forecast(tmp_path: Path) -> None:
+    # An engine sleeps in standard; nobody measured how long that takes, and the peaks of this GPU are not known.
+    words = ("standard", "learners:2+engines:2", "learners:3+engines:1")
+    workload = GPU_WORKLOAD | {"rollout": {"backend": "vllm"}, "batch": {"size": 96, "mini_batch_size": 96}}
+    layouts = {word: layout(word) for word in words}
+    run = gpu_run(layouts=layouts, rounds=2, workload=workload, pace=lambda *_: 1.0, device_name="NVIDIA L40S")
+    found = suggest(compare_run(run.write(tmp_path / "run")))
+    assert found is not None
+    assert [one.placement for one in found.forecasts if one.measured_s] == ["learners:2+engines:2", words[2]]
 
 
 def test_blocking_placements_are_said_to_gain_by_overlap(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from synthetic_run import GIB, SPLIT, STANDARD, Layout, SyntheticRun, edit_spans
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
 from placebench.compare.measure.placements import RunSide
-from placebench.record.folder import append_jsonl, write_json
+from placebench.record.folder import Trial, append_jsonl, write_json
+from placebench.record.job_record import LogRecord
 from placebench.report.observed_plot import roles_on_devices
 from placebench.report.summary import summarize
 from placebench.report.tables import observed_grid
@@ -30,6 +31,8 @@ def of_job(run: SyntheticRun, path: Path) -> Path:
     record["job"] = {"framework": "verl", "spec": {"command": "run"}}
     del record["workload"]
     write_json(path / "run.json", record)
+    for trial in path.glob("trials/*"):
+        LogRecord(framework="verl", format="verl").write(Trial(trial))
     return path
 
 

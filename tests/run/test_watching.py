@@ -1,6 +1,7 @@
 """The display of a run that another process has started."""
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,8 +50,8 @@ def test_launches_are_shown_until_the_run_is_done(tmp_path: Path, monkeypatch: p
     text = watched(run, monkeypatch, lambda: run.be_at(1, ("gen", 1.0, None)), lambda: run.add_step(1.5), end, finish)
     lines = text.splitlines()
     assert lines[0] == "[3/6] round 2 split: start"
-    assert "[3/6] round 2 split: step 1/6: gen, 0.0 s so far" in lines
-    assert "[3/6] round 2 split: step 1/6 1.5 s, about 7.5 s left" in " ".join(lines) or "step 1/6 1.5 s" in text
+    assert [line for line in lines if re.fullmatch(r"\[3/6\] round 2 split: step 1/6: gen, \S+ \w+ so far", line)]
+    assert "[3/6] round 2 split: step 1/6 1.5 s" in text
     assert lines[-2].startswith("[3/6] round 2 split: failed after ")
     assert lines[-2].endswith(": worker on cpu:1 ended")
     assert lines[-1] == "failed"

@@ -9,6 +9,7 @@ placements that were run.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from pydantic import ValidationError
 
@@ -84,16 +85,16 @@ def suggest(comparison: Comparison) -> Suggestion | None:
     ran = tuple(
         Forecast(
             side.name,
-            known.step(tried[side.name]).seconds,
+            expected_s,
             side.value(STEP_TIME.key),
             _left_out(side, measured, tried[side.name], workload),
         )
         for side in measured
-        if not side.placement.scaling
+        if not side.placement.scaling and (expected_s := _expected_s(known, tried[side.name])) is not None
     )
     others = _candidates(known, tried, record.devices, workload)
     best = min(measured, key=lambda side: side.value(STEP_TIME.key))
-    error = max(abs(one.expected_s / one.measured_s - 1) for one in ran if one.measured_s)
+    error = max((abs(one.expected_s / one.measured_s - 1) for one in ran if one.measured_s), default=inf)
     if not known.phases.has_sizes:  # what it errs by shows in no placement that it knows
         found = class_error(PredictionClass.SAME_RUN, is_host_bound=known.step(tried[best.name]).is_host_bound)
         error = max(error, found.mean)
@@ -116,7 +117,15 @@ def suggest(comparison: Comparison) -> Suggestion | None:
 def _left_out(side: RunSide, measured: Sequence[RunSide], placement: Placement, workload: Workload) -> float | None:
     """What the other placements of the run tell of one."""
     known = step_model([other for other in measured if other is not side], workload)
-    return known.step(placement).seconds if known and known.phases.can_scale else None
+    return _expected_s(known, placement) if known and known.phases.can_scale else None
+
+
+def _expected_s(known: StepModel, placement: Placement) -> float | None:
+    """Seconds of a step; None where a phase of it was never measured, and the peak of the devices is not known."""
+    try:
+        return known.step(placement).seconds
+    except LookupError:
+        return None
 
 
 def _add_another(run: Run, measured: Sequence[RunSide]) -> str:
@@ -141,9 +150,9 @@ def _candidates(
     words = list(dict.fromkeys(_words(devices_per_node(devices), tried)))
     for word, bound in possible_placements(words, devices, workload):
         placement = bound.placement
-        if _layout(placement) not in layouts:
+        if _layout(placement) not in layouts and (expected_s := _expected_s(known, placement)) is not None:
             layouts.append(_layout(placement))
-            found.append((Forecast(word, known.step(placement).seconds, None), placement))
+            found.append((Forecast(word, expected_s, None), placement))
     return sorted(found, key=lambda one: one[0].expected_s)
 
 
