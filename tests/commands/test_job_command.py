@@ -397,5 +397,4 @@ def test_a_program_beside_the_user_is_found_and_what_is_none_refused(temp: Path)
         assert f"command: there is no program '{word}' {'in /' if '/' in word else 'on PATH'}" in result.stderr
     for script in scripts:
         script.chmod(0o755)
-    for word in ("./train.sh", f"{temp}/train.sh"):
-        assert invoke(*asked, word).exit_code == 0
+    assert [invoke(*asked, word).exit_code for word in ("./train.sh", f"{temp}/train.sh")] == [0, 0]
