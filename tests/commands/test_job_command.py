@@ -397,13 +397,11 @@ def _runs_here(pid: str) -> bool:
 
 def test_a_program_beside_the_user_is_found_and_what_is_none_refused(temp: Path) -> None:
     scripts = [write(folder, "train.sh", "#!/bin/sh\n") for folder in (Path(), temp)]
+    asked = ("run", *BASE, "--job", "command", "--placements", "standard", "--dry-run", "--")
     for word in ("./train.sh", "/usr", f"{temp}/train.sh", "train.sh"):
-        result = invoke("run", *BASE, "--job", "command", "--placements", "standard", "--dry-run", "--", word)
+        result = invoke(*asked, word)
         assert result.exit_code == 2
         assert f"command: there is no program '{word}' {'in /' if '/' in word else 'on PATH'}" in result.stderr
     for script in scripts:
         script.chmod(0o755)
-    for word in ("./train.sh", f"{temp}/train.sh"):
-        assert (
-            invoke("run", *BASE, "--job", "command", "--placements", "standard", "--dry-run", "--", word).exit_code == 0
-        )
+    assert [invoke(*asked, word).exit_code for word in ("./train.sh", f"{temp}/train.sh")] == [0, 0]
