@@ -166,6 +166,7 @@ def test_a_token_file_is_made_once_and_nobody_else_reads_it(tmp_path: Path) -> N
         ([".", "--host", "192.0.2.1"], "--host 192.0.2.1 --port 0: cannot listen there: "),
         ([".", "--host", "no such host"], "--host no such host --port 0: cannot listen there: "),
         ([".", "--token-file", "none/token"], "none/token: cannot write a token there: No such file or directory"),
+        ([".", "--token-file", ""], "Invalid value for '--token-file': it is empty: name a file"),
         ([".", "--port", "70000"], "Invalid value for '--port'"),
     ],
 )
