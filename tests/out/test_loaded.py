@@ -130,7 +130,7 @@ def test_the_run_predicts_its_own_placements_and_others(path: Path) -> None:
         run.predict(["standard", "splt"])
     with pytest.raises(UsageError, match="workload"):
         run.predict("standard", workload={"batch.sise": 128})
-    with pytest.raises(UsageError, match="^devices 'tpu:1': write cpu:N"):
+    with pytest.raises(UsageError, match=r"^devices 'tpu:1': write cpu:N"):
         run.predict("standard", devices="tpu:1")
 
 
