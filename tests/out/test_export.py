@@ -184,7 +184,7 @@ def test_what_cannot_be_exported_is_refused_in_a_line(path: Path, tmp_path: Path
 def test_a_client_that_is_not_installed_is_named_before_anything_starts(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placebench.out.export.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("placebench.out.export.find_spec", lambda name: None)
     done = invoke(*words)
     assert (done.exit_code, done.stderr) == (
         2,

@@ -181,7 +181,7 @@ def test_what_cannot_be_served_is_refused(
 
 
 def test_the_page_says_which_package_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "uvicorn" else name)
+    monkeypatch.setattr("placebench.commands.page.find_spec", lambda name: None if name == "uvicorn" else name)
     result = CliRunner().invoke(main, ["serve", str(tmp_path)], prog_name="placebench")
     assert result.exit_code == 2
     assert result.stderr == "placebench: the live page needs uvicorn: pip install 'placebench[serve]'\n"
