@@ -72,7 +72,7 @@ for line in range(1, 1000):
 # Prints what placebench's own log has.
 PLAIN = """
 import sys, time
-for step in range(1, int((*sys.argv, 6)[2]) + 1):
+for step in range(1, 7):
     time.sleep(float(sys.argv[1]))
     print(f"step:{step} - timing_s/step:{float(sys.argv[1])} - timing_s/my_rollout:0.001")
 """

@@ -84,7 +84,7 @@ def _logs(sides: Sequence[Side]) -> Iterator[list[Floats]]:
 
 def _log(steps: pd.DataFrame) -> Floats:
     seconds = steps[STEP_TIME.key].to_numpy(dtype=np.float64)
-    return np.log(seconds[np.isfinite(seconds) & (seconds > 0)])
+    return np.asarray(np.log(seconds[np.isfinite(seconds) & (seconds > 0)]))
 
 
 def compared_so_far(path: Path, placement: str) -> str | None:
