@@ -1,9 +1,9 @@
 """A run into the places where people keep results: trackers through their own clients, and files of open formats."""
 
-import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
@@ -83,7 +83,7 @@ def check_clients(names: Iterable[str]) -> None:
     """
     for name in names:
         module = TARGETS[name].module
-        if module and importlib.util.find_spec(module) is None:
+        if module and find_spec(module) is None:
             raise MissingExtraError(name, name, module)
 
 

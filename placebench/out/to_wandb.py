@@ -17,8 +17,12 @@ def write(run: TrackedRun, where: Path | None) -> str:
         where: the folder for its files; None for wandb's own choice.
     """
     project = os.environ.get("WANDB_PROJECT", "placebench")
-    # Nobody is there to answer a question after the login, and what wandb prints has no place among our lines.
-    settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, login_timeout=30)
+    # Nobody is there to answer a question after the login, what wandb prints has no place among our lines, and the
+    # host, the packages and the repository that it would record are those of the export, not of the run.
+    settings = wandb.Settings(
+        silent=True, console="off", login_timeout=30, x_disable_stats=True, x_disable_meta=True, disable_git=True,
+        x_save_requirements=False,
+    )  # fmt: skip
     folder = str(where) if where else None
     if where:
         where.mkdir(parents=True, exist_ok=True)

@@ -18,31 +18,34 @@ from placebench.compare.measure.efficiency import basis
 from placebench.compare.measure.observed import Arrangement
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.metrics import Metric, controller_metric, device_metrics, wait_metrics
-from placebench.compare.read.launches import launch_times
+from placebench.compare.read.launches import launch_times, run_times
 from placebench.compare.read.run import KERNEL_TIMES, Launch, Run
 from placebench.compare.side import LaunchSource, Side
 from placebench.compare.statistics.estimates import CONFIDENCE
 from placebench.record.folder import Status
 from placebench.report.calibration import noise_on_record, summarize_calibration
 from placebench.report.method import interval_of_ratios, values_of_steps
-from placebench.report.schema import (
+from placebench.report.placement_schema import (
     ArrangementSummary,
     DeviceSummary,
     DifferenceSummary,
-    FactSummary,
     KernelSummary,
-    LaunchSummary,
-    MethodSummary,
-    OverlapGainSummary,
     PathPartSummary,
     PhaseInPoolSummary,
     PhaseOnDeviceSummary,
     PlacementSummary,
     QuantitySummary,
     RatioSummary,
-    ResumptionSummary,
     RoleOnDeviceSummary,
     SampledSummary,
+)
+from placebench.report.schema import (
+    FactSummary,
+    LaunchSummary,
+    MethodSummary,
+    OverlapGainSummary,
+    ResumptionSummary,
+    RunTimesSummary,
     ScalingSummary,
     SourceSummary,
     SuggestionSummary,
@@ -81,7 +84,7 @@ def summarize(comparison: Comparison, warmup_steps: int = 0, command: tuple[str,
 
 def _about_run(comparison: Comparison, run: Run, placements: Iterable[PlacementSummary]) -> dict[str, Any]:
     """What the summary of a run has of it besides its placements."""
-    record, first = run.record, comparison.placements[0]
+    record, first, times = run.record, comparison.placements[0], run_times(run)
     values = {one.name: _launch_values(one, side) for one, side in zip(placements, comparison.placements, strict=True)}
     return {
         "name": run.name,
@@ -109,6 +112,7 @@ def _about_run(comparison: Comparison, run: Run, placements: Iterable[PlacementS
         "versions": record.versions,
         "git": record.git,
         "calibration": summarize_calibration(comparison),
+        "times": RunTimesSummary.model_validate(times) if times else None,
         "launches": tuple(_launch(launch, values[launch.placement].get(launch.round, {})) for launch in run.launches),
     }
 
