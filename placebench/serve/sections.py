@@ -203,7 +203,8 @@ def _ray(record: RunFile) -> str | None:
         address = record.cluster.address
         head = "HEAD" if address == "auto" else address.rpartition(":")[0]
         return (
-            f"ray status --address {address} says what the cluster has; its dashboard is on port 8265 of the head node"
+            f"ray status --address {address} says what the cluster has, with RAY_AUTH_MODE=token where it asks for a"
+            " token; its dashboard is on port 8265 of the head node"
             f" unless it was put elsewhere: ssh -L 8265:127.0.0.1:8265 {head}, then http://127.0.0.1:8265"
         )
     of_job = record.job.spec.get("ray") if record.job else None
