@@ -28,7 +28,7 @@ from placebench.jobs.spec import NAMES, JobSpec, LogOfJob, PlacementOfJob
 from placebench.logs.registry import DIALECTS, FORMATS
 from placebench.logs.run import read_run
 from placebench.record.folder import RunFolder, Status, Trial
-from placebench.report import paths, schema
+from placebench.report import paths, placement_schema, schema
 from placebench.report.build import build_report
 from placebench.report.summary import summarize
 from placebench.spec.config import flatten
@@ -38,6 +38,7 @@ from placebench.spec.words import SETTINGS
 from placebench.spec.workload import SMALL_MODEL, Workload, workload_keys
 from placebench.spec.workload_reading import CODE, GRPO, build_workload
 
+SCHEMA_MODULES = (schema.__name__, placement_schema.__name__)
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 _API = (read_run, parse_source, ReadingOptions, read_sides, compare_run, compare_sides, summarize, build_report)
 
@@ -232,7 +233,7 @@ def _type(kind: Any) -> str:
     if hasattr(kind, "__metadata__"):
         return _type(parts[0])
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return f"[{kind.__name__}](#{kind.__name__.lower()})" if kind.__module__ == schema.__name__ else "mapping"
+        return f"[{kind.__name__}](#{kind.__name__.lower()})" if kind.__module__ in SCHEMA_MODULES else "mapping"
     known = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false", "Path": "path"}
     name = getattr(kind, "__name__", str(kind))
     return known.get(
@@ -256,7 +257,8 @@ def files() -> str:
         paths.TRACE: "Every phase of every launch, for [Perfetto](https://ui.perfetto.dev).",
         "export/": "What `placebench export` has written: see [Export and share](../export.md).",
     }
-    found = (one for _, one in inspect.getmembers(schema, inspect.isclass) if one.__module__ == schema.__name__)
+    classes = dict(one for module in (schema, placement_schema) for one in inspect.getmembers(module, inspect.isclass))
+    found = (one for _, one in sorted(classes.items()) if one.__module__ in SCHEMA_MODULES)
     parts = [one for one in found if issubclass(one, BaseModel) and one.model_fields and one is not schema.Summary]
     version = schema.Summary.model_fields["schema_version"].default
     return "\n\n".join(

@@ -343,6 +343,19 @@ def edit_spans(path: Path, placement: str, edit: Callable[[dict[str, Any]], None
         file.write_text("".join(json.dumps(span) + "\n" for span in spans))
 
 
+def record_walls(path: Path, total_s: float) -> None:
+    """Record so many seconds for a run, and for each of its launches 3 s before its steps and 5 s after them."""
+    wall = {"total_s": 8.0, "before_steps_s": 3.0, "steps_s": 0.0, "after_steps_s": 4.5, "cleanup_s": 0.5}
+    manifest = read_json(path / "run.json")
+    launches = [
+        {"round": number, "placement": name, "trial": "", "status": "done", "wall": wall}
+        for number, names in enumerate(manifest["order"], start=1)
+        for name in names
+    ]
+    walls = {"total_s": total_s, "launches_s": total_s, "outside_launches_s": 0.0}
+    write_json(path / "run.json", manifest | {"launches": launches, "wall": walls})
+
+
 def read_json(path: Path) -> Any:
     """Content of a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))

@@ -1,10 +1,10 @@
 """The live page beside a run, as long as that goes on."""
 
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,7 +23,7 @@ def check_modules() -> None:
         MissingExtraError: a package is not installed.
     """
     for module in _MODULES:
-        if importlib.util.find_spec(module) is None:
+        if find_spec(module) is None:
             raise MissingExtraError("the live page", "serve", module)
 
 

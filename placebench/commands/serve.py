@@ -9,6 +9,7 @@ import click
 
 from placebench.commands.completion import complete_runs
 from placebench.commands.options import RUNS, option
+from placebench.commands.outputs import OutputPath
 from placebench.commands.page import check_modules
 from placebench.errors import UsageError
 from placebench.host.terminal import say
@@ -29,7 +30,7 @@ Examples:
 @option("--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="The port.  [default: a free one]")
 @option(
     "--token-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputPath(),
     metavar="FILE",
     help="The secret of the link, made if it is not there.  [default: another each time]",
 )

@@ -28,9 +28,10 @@ from placebench.record.folder import RunFolder
 from placebench.record.run_file import read_run_file
 from placebench.report.calibrations import load_calibration
 from placebench.report.kept import kept_summary, read_summary
+from placebench.report.placement_schema import QuantitySummary
 from placebench.report.plots import draw_plots
 from placebench.report.predicted import prediction_file
-from placebench.report.schema import QuantitySummary, Summary
+from placebench.report.schema import Summary
 from placebench.report.summary import summarize
 from placebench.spec.config import merge, nest
 from placebench.spec.legible import visible

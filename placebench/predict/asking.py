@@ -28,7 +28,7 @@ def explain_lookups(device: str) -> Iterator[None]:
     except LookupError as error:
         raise UsageError(
             f"{error.args[0]} was not measured of this work, and the peaks of {device} are not known:"
-            " name a run that has it, or a GPU with --gpu"
+            " name a run that has it, or a GPU whose peaks are known"
         ) from None
 
 
@@ -41,9 +41,9 @@ def known_gpu(name: str) -> str:
     known = list(device_peaks())
     found = [one for one in known if name.lower() in one.lower().replace("-", " ").split() or name == one]
     if not found:
-        raise UsageError(f"--gpu {shown(name)}: its peaks are not known; choose one of {', '.join(known)}")
+        raise UsageError(f"gpu {shown(name)}: its peaks are not known; choose one of {', '.join(known)}")
     if len({one.replace("-", " ").split()[1] for one in found}) > 1:
-        raise UsageError(f"--gpu {shown(name)}: it may be any of {', '.join(found)}: name one of them")
+        raise UsageError(f"gpu {shown(name)}: it may be any of {', '.join(found)}: name one of them")
     return found[0]
 
 
@@ -52,19 +52,19 @@ def asked_devices(
 ) -> tuple[Device, ...]:
     """The devices that are asked about: those described, else as many as were calibrated."""
     file = next((one for one in files if one.device == name), files[0])
-    spec = parse_devices(text) if text else None
+    spec = parse_devices(text, "devices") if text else None
     kind = spec.kind if spec else file.kind
     if kind != file.kind:
         raise UsageError(
-            f"--devices {text}: the calibration is of {file.kind} devices ({file.device}): name one of {kind} devices"
+            f"devices {text}: the calibration is of {file.kind} devices ({file.device}): name one of {kind} devices"
         )
     nodes = (spec.nodes or 1) if spec else file.nodes
     count = (spec.count if spec else None) or max(1, file.device_count // file.nodes)
     memory = (spec.memory_bytes if spec else None) or file.device_bytes
     if not by_name and kind == "gpu" and abs(memory / file.device_bytes - 1) > _ALIKE:
         raise UsageError(
-            f"--devices {text}: the calibration is of {file.device} with {file.device_bytes >> 30} GiB; say which GPUs"
-            " these are with --gpu NAME"
+            f"devices {text}: the calibration is of {file.device} with {file.device_bytes >> 30} GiB; say with gpu"
+            " (--gpu NAME) which GPUs these are"
         )
     return tuple(
         Device(
@@ -90,7 +90,7 @@ def asked_workload(
         if asked:
             raise UsageError(
                 "the calibration is of a job of yours, whose work is not known: it can be predicted for other"
-                " placements alone; leave out --model, --set and the sizes"
+                " placements alone; leave out its model, sizes and other keys"
             )
         return None
     batch, old = dict(asked.get("batch", {})), base.get("batch", {})

@@ -5,219 +5,16 @@ The models below are the schema; `Summary.model_json_schema()` gives it as JSON 
 bears the name of what it sums up with `Summary` behind it, and is made of that by its attributes where they are alike.
 """
 
-import math
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field
 
-from placebench.compare.statistics.verdicts import Better, Verdict
 from placebench.record.folder import Status
+from placebench.report.placement_schema import FactorSummary, Number, PlacementSummary, RatioSummary, SummaryModel
+from placebench.spec.text import format_seconds, quantity
 
 
-def _null_if_missing(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-Number = Annotated[float | None, BeforeValidator(_null_if_missing)]
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
-
-
-class FactorSummary(_Model):
-    """A number of a placement over the same number of another one."""
-
-    value: float
-    low: Number = Field(description="lower end of the interval; null with fewer than two pairs")
-    high: Number = Field(description="upper end of the interval")
-    pairs: int = Field(description="rounds that both placements finished")
-
-
-class RatioSummary(FactorSummary):
-    """A number over the same number of the first placement, and what that says."""
-
-    p_value: Number = Field(
-        default=None,
-        description="of the test over launches whether the ratio is on this side of the smallest effect of interest,"
-        " corrected for the number of ratios looked at together; null without an interval",
-    )
-    needed: int | None = Field(
-        default=None, description="launches of each side that would decide it; null where decided or out of reach"
-    )
-    corrected_for: int | None = Field(
-        default=None,
-        description="how many ratios are looked at together, where its interval decides and only that leaves it"
-        " undecided",
-    )
-    verdict: Verdict
-
-
-class QuantitySummary(_Model):
-    """One number of a placement over its launches."""
-
-    key: str
-    label: str
-    unit: Literal["s", "tokens/s", "tokens/J", "1", "B", "B/s", "J", "W", "sequences", "updates"] = Field(
-        description="1 is a share"
-    )
-    better: Better
-    value: Number = Field(description="mean of the launches: geometric, of parts of the step their mean share of it")
-    low: Number = Field(description="lower end of the interval; null with fewer than two launches")
-    high: Number = Field(description="upper end of the interval")
-    n: int = Field(description="launches that have the number")
-    ratio: RatioSummary | None = Field(description="null for the first placement and where a ratio has no meaning")
-
-
-class DeviceSummary(_Model):
-    """One device in one placement."""
-
-    id: str
-    label: str
-    pool: str
-    estimated_memory_bytes: Number = Field(description="the plan's estimate of the highest sample, null where unknown")
-    quantities: tuple[QuantitySummary, ...]
-    waits: tuple[QuantitySummary, ...] = Field(
-        (),
-        description="what it waited for, per step: of its idle time `wait_nothing_to_do` and `wait_slower_ranks`, which"
-        " add up to it; in its phases, where a step was traced, `wait_slower_ranks_inside`, `wait_collectives` and"
-        " `wait_host`, and `not_traced`, the time of those not traced; early versions did not write them",
-    )
-
-
-class SampledSummary(_Model):
-    """What the samples say of one phase; besides the phases there are `idle` and `step`."""
-
-    phase: str
-    load: Number = Field(description="share, mean over the time sampled")
-    sm_activity: Number = Field(description="share of the SMs with work (GPM), likewise")
-    tensor_activity: Number = Field(description="share of the tensor cores' peak rate (GPM), likewise")
-    dram_activity: Number = Field(description="share of the memory's peak rate (GPM), likewise")
-    peak_memory_bytes: Number = Field(description="highest sample")
-    allocated_bytes: Number = Field(description="most that tensors of the job took at a time, without the engine's")
-    power_w: Number = Field(description="of one device, mean over the phase")
-    clock_sm_mhz: Number = Field(description="clock of the SMs, mean of the readings in the phase")
-    energy_j: Number = Field(
-        description="per step; of a pool, all its devices together: the counter's, spread over time as power was"
-    )
-    seconds: float = Field(description="time of the phase that samples cover, all launches and devices")
-
-
-class PhaseInPoolSummary(SampledSummary):
-    """One phase on the devices of one pool."""
-
-    pool: str
-    devices: int
-
-
-class PhaseOnDeviceSummary(SampledSummary):
-    """One phase on one device."""
-
-    device: str
-    samples: int = Field(description="samples that share time with the phase")
-    n: int = Field(description="launches that have samples of the phase")
-
-
-class RoleOnDeviceSummary(_Model):
-    """A role as it was seen on one device."""
-
-    role: str = Field(description="`unknown` of processes of which no role is known")
-    device: str
-    share: Number = Field(
-        description="part of the measured steps in which a phase of the role ran there, mean of the launches; 0 where"
-        " its processes only have memory there, null where no spans tell"
-    )
-    memory_bytes: Number = Field(
-        description="highest reading of its processes' memory there, or of the device's where it is alone there, mean"
-        " of the launches; null where it shares process or device with another role"
-    )
-
-
-class ArrangementSummary(_Model):
-    """Launches of a placement in which every role worked on the same devices."""
-
-    rounds: tuple[int, ...]
-    roles: tuple[RoleOnDeviceSummary, ...]
-    differences: tuple[str, ...] = Field(description="from what was asked for, in words")
-
-
-class KernelSummary(_Model):
-    """What one phase of the traced step spent its time on, mean of its devices."""
-
-    phase: str
-    span_s: float
-    kernel_s: float = Field(description="a kernel that computes was running")
-    collective_s: float = Field(description="only collectives were running")
-    copy_s: float = Field(description="only copies were running")
-    no_kernel_s: float = Field(description="nothing was running: the host had queued nothing")
-
-
-class DifferenceSummary(_Model):
-    """Seconds that a part of the critical path adds to the step and does not add to the first placement's.
-
-    It is over the launches on which the ratio of the step times rests: where placements of a run have lost different
-    rounds, those of the rounds that both have.
-    """
-
-    value: float = Field(description="those of all parts add up to the difference of the step times")
-    low: Number = Field(description="lower end of the interval over rounds; null with fewer than two")
-    high: Number = Field(description="upper end of the interval")
-    rounds: int = Field(
-        description="rounds that both placements finished; where launches are no pairs, launches of each"
-    )
-    first_on_path_s: float = Field(description="time on the critical path of the first placement in these launches")
-    first_off_path_s: float = Field(description="time of the phase hidden beside it")
-    other_on_path_s: float = Field(description="time on the critical path of this placement in these launches")
-    other_off_path_s: float = Field(description="time of the phase hidden beside it")
-
-
-class PathPartSummary(_Model):
-    """A phase, or the gap before one, in the step; the parts' time on the critical path adds up to the step time."""
-
-    phase: str = Field(description="of a gap the phase that it precedes, or the end of the step")
-    kind: Literal["phase", "gap"]
-    on_path_s: float = Field(description="time on the critical path")
-    off_path_s: float = Field(description="time of the phase hidden beside the path")
-    imbalance_s: float = Field(description="of the time on the path: devices waiting for the slowest one, their mean")
-    difference: DifferenceSummary | None = Field(description="null for the first placement")
-
-
-class PlacementSummary(_Model):
-    """One placement."""
-
-    name: str
-    pools: dict[str, tuple[str, ...]] = Field(
-        description="device ids of each pool; of a job of the user's, those on which most launches had it"
-    )
-    roles: dict[str, str] = Field(description="the pool of each role")
-    overlap: str
-    launches: int = Field(description="finished launches: the ones in the numbers")
-    headline: str | None = Field(description="the verdict; null for the first of several placements")
-    reasons: tuple[str, ...]
-    quantities: tuple[QuantitySummary, ...] = Field(description="phases are in their device view")
-    controller_view: tuple[QuantitySummary, ...] = Field(description="phases from submission to result")
-    overlaps: tuple[QuantitySummary, ...] = Field(description="time in which two phases ran side by side, per step")
-    waits: tuple[QuantitySummary, ...] = Field(
-        description="idle time per step by pool and cause, mean of the pool's devices"
-    )
-    critical_path: tuple[PathPartSummary, ...] = Field(
-        description="phases in the step's order, then gaps; empty where no spans tell"
-    )
-    devices: tuple[DeviceSummary, ...]
-    phases_in_pools: tuple[PhaseInPoolSummary, ...]
-    phases_on_devices: tuple[PhaseOnDeviceSummary, ...]
-    kernels: tuple[KernelSummary, ...] = Field(description="empty where no kernels were traced")
-    observed: tuple[ArrangementSummary, ...] = Field(
-        (),
-        description="where its roles were seen, beside `pools` and `roles`, which were asked for; the arrangement of"
-        " most launches first; early versions did not write it",
-    )
-    parts: tuple[QuantitySummary, ...] = Field(
-        (), description="of logs: times that are part of a phase or lie outside the step, never added to anything"
-    )
-
-
-class FactSummary(_Model):
+class FactSummary(SummaryModel):
     """One thing that is known of compared runs besides their numbers."""
 
     name: str
@@ -225,7 +22,7 @@ class FactSummary(_Model):
     differs: bool = Field(description="whether the arms that say it disagree")
 
 
-class SourceSummary(_Model):
+class SourceSummary(SummaryModel):
     """Where the numbers of one launch of an arm come from."""
 
     arm: str
@@ -235,7 +32,7 @@ class SourceSummary(_Model):
     measured: int = Field(description="those in the numbers")
 
 
-class ScalingSummary(_Model):
+class ScalingSummary(SummaryModel):
     """A placement of replicas against the one with the fewest."""
 
     placement: str
@@ -249,7 +46,7 @@ class ScalingSummary(_Model):
     efficiency: RatioSummary | None = Field(description="tokens/s/device over the base's, likewise")
 
 
-class OverlapGainSummary(_Model):
+class OverlapGainSummary(SummaryModel):
     """A placement against one that differs from it in less overlap alone; step times, without a verdict."""
 
     placement: str
@@ -263,7 +60,7 @@ class OverlapGainSummary(_Model):
     together: FactorSummary | None = Field(description="placement over the first placement; null where split is")
 
 
-class ForecastSummary(_Model):
+class ForecastSummary(SummaryModel):
     """What a placement's step is expected to take, from the phases measured under the placements of the run."""
 
     placement: str = Field(description="its word")
@@ -276,7 +73,7 @@ class ForecastSummary(_Model):
     )
 
 
-class SuggestionSummary(_Model):
+class SuggestionSummary(SummaryModel):
     """The placement most worth trying next."""
 
     placement: str | None = Field(description="its word; null where none is expected to be faster, or nothing is known")
@@ -286,7 +83,7 @@ class SuggestionSummary(_Model):
     )
 
 
-class LaunchSummary(_Model):
+class LaunchSummary(SummaryModel):
     """One launch; times are null unless it is done."""
 
     round: int
@@ -306,7 +103,27 @@ class LaunchSummary(_Model):
     )
 
 
-class NoiseSummary(_Model):
+class RunTimesSummary(SummaryModel):
+    """Where the wall time of a run went; all but the whole are of launches that are done."""
+
+    total_s: float = Field(description="earlier starts of the run and launches that failed included")
+    start_s: float = Field(description="from the first process of a launch to its first step")
+    warmup_s: float = Field(description="in steps that are left out of the numbers")
+    measured_s: float = Field(description="in steps that are in the numbers")
+    trace_s: float = Field(description="in steps whose kernels were traced")
+    end_s: float = Field(description="from the last step of a launch to its last process gone")
+
+    @property
+    def sentence(self) -> str:
+        """Where it went, in one line."""
+        parts = {"starts": self.start_s, "warm-up": self.warmup_s, "traced steps": self.trace_s, "ends": self.end_s}
+        parts["all else"] = self.total_s - self.measured_s - sum(parts.values())
+        rest = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in parts.items() if seconds >= 0.05)
+        share = f"{format_seconds(self.measured_s)} ({quantity(self.measured_s / self.total_s, '1')})"
+        return f"Of {format_seconds(self.total_s)}, measured steps took {share}, {rest}"
+
+
+class NoiseSummary(SummaryModel):
     """How much a number of two launches of one placement differs; standard deviations of log ratios."""
 
     key: str
@@ -319,7 +136,7 @@ class NoiseSummary(_Model):
     )
 
 
-class CalibrationSummary(_Model):
+class CalibrationSummary(SummaryModel):
     """A placement against itself."""
 
     headline: str
@@ -327,7 +144,7 @@ class CalibrationSummary(_Model):
     noise: tuple[NoiseSummary, ...]
 
 
-class MethodSummary(_Model):
+class MethodSummary(SummaryModel):
     """How the numbers came about."""
 
     confidence: float
@@ -341,14 +158,14 @@ class MethodSummary(_Model):
     interval: str = Field(description="how the intervals of ratios came about, by placement where they differ")
 
 
-class ResumptionSummary(_Model):
+class ResumptionSummary(SummaryModel):
     """A command by which the run was gone on with."""
 
     started: str
     command: tuple[str, ...]
 
 
-class Summary(_Model):
+class Summary(SummaryModel):
     """The content of `summary.json`."""
 
     schema_version: Literal[1] = 1
@@ -380,6 +197,9 @@ class Summary(_Model):
         " first; else empty",
     )
     launches: tuple[LaunchSummary, ...]
+    times: RunTimesSummary | None = Field(
+        None, description="of a run; null where no launch is done, and of early versions"
+    )
     suggestion: SuggestionSummary | None = Field(default=None, description="null where no placement was measured")
     facts: tuple[FactSummary, ...] = Field(
         (), description="of a comparison: what is known of the runs, what differs first"

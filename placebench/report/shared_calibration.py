@@ -10,7 +10,8 @@ from placebench.compare.metrics import STEP_TIME
 from placebench.errors import UsageError
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase
 from placebench.report.kept import read_summary
-from placebench.report.schema import PlacementSummary, QuantitySummary, Summary
+from placebench.report.placement_schema import PlacementSummary, QuantitySummary
+from placebench.report.schema import Summary
 from placebench.spec.phases import PHASE, PHASE_ORDER
 from placebench.spec.shapes import JobShapes, job_shapes
 from placebench.spec.workload import Workload

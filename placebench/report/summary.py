@@ -13,36 +13,39 @@ from placebench.compare.explain.placing import differences
 from placebench.compare.explain.reasons import alone, headline, reasons
 from placebench.compare.explain.scaling import ScalingResult, measure_scaling
 from placebench.compare.explain.suggestion import suggest
-from placebench.compare.explain.waiting import slower_side, waiting
+from placebench.compare.explain.waiting import host_bound, slower_side, waiting
 from placebench.compare.measure.efficiency import basis
 from placebench.compare.measure.observed import Arrangement
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.metrics import Metric, controller_metric, device_metrics, wait_metrics
-from placebench.compare.read.launches import launch_times
+from placebench.compare.read.launches import launch_times, run_times
 from placebench.compare.read.run import KERNEL_TIMES, Launch, Run
 from placebench.compare.side import LaunchSource, Side
 from placebench.compare.statistics.estimates import CONFIDENCE
 from placebench.record.folder import Status
 from placebench.report.calibration import noise_on_record, summarize_calibration
 from placebench.report.method import interval_of_ratios, values_of_steps
-from placebench.report.schema import (
+from placebench.report.placement_schema import (
     ArrangementSummary,
     DeviceSummary,
     DifferenceSummary,
-    FactSummary,
     KernelSummary,
-    LaunchSummary,
-    MethodSummary,
-    OverlapGainSummary,
     PathPartSummary,
     PhaseInPoolSummary,
     PhaseOnDeviceSummary,
     PlacementSummary,
     QuantitySummary,
     RatioSummary,
-    ResumptionSummary,
     RoleOnDeviceSummary,
     SampledSummary,
+)
+from placebench.report.schema import (
+    FactSummary,
+    LaunchSummary,
+    MethodSummary,
+    OverlapGainSummary,
+    ResumptionSummary,
+    RunTimesSummary,
     ScalingSummary,
     SourceSummary,
     SuggestionSummary,
@@ -81,7 +84,7 @@ def summarize(comparison: Comparison, warmup_steps: int = 0, command: tuple[str,
 
 def _about_run(comparison: Comparison, run: Run, placements: Iterable[PlacementSummary]) -> dict[str, Any]:
     """What the summary of a run has of it besides its placements."""
-    record, first = run.record, comparison.placements[0]
+    record, first, times = run.record, comparison.placements[0], run_times(run)
     values = {one.name: _launch_values(one, side) for one, side in zip(placements, comparison.placements, strict=True)}
     return {
         "name": run.name,
@@ -109,6 +112,7 @@ def _about_run(comparison: Comparison, run: Run, placements: Iterable[PlacementS
         "versions": record.versions,
         "git": record.git,
         "calibration": summarize_calibration(comparison),
+        "times": RunTimesSummary.model_validate(times) if times else None,
         "launches": tuple(_launch(launch, values[launch.placement].get(launch.round, {})) for launch in run.launches),
     }
 
@@ -193,11 +197,11 @@ def _placement(comparison: Comparison, side: Side, gains: tuple[str, ...]) -> Pl
 def _verdict(comparison: Comparison, side: Side) -> tuple[str | None, tuple[str, ...]]:
     """Headline and reasons: of every side against the first, or of the only one by itself.
 
-    The first of several has no headline, and of reasons only what is said of it alone: that engines or learners wait.
+    The first of several has no headline, and of reasons only what is said of it alone: that engines or learners wait,
+    or devices for the host.
     """
     known = side if isinstance(side, RunSide) else None
-    slower = slower_side(known, known.placement.staleness) if known else None
-    ends = (slower,) if slower else ()
+    ends = tuple(filter(None, (slower_side(known, known.placement.staleness), host_bound(known)))) if known else ()
     if side is not comparison.first:
         return headline(comparison, side), (*reasons(comparison, side), *ends)
     if comparison.others:

@@ -6,15 +6,14 @@ from typing import Any
 
 from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
 from placebench.compare.read.host_facts import host_facts
-from placebench.report.schema import (
+from placebench.report.placement_schema import (
     FactorSummary,
-    FactSummary,
     PlacementSummary,
     QuantitySummary,
     RoleOnDeviceSummary,
     SampledSummary,
-    Summary,
 )
+from placebench.report.schema import FactSummary, Summary
 from placebench.spec.config import flatten
 from placebench.spec.devices import index_ranges, label_ranges
 from placebench.spec.text import MISSING, interval, plural, quantity, ratio

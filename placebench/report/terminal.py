@@ -14,7 +14,8 @@ from placebench.record.folder import RunFolder
 from placebench.report.columns import Holds, add_columns, broken
 from placebench.report.kept import SHARED, kept_summary, read_summary
 from placebench.report.paths import HTML, MARKDOWN, TRACE
-from placebench.report.schema import PlacementSummary, Summary
+from placebench.report.placement_schema import PlacementSummary
+from placebench.report.schema import Summary
 from placebench.report.tables import (
     Grid,
     Row,
@@ -80,6 +81,8 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print()
         console.print(grid_table(differing, texts=len(differing.header), width=console.width))
     console.print(f"{summary.coverage}.", highlight=False)
+    if summary.times:
+        console.print(f"{summary.times.sentence}.", highlight=False)
 
 
 def _tables(summary: Summary, width: int) -> list[Table]:

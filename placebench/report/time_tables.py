@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from placebench.compare.metrics import END, NO_PHASE, NOTABLE, OWN_POOL, STEP_TIME
 from placebench.record.folder import Status
-from placebench.report.schema import DifferenceSummary, PathPartSummary, PlacementSummary, Summary
+from placebench.report.placement_schema import DifferenceSummary, PathPartSummary, PlacementSummary
+from placebench.report.schema import Summary
 from placebench.report.tables import Grid
 from placebench.spec.text import MISSING, listing, percent, quantity, signed, signed_interval
 

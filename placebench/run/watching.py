@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from placebench.errors import DamagedLaunchError, LaunchError
@@ -34,7 +35,8 @@ def follow_run(folder: RunFolder, display: Display, so_far: SoFar) -> Status:
         if record.status is not Status.RUNNING:
             return record.status
         if launch := running_launch(folder, record):
-            _show(folder, record, launch, display, so_far)
+            with suppress(FileNotFoundError):  # where the launch, or the run, goes away: the next look says which
+                _show(folder, record, launch, display, so_far)
         else:
             time.sleep(_POLL_S)
         _see_it_goes_on(folder)

@@ -67,8 +67,12 @@ class DeviceSpec:
         return f"{self.kind}{count}{nodes}{memory}"
 
 
-def parse_devices(text: str) -> DeviceSpec:
+def parse_devices(text: str, origin: str = "--devices") -> DeviceSpec:
     """Read `cpu:N`, `gpu:N`, `cpu` or `gpu`; or a description, `gpu:NxM` or `gpu:NxM@GGiB`: N on each of M nodes.
+
+    Args:
+        text: what to read.
+        origin: what to call its source in a message.
 
     Raises:
         UsageError: it is something else, or more devices than make sense.
@@ -76,16 +80,16 @@ def parse_devices(text: str) -> DeviceSpec:
     match = _SPEC.fullmatch(text.strip())
     if match is None:
         raise UsageError(
-            f"--devices {shown(text)}: write cpu:N or gpu:N with N above 0, or cpu or gpu for all there are; for a plan"
+            f"{origin} {shown(text)}: write cpu:N or gpu:N with N above 0, or cpu or gpu for all there are; for a plan"
             " of nodes elsewhere gpu:NxM, or gpu:NxM@GGiB with the memory of a device"
         )
     count, nodes, gib = (None if match[name] is None else int(match[name]) for name in ("count", "nodes", "gib"))
     memory = None if gib is None else gib << 30
     spec = DeviceSpec("cpu" if match["kind"] == "cpu" else "gpu", count, nodes, memory)
     if spec.is_described and (spec.count or 0) * (spec.nodes or 1) > _MAX_DESCRIBED:
-        raise UsageError(f"--devices {text.strip()}: describe at most {_MAX_DESCRIBED} devices")
+        raise UsageError(f"{origin} {text.strip()}: describe at most {_MAX_DESCRIBED} devices")
     if spec.kind == "cpu" and (spec.count or 0) > MAX_CPU_DEVICES:
-        raise UsageError(f"--devices {text.strip()}: at most {MAX_CPU_DEVICES} CPU devices; write a smaller number")
+        raise UsageError(f"{origin} {text.strip()}: at most {MAX_CPU_DEVICES} CPU devices; write a smaller number")
     return spec
 
 

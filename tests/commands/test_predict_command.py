@@ -130,7 +130,7 @@ def test_replicas_are_predicted_with_whole_models() -> None:
         (("--from", "h200", "--gpu", "nvidia"), "it may be any of NVIDIA A100-SXM4-40GB, "),
         (("--gpu", "MI300X"), "no calibration is shipped for it"),
         (("--from", "h200", "--devices", "cpu:2"), "the calibration is of gpu devices"),
-        (("--from", "h200", "--devices", "gpu:8x1@80GiB"), "say which GPUs these are with --gpu NAME"),
+        (("--from", "h200", "--devices", "gpu:8x1@80GiB"), "say with gpu (--gpu NAME) which GPUs these are"),
         (("--from", "h200", "--model", "nonsense"), "unknown model 'nonsense'"),
         (("--from", "h200", "--set", "batch.size=x"), "--set: batch.size"),
         (("--from", "broken.json"), "cannot read it as JSON"),

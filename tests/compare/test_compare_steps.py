@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from placed import run_placement
-from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans, step_spans
+from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans, record_walls, step_spans
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.measure.steps import measure_step, split_steps
-from placebench.compare.read.launches import launch_times
+from placebench.compare.read.launches import RunTimes, launch_times, run_times
 from placebench.compare.read.run import KERNEL_TIMES
 from placebench.compare.read.run_reading import load_run
+from placebench.record.folder import Status
 from placebench.spec.bound import RunPlacement
 
 
@@ -209,3 +210,17 @@ def test_the_time_of_a_launch_is_divided(tmp_path: Path, kernels: Sequence[Mappi
     expected = (3.0, (2 * 2 + 4) * 1.30, trace_s, 0.5)
     assert (times.startup_s, times.steps_s, times.trace_s, times.stop_s) == pytest.approx(expected)
     assert times.steps == 6
+
+
+def test_the_wall_time_of_a_run_is_divided(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=2, pace=lambda *_: 1.0, kernels=[TRACED], statuses={(2, "split"): Status.OOM}).write(
+        tmp_path / "run"
+    )
+    assert run_times(load_run(path)) is None  # as a version that did not record it has left it
+    record_walls(path, 60.0)
+    # Two steps of warm-up a launch, twice as long as the four measured ones; of 3 launches done, 2 were traced.
+    steps = 2 * STANDARD.step_s + SPLIT.step_s
+    expected = RunTimes(
+        60.0, start_s=3 * 3.0, warmup_s=4 * steps, measured_s=4 * steps, trace_s=8.0, end_s=3 * 5.0 - 8.0
+    )
+    assert vars(run_times(load_run(path))) == pytest.approx(vars(expected))

@@ -130,6 +130,8 @@ def test_the_run_predicts_its_own_placements_and_others(path: Path) -> None:
         run.predict(["standard", "splt"])
     with pytest.raises(UsageError, match="workload"):
         run.predict("standard", workload={"batch.sise": 128})
+    with pytest.raises(UsageError, match=r"^devices 'tpu:1': write cpu:N"):
+        run.predict("standard", devices="tpu:1")
 
 
 def test_of_a_shared_run_there_are_verdicts_and_predictions() -> None:

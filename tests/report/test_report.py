@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from showing import printed, read_summary, write_report
-from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
+from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run, record_walls
 
 from placebench.compare.comparison import compare_run, compare_sides
 from placebench.compare.measure.sides import read_sides
@@ -157,6 +157,16 @@ def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
     assert f"{name} is slower than standard" in printed(path, width=200)
 
 
+def test_one_line_says_where_the_wall_time_went(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1, layouts={"standard": STANDARD}, pace=lambda *_: 1.0).write(tmp_path / "run")
+    record_walls(path, 30.0)
+    write_report(path)
+    line = "Of 30.0 s, measured steps took 5.2 s (17 %), starts 3.0 s, warm-up 5.2 s, ends 5.0 s, all else 11.6 s."
+    assert line in printed(path, width=200)
+    assert line in (path / "report.md").read_text()
+    assert line in (path / "report.html").read_text()
+
+
 def test_a_half_finished_run_shows_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
     path = SyntheticRun(statuses=HALF_FINISHED).write(tmp_path / "run")
     write_report(path)
@@ -167,6 +177,7 @@ def test_a_half_finished_run_shows_what_is_there_and_what_is_missing(tmp_path: P
     assert "warning: round 3 standard: still running" in text
     assert "Undecided whether split or standard is faster: a step takes 41 % more time" in text
     assert "3 of 6 launches done" in text
+    assert "measured steps took" not in text
     assert [launch.status for launch in read_summary(path).launches] == [
         "done", "done", "done", "oom", "running", "planned",
     ]  # fmt: skip

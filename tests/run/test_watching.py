@@ -2,6 +2,7 @@
 
 import io
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +13,12 @@ from synthetic_run import SyntheticRun
 
 from placebench.cli import main
 from placebench.compare.measure.precision import compared_so_far
-from placebench.errors import LaunchError
-from placebench.record.folder import Status
+from placebench.errors import LaunchError, UsageError
+from placebench.record.folder import Status, Trial
+from placebench.record.progress import LaunchState
 from placebench.run.display import PlainDisplay
+from placebench.run.standing import stated
+from placebench.run.watch import TrialWatch
 from placebench.run.watching import follow_run
 
 
@@ -65,6 +69,20 @@ def test_a_run_whose_process_was_killed_is_not_watched_for_ever(
         LaunchError, match="the process that worked on it was killed; go on with placebench run --resume"
     ):
         watched(run, monkeypatch, lambda: run.hold(2**22 + 1))
+
+
+def test_a_run_that_goes_away_while_it_is_looked_at_ends_the_watching_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = GrowingRun(tmp_path / "run")
+
+    def look(watch: TrialWatch, trial: Trial) -> LaunchState:
+        shutil.rmtree(run.folder.path)
+        return stated(watch, trial)
+
+    monkeypatch.setattr("placebench.run.watching.stated", look)
+    with pytest.raises(UsageError, match="there is no such folder"):
+        watched(run, monkeypatch)
 
 
 def test_a_run_that_is_done_shows_its_numbers_at_once(tmp_path: Path) -> None:

@@ -166,6 +166,7 @@ def test_a_token_file_is_made_once_and_nobody_else_reads_it(tmp_path: Path) -> N
         ([".", "--host", "192.0.2.1"], "--host 192.0.2.1 --port 0: cannot listen there: "),
         ([".", "--host", "no such host"], "--host no such host --port 0: cannot listen there: "),
         ([".", "--token-file", "none/token"], "none/token: cannot write a token there: No such file or directory"),
+        ([".", "--token-file", ""], "Invalid value for '--token-file': it is empty: name a file"),
         ([".", "--port", "70000"], "Invalid value for '--port'"),
     ],
 )
@@ -180,7 +181,7 @@ def test_what_cannot_be_served_is_refused(
 
 
 def test_the_page_says_which_package_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "uvicorn" else name)
+    monkeypatch.setattr("placebench.commands.page.find_spec", lambda name: None if name == "uvicorn" else name)
     result = CliRunner().invoke(main, ["serve", str(tmp_path)], prog_name="placebench")
     assert result.exit_code == 2
     assert result.stderr == "placebench: the live page needs uvicorn: pip install 'placebench[serve]'\n"

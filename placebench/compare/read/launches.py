@@ -1,9 +1,9 @@
-"""Where the time of one launch went: starting up, steps, stopping."""
+"""Where the time of one launch, and of a whole run, went: starting up, steps, stopping."""
 
 import math
 from dataclasses import dataclass
 
-from placebench.compare.read.run import Launch, is_whole_step
+from placebench.compare.read.run import Launch, Run, is_whole_step
 from placebench.telemetry.spans import TRACED_STEP
 
 
@@ -34,3 +34,46 @@ def launch_times(launch: Launch) -> LaunchTimes:
     trace = float((traced["end"] - traced["start"]).sum())
     after = float(spans["end"].max()) - last
     return LaunchTimes(first - float(spans["start"].min()), last - first, trace, after - trace, len(steps))
+
+
+@dataclass(frozen=True)
+class RunTimes:
+    """Seconds of a run's wall time by what its finished launches did."""
+
+    total_s: float
+    """All of it, earlier starts of the run and launches that failed included."""
+    start_s: float
+    """From the first process of a launch to its first step."""
+    warmup_s: float
+    """In the steps that are left out of the numbers."""
+    measured_s: float
+    """In the steps that are in them."""
+    trace_s: float
+    """In the steps whose kernels were traced."""
+    end_s: float
+    """From the last step of a launch to its last process gone."""
+
+
+def run_times(run: Run) -> RunTimes | None:
+    """Divide a run's wall time; None where none is on record, or no launch has finished."""
+    walls = {(one.round, one.placement): one.wall for one in run.record.launches}
+    done = [
+        (launch, wall)
+        for placement in run.placements
+        for launch in run.done(placement.name)
+        if (wall := walls.get((launch.round, launch.placement)))
+    ]
+    if not done or not run.record.wall.total_s:
+        return None
+    steps = [(launch.step_seconds, launch.last_warmup_step) for launch, _ in done]
+    traces = (launch_times(launch).trace_s for launch, _ in done)
+    trace = math.fsum(seconds for seconds in traces if not math.isnan(seconds))
+    ends = math.fsum((wall.after_steps_s or 0.0) + wall.cleanup_s for _, wall in done)
+    return RunTimes(
+        total_s=run.record.wall.total_s,
+        start_s=math.fsum(wall.before_steps_s or 0.0 for _, wall in done),
+        warmup_s=math.fsum(seconds[seconds.index <= last].sum() for seconds, last in steps),
+        measured_s=math.fsum(seconds[seconds.index > last].sum() for seconds, last in steps),
+        trace_s=trace,
+        end_s=max(ends - trace, 0.0),
+    )
