@@ -1,5 +1,6 @@
 """A job of the user's over several nodes: what starts on which, and the nodes of a SLURM job on this host."""
 
+import platform
 import shlex
 import sys
 from collections.abc import Callable
@@ -155,7 +156,7 @@ def test_a_cluster_of_this_host_alone_is_this_host(monkeypatch: pytest.MonkeyPat
         node = ClusterNode(name=name, ray_id="1", address="10.0.0.1", cpus=1, gpus=0, host={"hostname": name})
         return Cluster(address="10.0.0.1:1", placement_timeout_s=1, nodes=(node,)), DEVICES[:1]
 
-    for name, is_here in ((plan_devices.platform.node(), True), ("another", False)):
+    for name, is_here in ((platform.node(), True), ("another", False)):
         monkeypatch.setattr(plan_devices, "discover_cluster", lambda *_, name=name: found(name))
         made = make_plan(RunRequest(job={"command": "true", "ray": "10.0.0.1:1"}, devices="cpu:1"))
         assert (made.cluster is None) == is_here
