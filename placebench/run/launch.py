@@ -173,7 +173,7 @@ class Launcher:
         work: dict[str, Any]
         if plan.job:
             names = launch_names(trial.path, launch.round, mark.ray_temp_dir)
-            work = {"job": plan.job.launch(placement, names)}
+            work = {"job": plan.job.launch(placement, names, plan.addresses)}
         else:
             work = {"workload": placed_workload(plan.workload, placement.placement).model_dump(mode="json")}
         return LaunchFile(
