@@ -4,12 +4,15 @@
 
 Runs the job's own models and losses over sequences of full length, each phase `--repeats` times after two passes of
 warm-up, and prints the median seconds and the model FLOP utilisation (MFU) of each phase, by the formulas of reports
-(`placebench.compare.measure.efficiency`).
+(`placebench.compare.measure.efficiency`). A GPU that draws all the power it may lowers its clock, and its peak with it:
+beside the MFU stands the mean SM clock of the timed passes, and the MFU of the peak at that clock.
 """
 
 import statistics
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import click
 import numpy as np
@@ -33,8 +36,9 @@ from placebench.spec.workload_reading import build_workload
 @click.option("--sequences", default=64, show_default=True, type=click.IntRange(1), help="Sequences of the device.")
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Timed runs of each phase.")
 @click.option("--peak", default=989.0, show_default=True, help="The device's dense peak, TFLOP/s.")
+@click.option("--peak-clock", default=1830.0, show_default=True, help="The SM clock of that peak, MHz.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
-def main(model: str, sequences: int, repeats: int, peak: float, settings: tuple[str, ...]) -> None:
+def main(model: str, sequences: int, repeats: int, peak: float, peak_clock: float, settings: tuple[str, ...]) -> None:
     """Time old_log_prob, values, update_actor and update_critic on one device."""
     content = {**parse_settings(settings), "model": model}
     workload = build_workload(content)
@@ -46,9 +50,16 @@ def main(model: str, sequences: int, repeats: int, peak: float, settings: tuple[
     tokens, length = int(batch.lengths.sum()), int(batch.lengths[0])
     work = Work(shape, shape, epochs=1, shared_by=1, value_bytes=2)
     for name, run in _phases(workload, batch, device).items():
-        seconds = _time(run, repeats, device)
+        for _ in range(2):
+            _time(run, device)
+        with _clocks(device) as clocks:
+            seconds = statistics.median(_time(run, device) for _ in range(repeats))
         mfu = tokens * work.flops(PHASE[name], length) / seconds / (peak * 1e12)
-        print(f"{name:14} {seconds:8.3f} s   {tokens / seconds:10,.0f} tokens/s   MFU {100 * mfu:5.1f} %", flush=True)
+        line = f"{name:14} {seconds:8.3f} s   {tokens / seconds:10,.0f} tokens/s   MFU {100 * mfu:5.1f} %"
+        if clocks:
+            clock = statistics.mean(clocks)
+            line += f"   at {clock:,.0f} MHz {100 * mfu * peak_clock / clock:5.1f} %"
+        print(line, flush=True)
     if device.type == "cuda":
         print(f"peak memory    {torch.cuda.max_memory_allocated() / 1e9:8.1f} GB allocated")
     dist.destroy_process_group()
@@ -83,15 +94,31 @@ def _phases(workload: Workload, batch: SequenceBatch, device: torch.device) -> d
     }
 
 
-def _time(run: Callable[[], object], repeats: int, device: torch.device) -> float:
-    seconds = []
-    for _ in range(2 + repeats):
-        start = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[2:])
+def _time(run: Callable[[], object], device: torch.device) -> float:
+    start = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+@contextmanager
+def _clocks(device: torch.device) -> Iterator[list[float]]:
+    """The SM clocks that the GPU has inside, MHz, read every 20 ms; none of a CPU."""
+    clocks: list[float] = []
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.wait(0.02):
+            clocks.append(torch.cuda.clock_rate())
+
+    reader = threading.Thread(target=read)
+    if device.type == "cuda":
+        reader.start()
+    yield clocks
+    over.set()
+    if device.type == "cuda":
+        reader.join()
 
 
 if __name__ == "__main__":

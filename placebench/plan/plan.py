@@ -147,6 +147,11 @@ class Plan:
         return self.work
 
     @property
+    def addresses(self) -> Mapping[str, str]:
+        """By which the nodes reach each other, by their names; none for devices of this host."""
+        return {node.name: node.address for node in self.cluster.nodes} if self.cluster else {}
+
+    @property
     def steps_before(self) -> int:
         """Steps that are in the checkpoint; a launch runs those of the workload after them."""
         return self.start.step if self.start else 0
@@ -301,7 +306,9 @@ def make_plan(request: RunRequest) -> Plan:
 
 
 def _remarks(request: RunRequest, facts: Facts) -> Iterator[str]:
-    """That the mini-batch follows the batch, and which folder all nodes must have."""
+    """That the mini-batch follows the batch, which folder all nodes must have, and why other nodes are left out."""
+    for line in facts.get("unasked", "").splitlines():
+        yield f"only devices of this host are used and sampled, for the cluster's nodes cannot be asked: {line}"
     if (size := mini_batch_that_follows(request.workload)) is not None:
         usual = usual_mini_batch(request.workload)
         yield (

@@ -46,7 +46,11 @@ def pack(batch: SequenceBatch, longest: int, device: torch.device, precision: to
     longest = longest if flash else int(lengths.max())
 
     def on_device(values: Any) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(device, non_blocking=True)
+        tensor = torch.from_numpy(np.ascontiguousarray(values))
+        if device.type == "cuda":
+            # A copy from other memory waits for all that the device has still to do.
+            tensor = tensor.pin_memory()
+        return tensor.to(device, non_blocking=True)
 
     inputs: dict[str, Any] = {
         "input_ids": on_device(batch.tokens.astype(np.int64))[None],

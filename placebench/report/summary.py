@@ -13,7 +13,7 @@ from placebench.compare.explain.placing import differences
 from placebench.compare.explain.reasons import alone, headline, reasons
 from placebench.compare.explain.scaling import ScalingResult, measure_scaling
 from placebench.compare.explain.suggestion import suggest
-from placebench.compare.explain.waiting import slower_side, waiting
+from placebench.compare.explain.waiting import host_bound, slower_side, waiting
 from placebench.compare.measure.efficiency import basis
 from placebench.compare.measure.observed import Arrangement
 from placebench.compare.measure.placements import RunSide
@@ -198,11 +198,11 @@ def _placement(comparison: Comparison, side: Side, gains: tuple[str, ...]) -> Pl
 def _verdict(comparison: Comparison, side: Side) -> tuple[str | None, tuple[str, ...]]:
     """Headline and reasons: of every side against the first, or of the only one by itself.
 
-    The first of several has no headline, and of reasons only what is said of it alone: that engines or learners wait.
+    The first of several has no headline, and of reasons only what is said of it alone: that engines or learners wait,
+    or devices for the host.
     """
     known = side if isinstance(side, RunSide) else None
-    slower = slower_side(known, known.placement.staleness) if known else None
-    ends = (slower,) if slower else ()
+    ends = tuple(filter(None, (slower_side(known, known.placement.staleness), host_bound(known)))) if known else ()
     if side is not comparison.first:
         return headline(comparison, side), (*reasons(comparison, side), *ends)
     if comparison.others:

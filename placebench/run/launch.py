@@ -174,7 +174,7 @@ class Launcher:
         work: dict[str, Any]
         if plan.job:
             names = launch_names(trial.path, launch.round, mark.ray_temp_dir)
-            work = {"job": plan.job.of_steps(launch.steps).launch(placement, names)}
+            work = {"job": plan.job.of_steps(launch.steps).launch(placement, names, plan.addresses)}
         else:
             placed = placed_workload(plan.workload, placement.placement)
             work = {"workload": placed.model_dump(mode="json") | {"steps": launch.steps}}

@@ -1,15 +1,20 @@
 """What devices wait for inside their phases: worked by hand, and for any trace."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from placed import run_placement
+from synthetic_run import STANDARD, gpu_run
 
+from placebench.compare.comparison import compare_run
+from placebench.compare.explain.waiting import host_bound
 from placebench.compare.measure.waits import traced_waits
 from placebench.spec.bound import RunPlacement
+from placebench.spec.text import in_seconds
 
 DEVICES = ("gpu:0", "gpu:1", "gpu:2", "gpu:3")
 PLACEMENT = run_placement("standard", {"pool": DEVICES}, {"rollout": "pool", "actor": "pool"}, "all")
@@ -81,6 +86,18 @@ def test_nothing_is_said_of_a_launch_without_measured_steps() -> None:
     kernels = pd.DataFrame([row("gen", "gpu:0", 0.5)])
     attributed = pd.DataFrame([{"phase": "gen", "device": "gpu:0", "span_s": 0.0}])
     assert traced_waits(kernels, attributed, {}, PLACEMENT, 1) == {}
+
+
+def test_what_the_host_holds_up_is_said_with_its_seconds(tmp_path: Path) -> None:
+    kernels = [{"step": 7} | row(phase, "cpu:0", 0.0, host) for phase, host in (("gen", 0.6), ("ref", 0.01))]
+    run = gpu_run(rounds=1, layouts={"standard": STANDARD}, kernels=kernels)
+    side = compare_run(run.write(tmp_path / "traced")).placements[0]
+    seconds = 0.6 * side.value("phase/gen")
+    assert host_bound(side) == (
+        f"In standard, devices wait for the host: {in_seconds(seconds)} in gen (60 % of it), by the traced step."
+    )
+    without = gpu_run(rounds=1, layouts={"standard": STANDARD})
+    assert host_bound(compare_run(without.write(tmp_path / "without")).placements[0]) is None
 
 
 SHARES = st.floats(0.0, 0.5)

@@ -1,9 +1,19 @@
-"""Who waits for what: the devices of a pool outside their phases, and engines and learners for each other."""
+"""Who waits: devices of a pool outside phases and, for the host, inside them; engines and learners for each other."""
 
 from collections.abc import Mapping, Sequence
 
 from placebench.compare.measure.placements import RunSide
-from placebench.compare.metrics import ENGINE_WAIT, LAG, NO_PHASE, NOTABLE, OWN_POOL, STEP_TIME, TRAINER_WAIT
+from placebench.compare.measure.waits import first_trace
+from placebench.compare.metrics import (
+    ENGINE_WAIT,
+    LAG,
+    NO_PHASE,
+    NOTABLE,
+    OWN_POOL,
+    STEP_TIME,
+    TRAINER_WAIT,
+    phase_metric,
+)
 from placebench.compare.side import Side
 from placebench.spec.text import in_seconds, listing, number, quantity
 
@@ -48,6 +58,20 @@ def slower_side(side: Side, staleness: int) -> str | None:
         return f"{text}: neither side waits for the other to speak of."
     slower = "engines" if spare == "learners" else "learners"
     return f"{text}: the {slower} are the slower side, where a device more would help first."
+
+
+def host_bound(side: RunSide) -> str | None:
+    """In which phases devices wait for the host, and how long: the share that they did in the traced step.
+
+    None where no step was traced, and where no phase waits a notable part of the step.
+    """
+    traced = first_trace(side.launches).groupby("phase")[["no_kernel_s", "span_s"]].sum()
+    shares = dict(traced["no_kernel_s"] / traced["span_s"])
+    waits = {phase: share * side.value(phase_metric(phase).key) for phase, share in shares.items()}
+    least = NOTABLE_WAIT * side.value(STEP_TIME.key)
+    longest = most_named(by_size({phase: wait for phase, wait in waits.items() if wait >= least}))
+    parts = [f"{in_seconds(wait)} in {phase} ({quantity(shares[phase], '1')} of it)" for phase, wait in longest]
+    return f"In {side.name}, devices wait for the host: {listing(parts)}, by the traced step." if parts else None
 
 
 def longest_idle_share(side: RunSide) -> float:
