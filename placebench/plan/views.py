@@ -92,7 +92,7 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
     count = "as many as the command has" if plan.steps >= MOST_STEPS else f"{plan.steps} a launch"
     yield "steps", f"{count}, the first {plan.warmup_steps} left out of the numbers"
     if plan.auto and plan.auto.chooses_steps:
-        later = f"as many as give the narrowest interval per minute, from round {PILOT_ROUNDS + 1} on"
+        later = f"as many as are precise enough soonest, from round {PILOT_ROUNDS + 1} on"
         yield "", plan.auto.choice.sentence if plan.auto.choice else later
     shown = plan.order if plan.done else plan.order[:_MOST_ROUNDS]
     for number, names in enumerate(shown, start=1):

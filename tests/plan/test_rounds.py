@@ -106,7 +106,7 @@ def test_later_launches_have_as_many_steps_as_their_costs_call_for(tmp_path: Pat
     result, said = run(resumed, body.replace('case == "5 split"', "False"))
     assert result.done == result.total == 14
     assert f"step {later}/{later}" in said
-    assert "narrowest interval" not in said  # it was chosen before
+    assert "soonest" not in said  # it was chosen before
     counts = {(one.round, one.steps_done) for one in load_run(result.folder).launches}
     assert counts == {(number, record.steps if number <= PILOT_ROUNDS else later) for number in range(1, 8)}
     compared = summarize(compare_run(result.folder))
@@ -134,7 +134,7 @@ def test_steps_are_left_as_asked_for(tmp_path: Path) -> None:
     assert "steps" not in load_yaml(tmp_path / "bench.yaml")
     out = StringIO()
     show_plan(open_plan, Console(file=out, width=200))
-    assert "as many as give the narrowest interval per minute, from round 4 on" in out.getvalue()
+    assert "as many as are precise enough soonest, from round 4 on" in out.getvalue()
 
 
 def test_a_model_of_real_size_gets_a_round_more(tmp_path: Path) -> None:
