@@ -6,8 +6,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from placebench.errors import LaunchError, MissingExtraError, PlacebenchError
+
+if TYPE_CHECKING:
+    from placebench.out.tracked import TrackedRun
 
 
 class ExportError(LaunchError):
@@ -24,25 +28,29 @@ class Target:
     """Its client; None where it needs none."""
 
 
-def _to_tensorboard(path: Path, out: Path | None) -> str:
-    from placebench.out.to_tensorboard import write
+def _tracked(path: Path) -> "TrackedRun":
+    from placebench.compare.read.run_reading import load_run
     from placebench.out.tracked import track
 
-    return write(track(path), out or path / "export" / "tensorboard")
+    return track(load_run(path))
+
+
+def _to_tensorboard(path: Path, out: Path | None) -> str:
+    from placebench.out.to_tensorboard import write
+
+    return write(_tracked(path), out or path / "export" / "tensorboard")
 
 
 def _to_mlflow(path: Path, out: Path | None) -> str:
     from placebench.out.to_mlflow import write
-    from placebench.out.tracked import track
 
-    return write(track(path), out)
+    return write(_tracked(path), out)
 
 
 def _to_wandb(path: Path, out: Path | None) -> str:
     from placebench.out.to_wandb import write
-    from placebench.out.tracked import track
 
-    return write(track(path), out)
+    return write(_tracked(path), out)
 
 
 def _to_csv(path: Path, out: Path | None) -> str:
@@ -104,6 +112,8 @@ def export(path: Path, name: str, out: Path | None = None) -> str:
     target = TARGETS[name]
     if target.module is None:
         return target.write(path, out)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # what is wrong with it is no failure of the service
     try:
         import_module(target.module)
         return target.write(path, out)

@@ -19,12 +19,11 @@ from pydantic import BaseModel
 from placebench.compare.read.run import Launch, Run
 from placebench.compare.read.run_reading import load_run
 from placebench.errors import UsageError
-from placebench.out.tables import TABLES
+from placebench.out.to_files import csv_text, tables_of
 from placebench.record.folder import RunFolder, Status, Trial, append_jsonl, append_to, replacing, write_atomically
 from placebench.record.run_file import RunFile, StartCheckpoint
 from placebench.report.build import build_report
 from placebench.report.paths import HTML, MARKDOWN, PLOTS, SUMMARY, TRACE
-from placebench.spec.legible import sheet_cell
 
 _HOST_FACTS = ("cpu_model", "cpu_count", "usable_cores", "memory_bytes", "driver", "gpu_links")
 _GPU_FACTS = ("index", "name", "memory_bytes")
@@ -65,19 +64,8 @@ def share(path: Path, out: Path, *, keep_host: bool = False) -> None:
                     archive.write(file, f"{folder.name}/{file.name}")
             for plot in sorted((folder / PLOTS).iterdir()):
                 archive.write(plot, f"{folder.name}/{PLOTS}/{plot.name}")
-            for name, table in TABLES.items():
-                archive.writestr(f"{folder.name}/tables/{name}.csv", csv_text(table(copied)))
-
-
-def csv_text(table: Any) -> str:
-    """A table as CSV, in which no cell is a formula to a spreadsheet; what is missing is empty."""
-    texts = {name: table[name].map(_cell) for name in table.select_dtypes(exclude=["number", "bool"]).columns}
-    changed = table.assign(**texts).rename(columns=sheet_cell)
-    return str(changed.to_csv(index=False, lineterminator="\n"))
-
-
-def _cell(value: object) -> object:
-    return sheet_cell(value) if isinstance(value, str) else value
+            for name, table in tables_of(copied).items():
+                archive.writestr(f"{folder.name}/tables/{name}.csv", csv_text(table))
 
 
 class _Masks:

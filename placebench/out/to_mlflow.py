@@ -16,21 +16,24 @@ _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 
 
 def write(run: TrackedRun, where: Path | None) -> str:
-    """Log to where MLFLOW_TRACKING_URI says, or into a folder, as `mlflow.db` and artefacts; returns where that is.
+    """Log a run; the experiment is MLFLOW_EXPERIMENT_NAME, or `placebench`.
 
-    The experiment is MLFLOW_EXPERIMENT_NAME, or `placebench`.
+    Args:
+        run: what to log.
+        where: a folder that is there, for `mlflow.db` and artefacts; None for where MLFLOW_TRACKING_URI says.
+
+    Returns:
+        Where it is, in words.
     """
-    if where:
-        where.mkdir(parents=True, exist_ok=True)
     client = MlflowClient(f"sqlite:///{where.resolve() / 'mlflow.db'}" if where else None)
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "placebench")
     known = client.get_experiment_by_name(name)
     artefacts = (where.resolve() / "artifacts").as_uri() if where else None
     experiment = known.experiment_id if known else client.create_experiment(name, artefacts)
     parent = client.create_run(experiment, run_name=run.name, tags={"placebench.verdict": run.verdict})
-    _log(
-        client, parent.info.run_id, run.config, [Metric(_name(key), value, 0, 0) for key, value in run.results.items()]
-    )
+    ended = int(1000 * run.ended)
+    results = [Metric(_name(key), value, ended, 0) for key, value in run.results.items()]
+    _log(client, parent.info.run_id, run.config, results)
     for file in run.report:
         client.log_artifact(parent.info.run_id, str(file), "report")
     for launch in run.launches:

@@ -15,20 +15,23 @@ from placebench.compare.read.run import Launch, Run, is_whole_step
 from placebench.compare.read.run_reading import load_run
 from placebench.out.tracked import TrackedLaunch, track, wall_offset
 from placebench.record.folder import Status, replacing
+from placebench.telemetry.samples import QUANTITIES
 from placebench.version import __version__
 
 _SCOPE = {"name": "placebench", "version": __version__}
 _INTERNAL = 1
-_UNITS = {"timing_s/": "s", "perf/throughput": "{token}/s", "memory_bytes": "By", "power_w": "W", "util": "1"}
+# Units of UCUM, which OpenTelemetry writes, by ours.
+_UCUM = {"1": "1", "B": "By", "B/s": "By/s", "MHz": "MHz", "W": "W", "°C": "Cel"}
+_UNITS = {quantity.key: _UCUM[quantity.unit] for quantity in QUANTITIES if quantity.unit in _UCUM}
 
 
 def write(path: Path, where: Path) -> str:
     """Write traces and metrics of all finished launches; returns the file."""
     where.parent.mkdir(parents=True, exist_ok=True)
-    run, tracked = load_run(path), track(path)
+    run = load_run(path)
     done = [launch for launch in run.launches if launch.status is Status.DONE and len(launch.steps)]
     with replacing(where) as scratch, scratch.open("w", encoding="utf-8") as stream:
-        for launch, found in zip(done, tracked.launches, strict=True):
+        for launch, found in zip(done, track(run).launches, strict=True):
             resource = {"attributes": _attributes({"service.name": "placebench", **found.config})}
             spans = list(_spans(run, launch))
             traces = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": _SCOPE, "spans": spans}]}]}
@@ -84,8 +87,16 @@ def _metrics(launch: TrackedLaunch) -> Iterator[dict[str, Any]]:
             for step in launch.steps
             if name in step.values
         ]
-        unit = next((unit for part, unit in _UNITS.items() if name.startswith(part) or name.endswith(part)), "")
-        yield {"name": name, "unit": unit, "gauge": {"dataPoints": points}}
+        yield {"name": name, "unit": _unit(name), "gauge": {"dataPoints": points}}
+
+
+def _unit(name: str) -> str:
+    """The unit of a metric; empty where it has none, or none is known."""
+    if name.startswith("timing_s/"):
+        return "s"
+    if name == "perf/throughput":
+        return "{token}/s"
+    return _UNITS.get(name.rpartition("/")[2], "") if name.startswith("devices/") else ""
 
 
 def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:

@@ -26,7 +26,6 @@ def write(run: TrackedRun, where: Path) -> str:
     text.tensor_shape.dim.add(size=1)
     metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
     values.append(Summary.Value(tag="verdict/text_summary", tensor=text, metadata=metadata))
-    ended = max((step.wall for launch in run.launches for step in launch.steps), default=0.0)
-    writer.add_event(Event(wall_time=ended, step=0, summary=Summary(value=values)))
+    writer.add_event(Event(wall_time=run.ended, step=0, summary=Summary(value=values)))
     writer.close()
     return str(where)

@@ -14,7 +14,10 @@ def write(run: TrackedRun, where: Path | None) -> str:
 
     Args:
         run: what to log.
-        where: the folder for its files; None for wandb's own choice.
+        where: the folder for its files, which is there; None for wandb's own choice.
+
+    Returns:
+        Where it is, in words.
     """
     project = os.environ.get("WANDB_PROJECT", "placebench")
     # Nobody is there to answer a question after the login, what wandb prints has no place among our lines, and the
@@ -24,8 +27,6 @@ def write(run: TrackedRun, where: Path | None) -> str:
         x_save_requirements=False,
     )  # fmt: skip
     folder = str(where) if where else None
-    if where:
-        where.mkdir(parents=True, exist_ok=True)
     for launch in run.launches:
         with wandb.init(
             project=project, group=run.name, name=launch.name, job_type=launch.placement, config=dict(launch.config),

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from placebench.compare.read.run import Launch, Run, is_whole_step
-from placebench.compare.read.run_reading import load_run
 from placebench.record.folder import Status
 from placebench.report.kept import kept_summary
 from placebench.report.paths import HTML, MARKDOWN, SUMMARY, TRACE
@@ -57,14 +56,19 @@ class TrackedRun:
     report: tuple[Path, ...]
     """The report's files that are there."""
 
+    @property
+    def ended(self) -> float:
+        """When its last step ended, seconds since the epoch; 0 without any."""
+        return max((step.wall for launch in self.launches for step in launch.steps), default=0.0)
 
-def track(path: Path) -> TrackedRun:
-    """Read a run's folder.
+
+def track(run: Run) -> TrackedRun:
+    """What a tracker is told of a run.
 
     Raises:
-        UsageError: it is not a run's, or a file of it is damaged.
+        UsageError: a file of it is damaged.
     """
-    run = load_run(path)
+    path = run.folder.path
     summary = kept_summary(path) or compare_anew(path)
     config = {f"workload/{key}": value for key, value in flatten(run.record.workload).items()}
     config |= {"run": run.name, "framework": run.record.job.framework if run.record.job else "placebench"}
@@ -114,7 +118,8 @@ def _device_values(run: Run, launch: Launch) -> dict[int, dict[str, float]]:
     place = np.searchsorted(spans["start"].to_numpy(), samples["mono"].to_numpy(), side="right") - 1
     is_inside = (place >= 0) & (samples["mono"].to_numpy() <= spans["end"].to_numpy()[place])
     inside = samples[is_inside].assign(step=spans["step"].to_numpy()[place[is_inside]])
-    ways = {one.key: "max" if one.unit == "B" else "mean" for one in QUANTITIES if one.key in inside}
+    numbers = [one for one in QUANTITIES if one.key in inside and one.unit != "bits"]
+    ways = {one.key: "max" if one.unit == "B" else "mean" for one in numbers}
     found: dict[int, dict[str, float]] = {}
     for row in inside.groupby(["step", "device"]).agg(ways).reset_index().to_dict("records"):
         step, device = int(row.pop("step")), str(row.pop("device"))

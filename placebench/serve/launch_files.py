@@ -175,9 +175,13 @@ class LaunchFiles:
 
     @property
     def last_step(self) -> int | None:
-        """The last step whose spans are written; None without one."""
-        whole = (span for span in reversed(self.spans) if span.device == CONTROLLER and span.phase == STEP)
-        return next((span.step for span in whole), None)
+        """The last step whose spans are written, those of devices too where the launch has any; None without one.
+
+        A job of the user's tells of a step first that it is over, and what its devices did in it a step later.
+        """
+        whole = (span.step for span in reversed(self.spans) if span.device == CONTROLLER and span.phase == STEP)
+        on_devices = {span.step for span in self.spans if span.device != CONTROLLER}
+        return next((step for step in whole if step in on_devices or not on_devices), None)
 
     def spans_of(self, step: int) -> list[SpanLine]:
         """The spans of a step."""
@@ -247,8 +251,8 @@ class LaunchFiles:
         return self.devices[device]
 
     def _sample(self, line: SampleLine) -> None:
-        if self._zero is None:
-            self._zero = line.mono
+        # Files that were copied tell too late when the launch began.
+        self._zero = line.mono if self._zero is None else min(self._zero, line.mono)
         state, values = self._state(line.device), readings(line)
         state.last = line
         state.history.append(line.mono - self._zero, values)

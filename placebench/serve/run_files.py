@@ -56,7 +56,7 @@ class RunFiles:
     def status(self) -> str:
         """How the run stands."""
         if self.record is None:
-            return Status.DAMAGED
+            return Status.DAMAGED if self.summary is None or self.error else self.summary.status
         if self.record.status is Status.RUNNING and is_held(self.folder) is False:
             return KILLED
         return self.record.status
@@ -91,6 +91,8 @@ class RunFiles:
         return changed
 
     def _read_record(self) -> None:
+        if not is_plain(self.folder.run_file) and is_plain(self.folder.summary_file):
+            return  # it was shared without its raw files
         try:
             if not is_plain(self.folder.run_file):
                 raise UsageError(f"{self.folder.run_file}: there is no such file")

@@ -56,9 +56,11 @@ def seats(current: LaunchFiles, labels: Mapping[str, str]) -> list[dict[str, Any
 
 def _seen(current: LaunchFiles) -> dict[str, list[dict[str, Any]]]:
     """Roles by device: the part of the last steps in which a phase of each ran there."""
-    whole = [span for span in current.spans if span.device == CONTROLLER and span.phase == STEP][-_STEPS:]
-    if not whole:
+    last = current.last_step
+    if last is None:
         return {}
+    steps = [span for span in current.spans if span.device == CONTROLLER and span.phase == STEP and span.step <= last]
+    whole = steps[-_STEPS:]
     start, end = whole[0].start_mono, whole[-1].end_mono
     times: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for span in current.spans:

@@ -62,7 +62,7 @@ class Sections:
         files.read()
         record, current = files.record, files.current
         if record is None:
-            self._put("run", {"name": files.folder.path.name, "status": files.status, "errors": [files.error]})
+            self._put("run", _told(files))
             return
         labels = device_labels(record.devices)
         self._put("run", _run(files, record, labels))
@@ -128,12 +128,22 @@ class Sections:
             self._versions[name] = self._versions.get(name, 0) + 1
 
 
+def _told(files: RunFiles) -> dict[str, Any]:
+    """What there is to say of every run, of one without raw files or with damaged ones, too."""
+    known = files.record or files.summary
+    return {
+        "name": (known.name if known else "") or files.folder.path.name,
+        "status": files.status,
+        "files": [name for name in REPORT_FILES if is_plain(files.folder.path / name)],
+        "headlines": [one.headline for one in (files.summary.placements if files.summary else ()) if one.headline],
+        "errors": [error for error in (files.error, _damaged(files)) if error],
+    }
+
+
 def _run(files: RunFiles, record: RunFile, labels: Mapping[str, str]) -> dict[str, Any]:
     """What a run is, and how its launches went."""
     begun = (key for key in files.order if key in files.launches)
-    return {
-        "name": record.name or files.folder.path.name,
-        "status": files.status,
+    return _told(files) | {
         "command": " ".join(record.command),
         "started": record.started,
         "ended": record.ended,
@@ -155,10 +165,7 @@ def _run(files: RunFiles, record: RunFile, labels: Mapping[str, str]) -> dict[st
         ],
         "devices": [{"label": labels[one.id], "name": one.name, "memory": one.memory_bytes} for one in record.devices],
         "launches": [_launch(files.launches[key], files.statuses[key], record) for key in begun],
-        "files": [name for name in REPORT_FILES if is_plain(files.folder.path / name)],
-        "headlines": [one.headline for one in (files.summary.placements if files.summary else ()) if one.headline],
         "ray": _ray(record),
-        "errors": [error for error in (files.error, _damaged(files)) if error],
     }
 
 
@@ -196,7 +203,8 @@ def _ray(record: RunFile) -> str | None:
         address = record.cluster.address
         head = "HEAD" if address == "auto" else address.rpartition(":")[0]
         return (
-            f"ray status --address {address} says what the cluster has; its dashboard is on port 8265 of the head node"
+            f"ray status --address {address} says what the cluster has, with RAY_AUTH_MODE=token where it asks for a"
+            " token; its dashboard is on port 8265 of the head node"
             f" unless it was put elsewhere: ssh -L 8265:127.0.0.1:8265 {head}, then http://127.0.0.1:8265"
         )
     of_job = record.job.spec.get("ray") if record.job else None
@@ -245,7 +253,7 @@ def _now(files: RunFiles, record: RunFile, current: LaunchFiles) -> dict[str, An
         "placement": steps.placement,
         "trial": current.trial.path.name,
         "number": files.order.index(key) + 1,
-        "doing": activity(state, record.steps) if runs else None,
+        "doing": activity(state, record.steps_in(steps.round)) if runs else None,
         "elapsed_s": round(elapsed) if runs else None,
         "silent_s": round(silent) if runs else None,
         "left_s": None if left is None else round(left),

@@ -13,6 +13,8 @@ from placebench.spec.legible import each_text, encodable
 
 # What the user's shell has opened for this very command (`<(...)`, `|`): somebody writes there.
 _OPENED = ("/dev/stdin", "/dev/fd/")
+# Of a file that is made: what `open` gives one, without the right to execute it.
+_MODE = 0o666
 
 
 def read_text(path: Path, encoding: str = "utf-8", at_most: int | None = None) -> str:
@@ -57,7 +59,7 @@ def regular(path: str, flags: int) -> int:
         return os.open(path, flags)
     not_regular = OSError(errno.ENXIO, "it is a pipe or a device; name a regular file", path)
     try:
-        opened = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+        opened = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, _MODE)
     except OSError as error:
         # What the kernel says of sockets, and of pipes that nobody reads.
         raise (not_regular if error.errno == errno.ENXIO else error) from None

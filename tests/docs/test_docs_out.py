@@ -19,7 +19,7 @@ def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     SyntheticRun(workload=WORKLOAD).write(tmp_path / "runs" / "20260101T000000Z-standard-split")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```", PYTHON, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "docs/python.md", "exec"), names)
@@ -31,8 +31,7 @@ def test_the_commands_run(tmp_path: Path) -> None:
     found = commands(EXPORT)
     assert len(found) == 6
     for command in found:
-        if "--track" not in command:  # which needs the extra before it does anything
-            shell(command, tmp_path, environment)
+        shell(command + (" --dry-run" if command.startswith("placebench run") else ""), tmp_path, environment)
     assert (tmp_path / "tables" / "steps.csv").exists()
     assert (tmp_path / "run.zip").exists()
 

@@ -171,6 +171,7 @@ def test_what_cannot_be_exported_is_refused_in_a_line(path: Path, tmp_path: Path
         ((path, "--to", "excel"), "excel"),
         ((path, "--to", "csv", "--to", "parquet", "--out", tmp_path / "x"), "2 targets are named with --to: name one"),
         ((path, "--to", "csv", "--out", tmp_path / "file" / "x"), "Not a directory"),
+        ((path, "--to", "wandb", "--out", tmp_path / "file" / "x"), "Not a directory"),
         ((tmp_path / "nowhere", "--to", "csv"), "there is no such folder"),
         ((ROOT / "runs" / "reference" / "4x-h200" / "qwen2.5-7b", "--to", "csv"), "without its raw files"),
     ):

@@ -13,7 +13,7 @@ from pages import ROOT
 from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, gpu_run, read_json
 
 import placebench
-from placebench.out.share import csv_text
+from placebench.out.to_files import csv_text
 from placebench.record.folder import Status
 
 SECRETS = (
@@ -97,7 +97,13 @@ def test_the_zip_says_nothing_of_hosts_people_paths_and_environment(path: Path, 
 def test_the_zip_has_report_figures_trace_and_tables(archive: Path) -> None:
     names = {name.partition("/")[2] for name in members(archive)}
     assert {"summary.json", "report.md", "report.html", "trace.json.gz"} <= names
-    assert {"tables/launches.csv", "tables/steps.csv", "tables/spans.csv", "tables/devices.csv"} <= names
+    assert {
+        "tables/launches.csv",
+        "tables/steps.csv",
+        "tables/spans.csv",
+        "tables/devices.csv",
+        "tables/comparison.csv",
+    } <= names
     assert {"plots/timeline.svg", "plots/timeline.png"} <= names
     assert all(name.startswith("20260301T100000Z-of-user/") for name in members(archive))
 

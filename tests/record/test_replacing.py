@@ -30,6 +30,12 @@ def test_what_is_broken_off_leaves_the_old_content_and_nothing_else(tmp_path: Pa
     assert path.read_text() == "new"
 
 
+def test_what_is_made_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "file", "text")
+    (tmp_path / "other").touch()
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
 def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = SyntheticRun(rounds=2, steps=4).write(tmp_path / "run")
     monkeypatch.setattr("placebench.report.build.draw_plots", lambda _: ())

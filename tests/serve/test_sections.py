@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +184,38 @@ def test_who_sits_where_is_told_as_asked_and_as_seen(tmp_path: Path) -> None:
     ]
 
 
+def test_a_job_whose_devices_tell_of_a_step_when_the_next_is_over_is_shown_to_the_last_step_they_have_told(
+    run: GrowingRun,
+) -> None:
+    run.add_step()
+    run.add_step()
+    late = [line for line in run.trial.spans.read_text().splitlines() if json.loads(line)["step"] == 2]
+    whole = late.pop()
+    assert json.loads(whole)["phase"] == "step"
+    known = [line for line in run.trial.spans.read_text().splitlines() if json.loads(line)["step"] == 1]
+    run.trial.spans.write_text("".join(f"{line}\n" for line in (*known, whole)))
+    reader = Reader(run.folder.path)
+    reader.look()
+    assert reader.known["finished"]["step"] == 1
+    shares = {seat["role"]: seat["share"] for seat in reader.known["seats"][0]["seen"]}
+    assert shares["rollout"] == pytest.approx(0.5, abs=0.02)
+    with run.trial.spans.open("a") as stream:
+        stream.write("".join(f"{line}\n" for line in late))
+    reader.look()
+    assert reader.known["finished"]["step"] == 2
+    assert bars(reader.known["finished"])["cpu:0"]
+
+
+def test_times_of_a_folder_that_was_copied_begin_with_its_samples(run: GrowingRun) -> None:
+    run.be_at(1, ("gen", 100.0, None))
+    os.utime(run.trial.launch_file, (time.time() + 500.0,) * 2)
+    run.sample(100.0)
+    run.sample(101.0)
+    reader = Reader(run.folder.path)
+    reader.look()
+    assert reader.series["devices"]["02-split/cpu:0"]["at"] == pytest.approx([0.0, 1.0])
+
+
 def test_queues_tell_what_waits_and_how_fast_each_side_is(run: GrowingRun) -> None:
     metrics = {
         "perf/total_num_tokens": 1300.0,
@@ -227,6 +261,19 @@ def test_a_finished_run_links_its_report_and_tells_its_verdict(tmp_path: Path) -
     reader.look()
     assert reader.known["run"]["files"] == ["report.html", "summary.json", "trace.json.gz"]
     assert "split is slower" in reader.known["run"]["headlines"][0]
+
+
+def test_of_a_run_without_its_raw_files_the_verdict_and_the_report_are_told(tmp_path: Path) -> None:
+    path = SyntheticRun().write(tmp_path / "run")
+    write_report(path)
+    (path / "run.json").unlink()
+    shutil.rmtree(path / "trials")
+    reader = Reader(path)
+    reader.look()
+    told = reader.known["run"]
+    assert (told["name"], told["status"], told["errors"]) == ("demo", "done", [])
+    assert told["files"] == ["report.html", "summary.json", "trace.json.gz"]
+    assert "split is slower" in told["headlines"][0]
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ export function showRatio(chart, ratio) {
     const found = new Map(ratio.of[name].map((row) => [row[0], row]));
     for (const place of [1, 2, 3]) columns.push(rounds.map((round) => found.get(round)?.[place] ?? null));
   }
-  chart.show(names, (look) => ({
+  chart.show([names, rounds.length], (look) => ({
     scales: { x: { time: false, range: (_, low, high) => [low - 0.5, high + 0.5] }, y: { range: (_, low, high) => around(low, high) } },
     axes: [
       { label: "rounds", labelSize: 20, splits: () => thinned(rounds, 10) },

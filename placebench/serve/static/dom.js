@@ -20,17 +20,18 @@ export function table(heads, rows, numbers = []) {
 
 export const MISSING = "–";
 
-export function number(value, digits = 3) {
+export function number(value, digits = 3, least = 1) {
   if (value === null || value === undefined) return MISSING;
-  return value.toLocaleString("en", { maximumSignificantDigits: Math.max(digits, Math.floor(Math.log10(Math.abs(value) || 1)) + 1) });
+  const most = Math.max(digits, Math.floor(Math.log10(Math.abs(value) || 1)) + 1);
+  return value.toLocaleString("en", { minimumSignificantDigits: least, maximumSignificantDigits: most });
 }
 
-export const seconds = (value) => (value === null || value === undefined ? MISSING : `${number(value)} s`);
-export const share = (value) => (value === null || value === undefined ? MISSING : `${Math.round(100 * value)} %`);
+export const seconds = (value) => (value === null || value === undefined ? MISSING : `${number(value, 3, 3)}\u00a0s`);
+export const share = (value) => (value === null || value === undefined ? MISSING : `${Math.round(100 * value)}\u00a0%`);
 
 export function bytes(value) {
   if (value === null || value === undefined) return MISSING;
-  return value >= 1000 * 2 ** 20 ? `${number(value / 2 ** 30)} GiB` : `${number(value / 2 ** 20)} MiB`;
+  return value >= 1000 * 2 ** 20 ? `${number(value / 2 ** 30)}\u00a0GiB` : `${number(value / 2 ** 20)}\u00a0MiB`;
 }
 
 export function duration(value) {

@@ -47,7 +47,7 @@ function say(text, lost = false) {
 
 class ListView {
   constructor() {
-    this.element = element("section", {}, element("p", { class: "soft" }, "Reading…"));
+    this.element = element("section", { class: "list" }, element("p", { class: "soft" }, "Reading…"));
   }
 
   take({ runs, only }) {
@@ -58,7 +58,7 @@ class ListView {
     title.textContent = "Runs";
     const rows = runs.map((run) => [
       element("a", { href: `#/${encodeURIComponent(run.id)}` }, run.name),
-      run.started.slice(0, 16).replace("T", " "), statusText(run.status), `${run.done}/${run.launches}`, run.placements.join(", "),
+      element("span", { class: "line" }, run.started.slice(0, 16).replace("T", " ")), statusText(run.status), `${run.done}/${run.launches}`, run.placements.join(", "),
       Object.entries(run.verdicts).map(([name, one]) => `${name} ${one.verdict} ${one.value.toFixed(2)}`).join(", ") || run.error || "",
     ]);
     const heads = ["run", "started (UTC)", "status", "launches", "placements", "step time"];
@@ -87,11 +87,14 @@ class RunView {
       devices: element("section", {}, element("div", { class: "tools" }, element("h2", {}, "Devices"), this.quantity), this.charts.devices.element, this.bodies.devices),
       seats: this.section("Who sits where", this.bodies.seats),
       launches: this.section("Launches", this.bodies.launches),
-      log: element("section", {}, element("div", { class: "tools" }, element("h2", {}, "Log"), this.filter), this.log),
+      log: element("section", { class: "wide" }, element("div", { class: "tools" }, element("h2", {}, "Log"), this.filter), this.log),
       about: this.section("The run", this.bodies.about),
     };
     for (const name of ["timeline", "steps", "ratio", "queue", "devices", "seats", "log", "about", "launches"]) this.sections[name].hidden = true;
-    this.element = element("div", { class: "panels" }, ...Object.values(this.sections));
+    // Low panels share a place, so that none stands beside an empty one.
+    const { now, timeline, steps, queue, ratio, devices, seats, launches, about, log } = this.sections;
+    const stack = (...sections) => element("div", { class: "stack" }, ...sections);
+    this.element = element("div", { class: "panels" }, now, timeline, stack(steps, queue), ratio, devices, stack(seats, launches, about), log);
   }
 
   section(name, body, kind = null) {
@@ -107,18 +110,15 @@ class RunView {
     }
     const { run, now, ratio } = this.state;
     if (!run) return;
-    if (!run.launches) {
-      this.bodies.now.replaceChildren(statusText(run.status), ...run.errors.map((error) => element("p", { class: "warning" }, error)));
-      return;
-    }
     this.show("now", ...nowPanel({ ...run, folder: this.id }, now, ratio));
     document.title = now?.runs ? `${now.number}/${run.of_launches} ${now.doing} – ${run.name}` : `${run.status} – ${run.name}`;
     title.textContent = run.name;
+    if (!run.launches) return;
     if (told.run) {
       this.show("launches", launchTable(run));
       this.show("about", ...aboutPanel(run));
     }
-    if (told.ratio) this.show("ratio", ...ratioText(ratio));
+    if (told.ratio || told.run) this.show("ratio", ...ratioText(ratio, run.status === "running" ? " so far" : ""));
     // Shown first, drawn then: a chart takes its width from its place.
     if (told.ratio) showRatio(this.charts.ratio, ratio);
     if ("timeline" in told || "finished" in told) {
@@ -127,7 +127,7 @@ class RunView {
       this.timeline.show(underWay, this.state.finished);
     }
     if (told.run || series?.steps) {
-      this.sections.steps.hidden = !Object.keys(this.state.series.steps).length;
+      this.sections.steps.hidden = !Object.values(this.state.series.steps).some((one) => one.at.length);
       showSteps(this.charts.steps, run, this.state.series.steps);
     }
     if (told.devices) this.show("devices", deviceTable(told.devices));

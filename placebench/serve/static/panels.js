@@ -12,7 +12,6 @@ export function statusText(status) {
 
 export function nowPanel(run, now, ratio) {
   const parts = [];
-  const done = run.launches.filter((launch) => launch.status === "done").length;
   for (const line of run.headlines) parts.push(element("p", { class: "headline" }, line));
   if (now?.runs) {
     const rounds = run.auto ? "" : ` of ${run.rounds}`;
@@ -24,8 +23,13 @@ export function nowPanel(run, now, ratio) {
   if (run.status === "killed") {
     parts.push(element("p", { class: "error" }, `The process that worked on this run is gone: what is done stays, and placebench run --resume ${run.folder} goes on.`));
   }
-  parts.push(element("progress", { max: run.of_launches, value: done, "aria-label": "launches done" }));
-  parts.push(element("p", { class: "soft" }, statusText(run.status), ` ${done} of ${run.of_launches} launches done${roundsLeft(run, ratio)}`));
+  if (run.launches) {
+    const done = run.launches.filter((launch) => launch.status === "done").length;
+    parts.push(element("progress", { max: run.of_launches, value: done, "aria-label": "launches done" }));
+    parts.push(element("p", { class: "soft" }, statusText(run.status), ` ${done} of ${run.of_launches} launches done${roundsLeft(run, ratio)}`));
+  } else {
+    parts.push(element("p", { class: "soft" }, statusText(run.status), run.errors.length ? "" : " shared without its raw files: its report has what there is"));
+  }
   const names = { "report.html": "report", "summary.json": "numbers (JSON)", "trace.json.gz": "trace for Perfetto" };
   if (run.files.length && !now?.runs) {
     const links = run.files.flatMap((file) => [element("a", { href: `runs/${encodeURIComponent(run.id)}/${file}`, target: "_blank", rel: "noopener" }, names[file]), " · "]);
@@ -41,13 +45,13 @@ function roundsLeft(run, ratio) {
   return `; ${run.rounds - ratio.done} of ${run.rounds} rounds left`;
 }
 
-export function ratioText(ratio) {
+export function ratioText(ratio, soFar) {
   const lines = Object.entries(ratio.of).map(([name, rows]) => {
     const last = rows.at(-1);
     if (!last) return element("p", { class: "soft" }, `${name} against ${ratio.first}: no round is whole yet`);
     const [, value, low, high, verdict] = last;
     const ends = low === null ? "no interval before the second round" : `${number(low)} to ${number(high)}`;
-    return element("p", {}, `${name} against ${ratio.first}: ${number(value)} (${ends}) so far, `, element("b", { class: verdict }, verdict));
+    return element("p", {}, `${name} against ${ratio.first}: ${number(value)} (${ends})${soFar}, `, element("b", { class: verdict }, verdict));
   });
   return lines.length ? lines : [element("p", { class: "soft" }, `There is nothing to compare ${ratio.first} with.`)];
 }
@@ -61,21 +65,26 @@ export function launchTable(run) {
   return table(["round", "placement", "status", "step", "warm-up", "error"], rows.reverse(), [0, 3, 4]);
 }
 
-export function deviceTable(devices) {
+export function deviceTable(all) {
+  const devices = all.filter((one) => one.id !== "controller" || one.load !== null);
+  // What no device has, as CPUs have no clock, takes no room.
+  const units = [["power", "power", "W"], ["clock", "SM clock", "MHz"], ["temperature", "temp.", "°C"]]
+    .filter(([key]) => devices.some((one) => one[key] !== null));
+  const remarks = devices.some((one) => one.error || one.clock !== null) ? ["held down by"] : [];
   const rows = devices.map((one) => [
     one.label,
-    [element("progress", { max: 1, value: Math.min(1, one.load ?? 0), "aria-label": "load" }), ` ${share(one.load)}`],
-    bytes(one.memory), one.power === null ? MISSING : `${number(one.power)} W`, one.clock === null ? MISSING : `${number(one.clock)} MHz`,
-    one.temperature === null ? MISSING : `${number(one.temperature)} °C`,
-    one.error ? element("b", { class: "error" }, one.error) : one.held.join(", "),
+    element("span", { class: "line" }, element("progress", { max: 1, value: Math.min(1, one.load ?? 0), "aria-label": "load" }), ` ${share(one.load)}`),
+    bytes(one.memory), ...units.map(([key, , unit]) => (one[key] === null ? MISSING : `${number(one[key])} ${unit}`)),
+    ...remarks.map(() => (one.error ? element("b", { class: "error" }, one.error) : one.held.join(", "))),
   ]);
-  return table(["device", "load", "memory", "power", "SM clock", "temp.", "held down by"], rows, [2, 3, 4, 5]);
+  return table(["device", "load", "memory", ...units.map(([, head]) => head), ...remarks], rows, [2, 3, 4, 5].slice(0, 1 + units.length));
 }
 
 export function seatTable(seats) {
+  const isAsked = seats.some((seat) => seat.asked.length); // of a command of which nothing is known, nothing is
   const rows = seats.map((seat) => {
     const roles = new Set(seat.seen.map((one) => one.role));
-    const differs = seat.seen.length > 0 && (seat.asked.some((role) => !roles.has(role) && role !== "reward") || [...roles].some((role) => !seat.asked.includes(role)));
+    const differs = isAsked && seat.seen.length > 0 && (seat.asked.some((role) => !roles.has(role) && role !== "reward") || [...roles].some((role) => !seat.asked.includes(role)));
     const seen = seat.seen.map((one) => `${one.role} ${share(one.share)}`).join("; ");
     const processes = seat.processes.map((one) => `${one.pid}${one.is_ours ? "" : " (of others)"}${one.memory === null ? "" : ` ${bytes(one.memory)}`}`).join(", ");
     return [seat.device, `${seat.asked.join(", ") || MISSING} (${seat.pool})`, differs ? element("b", {}, seen) : seen || MISSING, bytes(seat.memory), processes || MISSING];
@@ -87,7 +96,7 @@ export function queueText(found) {
   const last = (name) => found[name].at(-1);
   const rate = (name) => (last(name) === null ? MISSING : `${number(last(name))} tokens/s`);
   return element("p", {}, `Engines ${rate("engine_tokens_s")} while they generate, learners ${rate("trainer_tokens_s")} while they train;`
-    + ` weights ${number(last("lag"))} updates old; ${number(last("dropped"))} sequences dropped in the last step.`);
+    + ` weights ${number(last("lag"))} ${last("lag") === 1 ? "update" : "updates"} old; ${number(last("dropped"))} sequences dropped in the last step.`);
 }
 
 export function aboutPanel(run) {
@@ -97,7 +106,7 @@ export function aboutPanel(run) {
   }).join("; ");
   const parts = [element("p", {}, element("code", {}, run.command)), element("p", { class: "soft" }, `started ${run.started}${run.ended ? `, ended ${run.ended}` : ""}`)];
   for (const one of run.placements) parts.push(element("p", {}, element("b", {}, one.name), `: ${pools(one)}; overlap ${one.overlap}${one.staleness ? `, staleness ${one.staleness}` : ""}`));
-  if (run.job) parts.push(element("p", {}, `Job of ${run.job}.`));
+  if (run.job) parts.push(element("p", {}, `Job: ${run.job}.`));
   if (run.ray) parts.push(element("p", {}, `Ray: ${run.ray}.`));
   for (const note of run.notes) parts.push(element("p", { class: "soft" }, note));
   return parts;
