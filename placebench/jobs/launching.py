@@ -63,6 +63,10 @@ class Job:
     def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
 
+    def of_steps(self, steps: int) -> "Job":
+        """The job with launches of so many steps."""
+        return Job(self.spec.model_copy(update={"steps": steps}))
+
     @property
     def adapter(self) -> Adapter:
         """What is known of its framework."""

@@ -253,7 +253,7 @@ def _now(files: RunFiles, record: RunFile, current: LaunchFiles) -> dict[str, An
         "placement": steps.placement,
         "trial": current.trial.path.name,
         "number": files.order.index(key) + 1,
-        "doing": activity(state, record.steps) if runs else None,
+        "doing": activity(state, record.steps_in(steps.round)) if runs else None,
         "elapsed_s": round(elapsed) if runs else None,
         "silent_s": round(silent) if runs else None,
         "left_s": None if left is None else round(left),
