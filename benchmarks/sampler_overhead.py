@@ -157,7 +157,7 @@ def switch(launches: int, block: int, hz: float, **job: Any) -> None:
             with _Switch(trial, plan.workload.warmup_steps, block, hz, order, keep) as sampler:
                 _launch(
                     replace(plan, sample_hz=0.0),
-                    PlannedLaunch(number, bind(placement, devices)),
+                    PlannedLaunch(number, bind(placement, devices), plan.steps),
                     trial,
                     on_state=sampler.follow,
                 )
@@ -335,7 +335,7 @@ def _launch_at_once(
 
     def timings(side: str, place: RunPlacement, hz: float | None) -> Timings:
         trial = Trial(plan.folder.path / f"{number:02d}-{side}")
-        launch = PlannedLaunch(number, place)
+        launch = PlannedLaunch(number, place, plan.steps)
         _launch(replace(plan, sample_hz=hz or 0.0), launch, trial, lambda: _ENDED if ended.is_set() else None)
         return _timings(trial, plan.workload.warmup_steps, plan.workload.steps)
 

@@ -14,8 +14,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -24,7 +25,7 @@ import psutil
 
 from placebench.compare.statistics.estimates import compare
 from placebench.compare.statistics.verdicts import Better
-from placebench.record.folder import RunFolder, read_jsonl
+from placebench.record.folder import RunFolder, Status, read_jsonl
 from placebench.spec.text import factor
 
 RUN = "20260301T100000Z-long"
@@ -73,26 +74,64 @@ def long(hours: float, gpus: int, hz: float, seconds: float, readers: int) -> No
 @main.command()
 @click.option("--pairs", type=click.IntRange(2), default=5, show_default=True, help="Launches with pages and without.")
 @click.option(
-    "--steps", type=click.IntRange(4), default=12, show_default=True, help="Of a launch, two of them warm-up."
+    "--steps", type=click.IntRange(4), default=10, show_default=True, help="Of a launch, two of them warm-up."
 )
 @click.option("--readers", type=click.IntRange(1), default=5, show_default=True, help="Open pages.")
 @click.option("--devices", default="cpu:2", show_default=True, help="As of placebench run.")
 def pages(pairs: int, steps: int, readers: int, devices: str) -> None:
-    """Print the step time with open pages over that with none, from launches in turn."""
-    with tempfile.TemporaryDirectory(prefix="pb-serving-") as above:
-        times: dict[bool, dict[int, float]] = {False: {}, True: {}}
-        for pair in range(pairs + 1):  # the first fills caches and does not count
-            for watched in (False, True) if pair % 2 else (True, False):
-                seconds = _launch(Path(above) / f"{pair}-{watched}", devices, steps, readers if watched else 0)
-                if pair:
-                    times[watched][pair] = seconds
-            if pair:
-                click.echo(
-                    f"pair {pair}              {times[False][pair]:.3f} s without, {times[True][pair]:.3f} s with"
-                )
-        ratio = compare(times[False], times[True], Better.LESS)
-        assert ratio is not None
-        click.echo(f"with over without   {factor(ratio.value, ratio.low, ratio.high)}")
+    """Print the step time with open pages over that with none, from launches in turn of one run.
+
+    A page is what its browser reads from the server. What a browser draws costs the machine that it runs on.
+    """
+    options = ["--placements", "standard", "--rounds", str(2 * pairs + 1), "--steps", str(steps), "--devices", devices]
+    with tempfile.TemporaryDirectory(prefix="pb-serving-") as above, tempfile.TemporaryFile("w+") as said:
+        command = [sys.executable, "-m", "placebench", "run", *options, "--serve", "--out", above]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
+            assert running.stderr is not None
+            link = running.stderr.readline().partition("live page: ")[2].strip()
+            # What it says must not fill a pipe that nobody reads.
+            threading.Thread(target=lambda: said.writelines(running.stderr or ()), daemon=True).start()
+            launches = {False: _Launches(), True: _Launches()}
+            for number in range(1, 2 * pairs + 2):  # the first fills caches and does not count
+                is_watched = number % 4 in (0, 3)  # in pairs, whose order alternates
+                launch = _follow(running, Path(above), number, link, readers if is_watched else 0)
+                if number > 1:
+                    launches[is_watched].add(number // 2, launch)
+            if running.wait():
+                said.seek(0)
+                raise click.ClickException(said.read())
+    for name, found in (("without pages", launches[False]), (f"with {readers} pages", launches[True])):
+        steps_s = ", ".join(f"{seconds:.3f}" for seconds in found.step_s.values())
+        click.echo(f"{name:19} step {steps_s} s; the server {found.server_share:.1%} of a core")
+    ratio = compare(launches[False].step_s, launches[True].step_s, Better.LESS)
+    assert ratio is not None
+    click.echo(f"with over without   {factor(ratio.value, ratio.low, ratio.high)}")
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """A launch that is over: its step time, its length, and the CPU time of the server meanwhile, seconds."""
+
+    step_s: float
+    seconds: float
+    server_s: float
+
+
+class _Launches:
+    """Launches of one kind: their step times by pair, and the server's share of a core."""
+
+    def __init__(self) -> None:
+        self.step_s: dict[int, float] = {}
+        self._seconds = self._server_s = 0.0
+
+    def add(self, pair: int, launch: _Launch) -> None:
+        self.step_s[pair] = launch.step_s
+        self._seconds += launch.seconds
+        self._server_s += launch.server_s
+
+    @property
+    def server_share(self) -> float:
+        return self._server_s / self._seconds
 
 
 class LongRun:
@@ -277,30 +316,29 @@ def _most_memory(process: psutil.Process) -> float:
     return int(re.findall(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)[0]) / 1024
 
 
-def _launch(out: Path, devices: str, steps: int, readers: int) -> float:
-    """The step time of a launch of the real job, with so many open pages."""
-    options = ["--placements", "standard", "--rounds", "1", "--steps", str(steps), "--devices", devices]
-    command = [sys.executable, "-m", "placebench", "run", *options, "--out", str(out)]
-    with ExitStack() as behind:
-        running = behind.enter_context(
-            subprocess.Popen(
-                [*command, *(["--serve"] if readers else [])],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-        assert running.stderr is not None
-        link = running.stderr.readline().partition("live page: ")[2].strip() if readers else ""
-        if readers:
-            while not list(out.glob("*/run.json")):
-                time.sleep(0.1)
-            behind.enter_context(_open_pages(link, next(out.iterdir()).name, readers))
-        said = running.stderr.read()
-        if running.wait():
-            raise click.ClickException(said)
-    [file] = out.glob("*/trials/*/steps.jsonl")
-    return float(median(row["metrics"]["timing_s/step"] for row in list(read_jsonl(file))[2:]))
+def _follow(running: "subprocess.Popen[str]", above: Path, number: int, link: str, readers: int) -> _Launch:
+    """Wait for a launch of a run and for its end, with so many open pages."""
+
+    def wait(is_there: Callable[[], bool]) -> None:
+        while not is_there() and running.poll() is None:
+            time.sleep(0.05)
+
+    wait(lambda: any(above.glob("*/run.json")))
+    folder = RunFolder(next(above.iterdir()))
+    trial = folder.trial(number, "standard")
+    wait(lambda: not trial.stands_at(Status.PLANNED))
+    began, cpu_s = time.monotonic(), _server_cpu_s(running.pid)
+    with _open_pages(link, folder.path.name, readers):
+        wait(lambda: not trial.stands_at(Status.RUNNING))
+    seconds, server_s = time.monotonic() - began, _server_cpu_s(running.pid) - cpu_s
+    times = [row["metrics"]["timing_s/step"] for row in list(read_jsonl(trial.steps))[2:]]
+    return _Launch(float(median(times)), seconds, server_s)
+
+
+def _server_cpu_s(run: int) -> float:
+    """CPU seconds so far of the server that a run has started."""
+    served = [one for one in psutil.Process(run).children(recursive=True) if "serve" in one.cmdline()]
+    return sum(sum(one.cpu_times()[:2]) for one in served)
 
 
 if __name__ == "__main__":

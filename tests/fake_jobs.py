@@ -13,6 +13,51 @@ from placebench.record.parts import PlacementRecord
 from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.devices import Device
 
+# Two ranks that go on together, each with its own spans.
+RANKS = """
+import os, socket, sys, time
+from placebench_attach import span
+rank, master, port = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+os.environ["RANK"] = sys.argv[1]
+if rank == 0:
+    peer = socket.create_server((master, port)).accept()[0]
+while rank:
+    try:
+        peer = socket.create_connection((master, port))
+        break
+    except OSError:
+        time.sleep(0.02)
+for step in range(1, 1000):
+    begun = time.monotonic()
+    peer.sendall(b"x")
+    peer.recv(1)
+    if rank and sys.argv[4:] == ["fails"]:
+        sys.exit("no more")
+    with span("step"), span("update_actor"):
+        time.sleep(0.02)
+    if not rank:
+        print(f"step:{step} - timing_s/step:{time.monotonic() - begun}", flush=True)
+"""
+# A worker on each of two nodes of the Ray that the environment names.
+ON_RAY = """
+import time, ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+ray.init()
+nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+assert len(nodes) == 2, nodes
+@ray.remote(num_cpus=0)
+class Trainer:
+    def train(self):
+        from placebench_attach.spans import emit
+        begun = time.monotonic()
+        time.sleep(0.02)
+        emit("update_actor", "worker", begun, time.monotonic())
+workers = [Trainer.options(scheduling_strategy=On(node, soft=False)).remote() for node in nodes]
+for step in range(1, 1000):
+    begun = time.monotonic()
+    ray.get([worker.train.remote() for worker in workers])
+    print(f"step:{step} - timing_s/step:{time.monotonic() - begun}", flush=True)
+"""
 # Takes Hydra's overrides as verl does; a critic apart makes its step shorter.
 VERL = """
 import json, os, sys, time
@@ -109,6 +154,7 @@ def prepare(
     members = cpu_devices(devices)
     bound: RunPlacement = bind(job.placement(word, [devices], "cpu"), members)
     names = {"folder": str(trial.path), "round": "1", "ray_temp_dir": str(folder / "ray"), "ray_address": address}
+    names |= {"master": "127.0.0.1", "master_port": "9000"}
     launch = LaunchFile(
         schema_version=1,
         round=1,

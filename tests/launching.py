@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from placebench.compare.measure.precision import compared_so_far, headline_width
+from placebench.compare.measure.precision import choose_steps, compared_so_far, headline_width
 from placebench.plan.plan import Plan, make_plan
 from placebench.plan.request import RunRequest
 from placebench.record.folder import RunFolder, Trial
@@ -82,7 +82,7 @@ def run(a_plan: Plan, body: str) -> tuple[RunResult, str]:
     """Execute a plan with a scripted job; returns the result and what the display said."""
     said = StringIO()
     display = PlainDisplay(said, pause_s=0)
-    result = execute(a_plan, ["placebench", "run"], display, headline_width, job(body), compared_so_far)
+    result = execute(a_plan, ["placebench", "run"], display, headline_width, job(body), compared_so_far, choose_steps)
     return result, said.getvalue()
 
 

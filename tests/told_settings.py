@@ -13,6 +13,16 @@ from placebench.record.job_record import JobLaunch
 from placebench.spec.bound import bind
 from placebench.spec.devices import Device, Kind
 
+NAMES = {
+    "folder": "/run",
+    "round": "2",
+    "ray_temp_dir": "/ray",
+    "ray_address": "127.0.0.1:6379",
+    "master": "127.0.0.1",
+    "master_port": "9000",
+    **{f"port{number}": f"900{number}" for number in range(1, 5)},
+}
+
 
 def job(framework: str, command: str, folder: Path = Path("."), **keys: Any) -> Job:
     return Job(JobSpec.model_validate({"job": framework, "command": command, "cwd": str(folder), **keys}))
@@ -29,9 +39,8 @@ def launch(asked: Job, word: str, *nodes: int, kind: Kind = "gpu") -> JobLaunch:
         for node, count in enumerate(nodes)
         for index in range(count)
     ]
-    names = {"folder": "/run", "round": "2", "ray_temp_dir": "/ray", "ray_address": "127.0.0.1:6379"}
-    names |= {f"port{number}": f"900{number}" for number in range(1, 5)}
-    return asked.launch(bind(asked.placement(word, nodes, kind), devices), names)
+    addresses = {f"node{node}": f"10.0.0.{node + 1}" for node in range(len(nodes))} if len(nodes) > 1 else {}
+    return asked.launch(bind(asked.placement(word, nodes, kind), devices), NAMES, addresses)
 
 
 def reasons(framework: str, command: str, word: str, *nodes: int, kind: Kind = "gpu") -> str:

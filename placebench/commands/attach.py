@@ -58,6 +58,7 @@ def attach(job: str, steps: int | None, warmup_steps: int, command: tuple[str, .
     if not command:
         raise UsageError("there is no command: write it behind --")
     keys = {"job": job, "command": list(command), "until_end": True, "quiet": False, "placements": {_PLACEMENT: {}}}
+    keys |= {"each_node": False}  # it calls srun itself
     keys |= {"steps": steps or MOST_STEPS, "warmup_steps": warmup_steps}
     wrong = given.pop(WRONG_OPTIONS, {})
     request = RunRequest(

@@ -40,7 +40,7 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
         "--rounds",
         callback=read_rounds,
         metavar="N|auto",
-        help="Launches of each placement; auto: until precise.  [default: 3]",
+        help="Launches of each placement; auto: until precise.  [default: 3, of real models 4]",
     ),
     run_option(
         "--precision",

@@ -71,7 +71,7 @@ _GROUPS = (
             shell_complete=complete_models,
             help="A preset, a folder, or a hub id.  [default: tiny]",
         ),
-        run_option("--steps", type=int, metavar="N", help="Training steps of a launch.  [default: 10]"),
+        run_option("--steps", type=int, metavar="N", help="Training steps of a launch.  [default: 6, of your job 10]"),
         run_option("--warmup-steps", type=int, metavar="N", help="First steps, left out of the numbers.  [default: 2]"),
         run_option("--batch-size", type=int, metavar="N", help="Sequences per step, over all devices."),
         run_option("--mini-batch-size", type=int, metavar="N", help="Sequences per optimizer step."),

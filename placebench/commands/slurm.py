@@ -82,7 +82,7 @@ def slurm() -> None:
 @click.argument("sbatch", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.pass_context
 def submit(ctx: click.Context, /, only_print: bool, **given: Any) -> None:
-    """Submit a run as a SLURM job, with Ray or torchrun on every node; one of a job of yours on a single node."""
+    """Submit a run as a SLURM job, with Ray or torchrun on every node, or a command of yours."""
     from placebench.slurm.checks import refuse_impossible
     from placebench.slurm.script import Submission, batch_script
     from placebench.spec.launchers import COMMAND, RAY

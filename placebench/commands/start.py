@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from placebench.plan.plan import Plan
     from placebench.plan.request import RunRequest
     from placebench.run.runner import RunResult
+    from placebench.spec.auto_rounds import StepChoice
 
 
 def start(
@@ -73,7 +74,7 @@ def _execute(plan: "Plan", trackers: Sequence[str]) -> "RunResult":
     from placebench.run.runner import execute
 
     command = ["placebench", *sys.argv[1:]]
-    result = execute(plan, command, open_display(), _headline_width, so_far=compared_so_far)
+    result = execute(plan, command, open_display(), _headline_width, so_far=compared_so_far, best_steps=_best_steps)
     if result.done:
         try:
             with raised_signals():
@@ -100,6 +101,12 @@ def _headline_width(folder: Path, rounds: int) -> float:
     from placebench.compare.measure.precision import headline_width
 
     return headline_width(folder, rounds)
+
+
+def _best_steps(folder: Path) -> "StepChoice | None":
+    from placebench.compare.measure.precision import choose_steps
+
+    return choose_steps(folder)
 
 
 def compared_so_far(folder: Path, placement: str) -> str | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.jobs.nested import WITHIN, Timing, exclusive
+from placebench.jobs.nodes import Nodes
 from placebench.record.progress import MOST_TIMES, PhaseTime
 from placebench.record.tail import JsonlTail
 from placebench.spec.bound import RunPlacement
@@ -50,6 +51,8 @@ class _SpanWriter:
     tail: JsonlTail
     head: Mapping[str, Any] = field(default_factory=dict)
     """Its first line."""
+    node: str | None = None
+    """Name of its node; None where the launch has one alone."""
     shift_s: float = 0.0
     """Added to its times they are of this host's clock."""
     gpu: str | None = None
@@ -82,7 +85,7 @@ class AttachedSpans:
         placement: the launch's placement.
         devices: its devices.
         timers: phases by the names of the framework's timers, see `nested.exclusive`; `STEP` for a whole step.
-        wall_offset: seconds from the monotonic clock of this host to those since the epoch.
+        nodes: where its processes are.
     """
 
     def __init__(
@@ -91,10 +94,10 @@ class AttachedSpans:
         placement: RunPlacement,
         devices: Sequence[Device],
         timers: Mapping[str, str],
-        wall_offset: float,
+        nodes: Nodes,
     ) -> None:
         self._folder, self._placement, self._devices, self._timers = folder, placement, devices, timers
-        self._wall_offset = wall_offset
+        self._nodes, self._wall_offset = nodes, nodes.clock.offset
         self._names = {name for key in timers for name in key.split(WITHIN)}
         self._processes: dict[Path, _SpanWriter] = {}
         self._looked = 0.0
@@ -185,7 +188,7 @@ class AttachedSpans:
         kind = line["kind"]
         if kind == "process":  # also one whose number is another's now
             process.head, process.gpu, process.device, process.spans = line, None, None, {}
-            process.shift_s = 0.0 if line["host"] == os.uname().nodename else line["wall_offset"] - self._wall_offset
+            process.node, process.shift_s = self._nodes.place(line)
         elif kind == "device":
             process.gpu = line["device"]
         elif kind == "note":
@@ -209,7 +212,7 @@ class AttachedSpans:
     def _find_device(self, process: _SpanWriter) -> None:
         process.device = self._device_of(process)
         if process.device is not None:
-            if process.device.cores:
+            if process.device.cores and self._nodes.is_here(process.node):
                 hold_to(process.head["pid"], process.device.cores)
             self._bound.append((process.head["pid"], process.device))
 
@@ -231,7 +234,10 @@ class AttachedSpans:
             return None
         pool = self._placement.roles.get((own[0].role if own else None) or Role.ACTOR)
         members = self._placement.members[pool] if pool is not None else self._devices
-        return members[int(process.head["environment"].get("RANK", 0)) % len(members)]
+        if process.node is not None:
+            there = [device for device in members if device.node == process.node]
+            members = there or [device for device in self._devices if device.node == process.node]
+        return members[int(process.head["environment"].get("RANK", 0)) % len(members)] if members else None
 
     def _pieces(self, until: float) -> Iterator["_Piece"]:
         """What has ended by a time, for each device and the controller; it is not there any more."""

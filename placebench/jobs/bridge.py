@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from placebench.errors import JobExit, LaunchError
-from placebench.host import child
 from placebench.jobs.end import end_by, end_by_words
 from placebench.jobs.log_steps import Found, StepReader
+from placebench.jobs.nodes import nodes_of
+from placebench.jobs.places import ray_head
 from placebench.record.end_file import EndFile
 from placebench.record.folder import Trial, append_jsonl, append_to, read_end, write_atomically
 from placebench.record.launch_file import LaunchFile
 from placebench.record.progress import PhaseTime, Progress
 from placebench.sessions.own_ray import HEAD_PATIENCE
+from placebench.sessions.torchrun.command import start_bound
 from placebench.spec.devices import Device
 from placebench.spec.legible import one_line
 
@@ -52,6 +54,7 @@ class Bridge:
         self._asked = asked = LaunchFile.read(trial.launch_file)
         assert asked.job is not None
         self._trial, self._job, self._devices = trial, asked.job, asked.devices
+        self._nodes = nodes_of(asked, trial)
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._done = 0
         self._told = 0.0
@@ -71,12 +74,16 @@ class Bridge:
             self._progress("start")
             if job.attach:
                 self._trial.attached.mkdir(exist_ok=True)
+            self._nodes.open()
             self._start_beside()
             command = self._start("the command", job.command, self._environment, self._trial.log)
             self._register(command.pid)
             return self._follow(command)
+        except Exception as error:
+            raise self._nodes.explain(error) from error
         finally:
             self._stop_all()
+            self._nodes.close()
             if job.after:
                 self._progress("after", self._done)
                 self._wait_for("after", job.after)
@@ -84,7 +91,7 @@ class Bridge:
     def _follow(self, command: subprocess.Popen[bytes]) -> EndFile:
         """Read steps until there are enough, or the command ends."""
         is_stopped = False
-        with StepReader(self._trial, self._asked, self._job, time.monotonic()) as reader:
+        with StepReader(self._trial, self._asked, self._job, self._nodes, time.monotonic()) as reader:
             try:
                 self._read_steps(command, reader)
             except KeyboardInterrupt:
@@ -107,6 +114,8 @@ class Bridge:
             for name, process in self._running[:-1]:
                 if process.poll() is not None:
                     raise LaunchError(f"{name} ended with {_ended(process.returncode)}: see {name}.log")
+            if elsewhere := self._nodes.failed():
+                raise LaunchError(elsewhere)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 command.wait(_POLL_S)
         if self._done >= self._job.steps:
@@ -122,7 +131,9 @@ class Bridge:
         if code:
             printed = read_end(self._trial.log, _LAST_BYTES).strip()
             last = f": {one_line(printed.splitlines()[-1])}" if printed else ""
-            return end_by_words(printed, f"{ended}{last}")
+            end = end_by_words(printed, f"{ended}{last}")
+            elsewhere = self._nodes.failed(now=True)  # of which this may be the consequence
+            return end.model_copy(update={"message": f"{end.message}; {elsewhere}"}) if elsewhere else end
         if self._done:
             return EndFile(kind=JobExit.FAILED, message=ended)
         where = " nor in ".join((self._trial.log.name, *self._job.log_files))
@@ -135,12 +146,11 @@ class Bridge:
     def _start_beside(self) -> None:
         """Start what the command needs: a Ray, servers."""
         if address := self._job.ray_head:
-            host, _, port = address.rpartition(":")
-            words = ["ray", "start", "--head", "--block", "--port", port, "--node-ip-address", host]
-            words += ["--temp-dir", self._environment["RAY_TMPDIR"], "--include-dashboard", "false"]
             self._progress("ray")
+            words = ray_head(address, self._environment["RAY_TMPDIR"])
             head = self._start("ray", words, self._environment, self._trial.path / "ray.log")
-            _wait_for_port(head, host, int(port))
+            _wait_for_port(head, address)
+        self._nodes.start(self._job, self._own_environment, _HEAD_S)
         for one in self._job.companions:
             log = self._trial.path / f"{one.name}.log"
             self._start(one.name, one.command, {**self._environment, **one.env}, log)
@@ -149,27 +159,25 @@ class Bridge:
     def _environment(self) -> dict[str, str]:
         env = {**os.environ, **_LINE_BY_LINE, **self._job.env}
         if self._job.ray == "own":
-            # Ray would join whatever this names; and without a token it would leave one in the user's home.
-            env.pop("RAY_ADDRESS", None)
-            env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token, HEAD_PATIENCE[0]: HEAD_PATIENCE[1]}
-            if self._job.ray_head:
-                env["RAY_ADDRESS"] = self._job.ray_head
+            env.pop("RAY_ADDRESS", None)  # Ray would join whatever this names
+            env |= self._own_environment
         return env
+
+    @property
+    def _own_environment(self) -> dict[str, str]:
+        """Variables by which the parts of the launch's own Ray find each other; none where it has none."""
+        if self._job.ray != "own":
+            return {}
+        # Without a token Ray would leave one in the user's home.
+        env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token, HEAD_PATIENCE[0]: HEAD_PATIENCE[1]}
+        return env | ({"RAY_ADDRESS": self._job.ray_head} if self._job.ray_head else {})
 
     _token = secrets.token_hex(32)
 
     def _start(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
         """Start a command that dies with this process, in a session of its own."""
-        with append_to(log) as output, self._on_cores():
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                cwd=self._job.cwd,
-                env=env,
-            )
+        with self._on_cores():
+            process = start_bound(command, env, cwd=self._job.cwd, log=log)
         self._running.append((name, process))
         return process
 
@@ -230,6 +238,7 @@ class Bridge:
                 pool = self._asked.run_placement.pool_of(device.id)
                 row = {"pid": pid, "device": device.id, "pool": pool, "rank": None, "threads": None}
                 append_jsonl(stream, row)
+                self._nodes.register(pid, device.id)
 
     def _write(self, found: Found) -> None:
         if len(self._devices) > 1 and found.bound:
@@ -268,15 +277,16 @@ def shown(command: Sequence[str]) -> str:
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 
-def _wait_for_port(process: "subprocess.Popen[bytes]", host: str, port: int) -> None:
+def _wait_for_port(process: "subprocess.Popen[bytes]", address: str) -> None:
     """Wait until a server answers.
 
     Raises:
         LaunchError: it does not.
     """
+    host, _, port = address.rpartition(":")
     deadline = time.monotonic() + _HEAD_S
     while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
             return
         time.sleep(_POLL_S)
     raise LaunchError(f"ray start does not listen on port {port}: see ray.log")

@@ -1,23 +1,26 @@
 """A job of the user's under a placement: the placements it can have, and what a launch of one starts."""
 
 import os
-import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 
 from placebench.errors import Reasons, UsageError
 from placebench.host.network import free_ports
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings, Training
 from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attach.environment import attached
+from placebench.jobs.command_lines import with_args, with_launcher_args
+from placebench.jobs.places import RENDEZVOUS, places_of, ray_node
 from placebench.jobs.registry import ADAPTERS
 from placebench.jobs.scripts import Given, read_command
 from placebench.jobs.spec import JobSpec, PlacementOfJob, fill
 from placebench.record.folder import Trial
-from placebench.record.job_record import Companion, JobLaunch, JobRecord, JobWork
+from placebench.record.job_record import Companion, JobLaunch, JobRecord, JobWork, NodeCommand
+from placebench.sessions.base import LOOPBACK
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, Kind
 from placebench.spec.legible import shown
@@ -38,12 +41,14 @@ def launch_names(folder: Path, round_number: int, ray_temp_dir: Path) -> dict[st
         round_number: its round, counted from 1.
         ray_temp_dir: folder of the launch's own Ray.
     """
-    head, *ports = free_ports(5)
+    head, master, *ports = free_ports(6)
     return {
         "folder": str(folder.absolute()),
         "round": str(round_number),
         "ray_temp_dir": str(ray_temp_dir),
-        "ray_address": f"127.0.0.1:{head}",
+        "ray_address": f"{LOOPBACK}:{head}",
+        "master": LOOPBACK,
+        "master_port": str(master),
         **{f"port{number}": str(port) for number, port in enumerate(ports, start=1)},
     }
 
@@ -57,6 +62,10 @@ class Job:
 
     def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
+
+    def of_steps(self, steps: int) -> "Job":
+        """The job with launches of so many steps."""
+        return Job(self.spec.model_copy(update={"steps": steps}))
 
     @property
     def adapter(self) -> Adapter:
@@ -197,41 +206,60 @@ class Job:
         own = self.spec.placements.get(word, PlacementOfJob())
         return replace(settings, args=(*settings.args, *own.args), env={**settings.env, **own.env})
 
-    def launch(self, bound: RunPlacement, names: Mapping[str, str]) -> JobLaunch:
+    def launch(
+        self, bound: RunPlacement, names: Mapping[str, str], addresses: Mapping[str, str] = MappingProxyType({})
+    ) -> JobLaunch:
         """What a launch starts.
 
         Args:
             bound: its placement.
             names: what stands in braces; those that follow from job and placement are added.
+            addresses: by which the nodes of its devices reach each other, by their names, the first node first; none
+                for devices of this host.
         """
         spec, placement = self.spec, bound.placement
         devices = [device for members in bound.members.values() for device in members]
-        kind = devices[0].kind
-        settings, own = self._settings(placement, kind), spec.placements.get(placement.name, PlacementOfJob())
+        settings = self._settings(placement, devices[0].kind)
+        own = spec.placements.get(placement.name, PlacementOfJob())
         ranks = placement.pool_of(Role.ACTOR).size if placement.roles else len(devices)
         ray = spec.ray_use
+        places = places_of(devices, addresses)
+        first, *others = places
+        master, head = addresses.get(first, names["master"]), names["ray_address"].rpartition(":")[2]
         names = {
             **names,
             "steps": str(spec.steps),
             "placement": placement.name,
             "seed": str(spec.seed),
-            "devices": _indices(devices),
             "n_devices": str(len(devices)),
             "n_ranks": str(ranks),
-            "ray_address": names["ray_address"] if ray == "own" else ray,
+            "nodes": str(len(places)),
+            "master": master,
+            "ray_address": f"{master}:{head}" if ray == "own" else ray,
         }
         quiet = self._quiet if spec.quiet else ()
         limits = () if spec.until_end else self.adapter.limits(spec.steps)
         args = (*settings.args, *limits, *quiet, *own.args)
-        command = _with_args(_with_launcher_args(spec.command, settings.launcher_args), args)
-        env = self._environment(settings, own, ray, names)
-        apart = {one.pool for one in settings.beside}
-        mine = [device for pool, members in bound.members.items() if pool not in apart for device in members]
-        texts = (*command, *spec.before, *env.values())
+        command = with_args(with_launcher_args(spec.command, settings.launcher_args), args)
+        starts_on_all = bool(others) and spec.ray_address is None and spec.each_node
+        env = (RENDEZVOUS if starts_on_all and ray == "none" else {}) | self._environment(settings, own, ray, names)
+        wants_head = any("{ray_address}" in text for text in (*command, *spec.before, *env.values()))
+        ray_head = names["ray_address"] if ray == "own" and (starts_on_all or wants_head) else None
+        apart = [device for one in settings.beside for device in bound.members[one.pool]]
+        parts = []
+        for rank, (node, here) in enumerate(places.items() if starts_on_all else [(first, places[first])]):
+            known = {**names, "node_rank": str(rank), "n_local": str(len(here)), "devices": _indices(here)}
+            # Of a cluster's nodes it is not known on which the command starts, and Ray says what its workers see.
+            own_devices = () if others and spec.ray_address else [device for device in here if device not in apart]
+            words = ray_node(ray_head, addresses[node], node) if rank and ray_head else command
+            part_env = _visible(own_devices) | {name: fill(text, known) for name, text in env.items()}
+            parts.append(NodeCommand(node=node, command=tuple(fill(word, known) for word in words), env=part_env))
+        names |= {"node_rank": "0", "n_local": str(len(places[first])), "devices": _indices(places[first])}
         return JobLaunch(
             framework=spec.job,
-            command=tuple(fill(word, names) for word in command),
-            env=_visible(mine) | {name: fill(text, names) for name, text in env.items()},
+            command=parts[0].command,
+            env=parts[0].env,
+            elsewhere=tuple(parts[1:]),
             cwd=str(spec.cwd.absolute()),
             steps=spec.steps,
             until_end=spec.until_end,
@@ -246,7 +274,7 @@ class Job:
             before=tuple(fill(word, names) for word in spec.before),
             after=tuple(fill(word, names) for word in spec.after),
             ray=ray,
-            ray_head=names["ray_address"] if ray == "own" and any("{ray_address}" in text for text in texts) else None,
+            ray_head=ray_head,
             log_files=tuple(
                 fill(name, names) for name in (self.adapter.log_files if spec.log.files is None else spec.log.files)
             ),
@@ -343,45 +371,6 @@ def _indices(devices: Sequence[Device]) -> str:
 
 def _visible(devices: Sequence[Device]) -> dict[str, str]:
     """What lets a process see these GPUs alone, by the driver's numbers of them."""
-    if devices[0].kind == "cpu":
+    if not devices or devices[0].kind == "cpu":
         return {}
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": _indices(devices)}
-
-
-def _with_launcher_args(command: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
-    """A command whose launcher of ranks is given arguments: as the last before its script, which count."""
-    if not args:
-        return tuple(command)
-    script = next(
-        (place for place, word in enumerate(command) if place and (word.endswith(".py") or word in ("-m", "--module"))),
-        len(command),
-    )
-    return (*command[:script], *args, *command[script:])
-
-
-def _with_args(command: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
-    """A command with arguments where it says `{args}`, else at its end."""
-    words: list[str] = []
-    for word in command:
-        words += args if word == "{args}" else [word.replace("{args}", shlex.join(args))]
-    return tuple(words) if any("{args}" in word for word in command) else (*words, *args)
-
-
-def lines_of(settings: Settings) -> tuple[str, ...]:
-    """Settings as lines of a shell: variables, what runs beside the command, arguments; none where there are none."""
-    lines = [f"export {name}={shlex.quote(text)}" for name, text in settings.env.items()]
-    lines += [f"{shlex.join(one.command)} &  # on the devices of {one.pool}" for one in settings.beside]
-    arguments = [shlex.join(args) for args in (settings.launcher_args, settings.args) if args]
-    return (*lines, *arguments) or ("nothing: the command as it is",)
-
-
-def shell_lines(launch: JobLaunch) -> tuple[str, ...]:
-    """What a launch starts, as lines to paste into a shell: first what runs beside its command."""
-    folder = f"cd {shlex.quote(launch.cwd)} &&"
-    started = [*((one.env, one.command) for one in launch.companions), ({}, launch.command)]
-    lines = []
-    for number, (env, command) in enumerate(started, start=1):
-        variables = [f"{name}={shlex.quote(text)}" for name, text in {**launch.env, **env}.items()]
-        lines.append(" ".join([folder, *(["env", *variables] if variables else []), shlex.join(command)]))
-        lines[-1] += "" if number == len(started) else " &"
-    return tuple(lines)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placebench.jobs.attached import AttachedSpans, Window
+from placebench.jobs.nodes import Nodes
 from placebench.logs.follow import GrowingLog
 from placebench.logs.read import Log
 from placebench.logs.run import LoggedRun, run_of_logs
@@ -26,7 +27,7 @@ from placebench.record.launch_file import LaunchFile
 from placebench.record.progress import PhaseTime
 from placebench.spec.devices import Device
 from placebench.spec.phases import STEP
-from placebench.telemetry.spans import CONTROLLER, Span, SpanClock
+from placebench.telemetry.spans import CONTROLLER, Span
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,16 +71,15 @@ class StepReader:
         trial: the launch's folder.
         asked: its launch.json.
         job: what it starts.
+        nodes: where its processes are.
         begun: when its command was started, on the monotonic clock.
     """
 
-    def __init__(self, trial: Trial, asked: LaunchFile, job: JobLaunch, begun: float) -> None:
+    def __init__(self, trial: Trial, asked: LaunchFile, job: JobLaunch, nodes: Nodes, begun: float) -> None:
         self._trial, self._job, self._last_end = trial, job, begun
         self._lock = threading.Lock()
-        self._clock = SpanClock()
-        self._attached = AttachedSpans(
-            trial.attached, asked.run_placement, asked.devices, job.timers, self._clock.offset
-        )
+        self._clock = nodes.clock
+        self._attached = AttachedSpans(trial.attached, asked.run_placement, asked.devices, job.timers, nodes)
         self._sources: dict[Path, _Source] = {}
         self._chosen: _Source | None = None
         self._written = 0

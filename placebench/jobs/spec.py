@@ -33,6 +33,11 @@ NAMES: Mapping[str, str] = {
     "port2": "",
     "port3": "",
     "port4": "",
+    "nodes": "how many nodes it has",
+    "node_rank": "of the node on which the command starts, counted from 0; {devices} are those of that node",
+    "n_local": "how many devices are on that node",
+    "master": "address of the first node, for the others",
+    "master_port": "a TCP port that is free there",
     "ray_address": "address of the Ray cluster; with ray: own, of a Ray that is started for the launch",
     "ray_temp_dir": "folder for the files of the launch's own Ray",
 }
@@ -154,6 +159,12 @@ class JobSpec(_Part):
     ray: str | None = Field(
         None, description="none; own: a Ray of each launch; HOST:PORT of one that is there; left out: the framework's"
     )
+    each_node: bool = Field(
+        True,
+        strict=True,
+        description="on several nodes of a SLURM job: whether the command starts on each of them, or a Ray for it;"
+        " false: the command on the first alone, as where it calls srun itself",
+    )
     log: LogOfJob = Field(default_factory=LogOfJob, description="where its steps are found")
     phases: dict[str, str] = Field(default_factory=dict, description="phases by the names of own timers in the log")
     quiet: bool = Field(True, strict=True, description="whether validation, checkpoints and trackers are switched off")
@@ -205,6 +216,11 @@ class JobSpec(_Part):
     def ray_use(self) -> str:
         """Which Ray it has: `none`, `own` or an address."""
         return self.ray or ADAPTERS[self.job].ray
+
+    @property
+    def ray_address(self) -> str | None:
+        """Address of the Ray cluster that it runs on; None where it has none, or one of its own."""
+        return None if self.ray_use in ("none", "own") else self.ray_use
 
 
 def read_job(content: Mapping[str, Any], origin: Callable[[str], str], facts: Facts) -> tuple[str, ...]:

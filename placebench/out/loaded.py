@@ -4,7 +4,7 @@ Tables are pandas DataFrames with one row an observation, figures are matplotlib
 files when it is first asked for, and kept; load the run again where it has gone on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from os import PathLike
@@ -33,6 +33,7 @@ from placebench.report.plots import draw_plots
 from placebench.report.predicted import prediction_file
 from placebench.report.schema import Summary
 from placebench.report.summary import summarize
+from placebench.report.tables import Grid, comparison_rows, single_grid
 from placebench.spec.config import merge, nest
 from placebench.spec.legible import visible
 from placebench.spec.placement import Placement
@@ -70,7 +71,7 @@ class LoadedRun:
     def launches(self) -> pd.DataFrame:
         """One row for each launch that the run was to have, whether or not it is done.
 
-        Columns: `placement`; `round`, from 1; `status`; `error`, one line, None where there is none; `steps`, on
+        Columns: `placement`; `round`, from 1; `status`; `error`, one line, missing where there is none; `steps`, on
         record; `warmup_steps`, those left out of the numbers; `startup_s`, `steps_s`, `trace_s` and `stop_s`, seconds,
         NaN unless it is done.
         """
@@ -91,9 +92,9 @@ class LoadedRun:
     def spans(self) -> pd.DataFrame:
         """One row for each phase of each step on each device, and as the controller saw it, of each finished launch.
 
-        Columns: `placement`; `round`, from 1; `step`, 0 outside all steps; `phase`; `role` and `pool`, None where it
-        has none; `device`, such as `gpu:0`, or `controller`; `start_s` and `end_s`, seconds from the first span of the
-        launch; `seconds`, between them; `allocated_bytes` and `reserved_bytes`, the most that tensors took at a time,
+        Columns: `placement`; `round`, from 1; `step`, 0 outside all steps; `phase`; `role` and `pool`, missing where
+        it has none; `device`, such as `gpu:0`, or `controller`; `start_s` and `end_s`, seconds from the launch's first
+        span; `seconds`, between them; `allocated_bytes` and `reserved_bytes`, the most that tensors took at a time,
         and with what their allocator held in reserve; `pid`, the process. Phases overlap: do not add up seconds of
         different ones.
         """
@@ -232,15 +233,34 @@ class RunComparison:
 
     def _repr_html_(self) -> str:
         sentences = [*self.verdicts.values(), self.summary.coverage]
-        shown = self.table.drop(columns=["key", "p_value"])
-        texts = {column: shown[column].map(visible) for column in ("placement", "label")}
-        table = shown.assign(**texts).to_html(index=False, na_rep="–", float_format="{:.4g}".format, border=0)
-        return "".join(f"<p>{escape(visible(sentence))}</p>" for sentence in sentences) + table
+        return "".join(f"<p>{escape(visible(one))}</p>" for one in sentences) + "".join(
+            map(_html, _grids(self.summary))
+        )
 
 
 def load_folder(run: str | PathLike[str]) -> LoadedRun:
     """As `placebench.load`."""
     return LoadedRun(Path(run))
+
+
+def _grids(summary: Summary) -> Iterator[Grid]:
+    """The numbers as the report shows them."""
+    first, *others = summary.placements
+    if not others:
+        yield single_grid(first)
+    for other in others:
+        header = ("", first.name, other.name, "ratio", "95 % interval", "verdict")
+        rows = (
+            (row.label, row.first, row.other, row.ratio, row.interval, row.verdict)
+            for row in comparison_rows(first, other)
+        )
+        yield Grid(f"{other.name} against {first.name}", header, tuple(rows))
+
+
+def _html(grid: Grid) -> str:
+    cells = [[visible(cell) for cell in row] for row in grid.rows]
+    table = pd.DataFrame(cells, columns=[visible(name) for name in grid.header])
+    return f"<h4>{escape(visible(grid.title))}</h4>{table.to_html(index=False, border=0)}"
 
 
 def _row(quantity: QuantitySummary) -> dict[str, Any]:

@@ -45,7 +45,9 @@ def config_text(plan: Plan, request: RunRequest, command: Sequence[str]) -> str:
         "out": str(plan.folder.path.parent),
         "launcher": plan.launcher,
     }
-    workload = plan.workload.model_dump(mode="json")
+    workload = plan.workload.model_dump(
+        mode="json", exclude={"steps"} if plan.auto and plan.auto.chooses_steps else None
+    )
     return "\n".join([head, *_run_lines(run), "", *_lines(Workload, workload)]) + "\n"
 
 
@@ -67,7 +69,9 @@ def _run_lines(values: Mapping[str, Any]) -> Iterator[str]:
 def _lines(model: type[BaseModel], values: Mapping[str, Any]) -> Iterator[str]:
     """Each key of a model with its value and description; a section indented below its name."""
     for key, field in model.model_fields.items():
-        if isinstance(values[key], Mapping):
+        if key not in values:
+            yield f"# {key}:  # {field.description}"
+        elif isinstance(values[key], Mapping):
             section = type(field.default)
             yield f"\n{key}:  # {(section.__doc__ or '').splitlines()[0]}"
             yield indent("\n".join(_lines(section, values[key])), "  ")

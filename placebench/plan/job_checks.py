@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from placebench.errors import Reasons
+from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.launching import Job
 from placebench.jobs.spec import read_job
 from placebench.plan.request import RunRequest
@@ -36,6 +37,27 @@ def _unreached_staleness(job: Job, placements: Sequence[Placement]) -> Iterator[
         yield from (f"placement {shown(one.name)}: {reason}" for reason in unreached_staleness(one, job.spec.steps))
 
 
+def _unused_first_node(job: Job, placements: Sequence[Placement], devices: Sequence[Device]) -> Iterator[str]:
+    """The command starts on the first node of a SLURM job, with what it needs on the others."""
+    for one in placements if job.spec.ray_address is None else ():
+        if not any(pool.counts[0] for pool in one.pools):
+            yield (
+                f"placement {shown(one.name)}: no device of it is on {devices[0].node}, the first node, on which the"
+                " command starts: begin its pools there"
+            )
+
+
+def _nobody_starts_ranks(job: Job, placements: Sequence[Placement]) -> Iterator[str]:
+    """A framework without Ray is started on each node of a SLURM job, and on no others."""
+    is_started = job.spec.ray_use == "none" and job.spec.each_node
+    for one in placements if job.adapter.ray == "none" and job.adapter is not COMMAND and not is_started else ():
+        if sum(any(counts) for counts in zip(*(pool.counts for pool in one.pools), strict=True)) > 1:
+            yield (
+                f"placement {shown(one.name)}: it is on several nodes, and {job.spec.job} starts ranks on one: leave"
+                f" out {'each_node: false' if job.spec.ray_use == 'none' else 'ray'}, or name devices of one node"
+            )
+
+
 def _unusable(job: Job) -> Iterator[str]:
     yield from job.unusable
 
@@ -64,5 +86,7 @@ JOB_CHECKS = (
     *RESUMED_JOB_CHECKS,
     Check(_find_placements, {"placements"}),
     Check(_unreached_staleness),
+    Check(_unused_first_node),
+    Check(_nobody_starts_ranks),
     Check(lambda placements: shared_folders(placements, ())),
 )

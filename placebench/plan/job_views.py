@@ -11,7 +11,8 @@ from rich.text import Text
 
 from placebench.errors import Reasons
 from placebench.jobs.adapters.command import COMMAND
-from placebench.jobs.launching import Job, launch_names, lines_of, shell_lines
+from placebench.jobs.command_lines import lines_of, shell_lines
+from placebench.jobs.launching import Job, launch_names
 from placebench.jobs.registry import ADAPTERS
 from placebench.plan.catalogue import usual_words
 from placebench.plan.devices import DEVICES
@@ -32,7 +33,7 @@ def job_lines(plan: Plan, job: Job) -> Iterator[tuple[str, str]]:
         yield "", ""
         yield "placement", f"{bound.name}, {'; '.join(_pools(bound, plan.devices))}"
         names = launch_names(plan.folder.trial(1, bound.name).path, 1, Path("/tmp/ray"))
-        launch = job.launch(bound, names)
+        launch = job.launch(bound, names, plan.addresses)
         for what, words in (("before", launch.before), ("after", launch.after)):
             if words:
                 yield what, " ".join(words)

@@ -37,7 +37,7 @@ from placebench.record.checkpoints import START_CHECKS, Checkpoint, changes
 from placebench.record.folder import RunFolder
 from placebench.sessions.ray_cluster.discovery import Cluster
 from placebench.sessions.torchrun.nodes import JobNodes
-from placebench.spec.auto_rounds import AutoRounds
+from placebench.spec.auto_rounds import AutoRounds, steps_in_round
 from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.check import Check, Facts, collect
 from placebench.spec.devices import Device, devices_per_node
@@ -61,6 +61,8 @@ class PlannedLaunch:
     round: int
     """Counted from 1."""
     placement: RunPlacement
+    steps: int
+    """The number of its last step."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,12 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """The number of a launch's last step."""
+        """The number of a launch's last step; with `auto`, later rounds may have others."""
         return self._given.steps
+
+    def steps_in(self, number: int) -> int:
+        """The number of the last step of the launches of a round."""
+        return steps_in_round(self.auto, number, self.steps, self.warmup_steps + self.steps_before)
 
     @property
     def warmup_steps(self) -> int:
@@ -141,6 +147,11 @@ class Plan:
         return self.work
 
     @property
+    def addresses(self) -> Mapping[str, str]:
+        """By which the nodes reach each other, by their names; none for devices of this host."""
+        return {node.name: node.address for node in self.cluster.nodes} if self.cluster else {}
+
+    @property
     def steps_before(self) -> int:
         """Steps that are in the checkpoint; a launch runs those of the workload after them."""
         return self.start.step if self.start else 0
@@ -154,7 +165,7 @@ class Plan:
     def launches(self) -> tuple[PlannedLaunch, ...]:
         """The launches still to come, in order."""
         return tuple(
-            PlannedLaunch(number, placement)
+            PlannedLaunch(number, placement, self.steps_in(number))
             for number, placements in enumerate(self._rounds, start=1)
             for placement in placements
             if (number, placement.name) not in self.done
@@ -295,7 +306,9 @@ def make_plan(request: RunRequest) -> Plan:
 
 
 def _remarks(request: RunRequest, facts: Facts) -> Iterator[str]:
-    """That the mini-batch follows the batch, and which folder all nodes must have."""
+    """That the mini-batch follows the batch, which folder all nodes must have, and why other nodes are left out."""
+    for line in facts.get("unasked", "").splitlines():
+        yield f"only devices of this host are used and sampled, for the cluster's nodes cannot be asked: {line}"
     if (size := mini_batch_that_follows(request.workload)) is not None:
         usual = usual_mini_batch(request.workload)
         yield (

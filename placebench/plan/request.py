@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 from placebench.errors import Reasons, UsageError
 from placebench.record.checkpoints import read_checkpoint
-from placebench.spec.auto_rounds import DEFAULT_ROUNDS, LEAST_PRECISION, MOST_ROUNDS, AutoRounds
+from placebench.spec.auto_rounds import DEFAULT_ROUNDS, LEAST_PRECISION, MOST_ROUNDS, REAL_MODEL_ROUNDS, AutoRounds
 from placebench.spec.check import Check, Facts
 from placebench.spec.config import find_line, load_yaml, merge, nest, read_settings
 from placebench.spec.launchers import LAUNCHERS, RAY
 from placebench.spec.legible import shown
 from placebench.spec.words import names_file, readable_placements
-from placebench.spec.workload import Workload, keys_below, workload_keys
+from placebench.spec.workload import SMALL_MODEL, Workload, keys_below, workload_keys
 from placebench.spec.workload_reading import RUN_KEYS, gives, read_workload
 
 DEFAULT_PLACEMENTS = "standard,split"
@@ -42,7 +42,7 @@ class RunRequest:
     devices: str | None = None
     """`cpu:N`, `gpu:N`, `cpu`, `gpu`; None for what is there."""
     rounds: int | Literal["auto"] | None = None
-    """Launches of each placement, or `auto`; None for 3."""
+    """Launches of each placement, or `auto`; None for 3, or 4 of a model of real size."""
     precision: float | None = None
     """With `auto`, how far the ends of an interval may lie apart, as a fraction; None for the default."""
     max_rounds: int | None = None
@@ -270,9 +270,10 @@ def _find_rounds(
     limits = {"precision": request.precision, "max_rounds": request.max_rounds, "max_time_s": request.max_time_s}
     given: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
     fixed = request.rounds if isinstance(request.rounds, int) else None
-    facts.add(rounds=fixed or rounds_before or DEFAULT_ROUNDS)
+    is_real = "workload" in facts and facts["workload"].model != SMALL_MODEL
+    facts.add(rounds=fixed or rounds_before or (REAL_MODEL_ROUNDS if is_real else DEFAULT_ROUNDS))
     if request.rounds == "auto" or (request.rounds is None and stored is not None):
-        auto = replace(stored or AutoRounds(), **given)
+        auto = replace(stored or AutoRounds(chooses_steps=not rounds_before and _leaves_steps_open(request)), **given)
         # What is stored may be from a version that took any, and nan is in no range.
         if LEAST_PRECISION <= auto.precision < 1:
             facts.add(auto=auto, rounds=max(rounds_before, auto.least_rounds))
@@ -281,6 +282,12 @@ def _find_rounds(
     elif given:
         options = ", ".join(f"--{name.removesuffix('_s').replace('_', '-')}" for name in given)
         yield f"{options}: only for a number of rounds that is not fixed: add --rounds auto"
+
+
+def _leaves_steps_open(request: RunRequest) -> bool:
+    """Whether launches may have any number of steps: none is asked for, nor checkpoints, whose room hangs on it."""
+    keys = request.workload if request.job is None else request.job
+    return keys.keys().isdisjoint(("steps", "until_end")) and request.checkpoint_every is None
 
 
 OPTIONS = Check(lambda request: request.wrong)

@@ -128,7 +128,8 @@ def _missing_devices(request: RunRequest, record: RunFile, facts: Facts) -> Iter
     kind = stored[0].kind
     per_node = max(devices_per_node(stored)) if record.cluster else len(stored)
     spec = DeviceSpec(kind, per_node if kind == "cpu" else None)
-    cluster, found = find_devices(replace(_here(record, request), devices=str(spec)))
+    job: Job | None = facts.get("job") if record.cluster else None
+    cluster, found = find_devices(replace(_here(record, request), devices=str(spec)), job.spec if job else None)
     here = _which(found)
     gone = next((device for device, known in zip(stored, _which(stored), strict=True) if known not in here), None)
     if gone:
@@ -153,8 +154,8 @@ def _here(record: RunFile, request: RunRequest) -> RunRequest:
 
 
 def _ray_address(record: RunFile) -> str | None:
-    """Where the Ray cluster of a run was; None for one that had none."""
-    return record.cluster.address if record.cluster and record.launcher == RAY else None
+    """Where the Ray cluster of a run was; None for one that had none, or whose job names it itself."""
+    return record.cluster.address if record.cluster and record.launcher == RAY and not record.job else None
 
 
 def _which(devices: Sequence[Device]) -> list[tuple[str, str, tuple[int, ...]]]:

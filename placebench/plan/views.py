@@ -13,7 +13,7 @@ from placebench.plan.job_views import job_lines
 from placebench.plan.plan import Plan
 from placebench.predict.memory.fitting import describe_memory
 from placebench.predict.prediction import Prediction
-from placebench.spec.auto_rounds import MOST_STEPS
+from placebench.spec.auto_rounds import MOST_STEPS, PILOT_ROUNDS
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, by_node, device_ranges, devices_per_node, node_ranges
 from placebench.spec.launchers import RAY
@@ -91,6 +91,9 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
     yield from [("job", f"{plan.job.spec.job}, {plan.job.adapter.reading}")] if plan.job else _training(plan)
     count = "as many as the command has" if plan.steps >= MOST_STEPS else f"{plan.steps} a launch"
     yield "steps", f"{count}, the first {plan.warmup_steps} left out of the numbers"
+    if plan.auto and plan.auto.chooses_steps:
+        later = f"as many as give the narrowest interval per minute, from round {PILOT_ROUNDS + 1} on"
+        yield "", plan.auto.choice.sentence if plan.auto.choice else later
     shown = plan.order if plan.done else plan.order[:_MOST_ROUNDS]
     for number, names in enumerate(shown, start=1):
         yield f"round {number}", ", ".join(f"{name} (done)" if (number, name) in plan.done else name for name in names)

@@ -93,7 +93,7 @@ class Trial:
     spans = _File("spans.jsonl", "When each phase ran, on each device and as the controller saw it.")
     device_samples = _File("devices.jsonl", "Samples of each device, and what the sampler itself cost.")
     pauses = _File("pauses.jsonl", "When the launch was stopped by Ctrl-Z; only where it was.")
-    clocks = _File("clocks.jsonl", "On a Ray cluster: how far each node's clock was off.")
+    clocks = _File("clocks.jsonl", "On several nodes: how far each node's clock was off.")
     processes = _File("processes.jsonl", "Which process worked on which device.")
     kernels = _File(
         "kernels.jsonl", "On GPUs, in the first round: what the phases of the traced step spent their time on."

@@ -40,6 +40,16 @@ class Companion(Record):
     env: dict[str, str]
 
 
+class NodeCommand(Record):
+    """What a launch starts on a node other than its first."""
+
+    node: str
+    """The node's name."""
+    command: tuple[str, ...]
+    env: dict[str, str]
+    """Variables that it has besides those of placebench there."""
+
+
 class JobLaunch(Record):
     """What a launch of a job starts, nothing left open."""
 
@@ -61,6 +71,8 @@ class JobLaunch(Record):
     """Its Ray: `none`, `own`, or an address."""
     ray_head: str | None = None
     """Where a Ray of the launch's own is started for it; None where the job starts its own or has none."""
+    elsewhere: tuple[NodeCommand, ...] = ()
+    """What starts on its other nodes: a Ray that joins `ray_head`, or the job's own command."""
     log_files: tuple[str, ...] = ()
     """Files with its steps, beside what it prints."""
     log_format: str | None = None

@@ -217,7 +217,7 @@ def position_of(record: RunFile, round_number: int, placement: str) -> LaunchPos
         round_number,
         record.rounds,
         placement,
-        record.steps,
+        record.steps_in(round_number),
         {device.id: f"{device.kind}:{device.index}" for devices in bound.members.values() for device in devices},
         record.steps_before,
         is_estimate=record.auto is not None,
@@ -243,4 +243,4 @@ def run_left(record: RunFile, round_number: int, placement: str, state: LaunchSt
             finished.setdefault(launch.placement, []).append(launch.wall)
     order = launch_order(record)
     later = [name for _, name in order[order.index((round_number, placement)) + 1 :]]
-    return time_left(finished, placement, state, record.steps - record.steps_before, later)
+    return time_left(finished, placement, state, record.steps_in(round_number) - record.steps_before, later)

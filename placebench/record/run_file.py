@@ -23,7 +23,7 @@ from placebench.record.parts import (
     Steps,
     Time,
 )
-from placebench.spec.auto_rounds import LEAST_PRECISION, MOST_ROUNDS, AutoRounds
+from placebench.spec.auto_rounds import LEAST_PRECISION, MOST_ROUNDS, MOST_STEPS, AutoRounds, steps_in_round
 from placebench.spec.bound import RunPlacement
 from placebench.spec.launchers import RAY
 from placebench.spec.legible import shown
@@ -111,6 +111,8 @@ def _a_shape(shapes: JobShapes) -> JobShapes:
 def _a_precision(auto: AutoRounds) -> AutoRounds:
     if not (LEAST_PRECISION <= auto.precision < 1 and 2 <= auto.max_rounds <= MOST_ROUNDS):
         raise ValueError(f"auto: neither a precision of {auto.precision:g} nor {auto.max_rounds:.3g} rounds can be")
+    if auto.choice and not 1 <= auto.choice.measured <= MOST_STEPS:
+        raise ValueError(f"auto: {auto.choice.measured:.3g} measured steps cannot be")
     return auto
 
 
@@ -171,7 +173,7 @@ class RunFile(RecordFile):
     calibrates: bool = False
     """Whether it compares its only placement with itself."""
     steps: Annotated[Steps, Field(ge=1)]
-    """The number of a launch's last step."""
+    """The number of a launch's last step, but of rounds for which `auto` has another."""
     warmup_steps: Steps
     sample_hz: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     """Device samples a second; 0 for none."""
@@ -253,6 +255,10 @@ class RunFile(RecordFile):
     def work(self) -> dict[str, Any]:
         """What a launch did, all that must be equal for times to be comparable: its workload, or the user's job."""
         return self.workload or {"job": self.job.spec if self.job else {}}
+
+    def steps_in(self, number: int) -> int:
+        """The number of the last step of the launches of a round."""
+        return steps_in_round(self.auto, number, self.steps, self.warmup_steps + self.steps_before)
 
     @property
     def steps_before(self) -> int:

@@ -17,6 +17,7 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
         f"Steps: {summary.method.steps}; the warm-up of each launch is left out: its first"
         f" {plural(summary.method.warmup_steps, 'step')}, and those up to a change in its step times."
         " Values are means over launches.",
+        *([f"Steps a launch: {summary.method.chosen_steps}."] if summary.method.chosen_steps else ()),
         *_about_start(summary),
         _about_ratios(summary),
         f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"

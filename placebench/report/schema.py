@@ -155,6 +155,9 @@ class MethodSummary(SummaryModel):
     efficiency: tuple[str, ...] = Field(description="constants behind MFU and MBU, or why there are none")
     noise: str | None = Field(None, description="what a calibration of this host and workload has found")
     steps: str = Field(description="what a value says of the steps of a launch")
+    chosen_steps: str | None = Field(
+        None, description="how many steps later launches have, and why, if that was chosen"
+    )
     interval: str = Field(description="how the intervals of ratios came about, by placement where they differ")
 
 

@@ -104,6 +104,7 @@ def _about_run(comparison: Comparison, run: Run, placements: Iterable[PlacementS
             efficiency=basis(run),
             noise=noise_on_record(first, comparison.min_effect),
             steps=f"{values_of_steps(comparison)}; hidden, idle and waiting time: their share of the step",
+            chosen_steps=record.auto.choice.sentence if record.auto and record.auto.choice else None,
             interval=interval_of_ratios(comparison),
         ),
         "workload": record.workload,

@@ -98,7 +98,7 @@ class Launcher:
             job = processes.start([*self._job, str(trial.path)], trial.log)
             watch = TrialWatch(trial)
             try:
-                end = self._watch(job, watch, on_state, processes.mark)
+                end = self._watch(job, watch, launch.steps, on_state, processes.mark)
             except DamagedFilesError as error:
                 end = LaunchEnd(Status.FAILED, str(error))
             stop_process(job, _LAST_GRACE_S if self._plan.until_end else _JOB_GRACE_S)
@@ -131,11 +131,12 @@ class Launcher:
         self,
         job: subprocess.Popen[bytes],
         watch: TrialWatch,
+        steps: int,
         on_state: Callable[[LaunchState], None],
         mark: LaunchMark,
     ) -> LaunchEnd:
         """Follow the job until it ends, or has to; while the user wants it, stop with it."""
-        patience, steps = self._plan.step_timeout_s, self._plan.steps
+        patience = self._plan.step_timeout_s
         while job.poll() is None:
             state = watch.read()
             on_state(state)
@@ -173,9 +174,10 @@ class Launcher:
         work: dict[str, Any]
         if plan.job:
             names = launch_names(trial.path, launch.round, mark.ray_temp_dir)
-            work = {"job": plan.job.launch(placement, names)}
+            work = {"job": plan.job.of_steps(launch.steps).launch(placement, names, plan.addresses)}
         else:
-            work = {"workload": placed_workload(plan.workload, placement.placement).model_dump(mode="json")}
+            placed = placed_workload(plan.workload, placement.placement)
+            work = {"workload": placed.model_dump(mode="json") | {"steps": launch.steps}}
         return LaunchFile(
             schema_version=SCHEMA_VERSION,
             round=launch.round,

@@ -41,7 +41,7 @@ class Manifest:
         self._begun = time.monotonic()
         self._record = _resumed(self._path, command) if plan.resumed else _new_run_file(plan, command)
         self._earlier_s = self._record.wall.total_s
-        self._record = _changed(self._record, auto=plan.auto, min_effect=plan.min_effect, ended=None)
+        self._record = _changed(self._record, min_effect=plan.min_effect, ended=None)
         self.extend(plan)
 
     @property
@@ -49,14 +49,13 @@ class Manifest:
         """Seconds of the run so far, earlier starts of it included."""
         return self._earlier_s + time.monotonic() - self._begun
 
-    @property
-    def launches_s(self) -> float:
-        """Seconds of all launches so far."""
-        return self._record.launches_s
+    def round_s(self, number: int) -> float:
+        """Seconds of the launches of a round."""
+        return sum(launch.wall.total_s for launch in self._record.launches if launch.round == number)
 
     def extend(self, plan: Plan) -> None:
-        """Record the rounds of a plan, which may have become more."""
-        self._write(Status.RUNNING, rounds=plan.rounds, order=plan.order)
+        """Record the rounds of a plan, which may have become more, and the steps that were chosen for them."""
+        self._write(Status.RUNNING, rounds=plan.rounds, order=plan.order, auto=plan.auto)
 
     def add(self, launch: PlannedLaunch, trial: Trial, status: Status, wall: LaunchWall) -> None:
         """Record how a launch went, in place of an earlier try."""

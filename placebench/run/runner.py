@@ -23,8 +23,10 @@ from placebench.run.asked import TIME_LIMIT, Asked
 from placebench.run.display import Display
 from placebench.run.launch import BRIDGE, JOB, Launcher, LaunchResult, fresh_trial
 from placebench.run.manifest import Manifest
+from placebench.spec.auto_rounds import PILOT_ROUNDS, StepChoice
 
 Width = Callable[[Path, int], float]
+Steps = Callable[[Path], StepChoice | None]
 SoFar = Callable[[Path, str], str | None]
 # What a disk that could be written when the run began may come to, or a file that something else is put in place of.
 _NOT_WRITABLE = (
@@ -77,6 +79,7 @@ def execute(
     width: Width,
     job: Sequence[str] = (),
     so_far: SoFar = lambda *_: None,
+    best_steps: Steps = lambda _: None,
 ) -> RunResult:
     """Run a plan's launches; whatever is done by the end of it stays.
 
@@ -88,6 +91,8 @@ def execute(
             asked only with `--rounds auto`.
         job: command of the training job, whose last argument becomes the trial's folder; the plan's when not given.
         so_far: what of a run folder to say when a launch of a placement is done; None for nothing.
+        best_steps: how many steps the launches after the first rounds of a run folder should have; None where that is
+            not known. Asked only with `--rounds auto`, and once.
 
     Raises:
         UsageError: the run's folder has come into being since the plan was made.
@@ -106,7 +111,7 @@ def execute(
                 display.note(note)
             asked = Asked(signals, plan.time_limit_s, display)
             launcher = Launcher(plan, record, job or (BRIDGE if plan.job else JOB), asked, asked.pause)
-            run = _Run(plan, Manifest(plan, command), launcher, display, width, so_far)
+            run = _Run(plan, Manifest(plan, command), launcher, display, width, so_far, best_steps)
             result = run.go(asked)
     is_late = result.stopped_by in (None, TIME_LIMIT)
     return replace(result, late_signal=signals.received if is_late else None)
@@ -116,10 +121,17 @@ class _Run:
     """A run under way."""
 
     def __init__(
-        self, plan: Plan, manifest: Manifest, launcher: Launcher, display: Display, width: Width, so_far: SoFar
+        self,
+        plan: Plan,
+        manifest: Manifest,
+        launcher: Launcher,
+        display: Display,
+        width: Width,
+        so_far: SoFar,
+        best_steps: Steps,
     ) -> None:
         self._plan, self._manifest, self._launcher, self._display = plan, manifest, launcher, display
-        self._width, self._so_far = width, so_far
+        self._width, self._so_far, self._best_steps = width, so_far, best_steps
         self._expected_rounds = plan.rounds
         self._finished: dict[str, list[LaunchWall]] = {}
         self._done = len(plan.done)
@@ -143,10 +155,24 @@ class _Run:
         return RunResult(self._plan.folder.path, self._done, self._plan.total, tuple(self._failures), ended)
 
     def _run_rounds(self, asked: Asked) -> None:
-        launches = self._plan.launches
-        for index, launch in enumerate(launches):
-            if asked() or self._run(launch, index, launches).ends_run:
+        for index in range(len(self._plan.launches)):
+            if self._plan.launches[index].round > PILOT_ROUNDS and not self._failures:
+                self._choose_steps()
+            launches = self._plan.launches
+            if asked() or self._run(launches[index], index, launches).ends_run:
                 break
+
+    def _choose_steps(self) -> None:
+        """Give later launches the steps that their costs and variances call for, once; the display says how many."""
+        auto = self._plan.auto
+        if auto is None or not auto.chooses_steps or auto.choice:
+            return
+        choice = self._best_steps(self._plan.folder.path)
+        auto = replace(auto, choice=choice, chooses_steps=choice is not None)
+        self._plan = replace(self._plan, auto=auto)
+        self._manifest.extend(self._plan)
+        if choice:
+            self._display.note(choice.sentence)
 
     def _add_round(self) -> bool:
         """Add a round to the plan, unless the number is fixed or there is a reason to stop; the display says so."""
@@ -154,7 +180,7 @@ class _Run:
         if auto is None:
             return False
         before, now = (self._width(plan.folder.path, rounds) for rounds in (plan.rounds - 1, plan.rounds))
-        seconds = self._manifest.launches_s / plan.rounds
+        seconds = self._manifest.round_s(plan.rounds)
         reason = auto.reason_to_stop(plan.rounds, before, now, self._manifest.elapsed_s, seconds)
         if reason is None:
             every = ((number, bound.name) for number in range(1, plan.rounds + 1) for bound in plan.placements)
@@ -181,13 +207,13 @@ class _Run:
                 launch.round,
                 rounds,
                 name,
-                plan.steps,
+                launch.steps,
                 labels,
                 plan.steps_before,
                 is_estimate=plan.auto is not None,
             )
         )
-        steps = plan.steps - plan.steps_before
+        steps = launch.steps - plan.steps_before
 
         def show(state: LaunchState) -> None:
             self._display.update(state, time_left(self._finished, name, state, steps, remaining))

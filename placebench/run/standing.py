@@ -33,7 +33,7 @@ def where_it_stands(folder: RunFolder) -> str | None:
         state = stated(TrialWatch(trial), trial)
     except (OSError, DamagedFilesError) as error:
         return f"{where}what it does cannot be read: {error}."
-    doing = f"{activity(state, record.steps)}, {format_seconds(state.silent_s)} so far"
+    doing = f"{activity(state, record.steps_in(number))}, {format_seconds(state.silent_s)} so far"
     left = run_left(record, number, name, state)
     return f"{where}{doing}; " + ("time left unknown." if left is None else f"about {format_seconds(left)} left.")
 

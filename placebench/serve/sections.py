@@ -203,7 +203,8 @@ def _ray(record: RunFile) -> str | None:
         address = record.cluster.address
         head = "HEAD" if address == "auto" else address.rpartition(":")[0]
         return (
-            f"ray status --address {address} says what the cluster has; its dashboard is on port 8265 of the head node"
+            f"ray status --address {address} says what the cluster has, with RAY_AUTH_MODE=token where it asks for a"
+            " token; its dashboard is on port 8265 of the head node"
             f" unless it was put elsewhere: ssh -L 8265:127.0.0.1:8265 {head}, then http://127.0.0.1:8265"
         )
     of_job = record.job.spec.get("ray") if record.job else None
@@ -252,7 +253,7 @@ def _now(files: RunFiles, record: RunFile, current: LaunchFiles) -> dict[str, An
         "placement": steps.placement,
         "trial": current.trial.path.name,
         "number": files.order.index(key) + 1,
-        "doing": activity(state, record.steps) if runs else None,
+        "doing": activity(state, record.steps_in(steps.round)) if runs else None,
         "elapsed_s": round(elapsed) if runs else None,
         "silent_s": round(silent) if runs else None,
         "left_s": None if left is None else round(left),

@@ -1,7 +1,5 @@
 """What of a run cannot be, seen before its job is queued: nothing here asks SLURM, or what only the nodes know."""
 
-from collections.abc import Iterator
-
 from placebench.errors import UsageError
 from placebench.plan.checks import no_checkpoints, wrong_name
 from placebench.plan.job_checks import JOB, RESUMED_JOB_CHECKS
@@ -35,12 +33,6 @@ def _find_nodes(request: RunRequest, node_count: int, gpus_per_node: int, facts:
     """How many devices each of the `nodes` gives; where that depends on its cores, as many as is usual."""
     spec = _devices_of_each_node(request, gpus_per_node)
     facts.add(nodes=[spec.count or USUAL_CPU_DEVICES] * node_count, are_usual=spec.count is None)
-
-
-def _several_nodes(node_count: int) -> Iterator[str]:
-    """A job of the user's has the devices of one host."""
-    if node_count > 1:
-        yield f"--nodes {node_count}: a job of yours is run on the devices of one node: leave it out"
 
 
 def _impossible_placements(facts: Facts, are_usual: bool = False) -> tuple[str, ...]:
@@ -90,6 +82,5 @@ _JOB_CHECKS = (
     *RESUMED_JOB_CHECKS,
     Check(wrong_name),
     ROUNDS,
-    Check(_several_nodes),
     Check(_find_nodes, {"devices"}),
 )

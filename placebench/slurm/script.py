@@ -51,7 +51,7 @@ _SHORT = {
 _WHAT_IT_DOES = {
     RAY: "Starts Ray on every node of the allocation, runs placebench on it",
     TORCHRUN: "Runs placebench, which starts torchrun on the nodes of the allocation",
-    COMMAND: "Runs placebench on the node, with a command of yours as its launches",
+    COMMAND: "Runs placebench, with a command of yours on the nodes of the allocation as its launches",
 }
 # Minutes, minutes:seconds, hours:minutes:seconds; days-hours, days-hours:minutes, days-hours:minutes:seconds.
 _TIME = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?")

@@ -1,15 +1,24 @@
-"""`--rounds auto`: how many rounds a run gets when its intervals, not the user, decide.
+"""`--rounds auto`: how many rounds, and steps a launch, a run gets when its intervals, not the user, decide.
 
 Rounds are added until every headline interval is narrow enough, never until something is significant: looking at
 verdicts again and again finds differences that are not there. Even a width, looked at after every round, stops a little
 too often when the launches happen to agree. So the first look is at `FIRST_LOOK` rounds, and the round after a look
 that was content is still run: docs/statistics.md has the coverage that remains.
+
+Where the user leaves the number of steps open, launches after the first `PILOT_ROUNDS` rounds have as many as give the
+narrowest interval per minute, by what a start and a step cost and how much both vary. It hangs on costs and variances
+alone, never on which placement is faster.
 """
 
 import math
 from dataclasses import dataclass
 
-DEFAULT_ROUNDS = 3
+from placebench.spec.text import format_seconds, percent
+
+# With the default steps, the narrowest interval per minute where a start costs as much as five to ten steps:
+# docs/statistics.md. The small model is there to be quick, and a framework's warm-up takes most of few steps.
+DEFAULT_ROUNDS, REAL_MODEL_ROUNDS = 3, 4
+PILOT_ROUNDS = 3
 FIRST_LOOK = 6
 # Finer than any host is quiet; the rounds that a width is expected to take grow without bound towards 0.
 LEAST_PRECISION = 1e-4
@@ -17,6 +26,31 @@ LEAST_PRECISION = 1e-4
 MOST_ROUNDS = 10_000
 # Of one launch.
 MOST_STEPS = 10_000_000
+
+
+@dataclass(frozen=True)
+class StepChoice:
+    """How many steps the launches after the first rounds have, and why."""
+
+    measured: int
+    """Steps of a launch that are in the numbers."""
+    start_s: float
+    """Seconds of a launch besides those: its start, warm-up and end."""
+    step_s: float
+    """Seconds of a step."""
+    between: float
+    """Standard deviation of the log ratio of a pair of launches, beyond what its steps contribute."""
+    within: float
+    """Standard deviation of the log ratio of a step of a pair."""
+
+    @property
+    def sentence(self) -> str:
+        """The number and the reason."""
+        return (
+            f"from round {PILOT_ROUNDS + 1} on, a launch measures {self.measured} steps, the narrowest interval per"
+            f" minute: a launch takes {format_seconds(self.start_s)}, each measured step {format_seconds(self.step_s)}"
+            f" more; launches differ by {percent(self.between)}, steps by {percent(self.within)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -29,6 +63,10 @@ class AutoRounds:
     """The most rounds, whatever the intervals."""
     max_time_s: float | None = None
     """No round begins that would end later than so many seconds of the run; None for no limit."""
+    chooses_steps: bool = False
+    """Whether the number of steps is chosen, too."""
+    choice: StepChoice | None = None
+    """The steps that were chosen; None before that, and where nothing could be chosen."""
 
     @property
     def least_rounds(self) -> int:
@@ -68,3 +106,16 @@ class AutoRounds:
             return max(rounds, self.least_rounds)
         needed = math.ceil(rounds * (math.log1p(width) / math.log1p(self.precision)) ** 2) + 1
         return min(max(needed, rounds, self.least_rounds), max(self.max_rounds, rounds))
+
+
+def steps_in_round(auto: AutoRounds | None, number: int, steps: int, left_out: int) -> int:
+    """The number of the last step of a round's launches.
+
+    Args:
+        auto: of a run whose number of rounds is not fixed.
+        number: of the round, counted from 1.
+        steps: the number of the last step of the first rounds.
+        left_out: steps before the measured ones: warm-up, and those of the checkpoint that launches go on from.
+    """
+    chosen = auto.choice if auto and number > PILOT_ROUNDS else None
+    return left_out + chosen.measured if chosen else steps

@@ -228,7 +228,7 @@ class Workload(_Section):
     critic_model: str | None = Field(None, description="the critic's model, in the same words; by default the actor's")
     reward_model: str | None = Field(None, description="a model that scores in place of data.reward, see placements")
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = Field(0, description="of data, random weights and sampling")
-    steps: Steps = Field(10, description="training steps of a launch")
+    steps: Steps = Field(6, description="training steps of a launch")
     warmup_steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
         2,
         description="first steps of a launch, which are left out of the numbers",

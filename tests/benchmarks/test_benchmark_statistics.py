@@ -9,6 +9,7 @@ from placebench.compare.statistics.verdicts import Verdict
 from placebench.spec.auto_rounds import AutoRounds
 
 BENCHMARK = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "statistics_simulation.py"))
+STEPS = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "steps_and_rounds.py"))
 DEALING = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "false_verdicts.py"))
 SCENARIOS = BENCHMARK["SCENARIOS"]
 
@@ -89,3 +90,18 @@ def test_launches_dealt_to_two_arms_are_told_apart_only_where_they_differ(tmp_pa
     odd = SyntheticRun(layouts=layouts, rounds=6, pace=lambda round_, _: (1.5 + 0.001 * round_) if round_ % 2 else 1.0)
     verdicts = [verdict for _, verdict in DEALING["deal_launches"](odd.write(tmp_path / "odd"), 3)]
     assert verdicts.count(Verdict.FASTER) == verdicts.count(Verdict.SLOWER) == 1
+
+
+def test_chosen_steps_save_time_and_keep_the_coverage() -> None:
+    auto, cost = AutoRounds(), STEPS["Cost"]("GPU", 30.0, 7.0)
+    for noise in (STEPS["Noise"](0.014, 0.042, 0.6), STEPS["Noise"](0.07, 0.042)):
+        fixed, chosen = (STEPS["auto_runs"](noise, cost, auto, 8, 2000, chooses=chooses) for chooses in (False, True))
+        assert chosen.minutes < fixed.minutes
+        assert 0.92 <= chosen.coverage <= 0.97
+        assert chosen.false_verdicts <= 0.05
+
+
+def test_a_round_more_of_fewer_steps_is_narrower_in_the_same_time() -> None:
+    cost, noise = STEPS["Cost"]("GPU", 55.0, 7.0), STEPS["Noise"](0.014, 0.042)
+    assert 4 * cost.of(4) == pytest.approx(3 * cost.of(8), rel=0.01)
+    assert STEPS["mean_width"](noise, 4, 4, 2000) < 0.9 * STEPS["mean_width"](noise, 3, 8, 2000)

@@ -72,7 +72,7 @@ def write(name: str, text: str) -> str:
         (["run", "--rounds", "auto", "--precision", "wide"], "--precision 'wide': write a share, such as 5% or 0.05"),
         (["run", "--rounds", "auto", "--precision", "0"], "--precision 0: give at least 0.01%, and less than 100%"),
         (["run", "--rounds", "auto", "--precision", "1e-200"], "--precision 1e-200: give at least 0.01%"),
-        (["run", "--warmup-steps", "10"], "warmup_steps 10 leaves none of 10 steps to measure"),
+        (["run", "--warmup-steps", "10"], "warmup_steps 10 leaves none of 6 steps to measure"),
         (["run", "--seed", "-1"], "--seed: seed: input should be greater than or equal to 0"),
         (["run", "--devices", "gpu:999"], "--devices gpu:999: found "),
         (["run", "--devices", "tpu:1"], "--devices 'tpu:1': write cpu:N or gpu:N"),

@@ -18,6 +18,7 @@ from placebench.compare.explain.caveats import caveats
 from placebench.compare.explain.reasons import headline, reasons
 from placebench.compare.measure.placements import RunSide, measure_run
 from placebench.compare.read.run_reading import load_run
+from placebench.compare.statistics.allocation import LEAST_STEPS
 from placebench.jobs.registry import ADAPTERS
 
 BASE = ("--devices", "cpu:2", "--sample-hz", "0")
@@ -338,10 +339,14 @@ placements:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
-def test_rounds_are_added_to_jobs_as_to_other_runs() -> None:
+def test_rounds_and_steps_are_chosen_for_jobs_as_for_other_runs() -> None:
+    program = (
+        "import sys\nfor step in range(1, 11):\n    print(f'step:{step} - timing_s/step:{sys.argv[1]}{step * 7 % 5}')\n"
+    )
+    write(Path(), "varying.py", program)
     job_file(
-        f"command: {sys.executable} plain.py\nsteps: 4\nwarmup_steps: 1\ndevices: cpu:1\n"
-        "placements: {quick: {args: '0.005'}, slow: {args: '0.01'}}\n"
+        f"command: {sys.executable} varying.py\nwarmup_steps: 1\ndevices: cpu:1\n"
+        "placements: {quick: {args: '0.10'}, slow: {args: '0.20'}}\n"
     )
     result = invoke("run", "--job", "mine.yaml", "--sample-hz", "0", "--rounds", "auto", "--precision", "50%")
     assert result.exit_code == 0, result.stderr
@@ -349,6 +354,12 @@ def test_rounds_are_added_to_jobs_as_to_other_runs() -> None:
     assert headline(comparison, comparison.others[0]).startswith("slow is slower than quick")
     # Nobody has asked for samples.
     assert not [line for line in caveats(comparison) if "samples" in line]
+    # So wide an interval takes no more than the least number of steps.
+    launches = {
+        launch.round: json.loads(launch.trial.launch_file.read_text()) for launch in load_run(run_folder()).done("slow")
+    }
+    wanted = {number: launch["job"]["steps"] for number, launch in launches.items()}
+    assert wanted == dict.fromkeys(range(1, 8), 1 + LEAST_STEPS) | dict.fromkeys(range(1, 4), 10)
 
 
 @pytest.mark.usefixtures("no_report")

@@ -11,7 +11,7 @@ from told_settings import job
 
 from placebench.cli import main
 from placebench.errors import UsageError
-from placebench.jobs.launching import lines_of
+from placebench.jobs.command_lines import lines_of
 from placebench.jobs.registry import ADAPTERS
 
 WORDS = (

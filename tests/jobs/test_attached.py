@@ -15,6 +15,7 @@ from placebench.errors import JobExit
 from placebench.jobs import bridge
 from placebench.jobs.adapter import TIMERS
 from placebench.jobs.attached import AttachedSpans, Window
+from placebench.jobs.nodes import Nodes
 from placebench.jobs.registry import ADAPTERS
 from placebench.record.folder import read_jsonl
 from placebench.record.job_record import LogRecord
@@ -32,7 +33,9 @@ GPUS = tuple(Device(f"GPU-{index}", "gpu", index, "here", "test", 1 << 30) for i
 
 def attached(folder: Path, word: str, devices: tuple[Device, ...] = GPUS, framework: str = "verl") -> AttachedSpans:
     bound = bind(parse_placement(word, (len(devices),)), devices)
-    return AttachedSpans(folder, bound, devices, ADAPTERS[framework].timers, OFFSET)
+    nodes = Nodes()
+    nodes.clock.offset = OFFSET
+    return AttachedSpans(folder, bound, devices, ADAPTERS[framework].timers, nodes)
 
 
 def leave(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from told_settings import job, launch, reasons, settings
 
 from placebench.errors import Reasons, UsageError
-from placebench.jobs.launching import shell_lines
+from placebench.jobs.command_lines import shell_lines
 from placebench.jobs.registry import ADAPTERS
 from placebench.jobs.scripts import Given
 from placebench.jobs.spec import NAMES, fill
@@ -163,7 +163,7 @@ def test_trl_has_its_engines_served_beside_it() -> None:
         (GRPO, "split", (2,), "gpu", "TRL's trainers have no critic"),
         (GRPO, "ddp:2", (2,), "gpu", "is in TRL's own configuration (DDP, FSDP, DeepSpeed)"),
         (GRPO, "standard/staleness=1", (2,), "gpu", "generate with the weights that they have just trained"),
-        (GRPO, "standard", (2, 2), "gpu", "on one node alone"),
+        (GRPO, "learners:2+engines:2", (2, 2), "gpu", "starts vLLM's server beside TRL's ranks on one node; nearest"),
         (GRPO, "learners:1+engines:1", (2,), "cpu", "engines apart need GPUs"),
         ("accelerate launch train.py", "learners:1+engines:1", (2,), "gpu", "give it --model_name_or_path"),
         ("python train.py", "standard", (2,), "gpu", "the command starts one rank, and 2 devices need one each"),

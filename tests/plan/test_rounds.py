@@ -2,24 +2,33 @@ import json
 import math
 import re
 import tempfile
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from launching import assert_nothing_left, plan, run
+from rich.console import Console
 from synthetic_run import STANDARD, SyntheticRun
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.measure.precision import headline_width
+from placebench.compare.read.run_reading import load_run
 from placebench.errors import UsageError
+from placebench.plan.as_config import config_text
 from placebench.plan.plan import make_plan
 from placebench.plan.request import ROUNDS, RunRequest
 from placebench.plan.resume import resume_plan
+from placebench.plan.views import show_plan
 from placebench.record.folder import RunFolder, Status
-from placebench.spec.auto_rounds import FIRST_LOOK, LEAST_PRECISION, AutoRounds
+from placebench.record.run_file import read_run_file
+from placebench.report.summary import summarize
+from placebench.spec.auto_rounds import FIRST_LOOK, LEAST_PRECISION, PILOT_ROUNDS, AutoRounds
 from placebench.spec.check import Facts, collect
 from placebench.spec.config import load_yaml
+from placebench.spec.workload import Workload
 
 # A job whose steps take `pace` times 0.1 s as far as its files tell, in no time at all.
 TIMED = """
@@ -40,7 +49,8 @@ def test_a_quiet_run_ends_one_round_after_the_first_look(tmp_path: Path, temp: P
     assert (result.done, result.total, result.stopped_by) == (14, 14, None)
     content = json.loads((result.folder / "run.json").read_text())
     assert (content["rounds"], content["status"], len(content["order"])) == (FIRST_LOOK + 1, "done", FIRST_LOOK + 1)
-    assert content["auto"] == {"precision": 0.05, "max_rounds": 20, "max_time_s": None}
+    limits = {"precision": 0.05, "max_rounds": 20, "max_time_s": None}
+    assert content["auto"] == limits | {"chooses_steps": False, "choice": None}
     told = "7 rounds, precise enough: the widest headline interval spanned 0.0% after 6 rounds and spans 0.0% now"
     assert f"note: {told}, --precision is 5.0%" in said
     assert "[14/about 14] round 7" in said
@@ -70,6 +80,68 @@ def test_no_round_begins_that_would_pass_the_time(tmp_path: Path) -> None:
     result, said = run(plan(tmp_path, rounds="auto", max_time_s=0.1), body)
     assert result.done == 14
     assert "note: 7 rounds; another would pass --max-time" in said
+
+
+def test_later_launches_have_as_many_steps_as_their_costs_call_for(tmp_path: Path) -> None:
+    # Launches hardly differ, and a start costs many steps: later launches have more steps than the first ones.
+    body = """
+    import random
+    noise = random.Random(case)
+    if case == "5 split":
+        sys.exit(7)
+    for step in range(1, count + 1):
+        progress("step", step)
+        end_step(step, 0.002 * noise.uniform(0.9, 1.1))
+    """
+    workload = {"warmup_steps": 1}
+    result, said = run(plan(tmp_path, rounds="auto", max_rounds=7, precision=0.01, workload=workload), body)
+    record = read_run_file(RunFolder(result.folder))
+    assert record.auto is not None
+    assert record.auto.choice is not None
+    later = 1 + record.auto.choice.measured
+    assert later > record.steps == Workload().steps
+    assert f"note: {record.auto.choice.sentence}\n" in said
+    assert f"round 4 split: step {later}/{later}" in said
+    resumed = resume_plan(result.folder, RunRequest(sample_hz=0.0))
+    result, said = run(resumed, body.replace('case == "5 split"', "False"))
+    assert result.done == result.total == 14
+    assert f"step {later}/{later}" in said
+    assert "narrowest interval" not in said  # it was chosen before
+    counts = {(one.round, one.steps_done) for one in load_run(result.folder).launches}
+    assert counts == {(number, record.steps if number <= PILOT_ROUNDS else later) for number in range(1, 8)}
+    compared = summarize(compare_run(result.folder))
+    assert compared.placements[1].quantities[0].ratio is not None
+    assert compared.placements[1].quantities[0].ratio.pairs == 7
+    assert compared.method.chosen_steps == record.auto.choice.sentence
+
+
+def test_steps_are_left_as_asked_for(tmp_path: Path) -> None:
+    def chooses(**given: Any) -> bool:
+        auto = auto_rounds(RunRequest(rounds="auto", **given))
+        assert isinstance(auto, AutoRounds)
+        return auto.chooses_steps
+
+    assert chooses()
+    assert chooses(job={"job": "verl"})
+    assert not chooses(workload={"steps": 8})
+    assert not chooses(job={"job": "verl", "steps": 8})
+    assert not chooses(job={"job": "verl", "until_end": True})
+    assert not chooses(checkpoint_every=2)
+    open_plan = make_plan(RunRequest(out=tmp_path, devices="cpu:2", rounds="auto"))
+    text = config_text(open_plan, RunRequest(rounds="auto"), ("placebench", "run"))
+    assert "\n# steps:  # " in text
+    (tmp_path / "bench.yaml").write_text(text)
+    assert "steps" not in load_yaml(tmp_path / "bench.yaml")
+    out = StringIO()
+    show_plan(open_plan, Console(file=out, width=200))
+    assert "as many as give the narrowest interval per minute, from round 4 on" in out.getvalue()
+
+
+def test_a_model_of_real_size_gets_a_round_more(tmp_path: Path) -> None:
+    def rounds(**given: Any) -> int:
+        return make_plan(RunRequest(out=tmp_path, devices="gpu:2@141GiB", dry_run=True, **given)).rounds
+
+    assert (rounds(), rounds(workload={"model": "qwen2.5-0.5b"})) == (3, 4)
 
 
 def test_no_round_is_added_after_a_failure_and_a_resumed_run_goes_on(tmp_path: Path) -> None:
@@ -104,7 +176,7 @@ def auto_rounds(request: RunRequest, stored: AutoRounds | None = None) -> object
 def test_limits_need_rounds_auto(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--precision, --max-time: only for a number of rounds that is not fixed"):
         make_plan(RunRequest(out=tmp_path, devices="cpu:2", precision=0.1, max_time_s=60.0))
-    assert auto_rounds(RunRequest(rounds="auto", precision=0.1)) == AutoRounds(precision=0.1)
+    assert auto_rounds(RunRequest(rounds="auto", precision=0.1)) == AutoRounds(precision=0.1, chooses_steps=True)
     (tmp_path / "bench.yaml").write_text("rounds: auto\n")
     assert load_yaml(tmp_path / "bench.yaml") == {"rounds": "auto"}
 

@@ -159,7 +159,9 @@ def test_checkpoints_further_apart_than_the_steps_are_refused(tmp_path: Path) ->
 
 def test_staleness_counts_the_steps_after_the_checkpoint(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path / "checkpoints", 6)
-    request = RunRequest("standard/staleness=3", devices="cpu:2", out=tmp_path, resume_from=path)
+    request = RunRequest(
+        "standard/staleness=3", devices="cpu:2", out=tmp_path, resume_from=path, workload={"steps": 10}
+    )
     assert make_plan(request).steps_before == 6
     with pytest.raises(UsageError, match=r"staleness 4 is never reached in a launch of 4 steps, .*; use at most 3"):
         make_plan(replace(request, placements="standard/staleness=4"))
@@ -184,7 +186,7 @@ def change_state(path: Path, **content: Any) -> None:
         (lambda path: change_state(path, step=-3), "not as this placebench writes it"),
         (lambda path: change_state(path, kl_coef=float("nan")), "not as this placebench writes it"),
         (lambda path: change_state(path, files={}), "not as this placebench writes it"),
-        (lambda path: change_state(path, step=9), "with 2 warm-up steps --steps must be at least 12; it is 10"),
+        (lambda path: change_state(path, step=9), "with 2 warm-up steps --steps must be at least 12; it is 6"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_is_one_line(tmp_path: Path, damage: Callable[[Path], Any], reason: str) -> None:

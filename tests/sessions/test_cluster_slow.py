@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from clusters import RayNodes, network, no_namespaces, ray_nodes
+from fake_jobs import ON_RAY, write
 from launching import running, wait_for
 from test_cluster import command, in_step, lines, run
 
@@ -51,6 +52,19 @@ def test_a_run_over_two_nodes_is_the_run_of_one_host(nodes: RayNodes, tmp_path: 
         assert [row["node"] for row in rows if row["kind"] == "header"] == ["a", "b"]
         assert sum(row["kind"] == "footer" for row in rows) == 2
     assert {node["name"] for node in json.loads(two.run_file.read_text())["cluster"]["nodes"]} == {"a", "b"}
+    wait_for(lambda: lines(nodes) == [])
+
+
+def test_a_job_of_the_user_s_is_sampled_on_both_nodes(nodes: RayNodes, tmp_path: Path) -> None:
+    words = [*PLACEBENCH, "run", "--ray-address", nodes.address, "--out", str(tmp_path), "--devices", "cpu:1"]
+    words += ["--rounds", "1", "--steps", "4", "--warmup-steps", "0", "--job", "command", "--", sys.executable]
+    done = run(nodes, [*words, str(write(tmp_path / "job", "job.py", ON_RAY))])
+    assert done.returncode == 0, done.stderr
+    (trial,) = RunFolder(next(tmp_path.glob("*-standard"))).trials()
+    worked = {row["device"] for row in read_jsonl(trial.spans) if row["phase"] == "update_actor"}
+    assert worked >= {"a/cpu:0", "b/cpu:0"}
+    loads = {row["device"] for row in read_jsonl(trial.device_samples) if row.get("util") is not None}
+    assert loads >= {"a/cpu:0", "b/cpu:0"}
     wait_for(lambda: lines(nodes) == [])
 
 

@@ -105,7 +105,7 @@ def test_every_node_that_cannot_take_part_is_named(slurm: Path, answers: list[st
 
 def test_a_slurm_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match=r"^--launcher torchrun: the nodes of the SLURM job cannot be asked: "):
+    with pytest.raises(UsageError, match=r"^the nodes of the SLURM job cannot be asked: "):
         discover_nodes("n[1-2]", None)
 
 

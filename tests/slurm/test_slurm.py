@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_jobs import ON_RAY, RANKS, write
 from launching import assert_nothing_left, processes_of, wait_for
 
 from placebench.record.folder import Status, Trial, read_jsonl
@@ -150,6 +151,21 @@ def test_a_command_of_the_user_s_is_stopped_at_the_limit_and_goes_on_on_its_node
     summary = jobs.summary(job)
     assert summary["launches"] == "2 of 2 done (done)"
     assert summary["nodes"] == "1: pb1"
+
+
+def test_a_command_of_the_user_s_runs_over_two_nodes(jobs: Jobs) -> None:
+    ranks, on_ray = (str(write(jobs.folder, f"{name}.py", text)) for name, text in {"a": RANKS, "b": ON_RAY}.items())
+    (jobs.folder / "ray.yaml").write_text("ray: own\n")
+    asked = ("run", "--rounds", "1", "--devices", "cpu:1", "--steps", "4", "--warmup-steps", "0")
+    alone = (*asked, "--job", "command", "--", sys.executable, ranks, "{node_rank}", "{master}", "{master_port}")
+    with_ray = (*asked, "--job", "ray.yaml", "--", sys.executable, on_ray)
+    for job in (jobs.submit("--", *alone), jobs.submit("--", *with_ray)):
+        assert jobs.wait(job) == "COMPLETED", (jobs.job_folder(job) / "output.log").read_text()
+        assert jobs.summary(job)["devices"] == "2: pb1/cpu:0, pb2/cpu:0"
+        (trial,) = (Trial(path) for path in jobs.job_folder(job).glob("runs/*/trials/01-*"))
+        worked = {row["device"] for row in read_jsonl(trial.spans) if row["phase"] == "update_actor"}
+        assert worked >= {"pb1/cpu:0", "pb2/cpu:0"}
+        assert {row["node"] for row in read_jsonl(trial.clocks)} == {"pb1", "pb2"}
 
 
 def test_a_job_at_its_limit_stops_in_order_and_goes_on_when_queued_again(jobs: Jobs) -> None:

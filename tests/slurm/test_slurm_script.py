@@ -82,7 +82,10 @@ def test_a_job_of_the_user_s_has_its_command_last() -> None:
     done = CliRunner().invoke(main, ["slurm", "submit", "--print", *words])
     assert done.exit_code == 0, done.stderr
     assert done.stdout.endswith(f"--launcher=command {shlex.join(words)}\n")
-    assert "# Runs placebench on the node, with a command of yours as its launches, and sums up" in done.stdout
+    assert (
+        "# Runs placebench, with a command of yours on the nodes of the allocation as its launches, and sums up"
+        in done.stdout
+    )
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
@@ -131,7 +134,6 @@ def test_an_h_within_a_short_option_asks_for_no_help() -> None:
     [
         (["--", "show", "latest"], "the command after -- is show latest: write -- run"),
         ([], "the command after -- is nothing: write -- run"),
-        (["--nodes", "2", "--", "run", "--job", "command", "--", "true"], "run on the devices of one node"),
         (["--", "run", "--job", "verl", "--", "nothing-of-this-name"], "there is no program 'nothing-of-this-name'"),
         (["--output=x", "--", "run"], "--output: the script sets it itself; all output is in the job's folder"),
         (["-ox", "--", "run"], "--output: the script sets it itself"),

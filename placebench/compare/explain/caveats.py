@@ -280,7 +280,7 @@ def _unequal_pools(first: RunSide, other: RunSide) -> Iterator[str]:
 
 def _launch(run: Run, launch: Launch) -> Iterator[str]:
     left_out = run.record.steps_before + run.record.warmup_steps
-    planned = run.record.steps - left_out
+    planned = run.record.steps_in(launch.round) - left_out
     if launch.pauses:
         stopped = format_seconds(sum(end - start for start, end in launch.pauses))
         steps = listing(map(str, launch.paused_steps)) or "none"

@@ -4,14 +4,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from placebench.compare.metrics import STEP_TIME, TOKENS, Metric
 from placebench.compare.pairing import pair
+from placebench.compare.read.launches import run_times
 from placebench.compare.read.run import Run
 from placebench.compare.read.run_reading import load_run
 from placebench.compare.side import Side
-from placebench.compare.statistics.estimates import Ratio, compare, estimate, middle
+from placebench.compare.statistics.allocation import best_steps, spread_of
+from placebench.compare.statistics.estimates import Floats, Ratio, compare, estimate, middle
+from placebench.spec.auto_rounds import PILOT_ROUNDS, AutoRounds, StepChoice
 from placebench.spec.bound import RunPlacement
 from placebench.spec.phases import STEP
 from placebench.spec.placement import Scaling
@@ -39,6 +43,48 @@ def headline_width(path: Path, rounds: int) -> float:
     sides = [_side(run, placement, rounds) for placement in run.placements]
     metrics = (STEP_TIME, TOKENS) if all(TOKENS.key in side.steps for side in sides) else (STEP_TIME,)
     return max((high / low - 1 if low > 0 else math.inf for low, high in _intervals(sides, metrics)), default=math.inf)
+
+
+def choose_steps(path: Path) -> StepChoice | None:
+    """How many steps the launches of a run should have, by what those of its first rounds cost and how they vary.
+
+    Args:
+        path: the run's folder.
+
+    Returns:
+        None where fewer than two of the rounds have been finished.
+
+    Raises:
+        UsageError: the folder is not a run's, or a file in it is damaged.
+    """
+    run = load_run(path, with_samples=False)
+    times = run_times(run)
+    sides = [_side(run, placement, PILOT_ROUNDS) for placement in run.placements]
+    spread = spread_of(list(_logs(sides)))
+    launches, steps = sum(side.launch_count for side in sides), sum(len(side.steps) for side in sides)
+    if times is None or spread is None or not times.measured_s:
+        return None
+    precision = run.record.auto.precision if run.record.auto else AutoRounds.precision
+    start_s = max(times.start_s + times.warmup_s + times.end_s, 0.0) / launches
+    step_s = times.measured_s / steps
+    measured = best_steps(spread, start_s, step_s, precision)
+    if run.record.job:  # its command may have no more
+        measured = min(measured, run.record.steps - run.record.warmup_steps - run.record.steps_before)
+    return StepChoice(measured, start_s, step_s, spread.between, spread.within)
+
+
+def _logs(sides: Sequence[Side]) -> Iterator[list[Floats]]:
+    """Of each side the logs of its launches' steps over those of the first, pair by pair; of the only one as it is."""
+    first, *others = (side.steps_by_round for side in sides)
+    for other in others:
+        yield [_log(other[number] / first[number]) for number in sorted(first.keys() & other.keys())]
+    if not others:
+        yield [_log(steps) for steps in first.values()]
+
+
+def _log(steps: pd.DataFrame) -> Floats:
+    seconds = steps[STEP_TIME.key].to_numpy(dtype=np.float64)
+    return np.asarray(np.log(seconds[np.isfinite(seconds) & (seconds > 0)]))
 
 
 def compared_so_far(path: Path, placement: str) -> str | None:

@@ -8,12 +8,21 @@ from pathlib import Path
 
 from placebench.errors import Reasons
 from placebench.jobs.adapter import Adapter, AskedPlacement, Beside, Settings, Training
+from placebench.jobs.adapters.common import by_node
 from placebench.jobs.nested import WITHIN
 from placebench.jobs.scripts import Given
 from placebench.spec.phases import UPDATE_ACTOR
 from placebench.spec.placement import Placement, Role
 from placebench.spec.text import plural
 
+_TORCHRUN_ON_NODES = (
+    *("--nproc-per-node", "{n_local}", "--node-rank", "{node_rank}"),
+    *("--master-addr", "{master}", "--master-port", "{master_port}"),
+)
+_ACCELERATE_ON_NODES = (
+    *("--machine_rank", "{node_rank}", "--main_process_ip", "{master}"),
+    *("--main_process_port", "{master_port}"),
+)
 _MODEL = ("model_name_or_path", "model")
 
 
@@ -34,7 +43,7 @@ def _settings(asked: AskedPlacement) -> Settings:
         args = ("--vllm_mode", "colocate")
         if placement.tensor_parallel:
             args += ("--vllm_tensor_parallel_size", str(placement.tensor_parallel))
-    return Settings(args, _rank_arguments(given, ranks), beside=beside)
+    return Settings(args, _rank_arguments(given, ranks, len(by_node(placement))), beside=beside)
 
 
 def _server(placement: Placement, given: Given) -> Beside:
@@ -58,9 +67,9 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
         )
     if placement.staleness or placement.inflight_updates:
         yield "TRL's trainers generate with the weights that they have just trained; leave the setting out"
-    if len([count for count in placement.pool_of(Role.ACTOR).counts if count]) > 1:
-        yield "placebench starts TRL's ranks on one node alone; name fewer devices"
     if placement.has_engines:
+        if len(by_node(placement)) > 1:
+            yield "placebench starts vLLM's server beside TRL's ranks on one node; nearest: standard, or fewer devices"
         if asked.kind == "cpu":
             yield "TRL sends weights to a vLLM server by NCCL, so that engines apart need GPUs; nearest: standard"
         if _model(given) is None:
@@ -68,21 +77,24 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     elif (placement.tensor_parallel or 1) > 1 and not _uses_vllm(given):
         yield "engines of several devices are vLLM's: give the command --use_vllm true"
     ranks = placement.pool_of(Role.ACTOR).size
-    if ranks > 1 and not _rank_arguments(given, ranks) and not any("{n_ranks}" in word for word in given.command):
+    if ranks > 1 and not _rank_arguments(given, ranks, 1) and not any("{n_ranks}" in word for word in given.command):
         yield (
             f"the command starts one rank, and {plural(ranks, 'device')} need one each: begin it with accelerate launch"
             " or torchrun, or say {n_ranks} in it where their number belongs"
         )
 
 
-def _rank_arguments(given: Given, ranks: int) -> tuple[str, ...]:
-    """What tells the launcher of ranks how many there are; nothing where the command begins with none."""
+def _rank_arguments(given: Given, ranks: int, nodes: int) -> tuple[str, ...]:
+    """What tells the launcher of ranks how many there are, and of which nodes; nothing where there is no launcher."""
     if any("{n_ranks}" in word for word in given.command):
         return ()
     program, *rest = (Path(word).name for word in given.command)
     if program == "torchrun":
-        return ("--nproc-per-node", str(ranks))
-    return ("--num_processes", str(ranks)) if program == "accelerate" and rest[:1] == ["launch"] else ()
+        return ("--nproc-per-node", str(ranks)) if nodes == 1 else ("--nnodes", str(nodes), *_TORCHRUN_ON_NODES)
+    if program != "accelerate" or rest[:1] != ["launch"]:
+        return ()
+    on_nodes = ("--num_machines", str(nodes), *_ACCELERATE_ON_NODES) if nodes > 1 else ()
+    return ("--num_processes", str(ranks), *on_nodes)
 
 
 def _uses_vllm(given: Given) -> bool:

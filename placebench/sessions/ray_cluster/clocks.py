@@ -92,6 +92,10 @@ class ClockTable:
         """Whether a node's clock has been measured."""
         return node in self._best
 
+    def offset_s(self, node: str) -> float | None:
+        """Seconds from a node's clock to the controller's; None where it has not been measured."""
+        return self._best[node].offset_s if node in self._best else None
+
     def shift(self, node: str, row: Mapping[str, Any]) -> dict[str, Any]:
         """An object of `spans.jsonl` or `devices.jsonl` of a node, with its times on the controller's clock."""
         moved = dict(row)

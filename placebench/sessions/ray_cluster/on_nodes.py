@@ -31,6 +31,16 @@ class OnNodes:
     _nodes: Mapping[str, Any]
     _agents: dict[str, Any]
     _follower: Follower | None
+    _home: str | None = None
+
+    @property
+    def home(self) -> str | None:
+        """Name of the node of this process; None where no device of the launch is there, or it is not known yet."""
+        return self._home
+
+    def offset_s(self, node: str) -> float | None:
+        """Seconds from a node's monotonic clock to the controller's; None where it has not been measured."""
+        return self._follower.table.offset_s(node) if self._follower else None
 
     def host_of(self, device: str) -> str:
         """The address of the device's node."""

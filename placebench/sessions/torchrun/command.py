@@ -4,9 +4,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from pathlib import Path
 
 from placebench.host import child
+from placebench.record.folder import append_to
 
 RANK = "placebench.sessions.torchrun.rank"
 
@@ -34,13 +36,27 @@ def rank_environment(given: Mapping[str, str]) -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", **given}
 
 
-def start_bound(words: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """Start a command that the kernel kills with this process, should that be killed."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *words],
-        stdin=subprocess.DEVNULL,
-        env=dict(environment),
-    )
+def start_bound(
+    words: Sequence[str], environment: Mapping[str, str], *, cwd: str | None = None, log: Path | None = None
+) -> "subprocess.Popen[bytes]":
+    """Start a command that the kernel kills with this process, should that be killed.
+
+    Args:
+        words: program and arguments.
+        environment: all of it.
+        cwd: folder in which it starts; None for this process's.
+        log: takes what it prints, and it is in a session of its own; None to print where this process does.
+    """
+    with append_to(log) if log else nullcontext() as output:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT if log else None,
+            start_new_session=log is not None,
+            cwd=cwd,
+            env=dict(environment),
+        )
 
 
 def end_process(process: "subprocess.Popen[bytes]", grace_s: float) -> None:

@@ -52,7 +52,7 @@ def discover_nodes(listed: str, spec: DeviceSpec | None) -> tuple[JobNodes, tupl
             words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LOOK_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise UsageError(f"--launcher torchrun: the nodes of the SLURM job cannot be asked: {error}") from None
+        raise UsageError(f"the nodes of the SLURM job cannot be asked: {error}") from None
     answers = {entry["name"]: entry for entry in map(_entry, done.stdout.splitlines()) if entry}
     last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     nodes: list[JobNode] = []

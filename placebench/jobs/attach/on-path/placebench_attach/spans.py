@@ -1,7 +1,8 @@
 """The spans of this process, in `$PLACEBENCH_SPANS/<host>-<pid>.jsonl`: one object a line, told apart by `kind`.
 
 - `process`, the first line: `pid`, `ppid`, `host`, `argv` (its first words), `python`, `cores` (that it may run on),
-  `wall_offset` (add it to a time for seconds since the epoch), and `environment`: the variables that say what it is.
+  `wall_offset` (add it to a time for seconds since the epoch), `ray_node` (id of its node in Ray, if it has one), and
+  `environment`: the variables that say what it is.
   A process whose number is used again begins anew in the same file.
 - `device`: `device`, the UUID of the GPU that torch uses here, as soon as there is one.
 - `span`: `name`, `source` (see below), `start` and `end` in seconds of the host's monotonic clock.
@@ -26,7 +27,7 @@ TIMER, WORKER, ENGINE = "timer", "worker", "engine"
 
 _SAYING = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "RAY_LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "WG_PREFIX",
-    "ACTOR_NAME",
+    "ACTOR_NAME", "SLURMD_NODENAME",
 )  # fmt: skip
 _LONGEST_NAME = 200
 
@@ -110,8 +111,18 @@ def _process() -> dict[str, Any]:
         "python": "{}.{}.{}".format(*sys.version_info[:3]),
         "cores": sorted(os.sched_getaffinity(0)),
         "wall_offset": time.time() - time.monotonic(),
+        **_in_ray(),
         "environment": {name: os.environ[name] for name in _SAYING if name in os.environ},
     }
+
+
+def _in_ray() -> dict[str, str]:
+    """Where the process is in Ray, if it is in one: nobody else knows it of workers of a cluster."""
+    ray = sys.modules.get("ray")
+    try:
+        return {"ray_node": ray.get_runtime_context().get_node_id()} if ray and ray.is_initialized() else {}
+    except Exception:  # noqa: BLE001 - an older Ray, or one that is ending: its node is not known then
+        return {}
 
 
 FILE = SpanFile(os.environ.get("PLACEBENCH_SPANS"))
