@@ -1,7 +1,13 @@
 """Predict steps of one GPU before they are run, run them, and compare: how far `placebench predict` is to be trusted.
 
+    python benchmarks/predicted_runs.py here --into FOLDER --seconds 400       # all of it, on the GPU that is there
+
+A run of one launch calibrates, and all other configurations are predicted by it: `predictions.json` is there, and its
+hash is printed, before one of them has begun. Then launches go through the sizes of the run's model and algorithm (see
+`sizes_launch.py`), as many as there is time for, and `errors.csv` compares. Or one after the other, a launch each:
+
     python benchmarks/predicted_runs.py predict CALIBRATION... --into predictions.json     # commit it
-    python benchmarks/predicted_runs.py run --into FOLDER --seconds 400                         # on the same GPU
+    python benchmarks/predicted_runs.py run --into FOLDER --seconds 400
     python benchmarks/predicted_runs.py errors predictions.json FOLDER/runs.tar.gz --into errors.csv
 
 `run` starts `placebench run` for one configuration after the other, on several GPUs beside each other, and keeps of
@@ -9,6 +15,7 @@ each run what its numbers follow from. What there is no time for is left out, fr
 """
 
 import csv
+import hashlib
 import json
 import os
 import shutil
@@ -17,7 +24,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -26,12 +33,10 @@ from typing import Any
 
 import click
 
-from placebench.compare.measure.placements import RunSide, measure_run
-from placebench.compare.metrics import STEP_TIME
-from placebench.compare.read.run_reading import load_run
 from placebench.host.devices import discover
 from placebench.predict.phases import PhaseModel
 from placebench.predict.step import PredictedStep, StepModel
+from placebench.record.calibration_file import CalibrationFile, MeasuredCase, read_calibration
 from placebench.report.calibrations import load_calibration
 from placebench.spec.config import merge, nest
 from placebench.spec.devices import Device
@@ -39,8 +44,9 @@ from placebench.spec.shapes import job_shapes
 from placebench.spec.words import parse_placement
 from placebench.spec.workload_reading import build_workload
 
+Configuration = tuple[str, str, int, int, int, int]
 # Model, algorithm, sequences, prompt and response tokens, tokens of a micro-batch; in the order in which they are run.
-CONFIGURATIONS: tuple[tuple[str, str, int, int, int, int], ...] = (
+CONFIGURATIONS: tuple[Configuration, ...] = (
     ("qwen2.5-0.5b", "ppo", 64, 512, 512, 16_384),
     ("qwen2.5-1.5b", "grpo", 64, 512, 512, 8_192),
     ("qwen2.5-0.5b", "ppo", 256, 192, 64, 16_384),
@@ -57,7 +63,7 @@ CONFIGURATIONS: tuple[tuple[str, str, int, int, int, int], ...] = (
     ("qwen2.5-1.5b", "grpo", 256, 256, 256, 8_192),
 )
 # For a host without GPUs, on which the figures mean nothing.
-SMALL: tuple[tuple[str, str, int, int, int, int], ...] = (("tiny", "ppo", 16, 16, 8, 16_384),)
+SMALL: tuple[Configuration, ...] = (("tiny", "ppo", 16, 16, 8, 16_384), ("tiny", "ppo", 8, 16, 8, 16_384))
 KEPT = ("run.json", "launch.json", "status", "steps.jsonl", "spans.jsonl", "kernels.jsonl")
 STEPS, WARMUP = 4, 2
 # A configuration is begun while so much time is left.
@@ -80,11 +86,16 @@ def main() -> None:
 @_SKIP
 def predict(calibrations: tuple[Path, ...], into: Path, small: bool, skip: int) -> None:
     """Write what each configuration is expected to take, by runs and calibration files."""
-    files = tuple(map(load_calibration, calibrations))
+    configurations = (SMALL if small else CONFIGURATIONS)[skip:]
+    into.parent.mkdir(parents=True, exist_ok=True)
+    _predict(tuple(map(load_calibration, calibrations)), configurations, into)
+
+
+def _predict(files: Sequence[CalibrationFile], configurations: Sequence[Configuration], into: Path) -> None:
     file = files[0]
     device = Device("0", file.kind, 0, "node", file.device, file.device_bytes, tuple(range(file.device_cores)))
     predictions = {}
-    for configuration in (SMALL if small else CONFIGURATIONS)[skip:]:
+    for configuration in configurations:
         workload = build_workload(_content(configuration))
         shapes = job_shapes(workload)
         model = StepModel(PhaseModel(workload, shapes, files, device), (device,))
@@ -96,11 +107,53 @@ def predict(calibrations: tuple[Path, ...], into: Path, small: bool, skip: int) 
     content = {
         "device": file.device,
         "commit": _commit(),
+        "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "calibrations": [one.source for one in files],
         "predictions": predictions,
     }
-    into.parent.mkdir(parents=True, exist_ok=True)
-    into.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(content, indent=1) + "\n"
+    into.write_text(text, encoding="utf-8")
+    print(f"{into.name}: sha256 {hashlib.sha256(text.encode()).hexdigest()} at {content['written']}", flush=True)
+
+
+@main.command()
+@click.option("--into", required=True, type=click.Path(path_type=Path))
+@click.option("--seconds", default=400.0, show_default=True)
+@click.option("--first", default=0, show_default=True, help="Which of the configurations calibrates.")
+@_SMALL
+def here(into: Path, seconds: float, first: int, small: bool) -> None:
+    """Calibrate by a run, predict, and measure what was predicted, on the first device that is there."""
+    begin, lane = time.monotonic(), "" if small else discover()[0].id
+    configurations = SMALL if small else CONFIGURATIONS
+    calibrating = configurations[first]
+    alike = [one for one in configurations if _group(one) == _group(calibrating)]
+    into.mkdir(parents=True, exist_ok=True)
+
+    def left() -> float:
+        return seconds - (time.monotonic() - begin)
+
+    with tempfile.TemporaryDirectory(prefix="pb-") as folder:
+        done = _run(calibrating, 0, Path(folder), lane, left(), traces=bool(lane))
+        print(f"{_name(calibrating)}: {done} at {seconds - left():.0f} s", flush=True)
+        (run,) = Path(folder).glob("*/run.json")
+        _keep(Path(folder), into)
+        others = [one for one in configurations if one != calibrating] or configurations
+        _predict([load_calibration(run.parent)], others, into / "predictions.json")
+    launch = 0
+    # Quick ones first; the configuration that calibrates comes again, to tell these launches from a run's.
+    words = [word for one in sorted(alike, key=lambda one: one == calibrating) for word in ("--point", _size(one))]
+    while left() > ROOM_S:
+        launch += 1
+        command = [sys.executable, str(Path(__file__).with_name("calibrate_predictor.py")), *words]
+        command += ["--model", ":".join(_group(calibrating)), "--into", str(into / f"launch-{launch}")]
+        command += ["--seconds", f"{left():.0f}", *(() if lane else ("--devices", "cpu:1"))]
+        code = subprocess.run(command, check=False).returncode
+        print(f"launch {launch}: exit code {code} at {seconds - left():.0f} s", flush=True)
+    measured = _cases(read_calibration(path) for path in sorted(into.glob("launch-*/calibration-*.json")))
+    _compare(into / "predictions.json", measured, into / "errors.csv")
+    for path in into.glob("launch-*"):
+        _keep(path / "runs", path)
+        shutil.rmtree(path / "runs")
 
 
 @main.command()
@@ -113,7 +166,7 @@ def run(into: Path, seconds: float, small: bool, skip: int, launches: int) -> No
     """Run the configurations for so many seconds."""
     begin, devices = time.monotonic(), discover()
     lanes = [device.id for device in devices] if devices[0].kind == "gpu" else [""]
-    waiting: SimpleQueue[tuple[int, tuple[str, str, int, int, int, int]]] = SimpleQueue()
+    waiting: SimpleQueue[tuple[int, Configuration]] = SimpleQueue()
     for launch in range(launches):
         for configuration in (SMALL if small else CONFIGURATIONS)[skip:]:
             waiting.put((launch, configuration))
@@ -132,10 +185,14 @@ def run(into: Path, seconds: float, small: bool, skip: int, launches: int) -> No
 
         with ThreadPoolExecutor(len(lanes)) as pool:
             list(pool.map(serve, lanes))
-        with tarfile.open(into / "runs.tar.gz", "w:gz") as archive:
-            for path in sorted(Path(folder).rglob("*")):
-                if path.name in KEPT:
-                    archive.add(path, path.relative_to(folder))
+        _keep(Path(folder), into)
+
+
+def _keep(folder: Path, into: Path) -> None:
+    with tarfile.open(into / "runs.tar.gz", "w:gz") as archive:
+        for path in sorted(folder.rglob("*")):
+            if path.name in KEPT:
+                archive.add(path, path.relative_to(folder))
 
 
 @main.command()
@@ -144,39 +201,51 @@ def run(into: Path, seconds: float, small: bool, skip: int, launches: int) -> No
 @click.option("--into", required=True, type=click.Path(path_type=Path))
 def errors(predictions: Path, archives: tuple[Path, ...], into: Path) -> None:
     """Compare what was predicted with what was measured, all of it."""
-    predicted: Mapping[str, Mapping[str, Any]] = json.loads(predictions.read_text(encoding="utf-8"))["predictions"]
-    measured: dict[str, list[RunSide]] = {}
     with tempfile.TemporaryDirectory(prefix="pb-") as folder:
         for archive in archives:
             with tarfile.open(archive) as stream:
                 stream.extractall(folder, filter="data")
-        for path in sorted(Path(folder).glob("*/run.json")):
-            loaded = load_run(path.parent, with_samples=False)
-            for side in measure_run(loaded):
-                if side.launch_count:
-                    measured.setdefault(loaded.record.name.rsplit("-", 1)[0], []).append(side)
-        rows = list(_rows(predicted, measured))
+        runs = sorted(path.parent for path in Path(folder).glob("*/run.json"))
+        _compare(predictions, _cases(map(load_calibration, runs)), into)
+
+
+def _cases(files: Iterable[CalibrationFile]) -> dict[str, list[MeasuredCase]]:
+    """What was measured, by the name of its configuration."""
+    found: dict[str, list[MeasuredCase]] = {}
+    for file in files:
+        for case in file.cases:
+            batch = case.workload["batch"]
+            size = f"{batch['size']}x{batch['max_prompt_length']}+{batch['max_response_length']}"
+            name = f"{case.workload['model']}-{case.workload['algorithm']['name']}-{size}"
+            found.setdefault(name, []).append(case)
+    return found
+
+
+def _compare(predictions: Path, measured: Mapping[str, Sequence[MeasuredCase]], into: Path) -> None:
+    predicted: Mapping[str, Mapping[str, Any]] = json.loads(predictions.read_text(encoding="utf-8"))["predictions"]
+    rows = list(_rows(predicted, measured))
     with into.open("w", newline="", encoding="utf-8") as table:
         writer = csv.DictWriter(table, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
     for row in rows:
-        print("  ".join(f"{key} {value}" for key, value in row.items() if value != ""))
+        if row["launches"]:
+            print("  ".join(f"{key} {value}" for key, value in row.items() if value != ""))
     steps = [abs(float(row["error_pct"])) for row in rows if row["phase"] == "step" and row["error_pct"] != ""]
     if steps:
         print(f"{len(steps)} configurations: mean {fmean(steps):.1f} %, largest {max(steps):.1f} %")
 
 
 def _rows(
-    predicted: Mapping[str, Mapping[str, Any]], measured: Mapping[str, Sequence[RunSide]]
+    predicted: Mapping[str, Mapping[str, Any]], measured: Mapping[str, Sequence[MeasuredCase]]
 ) -> Iterator[dict[str, Any]]:
     """A row for the step of each configuration, and for each of its phases."""
     for name, found in predicted.items():
-        sides = measured.get(name, ())
-        times = {"step": (found["step_s"], [side.value(STEP_TIME.key) for side in sides])}
+        cases = [case for case in measured.get(name, ()) if case.step_s is not None]
+        times = {"step": (found["step_s"], [case.step_s or 0.0 for case in cases])}
         for phase, one in found["phases"].items():
-            known = [side for side in sides if phase in side.keys("phase/")]
-            times[phase] = (one["total_s"], [side.value(f"phase/{phase}") for side in known])
+            seconds = [other.seconds for case in cases for other in case.phases if other.name == phase]
+            times[phase] = (one["total_s"], seconds)
         for phase, (expected, seconds) in times.items():
             mean = fmean(seconds) if seconds else None
             yield {
@@ -204,16 +273,25 @@ def _prediction(step: PredictedStep, memory: int, have: int) -> dict[str, Any]:
     }
 
 
-def _name(configuration: tuple[str, str, int, int, int, int]) -> str:
-    model, algorithm, sequences, prompt, response, _ = configuration
-    return f"{model}-{algorithm}-{sequences}x{prompt}+{response}"
+def _name(configuration: Configuration) -> str:
+    return f"{configuration[0]}-{configuration[1]}-{_size(configuration)}"
 
 
-def _word(configuration: tuple[str, str, int, int, int, int]) -> str:
+def _size(configuration: Configuration) -> str:
+    _, _, sequences, prompt, response, _ = configuration
+    return f"{sequences}x{prompt}+{response}"
+
+
+def _group(configuration: Configuration) -> tuple[str, str, str]:
+    """What a launch that goes through sizes cannot change: model, algorithm and tokens of a micro-batch."""
+    return configuration[0], configuration[1], str(configuration[5])
+
+
+def _word(configuration: Configuration) -> str:
     return "standard" if configuration[1] == "ppo" else "ddp:1"
 
 
-def _content(configuration: tuple[str, str, int, int, int, int]) -> dict[str, Any]:
+def _content(configuration: Configuration) -> dict[str, Any]:
     model, algorithm, sequences, prompt, response, budget = configuration
     batch: dict[str, Any] = {
         "size": sequences,
@@ -228,12 +306,14 @@ def _content(configuration: tuple[str, str, int, int, int, int]) -> dict[str, An
     return merge(shared, nest(["algorithm", "name"], algorithm))
 
 
-def _run(configuration: tuple[str, str, int, int, int, int], launch: int, out: Path, lane: str, seconds: float) -> str:
+def _run(
+    configuration: Configuration, launch: int, out: Path, lane: str, seconds: float, *, traces: bool = False
+) -> str:
     """A run of one launch; returns how it ended."""
     content = _content(configuration)
     words = ["--model", content["model"], "--steps", str(STEPS), "--warmup-steps", str(WARMUP), "--rounds", "1"]
     keys = {f"batch.{key}": value for key, value in content["batch"].items()}
-    keys |= {"algorithm.name": configuration[1], "trace_kernels": "false"}
+    keys |= {"algorithm.name": configuration[1], "trace_kernels": str(traces).lower()}
     words += [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
     name = f"{_name(configuration)}-{launch + 1}"
     words += ["--placements", _word(configuration), "--name", name, "--out", str(out)]

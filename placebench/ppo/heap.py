@@ -16,11 +16,18 @@ def freeze_heap() -> None:
 
 
 @contextmanager
-def imports_uncollected() -> Iterator[None]:
-    """For imports: nearly all they make stays, so one pass at their end does for the many on the way."""
+def uncollected() -> Iterator[None]:
+    """Let no pass come inside. What reference counts free is freed as ever."""
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
+
+
+@contextmanager
+def imports_uncollected() -> Iterator[None]:
+    """For imports: nearly all they make stays, so one pass at their end does for the many on the way."""
+    with uncollected():
+        yield
     freeze_heap()

@@ -164,7 +164,8 @@ class Worker(Rank):
                 lambda: times.append(self._spans.now()),
                 most_cache=memory.most_cache,
                 alone=alone,
-                keeps_prefixes=keeps_prefixes,
+                # Prompts that are answered once share nothing, and the cache takes the host time for every token.
+                keeps_prefixes=keeps_prefixes and job.batch.group_size > 1,
             )
         times.append(self._spans.now())
         for phase, (start, end) in zip(("start_engine", "warm_up_engine"), pairwise(times), strict=False):

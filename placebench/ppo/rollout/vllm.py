@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from placebench.errors import LaunchError
+from placebench.ppo.heap import uncollected
 from placebench.ppo.rollout.base import Generated, SamplingSettings, WeightUpdates
 from placebench.ppo.rollout.vllm_build import (
     config_folder,
@@ -156,7 +157,7 @@ class VllmRollout:
             for _, limit, seed in cases
         ]
         inputs = [{"prompt_token_ids": list(prompt)} for prompt, _, _ in cases]
-        with self._updated_between_steps(updates):
+        with self._updated_between_steps(updates), uncollected():
             outputs = self._engine.generate(inputs, parameters, use_tqdm=False)
         first = self._group_rank() * len(prompts)
         return [_generated(output.outputs[0]) for output in outputs[first : first + len(prompts)]]

@@ -1,0 +1,213 @@
+"""A launch of `placebench run` that goes through several sizes of a step, in place of the steps of one.
+
+`calibrate_predictor.py` has it started as the job of a run: the session, the worker and the engine are those of a
+launch, the sampler runs beside them, and only the steps are others. After each size it writes the calibration file.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from placebench.host.gpus import list_gpus
+from placebench.host.machine import cpu_model, usable_cores
+from placebench.jobs import ppo
+from placebench.ppo.controller import Controller, StepRecord
+from placebench.ppo.generation import Generation
+from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
+from placebench.record.folder import FINISHING, TRACING, append_jsonl, append_to
+from placebench.run.manifest import package_versions
+from placebench.spec.config import merge
+from placebench.spec.phases import PHASE
+from placebench.spec.shapes import job_shapes
+from placebench.spec.workload import Workload, placed_workload
+from placebench.tasks.data import open_prompts
+from placebench.tasks.tokenizer import load_tokenizer
+
+# Steps of a size, of which the first warms up; the first size warms up for all others, too.
+REPEATS = 3
+FIRST_REPEATS = 4
+# A size whose steps take longer than this many seconds has one step less.
+LONG_STEP_S = 7.0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a launch goes through."""
+
+    into: str
+    """The calibration file that it writes."""
+    source: str
+    """What the file says that was measured."""
+    timed: Sequence[str]
+    """Sizes as NxP+R: sequences, prompt and response tokens."""
+    traced: Sequence[str]
+    until: float
+    """No step begins later, on the host's monotonic clock."""
+    trace_s: float
+    """To leave for those that are traced."""
+
+
+def size_of(point: str) -> tuple[int, int, int]:
+    """Sequences, prompt and response tokens of a size."""
+    sequences, _, lengths = point.partition("x")
+    prompt, _, response = lengths.partition("+")
+    return int(sequences), int(prompt), int(response)
+
+
+def batch_of(algorithm: str, sequences: int, prompt: int, response: int) -> dict[str, Any]:
+    """The batch of a size, as the workload has it."""
+    batch = {
+        "size": sequences,
+        "mini_batch_size": max(1, sequences // 2),
+        "max_prompt_length": prompt,
+        "max_response_length": response,
+    }
+    return batch | ({"group_size": 4} if algorithm == "grpo" else {})
+
+
+class SizesJob(ppo.PPOJob):
+    """A launch that goes through sizes."""
+
+    sizes: Sizes
+
+    def _train(self, workers: Mapping[str, list[Any]]) -> None:
+        self._workers, self._step = workers, 0
+        self._cases: dict[str, list[StepRecord]] = {}
+        self._kernels: dict[str, list[StepRecord]] = {}
+        sizes = self.sizes
+        for number, point in enumerate(sizes.timed):
+            self._repeat(point, REPEATS if number else FIRST_REPEATS, sizes.until - sizes.trace_s)
+        for point in sizes.traced:
+            if point not in self._cases:
+                self._repeat(point, REPEATS, sizes.until - sizes.trace_s / 2)
+        self._progress(FINISHING, step=self._workload.steps)
+        if sizes.traced:
+            self._progress(TRACING, self._workload.steps)
+            self._get([worker.trace_kernels.remote() for ranks in workers.values() for worker in ranks])
+        for point in sizes.traced:
+            if time.monotonic() < sizes.until and self._cases.get(point):
+                self._kernels[point] = [self._run(point)]
+                self._keep()
+
+    def _repeat(self, point: str, steps: int, until: float) -> None:
+        """So many steps of a size; only as many as there is time for, and none counts that warms up."""
+        done: list[StepRecord] = []
+        while len(done) < steps and time.monotonic() < until:
+            done.append(self._run(point))
+            if len(done) > 1 and done[-1].metrics["timing_s/step"] > LONG_STEP_S:
+                break
+        if measured := done[max(1, len(done) - 2) :]:
+            self._cases[point] = measured
+            self._keep()
+
+    def _run(self, point: str) -> StepRecord:
+        self._step += 1
+        workload = self._workload_of(point)
+        source = open_prompts(workload.data, workload.seed, workload.batch.max_prompt_length)
+        controller = Controller(
+            workload,
+            self._placement,
+            self._workers,
+            self._session.calls,
+            Generation(workload, source, load_tokenizer(workload.model)),
+            lambda *_: None,
+            hands_over=self._hands_over(),
+        )
+        record = controller.run_step(self._step)
+        record.spans.extend(controller.finish().spans)
+        took = record.metrics["timing_s/step"]
+        print(f"{point}: {took:.3f} s, gen {record.metrics['timing_s/gen']:.3f} s", flush=True)
+        row = {"step": self._step, "wall": time.time(), "mono": time.monotonic(), "metrics": record.metrics}
+        with append_to(self._trial.steps) as steps:
+            append_jsonl(steps, row | {"size": point})
+        self._write_spans(record.spans)
+        return record
+
+    def _workload_of(self, point: str) -> Workload:
+        algorithm = self._workload.algorithm.name
+        batch = batch_of(algorithm, *size_of(point))
+        content = merge(self._workload.model_dump(mode="json"), {"batch": batch})
+        return placed_workload(Workload.model_validate(content), self._placement)
+
+    def _keep(self) -> None:
+        """Write what has been measured so far."""
+        device = self._asked.devices[0]
+        cases = tuple(
+            MeasuredCase(
+                name=self._placement.name,
+                workload=self._workload_of(point).model_dump(mode="json"),
+                models=job_shapes(self._workload_of(point)),
+                counts=_counts(records),
+                step_s=fmean(record.metrics["timing_s/step"] for record in records),
+                gap_s=_gap(records),
+                phases=tuple(_phases(records, self._kernels.get(point, []))),
+            )
+            for point, records in self._cases.items()
+        )
+        CalibrationFile(
+            source=self.sizes.source,
+            cpu_model=cpu_model(),
+            cores=len(usable_cores()),
+            kind=device.kind,
+            device=device.name,
+            device_count=1,
+            device_bytes=device.memory_bytes,
+            device_cores=len(device.cores),
+            driver=list_gpus().driver,
+            versions=package_versions(),
+            cases=cases,
+        ).write(Path(self.sizes.into))
+
+
+def _counts(records: Sequence[StepRecord]) -> StepCounts:
+    names = {
+        "tokens": "total_num_tokens",
+        "attention_length": "attention_length",
+        "decode_steps": "decode_steps",
+        "context_tokens": "decode_context_tokens",
+    }
+    return StepCounts(**{key: fmean(one.metrics[f"perf/{name}"] for one in records) for key, name in names.items()})
+
+
+def _spans(record: StepRecord, name: str) -> list[dict[str, Any]]:
+    """Of a phase that a device works on, its own spans: the controller's has the handing over besides."""
+    found = [span for span in record.spans if span["phase"] == name]
+    return [one for one in found if one["device"] != "controller"] or found
+
+
+def _seconds(spans: Sequence[Mapping[str, Any]]) -> float:
+    return max((float(one["end_mono"] - one["start_mono"]) for one in spans), default=0.0)
+
+
+def _gap(records: Sequence[StepRecord]) -> float:
+    """Of a step of one pool, whose phases follow one another: when none runs."""
+    return fmean(
+        max(0.0, record.metrics["timing_s/step"] - sum(_seconds(_spans(record, name)) for name in PHASE))
+        for record in records
+    )
+
+
+def _phases(timed: Sequence[StepRecord], traced: Sequence[StepRecord]) -> Iterator[MeasuredPhase]:
+    for name, phase in PHASE.items():
+        seconds = [_seconds(found) for record in timed if (found := _spans(record, name))]
+        kernels = [row for record in traced for row in record.kernels if row["phase"] == name]
+        if seconds:
+            yield MeasuredPhase(
+                name=name,
+                devices=1 if phase.role else 0,
+                seconds=fmean(seconds),
+                kernel_s=fmean(row["kernel_s"] + row["copy_s"] for row in kernels) if kernels else None,
+                collective_s=fmean(row["collective_s"] for row in kernels) if kernels else None,
+            )
+
+
+if __name__ == "__main__":
+    SizesJob.sizes = Sizes(**json.loads(sys.argv[1]))
+    # Under the module's own name, by which the rest of the job knows it.
+    ppo.PPOJob = SizesJob  # type: ignore[misc]
+    sys.exit(ppo.main(sys.argv[2]))
