@@ -104,6 +104,8 @@ class Adapter:
     """Files in which it writes its steps; none where it prints them."""
     settled: tuple[str, ...] = ()
     """Flags of its log that do not hold where its steps are known by spans."""
+    joining: tuple[str, ...] = ()
+    """Arguments where it joins a Ray that was started for it: without what only one that starts its own may ask for."""
     ray: str = "none"
     """Whether it starts a Ray: `none` or `own`."""
     notes: tuple[str, ...] = ()

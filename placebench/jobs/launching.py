@@ -12,7 +12,7 @@ from placebench.errors import Reasons, UsageError
 from placebench.host.network import free_ports
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings, Training
 from placebench.jobs.adapters.command import COMMAND
-from placebench.jobs.attach.environment import attached
+from placebench.jobs.attach.environment import PASSED_ON, attached
 from placebench.jobs.command_lines import with_args, with_launcher_args
 from placebench.jobs.places import RENDEZVOUS, places_of, ray_node
 from placebench.jobs.registry import ADAPTERS
@@ -239,9 +239,10 @@ class Job:
         }
         quiet = self._quiet if spec.quiet else ()
         limits = () if spec.until_end else self.adapter.limits(spec.steps)
-        args = (*settings.args, *limits, *quiet, *own.args)
-        command = with_args(with_launcher_args(spec.command, settings.launcher_args), args)
         starts_on_all = bool(others) and spec.ray_address is None and spec.each_node
+        joins = spec.ray_address or (ray == "own" and starts_on_all)
+        args = (*settings.args, *limits, *quiet, *(self.adapter.joining if joins else ()), *own.args)
+        command = with_args(with_launcher_args(spec.command, settings.launcher_args), args)
         env = (RENDEZVOUS if starts_on_all and ray == "none" else {}) | self._environment(settings, own, ray, names)
         wants_head = any("{ray_address}" in text for text in (*command, *spec.before, *env.values()))
         ray_head = names["ray_address"] if ray == "own" and (starts_on_all or wants_head) else None
@@ -320,6 +321,9 @@ class Job:
             return env
         if own_path := env.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")):
             env["PYTHONPATH"] = own_path
+        if self.spec.ray_address:  # whose workers do not inherit what the adapter tells its modules
+            told = {**self.adapter.env, **settings.env, **self.spec.env, **own.env}.keys() - {"PATH", "PYTHONPATH"}
+            env[PASSED_ON] = ",".join(sorted(told))
         return attached(env, Trial(Path("{folder}")).attached)
 
     @property
@@ -341,6 +345,11 @@ class Job:
             )
         if spec.ray_use == "none" and any("{ray_address}" in text for text in (*spec.command, *spec.env.values())):
             yield "ray: the job has none, and {ray_address} stands in it: write ray: own, or HOST:PORT"
+        if spec.ray_address and self.adapter.env and not spec.attach:
+            yield (
+                f"attach: false: workers of the Ray at {spec.ray_address} would not get the variables by which"
+                f" {spec.job} is told its placement: leave it out"
+            )
 
     @property
     def dangers(self) -> Iterator[str]:

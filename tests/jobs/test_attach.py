@@ -230,3 +230,9 @@ def test_a_job_on_a_ray_cluster_takes_the_hooks_to_its_workers(tmp_path: Path, m
         "working_dir": "/there", "env_vars": {**ours, "SEED": "1", "PYTHONPATH": f"{ON_PATH}:/own"},
     }  # fmt: skip
     assert asked["env_vars"] == {"PYTHONPATH": "/own", "SEED": "1"}
+    monkeypatch.setenv("PLACEBENCH_PASSED_ON", "ADAPTERS,MISSING,SEED")
+    monkeypatch.setenv("ADAPTERS", "module")
+    monkeypatch.setenv("SEED", "2")
+    variables = runtime_environment(asked)["env_vars"]
+    assert (variables["ADAPTERS"], variables["SEED"]) == ("module", "1")  # what the job itself asks for stays
+    assert "MISSING" not in variables

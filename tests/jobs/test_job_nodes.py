@@ -74,20 +74,27 @@ def test_a_command_that_calls_srun_itself_starts_once() -> None:
 def test_a_framework_with_ray_has_one_over_the_nodes() -> None:
     found = launch(job("verl", "python -m verl.trainer.main_ppo"), "standard", 8, 8)
     assert {"++trainer.nnodes=2", "++trainer.n_gpus_per_node=8"} <= set(found.command)
+    assert "++ray_kwargs.ray_init.num_cpus=null" in found.command
     assert found.ray_head == "10.0.0.1:6379"
     (other,) = found.elsewhere
     assert shlex.join(other.command) == (
         "ray start --block --address 10.0.0.1:6379 --node-ip-address 10.0.0.2 --node-name node1"
     )
     assert other.env["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
-    assert launch(job("verl", "python -m verl.trainer.main_ppo"), "standard", 8).ray_head is None
+    alone = launch(job("verl", "python -m verl.trainer.main_ppo"), "standard", 8)
+    assert alone.ray_head is None
+    assert "++ray_kwargs.ray_init.num_cpus=null" not in alone.command
 
 
 def test_on_a_cluster_ray_says_what_workers_see() -> None:
     found = launch(job("verl", "python -m verl.trainer.main_ppo", ray="10.0.0.1:1"), "standard", 8, 8)
     assert found.env["RAY_ADDRESS"] == "10.0.0.1:1"
+    assert {"VERL_USE_EXTERNAL_MODULES", "VERL_FILE_LOGGER_PATH"} <= {*found.env["PLACEBENCH_PASSED_ON"].split(",")}
     assert "CUDA_VISIBLE_DEVICES" not in found.env
     assert not found.elsewhere
+    blind = job("verl", "python -m verl.trainer.main_ppo", ray="10.0.0.1:1", attach=False, python=sys.prefix)
+    (line,) = blind.unusable
+    assert line.startswith("attach: false: workers of the Ray at 10.0.0.1:1 would not get the variables by which verl")
 
 
 @pytest.mark.parametrize(

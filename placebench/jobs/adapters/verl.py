@@ -192,6 +192,11 @@ VERL = Adapter(
     training=_training,
     log_files=("{folder}/metrics.jsonl",),
     settled=("verl-gen-polls",),
+    # ray.init() refuses these where there is a Ray; a script has them for one of its own.
+    joining=tuple(
+        f"++ray_kwargs.ray_init.{name}=null"
+        for name in ("num_cpus", "num_gpus", "object_store_memory", "include_dashboard")
+    ),
     ray="own",
     notes=(
         "verl's replay buffer is asked every 0.02 s instead of every 2 s, which would round the time of gen up;"

@@ -6,6 +6,8 @@ from pathlib import Path
 
 SPANS = "PLACEBENCH_SPANS"
 """The variable that names the folder of the processes' spans; without it the hooks do nothing."""
+PASSED_ON = "PLACEBENCH_PASSED_ON"
+"""The variable that names others, set apart by commas, which workers of an existing Ray cluster are given too."""
 ON_PATH = Path(__file__).resolve().parent / "on-path"
 """The folder that a Python of the job must find first, in `PYTHONPATH`."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-_PASSED_ON = ("PLACEBENCH_SPANS", "PLACEBENCH_LAUNCH")
+_OWN = ("PLACEBENCH_SPANS", "PLACEBENCH_LAUNCH")
+# Names those of the job's environment that its workers need, set apart by commas.
+_PASSED_ON = "PLACEBENCH_PASSED_ON"
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -15,6 +17,7 @@ def runtime_environment(asked: dict[str, Any] | None) -> dict[str, Any]:
     variables = dict(environment.get("env_vars") or {})
     path = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     places = [_HERE, *(place for place in path.split(os.pathsep) if place and place != _HERE)]
-    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    names = (*_OWN, *os.environ.get(_PASSED_ON, "").split(","))
+    passed_on = {name: os.environ[name] for name in names if name in os.environ}
     environment["env_vars"] = {**passed_on, **variables, "PYTHONPATH": os.pathsep.join(places)}
     return environment
