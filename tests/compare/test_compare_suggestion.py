@@ -213,6 +213,7 @@ def model(tmp_path: Path) -> StepModel:
 
 def test_the_forecast_walks_the_graph_as_the_controller_does(tmp_path: Path) -> None:
     known = model(tmp_path)
+    assert known.phases.per_node == 4
     for word in ("split:3+1", "split:1+3", "split:3+1/overlap=none", "split:3+1/overlap=updates"):
         assert known.step(parse_placement(word, [4])).seconds == pytest.approx(layout(word).step_s)
     assert known.covers(parse_placement("split", [4]))

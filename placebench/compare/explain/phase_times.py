@@ -6,6 +6,7 @@ from placebench.compare.measure.calibrating import calibrate_by, measured_case
 from placebench.compare.measure.placements import RunSide
 from placebench.predict.phases import PhaseModel
 from placebench.predict.step import StepModel
+from placebench.spec.devices import devices_per_node
 from placebench.spec.workload import Workload
 
 
@@ -18,5 +19,6 @@ def step_model(sides: Sequence[RunSide], workload: Workload) -> StepModel | None
     if not known:
         return None
     run = known[0].run
-    phases = PhaseModel(workload, run.record.models, (calibrate_by(run, known),), run.record.devices[0])
-    return StepModel(phases, run.record.devices)
+    devices = run.record.devices
+    calibration, per_node = calibrate_by(run, known), max(devices_per_node(devices))
+    return StepModel(PhaseModel(workload, run.record.models, (calibration,), devices[0], per_node), devices)
