@@ -80,16 +80,16 @@ def _overview_cells(placement: PlacementSummary) -> tuple[str, ...]:
     return (
         placement.name,
         str(sum(map(len, placement.pools.values())) or MISSING),
-        _text(step) if step else MISSING,
+        text_of(step) if step else MISSING,
         *_ratio_cells(ratio),
         ratio.verdict.value if ratio else MISSING,
-        _text(tokens) if tokens else MISSING,
+        text_of(tokens) if tokens else MISSING,
     )
 
 
 def single_grid(placement: PlacementSummary) -> Grid:
     """The numbers of a placement that is compared with nothing."""
-    rows = tuple((found.label, _text(found)) for found in placement.quantities)
+    rows = tuple((found.label, text_of(found)) for found in placement.quantities)
     return Grid(placement.name, ("", "value"), rows)
 
 
@@ -167,7 +167,7 @@ def device_grid(summary: Summary, *, whole: bool = False) -> Grid:
             texts: dict[str, str] = {}
             for found in device.quantities:
                 key = found.key.partition("/")[0]
-                texts[key], labels[key] = _text(found), found.label
+                texts[key], labels[key] = text_of(found), found.label
             if device.estimated_memory_bytes is not None:
                 texts[_ESTIMATED] = quantity(device.estimated_memory_bytes, "B")
             cells.append((placement.name, device.label, device.pool, texts))
@@ -323,7 +323,8 @@ def source_grid(summary: Summary) -> Grid:
     return Grid("Launches", ("arm", "from", "format", "steps measured"), rows)
 
 
-def _text(found: QuantitySummary) -> str:
+def text_of(found: QuantitySummary) -> str:
+    """A number with its unit."""
     return quantity(found.value, found.unit)
 
 
@@ -332,8 +333,8 @@ def _row(first: QuantitySummary, other: QuantitySummary) -> Row:
     return Row(
         first.label,
         first.key.startswith(("phase/", "controller/")) or first.key == "unattributed",
-        _text(first),
-        _text(other),
+        text_of(first),
+        text_of(other),
         *_ratio_cells(found),
         "" if found is None else found.verdict.value,
     )
