@@ -86,7 +86,10 @@ def pages(pairs: int, steps: int, readers: int, devices: str) -> None:
     options = ["--placements", "standard", "--rounds", str(2 * pairs + 1), "--steps", str(steps), "--devices", devices]
     with tempfile.TemporaryDirectory(prefix="pb-serving-") as above, tempfile.TemporaryFile("w+") as said:
         command = [sys.executable, "-m", "placebench", "run", *options, "--serve", "--out", above]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
+        with (
+            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running,
+            _ended(running),
+        ):
             assert running.stderr is not None
             link = running.stderr.readline().partition("live page: ")[2].strip()
             # What it says must not fill a pipe that nobody reads.
@@ -106,6 +109,15 @@ def pages(pairs: int, steps: int, readers: int, devices: str) -> None:
     ratio = compare(launches[False].step_s, launches[True].step_s, Better.LESS)
     assert ratio is not None
     click.echo(f"with over without   {factor(ratio.value, ratio.low, ratio.high)}")
+
+
+@contextmanager
+def _ended(process: "subprocess.Popen[str]") -> Iterator[None]:
+    """A run that does not go on when what measures it ends early."""
+    try:
+        yield
+    finally:
+        process.terminate()  # does nothing to one that is over
 
 
 @dataclass(frozen=True)
