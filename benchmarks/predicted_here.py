@@ -22,6 +22,7 @@ from sizes_launch import size_of
 
 from placebench.host.devices import discover
 from placebench.record.calibration_file import read_calibration
+from placebench.report.calibrations import load_calibration
 
 CALIBRATING = ("64x512+512", "8x512+512", "128x256+128", "16x1024+1024")
 TRACED = ("64x512+32", "8x1024+32")
@@ -37,15 +38,31 @@ SHARE = 0.5
 
 @click.command()
 @click.argument("model", metavar="MODEL:ALGORITHM:TOKENS")
-@click.option("--into", required=True, type=click.Path(path_type=Path))
+@click.option("--into", required=True, type=click.Path(path_type=Path), help="Folder; with --by the file.")
 @click.option("--seconds", default=480.0, show_default=True)
 @click.option("--point", "points", multiple=True, metavar="NxP+R", help="Sizes to predict in place of the usual ones.")
 @click.option("--also", multiple=True, metavar="MODEL:ALGORITHM:TOKENS", help="Whose sizes are predicted, too.")
+@click.option(
+    "--by",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="Predict by this run or calibration file instead, and run nothing; repeatable.",
+)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload that is run.")
 def main(
-    model: str, into: Path, seconds: float, points: tuple[str, ...], also: tuple[str, ...], settings: tuple[str, ...]
+    model: str,
+    into: Path,
+    seconds: float,
+    points: tuple[str, ...],
+    also: tuple[str, ...],
+    by: tuple[Path, ...],
+    settings: tuple[str, ...],
 ) -> None:
     """Calibrate, predict and measure, on the first device that is there."""
+    if by:
+        wanted = [_configuration(word, point) for word in (model, *also) for point in points or PREDICTED]
+        predict_all(list(map(load_calibration, by)), wanted, into)
+        return
     begin, is_gpu = time.monotonic(), discover()[0].kind == "gpu"
     calibrating, predicted = (CALIBRATING, points or PREDICTED) if is_gpu else (SMALL_CALIBRATING, SMALL_PREDICTED)
     into.mkdir(parents=True, exist_ok=True)
