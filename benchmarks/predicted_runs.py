@@ -30,7 +30,7 @@ import click
 from placebench.host.devices import discover
 from placebench.predict.phases import PhaseModel
 from placebench.predict.step import PredictedStep, StepModel
-from placebench.record.calibration_file import CalibrationFile, MeasuredCase
+from placebench.record.calibration_file import CalibrationFile, MeasuredCase, read_calibration
 from placebench.report.calibrations import load_calibration
 from placebench.spec.config import merge, nest
 from placebench.spec.devices import Device
@@ -153,16 +153,17 @@ def keep_runs(folder: Path, into: Path) -> None:
 
 @main.command()
 @click.argument("predictions", type=click.Path(exists=True, path_type=Path))
-@click.argument("archives", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("measured", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--into", required=True, type=click.Path(path_type=Path))
-def errors(predictions: Path, archives: tuple[Path, ...], into: Path) -> None:
-    """Compare what was predicted with what was measured, all of it."""
+def errors(predictions: Path, measured: tuple[Path, ...], into: Path) -> None:
+    """Compare what was predicted with what was measured, all of it: archives of `run`, or calibration files."""
+    files = [read_calibration(path) for path in measured if path.suffix == ".json"]
     with tempfile.TemporaryDirectory(prefix="pb-") as folder:
-        for archive in archives:
+        for archive in (path for path in measured if path.suffix != ".json"):
             with tarfile.open(archive) as stream:
                 stream.extractall(folder, filter="data")
-        runs = sorted(path.parent for path in Path(folder).glob("*/run.json"))
-        compare(predictions, cases_by_name(map(load_calibration, runs)), into)
+        files += map(load_calibration, sorted(path.parent for path in Path(folder).glob("*/run.json")))
+    compare(predictions, cases_by_name(files), into)
 
 
 def cases_by_name(files: Iterable[CalibrationFile]) -> dict[str, list[MeasuredCase]]:
