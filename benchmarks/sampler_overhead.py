@@ -13,7 +13,7 @@ not the median step, because what the sampler does rarely, reading the energy co
 
 The two launches of a pair come one after the other, in an order that alternates from pair to pair. `--side-by-side`
 runs them at the same time, each on its half of the devices, and they exchange the halves from pair to pair: what slows
-down the whole host for minutes, as neighbours of a virtual machine do, then hits both alike. Either way the log ratio
+down the whole host for minutes, as neighbors of a virtual machine do, then hits both alike. Either way the log ratio
 of pair i in series j is d_ij = e + s_ij · b_j + noise, with e the effect, s_ij = ±1 by which of the two is first, or on
 the first half, and b_j what that place is worth; least squares give e, and its interval is Student's t with as many
 degrees of freedom as there are pairs less parameters.

@@ -141,18 +141,18 @@ def share(found: Iterator[Difference], judge: Callable[[Difference], Flags]) -> 
 
 def covers(found: Difference) -> Flags:
     """Whether the interval has the truth, which is no effect: adding one moves interval and truth alike."""
-    return np.asarray(np.abs(found.centre) <= found.half_width)
+    return np.asarray(np.abs(found.center) <= found.half_width)
 
 
 def decides(effect: float) -> Callable[[Difference], Flags]:
     """Whether runs with that effect get the verdict slower."""
     moved, bound = math.log1p(effect), math.log1p(MIN_EFFECT)
-    return lambda found: np.asarray(found.centre + moved - found.half_width > bound)
+    return lambda found: np.asarray(found.center + moved - found.half_width > bound)
 
 
 def errs(found: Difference) -> Flags:
     """Whether runs without an effect get the verdict faster or slower."""
-    return np.asarray(np.abs(found.centre) - found.half_width > math.log1p(MIN_EFFECT))
+    return np.asarray(np.abs(found.center) - found.half_width > math.log1p(MIN_EFFECT))
 
 
 def percentile_bootstrap(steps: Floats, draws: int, random: np.random.Generator) -> tuple[Floats, Floats]:
@@ -167,21 +167,21 @@ def studentised_bootstrap(steps: Floats, draws: int, random: np.random.Generator
     drawn = paired_difference(_redraw(steps, draws, random))
     found = paired_difference(np.median(steps, axis=-1))
     with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.abs(drawn.centre - found.centre) / drawn.error
+        t = np.abs(drawn.center - found.center) / drawn.error
     half = np.quantile(np.nan_to_num(t, nan=1e9, posinf=1e9), CONFIDENCE, axis=0) * found.error
-    return found.centre - half, found.centre + half
+    return found.center - half, found.center + half
 
 
 def step_test(steps: Floats, draws: int, random: np.random.Generator) -> tuple[Floats, Floats]:
     """Every pair of steps counted as if it were a launch of its own."""
     found = paired_difference(steps.reshape(len(steps), -1))
-    return found.centre - found.half_width, found.centre + found.half_width
+    return found.center - found.half_width, found.center + found.half_width
 
 
 def placebench(steps: Floats, draws: int, random: np.random.Generator) -> tuple[Floats, Floats]:
     """The t interval over launches."""
     found = paired_difference(np.median(steps, axis=-1))
-    return found.centre - found.half_width, found.centre + found.half_width
+    return found.center - found.half_width, found.center + found.half_width
 
 
 def _redraw(steps: Floats, draws: int, random: np.random.Generator) -> Floats:

@@ -125,8 +125,8 @@ def auto_runs(noise: Noise, cost: Cost, auto: AutoRounds, pilot: int, runs: int,
         before, found = paired_difference(logs[:, : count - 1]), paired_difference(logs[:, :count])
         narrow = np.expm1(2 * before.half_width) <= auto.precision
         ends = going & ((narrow & (count >= auto.least_rounds)) | (count == auto.max_rounds))
-        covered[ends] = (np.abs(found.centre) <= found.half_width)[ends]
-        wrong[ends] = (np.abs(found.centre) - found.half_width > np.log1p(MIN_EFFECT))[ends]
+        covered[ends] = (np.abs(found.center) <= found.half_width)[ends]
+        wrong[ends] = (np.abs(found.center) - found.half_width > np.log1p(MIN_EFFECT))[ends]
         rounds[ends] = count
         going &= ~ends
     minutes = PILOT_ROUNDS * cost.of(pilot) + (rounds - PILOT_ROUNDS) * cost.of(counts)

@@ -3,7 +3,7 @@
     python benchmarks/training.py --model qwen2.5-1.5b --sequences 64 [--set key=value …]
 
 Runs the job's own models and losses over sequences of full length, each phase `--repeats` times after two passes of
-warm-up, and prints the median seconds and the model FLOP utilisation (MFU) of each phase, by the formulas of reports
+warm-up, and prints the median seconds and the model FLOP utilization (MFU) of each phase, by the formulas of reports
 (`placebench.compare.measure.efficiency`). A GPU that draws all the power it may lowers its clock, and its peak with it:
 beside the MFU stands the mean SM clock of the timed passes, and the MFU of the peak at that clock.
 """

@@ -144,7 +144,7 @@ def assert_same_training(job: Job, reference: Job, names: Sequence[str]) -> None
         relative = 1e-5 * 4**number
         for name in (*names, "response_length/mean"):
             message = f"{name} in step {number}"
-            # A loss that whitening centres on 0 has no scale of its own: its largest terms have one, about 1.
+            # A loss that whitening centers on 0 has no scale of its own: its largest terms have one, about 1.
             np.testing.assert_allclose(step[name], expected[name], rtol=relative, atol=relative / 100, err_msg=message)
 
 

@@ -31,7 +31,7 @@ _TARGETS = (*TRACKERS, "parquet", "csv", "otlp-json")
 def export(run: str, targets: tuple[str, ...], out: Path | None) -> None:
     """Export a run's steps, phases, devices and ratios to trackers or files.
 
-    A launch is a run of the tracker, the comparison one more with the report as its artefact, all in one group. wandb
+    A launch is a run of the tracker, the comparison one more with the report as its artifact, all in one group. wandb
     and mlflow go where their own settings say, such as WANDB_MODE and MLFLOW_TRACKING_URI; --out keeps them in a
     folder.
     """

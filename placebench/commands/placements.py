@@ -12,6 +12,7 @@ from placebench.commands.completion import (
     complete_settings,
 )
 from placebench.commands.console import open_console
+from placebench.commands.options import GroupedCommand, option, option_group, verbose_option
 from placebench.commands.run_options import read_request
 
 _EXAMPLES = """\b
@@ -21,28 +22,40 @@ Examples:
 """
 
 
-@click.command(epilog=_EXAMPLES, short_help="Show which placements are possible here, and where roles go.")
+@click.command(
+    cls=GroupedCommand, epilog=_EXAMPLES, short_help="Show which placements are possible here, and where roles go."
+)
 @click.argument("words", nargs=-1, metavar="[WORD]...", shell_complete=complete_placements)
-@click.option(
-    "--devices",
-    metavar="SPEC",
-    shell_complete=complete_devices,
-    help="cpu:N, gpu:N, or nodes elsewhere: gpu:NxM.  [default: this host's]",
+@option_group(
+    "Devices",
+    option(
+        "--devices",
+        metavar="SPEC",
+        shell_complete=complete_devices,
+        help="cpu:N, gpu:N, or nodes elsewhere: gpu:NxM.  [default: this host's]",
+    ),
+    option("--ray-address", metavar="ADDRESS", help="Devices of a Ray cluster: host:port, or auto."),
 )
-@click.option("--ray-address", metavar="ADDRESS", help="Devices of a Ray cluster: host:port, or auto.")
-@click.option(
-    "--model", metavar="MODEL", shell_complete=complete_models, help="A preset, a folder, or a hub id.  [default: tiny]"
+@option_group(
+    "What is trained",
+    option(
+        "--model",
+        metavar="MODEL",
+        shell_complete=complete_models,
+        help="A preset, a folder, or a hub id.  [default: tiny]",
+    ),
+    option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        shell_complete=complete_settings,
+        help="Any workload key; repeatable.",
+    ),
+    option("--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML file as of placebench run."),
+    option("--job", metavar="WORD|FILE", help="Print the settings that tell a framework, such as verl, to do so."),
 )
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    shell_complete=complete_settings,
-    help="Any workload key; repeatable.",
-)
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML file as of placebench run.")
-@click.option("--job", metavar="WORD|FILE", help="Print the settings that tell a framework, such as verl, to do so.")
+@option_group("Output", verbose_option)
 def placements(words: tuple[str, ...], **given: Any) -> None:
     """Show which placements are possible on the devices, where each role goes, and why others are not possible.
 
@@ -57,5 +70,5 @@ def placements(words: tuple[str, ...], **given: Any) -> None:
         show_settings(request, words, open_console())
         return
     catalogue = read_catalogue(request, words)
-    show_catalogue(catalogue, open_console())
+    show_catalogue(catalogue, open_console(), verbose=request.verbose)
     catalogue.no_words.raise_any()

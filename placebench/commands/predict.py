@@ -7,7 +7,7 @@ import click
 
 from placebench.commands.completion import complete_placements
 from placebench.commands.console import open_console
-from placebench.commands.options import GroupedCommand, option, option_group
+from placebench.commands.options import GroupedCommand, option, option_group, verbose_option
 from placebench.commands.outputs import OutputPath, refuse_same, writing
 from placebench.commands.predicting import AskedPrediction, prediction_options, read_asked
 from placebench.errors import Reasons, UsageError
@@ -39,8 +39,11 @@ Examples:
     option("--json", "json_path", type=OutputPath(), metavar="FILE", help="Write every number."),
     option("--plot", type=OutputPath(), metavar="FILE", help="Draw a step of each placement: .svg, .png or .pdf."),
     option("--out", type=OutputPath(), metavar="FILE", help="Write the calibration, for --from elsewhere."),
+    verbose_option,
 )
-def predict(words: str | None, json_path: Path | None, plot: Path | None, out: Path | None, **given: Any) -> None:
+def predict(
+    words: str | None, json_path: Path | None, plot: Path | None, out: Path | None, verbose: bool, **given: Any
+) -> None:
     """Predict the step time, memory and cost of placements that were not run.
 
     Each with its interval, its class, and how cases of this class that were held out have erred. Neither torch, ray
@@ -58,7 +61,7 @@ def predict(words: str | None, json_path: Path | None, plot: Path | None, out: P
     with explain_lookups(asked.devices[0].name):
         found = predict_steps(asked.steps, placements, elsewhere=asked.elsewhere, price=given.get("price"))
     console = open_console()
-    print_predictions(found, asked.notes, console)
+    print_predictions(found, asked.notes, console, verbose=verbose)
     if json_path is not None:
         sources = [file.source for file in asked.calibrations]
         with writing("--json", json_path):

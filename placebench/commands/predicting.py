@@ -86,7 +86,7 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
         UsageError: one line for every reason why nothing can be predicted.
     """
     from placebench.commands.run_options import read_request
-    from placebench.predict.asking import asked_devices, asked_workload, known_gpu, step_model
+    from placebench.predict.asking import asked_devices, asked_workload, following_mini_batch, known_gpu, step_model
 
     request = read_request({**given, "sources": None, "gpu": None, "price": None})
     if request.wrong:
@@ -95,8 +95,10 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
     device = known_gpu(given["gpu"]) if given.get("gpu") else files[0].device
     devices = asked_devices(given.get("devices"), files, device, by_name=bool(given.get("gpu")))
     workload = asked_workload(files, request.workload, request.origin)
-    notes = tuple(_notes(files, devices, is_shipped=is_shipped))
-    return AskedPrediction(files, workload, devices, step_model(files, workload, devices), is_shipped, notes)
+    notes = _notes(files, devices, is_shipped=is_shipped)
+    if (size := following_mini_batch(files, request.workload)) is not None:
+        notes.append(f"the mini-batch follows --batch-size: {size}; --mini-batch-size sets another")
+    return AskedPrediction(files, workload, devices, step_model(files, workload, devices), is_shipped, tuple(notes))
 
 
 def _calibrations(sources: str | None, gpu: str | None) -> "tuple[tuple[CalibrationFile, ...], bool]":

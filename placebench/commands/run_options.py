@@ -87,7 +87,7 @@ _GROUPS = (
             multiple=True,
             metavar="KEY=VALUE",
             shell_complete=complete_settings,
-            help="Any workload key that --dry-run prints; repeatable.",
+            help="Any key that --dry-run --verbose prints; repeatable.",
         ),
         run_option(
             "--config",

@@ -53,7 +53,7 @@ def start(
     if request.dry_run:
         from placebench.plan.views import show_plan
 
-        show_plan(plan, open_console())
+        show_plan(plan, open_console(), verbose=request.verbose)
         sys.stdout.flush()  # before the reasons, also where both go into one pipe
         Reasons(plan.refused).raise_any()
         return None

@@ -78,7 +78,7 @@ def _described_devices(spec: DeviceSpec) -> tuple[Device, ...]:
 def split_cores(cores: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
     """Give each of `count` devices its cores.
 
-    Enough cores: neighbouring cores, disjoint, the same number for each, because unequal devices would show as
+    Enough cores: neighboring cores, disjoint, the same number for each, because unequal devices would show as
     rank imbalance; a remainder stays free. Too few: one core each, in turn.
     """
     each = len(cores) // count

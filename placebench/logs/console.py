@@ -48,7 +48,7 @@ STEP_SECONDS = "log/step_seconds"
 
 
 class CleanLines:
-    """The lines of a console log without colours, Ray's prefixes and carriage returns.
+    """The lines of a console log without colors, Ray's prefixes and carriage returns.
 
     Attributes:
         number: number of the line that was given last, counted from 1.
@@ -71,7 +71,7 @@ class CleanLines:
 
 
 def clean(line: bytes) -> str:
-    """A line without colours, what carried it put before it, a Ray prefix and Ray's count of repeated lines."""
+    """A line without colors, what carried it put before it, a Ray prefix and Ray's count of repeated lines."""
     if b"\x1b" in line:
         line = ANSI.sub(b"", line)
     if line[:8].lstrip()[:1].isdigit():

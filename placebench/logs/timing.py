@@ -150,7 +150,7 @@ class Timings:
     def averaged(self, width: int) -> "Timings":
         """The moving averages over so many steps that have a phase; none of a phase that fewer than half of them have.
 
-        They are centred, and shorter at both ends.
+        They are centered, and shorter at both ends.
         """
         known = {str(phase): self.seconds[phase].dropna() for phase in self.seconds}
         averages = {

@@ -1,6 +1,6 @@
 r"""verl's console log, every version: `step:3 - timing_s/gen:1.234 - critic/kl:np.float64(0.1) - …`; its file logger.
 
-The step line may stand anywhere in a line: behind a Ray prefix with or without colours, and before whatever
+The step line may stand anywhere in a line: behind a Ray prefix with or without colors, and before whatever
 another process wrote at its end. Versions print numbers with three decimals, as Python repr or as numpy
 scalars. Almost all lines of a log have the same metrics, so each such layout is compiled once into one regular
 expression that takes a whole line apart; a line that fits none is taken apart piece by piece.
@@ -25,7 +25,7 @@ from placebench.logs.timing import VERL_TIMING
 MARK = b"step:"
 SEPARATOR = b" - "
 STEP = re.compile(rb"step:([0-9]{1,18}) - ")
-# What may stand before a step line: nothing, blanks, the bracket that ends a prefix or progress bar, a colour code.
+# What may stand before a step line: nothing, blanks, the bracket that ends a prefix or progress bar, a color code.
 BEFORE_STEP = re.compile(rb"(?:^|[\s)\]]|\x1b\[[0-9;]*[A-Za-z])\Z")
 BEFORE_STEP_BYTES = 16
 BEFORE_MOST = (b"\n", b" ")
@@ -37,7 +37,7 @@ VALUE = rb":(?P<numpy>np\.\w+\()?(?P<number>" + NUMBER + rb")(?(numpy)\))"
 METRIC = re.compile(rb"(?P<key>\S.*)" + VALUE, re.DOTALL)
 # The key ends at the first colon that has a number behind it, and more words follow the number.
 METRIC_AND_MORE = re.compile(rb"(?P<key>[^\s:].*?)" + VALUE + rb"(?![.0-9_])(?=.*\s)", re.DOTALL)
-# Text of another process at the end of a step line: a colour code, a progress bar, a Ray prefix or Ray's count.
+# Text of another process at the end of a step line: a color code, a progress bar, a Ray prefix or Ray's count.
 GLUED = re.compile(rb"\x1b|\r|\([\w.:]+ pid=[0-9]+|\s\[repeated [0-9]+x ")
 
 # Where the rest of a torn line is looked for, and how many lines are kept until it shows whether they are whole.

@@ -1,4 +1,4 @@
-"""Launches as runs of MLflow, below a run of the comparison that has the report as its artefact."""
+"""Launches as runs of MLflow, below a run of the comparison that has the report as its artifact."""
 
 import os
 import re
@@ -20,7 +20,7 @@ def write(run: TrackedRun, where: Path | None) -> str:
 
     Args:
         run: what to log.
-        where: a folder that is there, for `mlflow.db` and artefacts; None for where MLFLOW_TRACKING_URI says.
+        where: a folder that is there, for `mlflow.db` and artifacts; None for where MLFLOW_TRACKING_URI says.
 
     Returns:
         Where it is, in words.
@@ -28,8 +28,8 @@ def write(run: TrackedRun, where: Path | None) -> str:
     client = MlflowClient(f"sqlite:///{where.resolve() / 'mlflow.db'}" if where else None)
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "placebench")
     known = client.get_experiment_by_name(name)
-    artefacts = (where.resolve() / "artifacts").as_uri() if where else None
-    experiment = known.experiment_id if known else client.create_experiment(name, artefacts)
+    artifacts = (where.resolve() / "artifacts").as_uri() if where else None
+    experiment = known.experiment_id if known else client.create_experiment(name, artifacts)
     parent = client.create_run(experiment, run_name=run.name, tags={"placebench.verdict": run.verdict})
     ended = int(1000 * run.ended)
     results = [Metric(_name(key), value, ended, 0) for key, value in run.results.items()]

@@ -1,4 +1,4 @@
-"""Launches as runs of Weights & Biases in one group, the comparison as a run of it that has the report as artefact."""
+"""Launches as runs of Weights & Biases in one group, the comparison as a run of it that has the report as artifact."""
 
 import os
 import re

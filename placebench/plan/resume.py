@@ -134,8 +134,8 @@ def _missing_devices(request: RunRequest, record: RunFile, facts: Facts) -> Iter
     gone = next((device for device, known in zip(stored, _which(stored), strict=True) if known not in here), None)
     if gone:
         yield (
-            f"--resume: {gone.id} ({gone.name}) of {gone.node} is not here as it was; go on where it is, or start a"
-            " new run"
+            f"--resume: {gone.kind}:{gone.index} ({gone.name}, {gone.id}) of {gone.node} is not here as it was; go on"
+            " where it is, or start a new run"
         )
     else:
         facts.add(cluster=cluster)

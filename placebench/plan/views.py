@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from textwrap import indent
 
 import yaml
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from placebench.plan.catalogue import Catalogue, Entry
@@ -27,8 +29,14 @@ from placebench.spec.workload import Workload, placed_workload
 _MOST_ROUNDS = 4
 
 
-def show_plan(plan: Plan, console: Console) -> None:
-    """Print a plan: run, placements with devices and memory, rounds, duration, workload; or a job's commands."""
+def show_plan(plan: Plan, console: Console, *, verbose: bool = True) -> None:
+    """Print a plan: run, placements with devices and memory, rounds, duration, workload; or a job's commands.
+
+    Args:
+        plan: the plan.
+        console: where to.
+        verbose: with every workload key, and what the memory is for.
+    """
 
     def line(name: str, value: str) -> None:
         console.print(Text.assemble((f"{name:<9} ", "bold"), value), soft_wrap=True)
@@ -43,14 +51,18 @@ def show_plan(plan: Plan, console: Console) -> None:
         line("placement", f"{bound.name}, {', '.join(_settings(bound.placement, plan.workload))}")
         for pool, text in _pools(bound, plan.devices, plan.workload):
             line("", text)
-            line("", f"  memory a device: about {describe_memory(plan.memory[bound.name, pool])} at most")
+            memory = describe_memory(plan.memory[bound.name, pool])
+            line("", f"  memory a device: at most about {memory if verbose else memory.partition(' in ')[0]}")
         for one in plan.predictions:
             if one.placement.name == bound.name:
                 line("", f"step: about {_predicted(one)}")
     if plan.left_out:
-        line("left out", f"{', '.join(plan.left_out)}, which cannot be")
+        line("left out", f"{', '.join(plan.left_out)}: not possible, see below")
     for note in plan.notes:
         line("note", note)
+    if not verbose:
+        line("workload", "--verbose prints every key, and what the memory is for")
+        return
     line("workload", "")
     text = yaml.safe_dump(plan.workload.model_dump(mode="json"), sort_keys=False)
     console.print(Text(indent(text.rstrip(), "  ")), soft_wrap=True)
@@ -147,9 +159,12 @@ def _describe_devices(devices: Sequence[Device]) -> str:
     )
 
 
-def show_catalogue(catalogue: Catalogue, console: Console) -> None:
-    """Print what each word means and whether it can be; behind the usual ones, the settings."""
+def show_catalogue(catalogue: Catalogue, console: Console, *, verbose: bool) -> None:
+    """Print which words are possible, and of named ones, or with `verbose` of all, where each role goes."""
     console.print(Text.assemble(("devices  ", "bold"), _describe_devices(catalogue.devices)), soft_wrap=True)
+    if catalogue.is_usual and not verbose:
+        _show_answers(catalogue, console)
+        return
     for form, reading, members in _by_preset(catalogue.entries):
         console.print()
         console.print(Text.assemble((form, "bold"), f"  {reading}"), soft_wrap=True)
@@ -160,6 +175,29 @@ def show_catalogue(catalogue: Catalogue, console: Console) -> None:
         console.print(Text("Settings, behind a word or a file's name", "bold"), soft_wrap=True)
         for name, setting in SETTINGS.items():
             console.print(f"  /{name}={setting.form}  {setting.reading}", markup=False, soft_wrap=True)
+
+
+def _show_answers(catalogue: Catalogue, console: Console) -> None:
+    """Which of the usual words are possible, and the first reason why others are not."""
+    possible = ", ".join(entry.word for entry in catalogue.entries if not entry.reasons)
+    console.print()
+    console.print(Text("Possible on these devices", "bold"))
+    console.print(Padding(Text(possible or "none", "green"), (0, 0, 0, 2)))
+    others = [entry for entry in catalogue.entries if entry.reasons]
+    if others:
+        console.print()
+        console.print(Text("Not possible", "bold"))
+    for entry in others:
+        reason, *more = map(partial(_without_word, entry.word), entry.reasons)
+        rest = f" (and {plural(len(more), 'more reason')})" if more else ""
+        console.print(Padding(Text.assemble((entry.word, "red"), f": {reason}{rest}"), (0, 0, 0, 2)))
+    console.print()
+    console.print(Text("Where each role goes, and all words: --verbose. One placement: placebench placements WORD."))
+
+
+def _without_word(word: str, reason: str) -> str:
+    """A reason without the word with which it begins, as that stands above it."""
+    return reason.removeprefix(f"placement {shown(word)}").removeprefix(":").lstrip()
 
 
 def _by_preset(entries: Sequence[Entry]) -> Iterator[tuple[str, str, list[Entry]]]:
@@ -178,11 +216,10 @@ def _by_preset(entries: Sequence[Entry]) -> Iterator[tuple[str, str, list[Entry]
 def _show_entry(entry: Entry, catalogue: Catalogue, console: Console) -> None:
     can = not entry.reasons
     console.print(
-        Text.assemble("  ", (entry.word, "green" if can else "red"), "" if can else "  cannot be"), soft_wrap=True
+        Text.assemble("  ", (entry.word, "green" if can else "red"), "" if can else "  not possible"), soft_wrap=True
     )
     pools = _pools(entry.bound, catalogue.devices, catalogue.workload) if can and entry.bound else ()
-    # A reason begins with the word, which stands above it.
-    reasons = (line.removeprefix(f"placement {shown(entry.word)}").removeprefix(":").lstrip() for line in entry.reasons)
+    reasons = map(partial(_without_word, entry.word), entry.reasons)
     for line in (*(text for _, text in pools), *reasons):
         console.print(f"    {line}", markup=False, soft_wrap=True)
 

@@ -93,15 +93,25 @@ def asked_workload(
                 " placements alone; leave out its model, sizes and other keys"
             )
         return None
-    batch, old = dict(asked.get("batch", {})), base.get("batch", {})
-    if isinstance(batch.get("size"), int) and "mini_batch_size" not in batch and old.get("size"):
-        # As many optimizer steps as before, where the batch allows it.
-        mini_batches = max(1, old["size"] // max(1, old.get("mini_batch_size", old["size"])))
-        if batch["size"] % mini_batches == 0:
-            asked = merge(asked, {"batch": {"mini_batch_size": batch["size"] // mini_batches}})
+    if (size := following_mini_batch(files, asked)) is not None:
+        asked = merge(asked, {"batch": {"mini_batch_size": size}})
     if asked.get("model"):
         base = {**base, "critic_model": None}
     return build_workload(merge(base, asked), origin)
+
+
+def following_mini_batch(files: Sequence[CalibrationFile], asked: Mapping[str, Any]) -> int | None:
+    """The mini-batch where the batch alone is asked for: as many optimizer steps as were calibrated, or the most below.
+
+    None where it is asked for too, or the batch is no size of a batch.
+    """
+    base = next((case.workload for file in files for case in file.cases if case.workload), {})
+    batch, old = asked.get("batch", {}), base.get("batch", {})
+    size = batch.get("size") if isinstance(batch, Mapping) and "mini_batch_size" not in batch else None
+    if type(size) is not int or size < 1 or not old.get("size"):
+        return None
+    steps = max(1, old["size"] // max(1, old.get("mini_batch_size", old["size"])))
+    return size // next(count for count in range(min(steps, size), 0, -1) if size % count == 0)
 
 
 def step_model(files: tuple[CalibrationFile, ...], workload: Workload | None, devices: Sequence[Device]) -> StepModel:

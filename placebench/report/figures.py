@@ -1,7 +1,7 @@
 """The figures of the project: phases over steps, mean per phase, share of the step.
 
 Each function takes a tidy frame and returns a matplotlib `Figure` that belongs to no window and no pyplot
-state. A phase has the same colour in every figure. Phases that overlap are drawn beside each other, never
+state. A phase has the same color in every figure. Phases that overlap are drawn beside each other, never
 stacked into a bar that would look like the whole step.
 """
 
@@ -74,7 +74,7 @@ def phases_over_steps(timing: pd.DataFrame, *, by: str = "launch", smooth: int =
     Args:
         timing: columns `by`, step, phase, seconds, kind, as `Timings.tidy` gives them. Details are left out.
         by: the column whose values get a panel each: launch, or placement.
-        smooth: width in steps of the centred moving average drawn as the line. The steps themselves stay as faint
+        smooth: width in steps of the centered moving average drawn as the line. The steps themselves stay as faint
             points, and so do the launches where `by` puts several into one panel and the line is their mean.
         thinned: of how many steps each step of `timing` is the mean.
     """
@@ -267,7 +267,7 @@ def _draw_series(
 
 
 def _draw_whiskers(axes: Axes, rows: pd.DataFrame, positions: Sequence[float]) -> None:
-    """Grey with a white rim: to be seen on the black bar of the step as well as on the paper."""
+    """Gray with a white rim: to be seen on the black bar of the step as well as on the paper."""
     below = (rows["mean"] - rows["low"]).clip(lower=0)
     above = (rows["high"] - rows["mean"]).clip(lower=0)
     for color, width in (("white", 3.0), ("#555555", 1.2)):

@@ -1,4 +1,4 @@
-"""A colour for each phase, the same in every figure and on every page."""
+"""A color for each phase, the same in every figure and on every page."""
 
 import zlib
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 from placebench.spec.phases import HAND_OVER, PHASES, STEP, UNATTRIBUTED, phase_order
 
 COLORS = Path(__file__).parent / "templates" / "colors.css"
-"""The colours of pages, light and dark, as variables of CSS."""
+"""The colors of pages, light and dark, as variables of CSS."""
 # The step graph's phases, those that hand memory over last, and what is none of its phases.
 PHASE_COLORS: Mapping[str, str] = {
     **{phase.name: phase.color for phase in sorted(PHASES, key=lambda phase: phase.name in HAND_OVER)},
@@ -21,9 +21,9 @@ SPARE_COLORS = ("#ee3377", "#ddaa33", "#004488", "#bb5566", "#009988", "#997700"
 
 
 def phase_colors(phases: Iterable[str]) -> dict[str, str]:
-    """A colour for each phase; unknown phases get a spare one by their name, the same in every figure.
+    """A color for each phase; unknown phases get a spare one by their name, the same in every figure.
 
-    Two unknown phases whose names fall on the same spare colour are moved apart while spare colours last.
+    Two unknown phases whose names fall on the same spare color are moved apart while spare colors last.
     """
     colors: dict[str, str] = {}
     used: set[int] = set()

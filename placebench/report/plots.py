@@ -260,7 +260,7 @@ _DRAWN: tuple[tuple[str, str, str, str | None, Callable[[Comparison], Figure | N
         "timeline",
         "One typical step",
         "The measured step of each placement whose time is nearest to the mean, all to one scale: bars are phases"
-        " on their device, grey is waiting. The black line is the critical path, the chain of phases that made the"
+        " on their device, gray is waiting. The black line is the critical path, the chain of phases that made the"
         " step as long as it was.",
         None,
         timeline,
@@ -279,9 +279,9 @@ _DRAWN: tuple[tuple[str, str, str, str | None, Callable[[Comparison], Figure | N
         "ratios",
         "Ratios",
         "Each time and throughput over the first placement's, with its 95 % interval, an arrowhead where it goes on"
-        " beyond the frame; the grey band is the smallest effect of interest.",
+        " beyond the frame; the gray band is the smallest effect of interest.",
         "Each time and throughput over the first arm's, with its 95 % interval where there are launches enough, an"
-        " arrowhead where it goes on beyond the frame; the grey band is the smallest effect of interest.",
+        " arrowhead where it goes on beyond the frame; the gray band is the smallest effect of interest.",
         ratios,
     ),
     (

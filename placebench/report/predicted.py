@@ -142,12 +142,24 @@ def _placement(found: Predictions, one: Prediction) -> PredictedPlacement:
     )
 
 
-def print_predictions(found: Predictions, notes: Sequence[str], console: Console) -> None:
-    """Print the table of placements, that of their phases, and how far all of it is to be trusted."""
-    for grid in (step_grid(found), *_phase_grids(found)):
+def print_predictions(found: Predictions, notes: Sequence[str], console: Console, *, verbose: bool) -> None:
+    """Print which placement is the fastest, the table of all, and how far it is to be trusted.
+
+    Args:
+        found: the predictions.
+        notes: what the reader should know of the calibration.
+        console: where to.
+        verbose: the tables of their phases too.
+    """
+    choice = list(about_choice(found))
+    for line in choice:
+        console.print(Text(line, "bold"))
+    if choice:
+        console.print()
+    for grid in (step_grid(found), *(_phase_grids(found) if verbose else ())):
         console.print(grid_table(grid, 1, console.width))
         console.print()
-    for line in (*about_trust(found), *about_choice(found)):
+    for line in about_trust(found, has_phases=verbose):
         console.print(Text(line))
     for note in notes:
         console.print(Text(f"Note: {note}."), style="dim")
@@ -213,34 +225,34 @@ def _share(one: Prediction, name: str) -> float:
     return phase.total / one.step.seconds if phase else 0.0
 
 
-def about_trust(found: Predictions) -> Iterator[str]:
+def about_trust(found: Predictions, *, has_phases: bool = False) -> Iterator[str]:
     """The class of each prediction, its held-out cases, and what hangs on the host."""
     for kind in dict.fromkeys(one.kind for one in found.placements):
         alike = [one for one in found.placements if one.kind is kind]
         names = "" if len(alike) == len(found.placements) else f" ({listing(one.placement.name for one in alike)})"
         error = max((one.error for one in alike), key=lambda one: one.n)
         if error.n < LEAST_CASES:
-            known = f"{plural(error.n, 'case')} of this class {'was' if error.n == 1 else 'were'} held out"
-            yield f"Class: {kind}{names}; {known}, too few to say how far it errs."
+            known = f"{plural(error.n, 'case')} of this kind {'was' if error.n == 1 else 'were'} compared with a run"
+            yield f"How far to trust this ({kind}{names}): unknown, as only {known}."
         else:
             yield (
-                f"Class: {kind}{names}; {error.n} held-out cases of it erred by {percent(error.mean)} on average,"
-                f" {percent(error.worst)} at most."
+                f"How far to trust this ({kind}{names}): {error.n} predictions of this kind, compared with runs, were"
+                f" off by {percent(error.mean)} on average and {percent(error.worst)} at most."
             )
-    if any(one.step.extrapolated for one in found.placements):
-        yield "* This work was not measured: scaled from other work by operations and bytes."
+    if has_phases and any(one.step.extrapolated for one in found.placements):
+        yield "* Not measured: scaled from other work by its operations and bytes."
     waiting = [one for one in found.placements if one.step.is_host_bound]
     if waiting:
         shares = sorted(one.step.host_bound_share for one in waiting)
         share = "–".join(dict.fromkeys((f"{100 * shares[0]:.0f}", f"{100 * shares[-1]:.0f}"))) + " %"
         yield (
-            f"Generation waits for the host for {share} of it ({listing(one.placement.name for one in waiting)}): this"
-            " hangs on the host and its day."
+            f"Generation waits for the host {share} of its time ({listing(one.placement.name for one in waiting)})."
+            " Another host, or another day, gives another time."
         )
     for one in waiting:
         if one.says_nothing:
             yield (
-                f"Cannot say what {one.placement.name} takes: of the host nothing was measured. This would decide it:"
+                f"The step of {one.placement.name} cannot be predicted: nothing was measured on this host. Measure it:"
                 f" {_deciding(one)}"
             )
 
@@ -257,13 +269,13 @@ def about_choice(found: Predictions) -> Iterator[str]:
         ends = ratio_interval(ratio, one.error)
         told = factor(ratio, ends.low if ends else float("nan"), ends.high if ends else float("nan"))
         if one in found.tied:
-            why = "" if ends else "; too few cases of its class are known to tell"
-            yield f"Tie: {one.placement.name} is {told} times {best.placement.name}{why}."
+            why = "" if ends else ", and too few predictions of this kind were compared with runs to tell"
+            yield f"{one.placement.name} may be as fast: its step is {told} times that of {best.placement.name}{why}."
         else:
-            yield f"{best.placement.name} is faster than {one.placement.name}, whose step is {told} times as long."
+            yield f"{best.placement.name} is faster: a step of {one.placement.name} takes {told} times as long."
     if found.tied:
         words = ",".join(one.placement.name for one in (best, *found.tied))
-        yield f"This would decide the tie: placebench run --placements {words} --rounds 3"
+        yield f"To decide it: placebench run --placements {words} --rounds 3"
 
 
 def _deciding(one: Prediction) -> str:

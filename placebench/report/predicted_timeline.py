@@ -34,7 +34,7 @@ def draw_predictions(found: Predictions, path: Path) -> None:
 
 
 def predicted_timeline(steps: Sequence[PredictedStep]) -> Figure:
-    """A row for each pool of each placement, its phases as bars, grey where it waits."""
+    """A row for each pool of each placement, its phases as bars, gray where it waits."""
     longest = max(step.seconds for step in steps)
     colors = phase_colors(span.phase for step in steps for span in step.spans)
     rows = [len(step.placement.pools) for step in steps]

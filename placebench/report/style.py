@@ -1,4 +1,4 @@
-"""The look that all figures share: a colour for each phase, labels, and how figures are saved."""
+"""The look that all figures share: a color for each phase, labels, and how figures are saved."""
 
 import io
 import warnings
@@ -37,7 +37,7 @@ NARROW_WIDTH, NARROW_LABEL, NARROW_TITLE, NARROW_NOTE = 4.0, 16, 34, 26
 
 
 def line_style(phase: str, phases: Sequence[str]) -> LineStyle:
-    """The line of a phase, so that colour is not all that tells phases apart; `phases` are all that are drawn."""
+    """The line of a phase, so that color is not all that tells phases apart; `phases` are all that are drawn."""
     if phase == STEP:
         return "-"
     known = list(PHASE_COLORS)
@@ -59,7 +59,7 @@ def hatch_legend(figure: Figure, names: Iterable[str]) -> None:
 
 
 def ink(color: str) -> str:
-    """Black or white, whichever is read better on a colour."""
+    """Black or white, whichever is read better on a color."""
     red, green, blue = mpl.colors.to_rgb(color)
     return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "white"
 

@@ -1,4 +1,4 @@
-"""All of the report on the terminal, for `--verbose`; readable in 80 columns and without colours."""
+"""All of the report on the terminal, for `--verbose`; readable in 80 columns and without colors."""
 
 from collections.abc import Sequence
 from string import ascii_uppercase
@@ -33,7 +33,7 @@ STYLES = {Verdict.FASTER: "bold green", Verdict.SLOWER: "bold red", Verdict.UNDE
 
 
 def print_summary(summary: Summary, console: Console) -> None:
-    """Print what the report says; nothing is coloured where the console has no colours."""
+    """Print what the report says; nothing is colored where the console has no colors."""
     summary = legible(summary)
     shown = _with_short_names(summary, console)
     tables = _tables(shown, console.width)

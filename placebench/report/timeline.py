@@ -96,7 +96,7 @@ def _works(step: Step, device: str) -> Flags:
 
 
 def _draw_step(axes: Axes, step: Step, devices: list[str], colors: dict[str, str], longest: float) -> None:
-    """The bars of one step: a row a device, the part of the step in which it waits in grey."""
+    """The bars of one step: a row a device, the part of the step in which it waits in gray."""
     seconds = step.end - step.start
     starts = np.concatenate([[0.0], np.cumsum(step.seconds)])
     for row, device in enumerate(devices):

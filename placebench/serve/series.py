@@ -1,4 +1,4 @@
-"""Numbers over time in bounded memory: when there are too many, neighbours become their mean."""
+"""Numbers over time in bounded memory: when there are too many, neighbors become their mean."""
 
 import itertools
 import math

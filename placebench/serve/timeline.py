@@ -52,7 +52,7 @@ def _start(current: LaunchFiles, step: int) -> float | None:
 
 
 def _drawn(bars: Iterable[tuple[str, Bar]], current: LaunchFiles, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Bars by device, in the order of the placement's devices, and a colour for each phase."""
+    """Bars by device, in the order of the placement's devices, and a color for each phase."""
     rows: dict[str, list[Bar]] = {device: [] for device in (CONTROLLER, *current.placement.devices)}
     for device, (phase, start, end) in bars:
         rows.setdefault(device, []).append((phase, round(start, 4), None if end is None else round(end, 4)))

@@ -111,13 +111,13 @@ def with_labels(text: str, devices: Sequence[Device]) -> str:
 
 
 def index_ranges(indices: Iterable[int]) -> str:
-    """Indices in rising order as text, neighbours together: `0–3,6`."""
+    """Indices in rising order as text, neighbors together: `0–3,6`."""
     runs = [[index for _, index in run] for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])]
     return ",".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def label_ranges(devices: Iterable[str], labels: Mapping[str, str]) -> str:
-    """Devices as people see them, neighbours together: `gpu:0–3`, `node1/gpu:0–1, node2/gpu:0`."""
+    """Devices as people see them, neighbors together: `gpu:0–3`, `node1/gpu:0–1, node2/gpu:0`."""
     by_kind: dict[str, list[int]] = {}
     for device in (device for device in labels if device in set(devices)):
         kind, _, index = labels[device].rpartition(":")
@@ -126,7 +126,7 @@ def label_ranges(devices: Iterable[str], labels: Mapping[str, str]) -> str:
 
 
 def device_ranges(devices: Sequence[Device], *, names_nodes: bool) -> str:
-    """Devices as text, neighbours and nodes that are alike together: `gpu:0–7`, `node0–63 gpu:0–3; node64 gpu:0`.
+    """Devices as text, neighbors and nodes that are alike together: `gpu:0–7`, `node0–63 gpu:0–3; node64 gpu:0`.
 
     Args:
         devices: of each node in rising order.

@@ -1,6 +1,6 @@
 """The phases of a training step: a row for each, with all that the program knows of it.
 
-The step graph runs and draws them by these rows; step data, memory, operations, forecasts and colours follow from them.
+The step graph runs and draws them by these rows; step data, memory, operations, forecasts and colors follow from them.
 What a phase does is the method `_run_<name>` of `ppo.worker.Worker`, or of one without a role `_compute_<name>` of
 `ppo.step_data.StepData`.
 """
@@ -45,7 +45,7 @@ class Phase:
     activity: Activity
     """What the phase does."""
     color: str
-    """Its colour in all figures, which colour-blind readers tell from that of its neighbours."""
+    """Its color in all figures, which color-blind readers tell from that of its neighbors."""
     after: tuple[str, ...] = ()
     """Phases of the step whose results it needs."""
     reads: tuple[str, ...] = ()
@@ -80,8 +80,8 @@ class Phase:
 # Those that running ahead turns on: see `stepgraph`.
 GEN, SLEEP, UPDATE_ACTOR, UPDATE_WEIGHTS = "gen", "sleep", "update_actor", "update_weights"
 
-# In the order of a step: of phases that may begin, a pool takes the first. Colours are from Paul Tol's 'muted' scheme,
-# told apart with every common colour vision; of phases that hand over memory, which are short and beside those of the
+# In the order of a step: of phases that may begin, a pool takes the first. Colors are from Paul Tol's 'muted' scheme,
+# told apart with every common color vision; of phases that hand over memory, which are short and beside those of the
 # rollout, from his 'light' scheme.
 # fmt: off
 PHASES: tuple[Phase, ...] = (

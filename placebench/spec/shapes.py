@@ -61,7 +61,7 @@ class ModelShape:
 
     @property
     def head_norms(self) -> bool:
-        """Whether the queries and keys of each head are normalised (Qwen3 and Gemma 3 do)."""
+        """Whether the queries and keys of each head are normalized (Qwen3 and Gemma 3 do)."""
         return self.model_type in ("qwen3", "gemma3_text")
 
     @property

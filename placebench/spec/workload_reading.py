@@ -236,7 +236,7 @@ def asks_for_critic(content: Mapping[str, Any]) -> bool:
 def _suggestion(location: _Location) -> str:
     best = _near(location)
     if best is None:
-        return "; --dry-run prints every key"
+        return "; --dry-run --verbose prints every key"
     if best in RUN_KEYS:
         return f"; did you mean {shown(best)} of the file, or --{best}?"
     if "." in best and "." in str(location[-1]):

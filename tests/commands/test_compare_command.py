@@ -79,7 +79,7 @@ def test_a_comparison_that_means_nothing_needs_force(tmp_path: Path, change: tup
     forced = invoke(a, b, "--force")
     assert forced.exit_code == 0
     assert f"warning: Compared by force: {reason}" in words(forced.stdout)
-    assert "Forced, and means little: Undecided whether b or a is faster" in words(forced.stdout)
+    assert "Compared by force, so this means little: Undecided whether b or a is faster" in words(forced.stdout)
 
 
 HUB = "/cache/hub/models--Qwen--Qwen2.5-0.5B-Instruct/snapshots/7ae557604adf67be50417f59c2c2f167def9a775"
@@ -134,7 +134,7 @@ def test_clocks_versions_and_hosts_of_runs_are_compared(tmp_path: Path) -> None:
     text = words(result.stdout)
     assert "torch version 2.13.0 2.15.0" in text
     assert "SM clock, MHz 1,900 1,500" in text
-    assert "split: the power cap held clocks down in 100 % of the samples" in text
+    assert "split: the power cap lowered the clocks in 100 % of the samples" in text
 
 
 def test_a_report_has_the_same_files_as_a_runs(tmp_path: Path) -> None:

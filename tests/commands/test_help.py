@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from placebench.cli import main
-from placebench.commands.options import GroupedCommand
+from placebench.commands.options import GroupedCommand, heading_of
 
 
 def walk(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -62,3 +62,11 @@ def test_options_stand_once_under_headings(path: tuple[str, ...]) -> None:
     assert "RANGE" not in text
     # What is left under no heading of its own is little.
     assert len(re.findall("^  -", text.split("\nOptions:\n")[1], re.MULTILINE)) <= 2
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_many_options_stand_in_groups(path: tuple[str, ...]) -> None:
+    options = [param for param in COMMANDS[path].params if isinstance(param, click.Option)]
+    if len(options) > 8:
+        assert isinstance(COMMANDS[path], GroupedCommand)
+        assert len({heading_of(param) for param in options}) >= 2

@@ -57,8 +57,8 @@ def test_the_text_is_that_of_the_predictions_with_who_moves_and_what_no_word_say
     shown = " ".join(result.output.split())
     assert "The fastest placements that train the same:" in shown
     assert "on weights up to 1 update old, which changes what is trained" in shown
-    assert "Class: same run; " in shown
-    assert "This would decide the tie: placebench run --placements" in shown
+    assert "How far to trust this (same run): " in shown
+    assert "To decide it: placebench run --placements" in shown
     assert "--write DIR writes the files for --placements." in shown
 
 

@@ -61,4 +61,4 @@ def test_means_of_launches_of_different_lengths_are_covered() -> None:
     shape = (20_000, 10)
     errors = random.normal(0, 1, shape) * np.where(np.arange(10) < 3, 1.5, 1.0)
     found = paired_difference(errors)
-    assert (np.abs(found.centre) <= found.half_width).mean() == pytest.approx(0.95, abs=0.01)
+    assert (np.abs(found.center) <= found.half_width).mean() == pytest.approx(0.95, abs=0.01)

@@ -212,8 +212,8 @@ def test_launches_without_a_round_in_common_are_no_pairs_and_said_to_be_none(tmp
     expected = ttest_ind([0.9 * 1.012, 0.9 * 1.016], [0.5 * 1.004, 0.5 * 1.008], equal_var=False).confidence_interval()
     assert (gen.rounds.low, gen.rounds.high) == pytest.approx((expected.low, expected.high), rel=1e-5)
     caveat = (
-        "split and standard have no round in common, so that their launches are not paired: a drift of the machine"
-        " between them shows as a difference. --resume runs what is missing."
+        "split and standard have no round in common, so their launches cannot be compared in pairs: if the machine"
+        " changed in between, that shows as a difference. --resume runs what is missing."
     )
     arms = compare_sides(run_sides(tmp_path / "run"))
     assert headline(arms, arms.sides[1]).endswith(told)
@@ -226,7 +226,7 @@ def test_a_single_round_in_common_is_no_pair_where_both_have_more(tmp_path: Path
     comparison = compare_run(SyntheticRun(statuses=lost).write(tmp_path / "run"))
     assert headline(comparison, comparison.sides[1]).endswith("2 launches each, not paired).")
     assert any(
-        line.startswith("split and standard have only 1 round in common, so that") for line in caveats(comparison)
+        line.startswith("split and standard have only 1 round in common, so their") for line in caveats(comparison)
     )
 
 

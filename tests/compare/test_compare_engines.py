@@ -61,10 +61,10 @@ def test_without_engines_of_their_own_there_are_no_such_numbers(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("learners", "engines", "staleness", "said"),
     [
-        (0.5, 0.0, 1, "the engines are the slower side, where a device more would help first"),
-        (0.0, 0.5, 1, "the learners are the slower side, where a device more would help first"),
-        (0.01, 0.02, 1, "neither side waits for the other to speak of"),
-        (0.5, 1.0, 0, "at staleness 0 they take turns"),
+        (0.5, 0.0, 1, "The engines are slower: another device helps most there"),
+        (0.0, 0.5, 1, "The learners are slower: another device helps most there"),
+        (0.01, 0.02, 1, "Neither waits long for the other"),
+        (0.5, 1.0, 0, "At staleness 0 they take turns"),
     ],
 )
 def test_the_side_that_does_not_wait_is_the_slower_one(

@@ -205,7 +205,7 @@ def test_unequal_work_of_the_two_is_a_warning(tmp_path: Path) -> None:
 def drifts(path: Path) -> list[str]:
     """The warnings of a drift, which the run's report and a comparison of its arms tell alike."""
     found, of_arms = (
-        [line for line in lines if "a drift of the machine" in line]
+        [line for line in lines if "if the machine changed" in line]
         for lines in (caveats(compare_run(path)), caveats(arms_of((path, None))))
     )
     assert found == of_arms
@@ -214,7 +214,7 @@ def drifts(path: Path) -> list[str]:
 
 def test_lost_rounds_that_let_a_drift_into_the_overlaps_factor_are_a_warning(tmp_path: Path) -> None:
     layouts = {name: LAYOUTS[name] for name in ("standard", "split", NONE)}
-    end = ": a drift of the machine shows as a difference. --resume runs what is missing."
+    end = ": if the machine changed in between, that shows as a difference. --resume runs what is missing."
     lost = {(2, "split"): Status.OOM, (4, NONE): Status.FAILED}
     path = SyntheticRun(layouts, rounds=4, pace=pace, statuses=lost).write(tmp_path / "order")
     assert drifts(path) == [f"In every round that has all three, split ran before {NONE}{end}"]
@@ -223,8 +223,8 @@ def test_lost_rounds_that_let_a_drift_into_the_overlaps_factor_are_a_warning(tmp
     lost |= {(1, "split"): Status.OOM, (3, NONE): Status.FAILED}
     (*of_headlines, told) = drifts(SyntheticRun(layouts, rounds=4, pace=pace, statuses=lost).write(tmp_path / "apart"))
     assert told == (
-        f"split and {NONE} have no round in common, so that their launches are not paired: a drift of the machine"
-        " between them shows as a difference. --resume runs what is missing."
+        f"split and {NONE} have no round in common, so their launches cannot be compared in pairs: if the machine"
+        " changed in between, that shows as a difference. --resume runs what is missing."
     )
     assert not any(f"split and {NONE}" in line for line in of_headlines)
 

@@ -36,7 +36,7 @@ def test_a_clean_run_has_no_warnings(tmp_path: Path) -> None:
 def test_limits_are_named_with_their_share(tmp_path: Path, bits: int, words: list[str]) -> None:
     found = warnings(tmp_path, samples=GPU_SAMPLES | {"event_reasons": bits})
     assert found == [
-        f"{name}: {word} held clocks down in 100 % of the samples" for name in ("standard", "split") for word in words
+        f"{name}: {word} lowered the clocks in 100 % of the samples" for name in ("standard", "split") for word in words
     ]
 
 
@@ -55,7 +55,8 @@ def test_clocks_that_differ_between_placements(tmp_path: Path, clock: int, warne
     path = rewrite_samples(gpu_run().write(tmp_path / "run"), "*-split", clock_sm_mhz=clock)
     more = 100 * (clock / 1900 - 1)
     line = (
-        f"The SM clocks differ: {clock:,} MHz under split, 1,900 MHz under standard ({more:+.1f} %) in the same phases."
+        f"GPUs ran at {clock:,} MHz under split and at 1,900 MHz under standard in the same phases ({more:+.1f} %):"
+        " some of the difference may be the clocks'."
     )
     assert list(caveats(compare_run(path))) == [line] * warned
 
@@ -70,7 +71,7 @@ def test_a_phase_of_two_pools_has_no_clock_to_compare(tmp_path: Path) -> None:
         with file.open("w") as stream:
             for span in spans + [span | moved for span in spans if span["phase"] == "gen"]:
                 append_jsonl(stream, span)
-    assert any("The SM clocks differ: 1,800 MHz under split" in line for line in caveats(compare_run(path)))
+    assert any("GPUs ran at 1,800 MHz under split" in line for line in caveats(compare_run(path)))
 
 
 def test_clocks_while_waiting_do_not_count(tmp_path: Path) -> None:
@@ -153,8 +154,8 @@ def test_devices_without_gpm_are_named_once_with_the_reason(tmp_path: Path) -> N
     samples = {key: value for key, value in GPU_SAMPLES.items() if not key.endswith("_activity")}
     absent = {"gpm": False, "gpm_absent": {"cpu:1": "the device does not support it"}}
     assert warnings(tmp_path, samples=samples, header=absent) == [
-        "Device load is NVML's: a device that spins in a waiting kernel reads 100 %.",
-        "No GPM on gpu:1 (the device does not support it): its activity of SMs, tensor cores and memory is not known.",
+        "Device load comes from NVML: a GPU whose kernel only waits reads 100 %.",
+        "No GPM on gpu:1 (the device does not support it): how busy its SMs, tensor cores and memory are is not known.",
     ]
 
 

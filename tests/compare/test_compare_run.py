@@ -163,12 +163,12 @@ def test_caveats_name_launches_work_and_samples(tmp_path: Path) -> None:
     assert found[:6] == (
         "round 2 lone: out of memory: worker on cpu:1 ended: oom",
         "not started: lone in round 3",
-        "With 1 launch of a placement there is no interval and no verdict: --resume runs what is missing.",
+        "Only 1 launch of a placement, so no interval and no verdict: --resume runs what is missing.",
         "lone against standard: ratios, critical paths and reason are over the 1 round with both, all other values over"
         " all launches of each.",
         "Unequal work: lone had 1,100 tokens a step, standard 1,000 (+10.0 %). Step time: 1.00 as measured, 0.91 per"
         " token; a verdict needs both to agree. --ignore-eos makes work equal.",
-        "lone uses 1 device, standard 2: compare tokens/s/device.",
+        "lone uses 1 device and standard 2: compare tokens/s/device, not the time of a step.",
     )
     assert any(line.startswith("round 1 standard: the sampler missed 30 of ") for line in found)
 
@@ -189,7 +189,7 @@ def test_a_step_that_computed_no_numbers_is_told(tmp_path: Path) -> None:
     spoil("01-split", 4, **{"actor/grad_norm": math.inf})
     spoil("02-split", 4, **{"critic/vf_loss": math.nan, "critic/score/mean": math.nan})
     spoil("02-split", 6, **{"actor/pg_loss": -math.inf})
-    told = "what it trained is of no use; look at data.reward, the learning rates and precision."
+    told = "training has failed, although its times were measured. Check data.reward, the learning rates and precision."
     assert caveats(compare_run(path)) == (
         f"round 1 split: actor/grad_norm is inf in measured step 4: {told}",
         f"round 2 split: critic/score/mean is nan in measured step 4 and 1 later step: {told}",
@@ -200,13 +200,13 @@ def test_a_step_that_computed_no_numbers_is_told(tmp_path: Path) -> None:
 def test_a_single_launch_is_told_what_gives_an_interval(tmp_path: Path, rounds: int, advice: str) -> None:
     lost = {(round_, name): Status.PLANNED for round_ in (2, 3) for name in ("standard", "split")}
     found = caveats(compare_run(SyntheticRun(rounds=rounds, statuses=lost).write(tmp_path / "run")))
-    few = f"With 1 launch of a placement there is no interval and no verdict: {advice}"
+    few = f"Only 1 launch of a placement, so no interval and no verdict: {advice}"
     not_started = "not started: standard in rounds 2–3, split in rounds 2–3"
     assert found == ((not_started, few) if rounds == 3 else (few,))
 
 
 def test_lost_rounds_that_leave_one_order_are_told(tmp_path: Path) -> None:
-    told = "In every round that has both, standard ran before split: a drift of the machine shows as a difference."
+    told = "In every round that has both, standard ran before split: if the machine changed"
     for rounds, lost, expected in ((3, 2, True), (3, 1, False), (4, 2, False)):
         run = SyntheticRun(rounds=rounds, statuses={(lost, "split"): Status.OOM}).write(tmp_path / f"{rounds}-{lost}")
         assert any(line.startswith(told) for line in caveats(compare_run(run))) == expected
@@ -223,7 +223,7 @@ def test_caveats_on_samples_that_are_missing(tmp_path: Path) -> None:
     record.model_copy(update={"sample_hz": 5.0}).write(path / "run.json")
     assert caveats(compare_run(path)) == (
         "round 1 standard: no device samples",
-        "round 2 standard: the sampler ended before the launch; its samples are incomplete",
+        "round 2 standard: the sampler ended before the launch, so samples of its end are missing",
         "round 2 standard: cpu:0: GPU is lost",
         "standard: the samples have no device load",
         "split: the samples have no device load",
@@ -233,7 +233,7 @@ def test_caveats_on_samples_that_are_missing(tmp_path: Path) -> None:
 def test_steps_that_are_missing_are_told(tmp_path: Path) -> None:
     path = SyntheticRun(rounds=2).write(tmp_path / "run")
     damage_run_file(path, steps=9)
-    assert caveats(compare_run(path))[0] == "round 1 standard: 4 of 7 measured steps on record"
+    assert caveats(compare_run(path))[0] == "round 1 standard: only 4 of 7 measured steps were recorded"
 
 
 def test_steps_in_which_a_run_was_stopped_are_left_out_and_named(tmp_path: Path) -> None:
@@ -250,14 +250,14 @@ def test_steps_in_which_a_run_was_stopped_are_left_out_and_named(tmp_path: Path)
     stopped = format_seconds(12.1 + ends[5] - ends[4])
     assert caveats(comparison)[:2] == (
         f"round 1 standard: stopped for {stopped} by Ctrl-Z; steps left out for that: 4 and 5",
-        "round 1 standard: 5 of 7 measured steps on record",
+        "round 1 standard: only 5 of 7 measured steps were recorded",
     )
 
 
 def test_plain_nvml_load_comes_with_its_warning(tmp_path: Path) -> None:
     comparison = compare_run(SyntheticRun(source="nvml").write(tmp_path / "run"))
     assert "any kernel ran" in load_meaning(comparison.placements[0])
-    assert caveats(comparison) == ("Device load is NVML's: a device that spins in a waiting kernel reads 100 %.",)
+    assert caveats(comparison) == ("Device load comes from NVML: a GPU whose kernel only waits reads 100 %.",)
 
 
 def test_the_load_of_gpus_is_never_that_of_cores(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_steps_are_numbered_on_behind_a_checkpoint(tmp_path: Path) -> None:
             file.write_text("".join(f"{row}\n" for row in rows))
     comparison = compare_run(path)
     assert comparison.first.steps["step"].tolist() == [4, 5, 6]
-    assert not any("measured steps on record" in line for line in caveats(comparison))
+    assert not any("measured steps were recorded" in line for line in caveats(comparison))
 
 
 def test_headlines_of_several_placements_and_phases_of_one_are_families(tmp_path: Path) -> None:

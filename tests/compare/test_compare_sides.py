@@ -40,7 +40,7 @@ def test_several_launches_an_arm_give_a_verdict_and_one_gives_none(tmp_path: Pat
     assert headline(single, single.sides[1]).startswith(
         "Undecided whether fast0 or slow0 is faster: a step takes 20 % less"
     )
-    assert any("With 1 launch of an arm" in line for line in caveats(single))
+    assert any("Only 1 launch of an arm" in line for line in caveats(single))
 
 
 def drifting(folder: Path, name: str, growth: float, pace: float) -> Path:
@@ -139,8 +139,8 @@ def test_arms_of_the_same_run_and_of_another_are_told_apart(tmp_path: Path) -> N
     found = compare_sides(read_sides(sources, ReadingOptions()))
     assert [arm.name for arm in found.sides] == ["one/standard", "one/split", "two/standard"]
     assert caveats(found) == (
-        "The launches of two/standard were not interleaved with those of one/standard: a drift of the machine between"
-        " them shows as a difference.",
+        "The launches of two/standard did not take turns with those of one/standard: if the machine changed in"
+        " between, that shows as a difference.",
     )
     told = summarize(found, 2).method.interval
     assert told.startswith("of one/split the t interval over the log ratios of launches of the same round")
@@ -288,11 +288,11 @@ def test_frameworks_that_count_no_tokens_may_have_done_other_work(tmp_path: Path
     first = arm(verl_log(tmp_path, "verl.log"))
     content = SAMPLES["openrlhf"][1]
     for lengths, expected in (
-        (b"", "Whether a step is the same work for both is not known: other does not count tokens."),
-        (b"100.0", "Whether a step is the same work for both is not known: other does not count tokens."),
+        (b"", "A step may be more work for one than for the other: other does not count tokens."),
+        (b"100.0", "A step may be more work for one than for the other: other does not count tokens."),
         (
             b"512.0",
-            "Unequal work: responses of other have 512 tokens on average, of verl 100: step times say nothing of",
+            "Unequal work: responses of other have 512 tokens on average, of verl 100: step times do not tell",
         ),
     ):
         path = tmp_path / f"other{lengths.decode()}.log"

@@ -75,8 +75,8 @@ def test_idle_critic_devices_are_given_to_the_actor(tmp_path: Path) -> None:
     # standard: 0.9 + 0.1 + 0.1 + 0.05 + 0.01 + 0.2 + 0.6 + 0.01 + 0.02; split:3+1: 0.933 + 2 × 0.1167 + 0.01 + 0.7 + …
     assert found.text == (
         "Try next: split:3+1. Expected: about 1.91 s a step, against 1.99 s in standard, because in split the devices"
-        " of critic_pool wait 86 % of the step and 1 device can be spared. This forecast is rough: some of its pools"
-        " are larger or smaller than all that were measured."
+        " of critic_pool wait 86 % of the step and 1 device can be spared. This is a rough forecast: one of its pools is"
+        " smaller or larger than any that was measured."
     )
     expected = {one.placement: one for one in found.forecasts}
     assert [expected["standard"].expected_s, expected["standard"].measured_s] == pytest.approx([1.99, 1.99])
@@ -165,8 +165,8 @@ def test_one_size_of_pools_is_said_to_tell_nothing(tmp_path: Path) -> None:
     found = suggestion(tmp_path, "standard")
     assert found.placement is None
     assert found.text == (
-        "No suggestion yet: every phase was measured on one number of devices only. Add a placement with pools of other"
-        " sizes, such as split, to show how phases scale."
+        "No suggestion yet: every phase was measured on one number of devices only. Add a placement whose pools have"
+        " other sizes, such as split, to see how phases scale."
     )
 
 
@@ -179,7 +179,7 @@ def test_replicas_are_said_to_be_left_aside(tmp_path: Path, word: str, other: st
     assert found is not None
     assert found.text == (
         "No suggestion yet: every phase was measured on one number of devices only, replicas left aside. Add a"
-        f" placement with pools of other sizes, such as {other}, to show how phases scale."
+        f" placement whose pools have other sizes, such as {other}, to see how phases scale."
     )
 
 
@@ -190,8 +190,7 @@ def test_replicas_alone_are_said_to_tell_nothing(tmp_path: Path) -> None:
     assert found is not None
     assert (found.placement, found.text) == (
         None,
-        "No suggestion: only replicas were measured, and phases of whole models on each device tell nothing of other"
-        " placements.",
+        "No suggestion: only replicas were measured, and their phases do not tell how long other placements take.",
     )
     failed = dict.fromkeys([(round_, name) for round_ in (1, 2) for name in layouts], Status.FAILED)
     assert suggest(compare_run(SyntheticRun(layouts, rounds=2, statuses=failed).write(tmp_path / "none"))) is None

@@ -94,7 +94,8 @@ def test_what_the_host_holds_up_is_said_with_its_seconds(tmp_path: Path) -> None
     side = compare_run(run.write(tmp_path / "traced")).placements[0]
     seconds = 0.6 * side.value("phase/gen")
     assert host_bound(side) == (
-        f"In standard, devices wait for the host: {in_seconds(seconds)} in gen (60 % of it), by the traced step."
+        f"In standard, devices wait for the host (as seen in one traced step): "
+        f"{in_seconds(seconds)} in gen (60 % of it)."
     )
     without = gpu_run(rounds=1, layouts={"standard": STANDARD})
     assert host_bound(compare_run(without.write(tmp_path / "without")).placements[0]) is None

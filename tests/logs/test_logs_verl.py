@@ -22,8 +22,8 @@ PREFIXES = {
     "none": "",
     "ray": "(TaskRunner pid=7) ",
     "ray with address": "(TaskRunner pid=7, ip=10.0.0.2) ",
-    "ray with colour": "\x1b[36m(TaskRunnerV1 pid=7)\x1b[0m ",
-    "ray with two colours": "\x1b[2m\x1b[36m(main_task pid=7)\x1b[0m ",
+    "ray with color": "\x1b[36m(TaskRunnerV1 pid=7)\x1b[0m ",
+    "ray with two colors": "\x1b[2m\x1b[36m(main_task pid=7)\x1b[0m ",
     "ray without a blank": "\x1b[36m(main_task pid=7)\x1b[0m",
     "progress bar": "Training Progress:  33%|███▎      | 1/3 [00:31<01:02, 31.03s/it]\r",
     "progress bar of a local run": "Training Progress:  33%|███▎      | 1/3 [00:31<01:02, 31.03s/it]",
@@ -33,7 +33,7 @@ SUFFIXES = {
     "blanks": "   ",
     "carriage return": "\r",
     "repeated": "\x1b[32m [repeated 2x across cluster]\x1b[0m",
-    "repeated without colour": " [repeated 12x across cluster]",
+    "repeated without color": " [repeated 12x across cluster]",
     "another actor": "(WorkerDict pid=1) INFO:2026-09-11 22:29:04,437:pending: 0",
     "another actor's list": "(WorkerDict pid=1) 2026-09-11 - INFO - loss:3",
     "an address": "INFO at http://127.0.0.1:8265",
@@ -275,7 +275,7 @@ def test_more_layouts_than_are_compiled(tmp_path: Path) -> None:
 
 TORN_BY = {
     "another actor": "(WorkerDict pid=7) INFO something\n",
-    "another actor with colour": "\x1b[36m(WorkerDict pid=7)\x1b[0m INFO something\n\x1b[36m(TaskRunner pid=3)\x1b[0m ",
+    "another actor with color": "\x1b[36m(WorkerDict pid=7)\x1b[0m INFO something\n\x1b[36m(TaskRunner pid=3)\x1b[0m ",
     "a line end": "\n",
     "a line end and more": "\n(WorkerDict pid=7) step by step\n(TaskRunner pid=3) ",
 }

@@ -18,14 +18,14 @@ from placebench.spec.workload import Workload
 
 
 def placements(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["placements", *arguments])
+    return CliRunner().invoke(main, ["placements", "--verbose", *arguments])
 
 
 def entry(output: str, word: str) -> list[str]:
     """The lines below a word."""
     lines = output.splitlines()
     first = next(
-        number for number, line in enumerate(lines) if re.fullmatch(rf"  {re.escape(word)}(  cannot be)?", line)
+        number for number, line in enumerate(lines) if re.fullmatch(rf"  {re.escape(word)}(  not possible)?", line)
     )
     following = (number for number in range(first + 1, len(lines)) if not lines[number].startswith("    "))
     return [line.strip() for line in lines[first + 1 : next(following, len(lines))]]
@@ -184,7 +184,7 @@ def test_what_is_no_placement_is_wrong_input(
     lines = result.stderr.splitlines()
     assert len(lines) == len(reasons)
     assert all(reason in line for reason, line in zip(reasons, lines, strict=True))
-    assert "cannot be" in result.stdout  # all are shown
+    assert "not possible" in result.stdout  # all are shown
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_what_just_cannot_be_here_is_no_wrong_input(tmp_path: Path, monkeypatch:
     Path("file.yaml").write_text(READABLE)
     result = placements(word, "--devices", "gpu:2@80GiB")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert f"{word}  cannot be" in result.output
+    assert f"{word}  not possible" in result.output
 
 
 def test_described_devices_are_for_plans_alone(tmp_path: Path) -> None:

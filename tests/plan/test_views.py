@@ -118,7 +118,7 @@ def test_a_placement_that_cannot_be_does_not_hide_the_others(words: str, argumen
         "standard,",
         "split,",
     ]
-    assert f"left out  {words}, which cannot be\n" in shown.stdout
+    assert f"left out  {words}: not possible, see below\n" in shown.stdout
     assert shown.stderr.startswith("placebench: placement ")
     assert reason in shown.stderr
 

@@ -45,7 +45,7 @@ def sampling(**changes: Any) -> SamplingSettings:
     return replace(SamplingSettings(0.7, 1.0, ignore_eos=False, eos_token_id=0), **changes)
 
 
-def test_a_response_does_not_depend_on_its_neighbours(rollout: TorchRollout) -> None:
+def test_a_response_does_not_depend_on_its_neighbors(rollout: TorchRollout) -> None:
     longest, seeds = [6, 3, 5, 6], [1, 2, 3, 4]
     together = rollout.generate(PROMPTS, longest, seeds, sampling())
     alone = [

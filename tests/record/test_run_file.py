@@ -27,7 +27,7 @@ def first_version() -> dict[str, Any]:
     for placement in content["placements"]:
         for key in ("staleness", "inflight_updates", "scaling"):
             del placement[key]
-    return {key: value for key, value in content.items() if key not in FIRST_VERSION_LACKS} | {"colour": "blue"}
+    return {key: value for key, value in content.items() if key not in FIRST_VERSION_LACKS} | {"color": "blue"}
 
 
 def test_a_run_of_the_first_version_is_read_as_this_one_would_have_written_it(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_run_of_the_first_version_is_read_as_this_one_would_have_written_it(tm
     assert [device.node for device in split.members["critic_pool"]] == ["bench"]
     record.write(tmp_path / "run.json")
     written = read_json(tmp_path / "run.json")
-    assert written["colour"] == "blue"
+    assert written["color"] == "blue"
     assert RunFile.read(tmp_path / "run.json") == record
 
 
@@ -66,11 +66,11 @@ def test_a_damaged_record_is_refused_in_one_line(tmp_path: Path, changes: dict[s
 
 def test_the_status_is_read_and_replaced_whatever_else_the_file_says(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    path.write_text('{"colour": "blue", "status": "running"}')
+    path.write_text('{"color": "blue", "status": "running"}')
     replace_status(path, Status.DONE, Status.FAILED)
     assert recorded_text(path, "status") == "running"
     replace_status(path, Status.RUNNING, Status.INTERRUPTED)
-    assert read_json(path) == {"colour": "blue", "status": "interrupted"}
+    assert read_json(path) == {"color": "blue", "status": "interrupted"}
     path.write_text("[]")
     assert recorded_text(path, "status") == recorded_text(tmp_path / "none.json", "status") == ""
 

@@ -79,7 +79,7 @@ def test_nothing_measured_is_said_so(tmp_path: Path) -> None:
 
 
 def test_warnings_that_differ_in_who_and_how_much_are_one() -> None:
-    told = "the power cap held clocks down in {} % of the samples"
+    told = "the power cap lowered the clocks in {} % of the samples"
     warnings = [f"standard: {told.format(64)}", "Compare by force: other model.", f"split: {told.format('7.5')}"]
     assert together(warnings) == [f"standard, split: {told.format('7.5 to 64')}", "Compare by force: other model."]
     assert together(["a: x 1", "b: y 1"]) == ["a: x 1", "b: y 1"]

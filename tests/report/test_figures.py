@@ -1,4 +1,4 @@
-"""The figures: colours, what is stacked and what is not, and that saving is repeatable."""
+"""The figures: colors, what is stacked and what is not, and that saving is repeatable."""
 
 import itertools
 from html import unescape
@@ -35,7 +35,7 @@ def legend_of(figure: Figure) -> list[str]:
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-def test_every_phase_has_a_colour_of_its_own() -> None:
+def test_every_phase_has_a_color_of_its_own() -> None:
     unknown = ["switch_wait", "gen_max", "update_critic_wait", "dump_rollout_generations"]
     names = [*PHASE_ORDER, "step", "unattributed", "testing", "save_checkpoint", *unknown]
     colors = palette.phase_colors(names)
@@ -47,13 +47,13 @@ def test_every_phase_has_a_colour_of_its_own() -> None:
     assert min(distances.values()) > 0.12, min(distances, key=distances.__getitem__)
 
 
-def test_a_phase_keeps_its_colour_whatever_else_is_drawn() -> None:
+def test_a_phase_keeps_its_color_whatever_else_is_drawn() -> None:
     alone = palette.phase_colors(["switch_wait"]) | palette.phase_colors(["gen"])
     together = palette.phase_colors([*PHASE_ORDER, "switch_wait", "step"])
     assert {phase: together[phase] for phase in alone} == alone
 
 
-def test_more_unknown_phases_than_colours() -> None:
+def test_more_unknown_phases_than_colors() -> None:
     names = [f"phase{number}" for number in range(40)]
     assert set(palette.phase_colors(names)) == set(names)
     assert figures.phases_over_steps(tidy("a", **dict.fromkeys(names, 1.0))).axes
@@ -132,7 +132,7 @@ def test_panels_share_a_scale_unless_unreadable() -> None:
     assert "scales differ" in str(apart.get_supylabel())
 
 
-def test_lines_are_centred_averages_and_leave_rare_phases() -> None:
+def test_lines_are_centerd_averages_and_leave_rare_phases() -> None:
     rows = [("a", step, "gen", float(step), "phase") for step in (3, 1, 2, 4)] + [("a", 2, "testing", 9.0, "phase")]
     timing = pd.DataFrame(rows, columns=["launch", "step", "phase", "seconds", "kind"])
     lines = figures.average_lines(timing, 3)

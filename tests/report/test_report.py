@@ -111,7 +111,7 @@ def test_waiting_is_told_by_pool_and_cause_with_its_share(finished: Path) -> Non
     assert "| split | update_actor beside update_critic | 0.403 s | 21.9 % |" in markdown
 
 
-def test_terminal_tables_fit_80_columns_without_colours(finished: Path) -> None:
+def test_terminal_tables_fit_80_columns_without_colors(finished: Path) -> None:
     text = printed(finished)
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80 or all("/" in line for line in lines if len(line) > 80)
@@ -238,7 +238,7 @@ def test_which_side_is_slower_is_told_of_the_first_placement_too(tmp_path: Path)
     told = " ".join(printed(path).split())
     for name, sentence in zip(names, (first.reasons[0], second.reasons[-1]), strict=True):
         assert sentence.startswith(f"In {name}, learners wait 0.500 s of the ")
-        assert sentence.endswith(": the engines are the slower side, where a device more would help first.")
+        assert sentence.endswith(". The engines are slower: another device helps most there.")
         assert told.count(sentence) == 1
         assert built.markdown.read_text().count(sentence) == 1
         assert built.html.read_text().count(sentence) == 1

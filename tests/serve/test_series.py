@@ -38,7 +38,7 @@ def test_a_reader_that_is_told_what_is_new_has_what_one_has_that_is_told_all(
     assert series.since(seen) == (None, now)
 
 
-def test_neighbours_become_their_mean_and_what_is_missing_counts_for_nothing() -> None:
+def test_neighbors_become_their_mean_and_what_is_missing_counts_for_nothing() -> None:
     series = Series(["load"], 4)
     for at, value in enumerate([1.0, 3.0, None, 5.0, math.nan, None, 8.0, 8.0]):
         series.append(at, {"load": value})

@@ -177,8 +177,8 @@ def _over_rounds(first: Mapping[int, float], other: Mapping[int, float]) -> Esti
 def _over_launches(first: Mapping[int, float], other: Mapping[int, float]) -> Estimate:
     """The difference of the means of launches that are no pairs, with Welch's interval."""
     found = unpaired_difference(*(np.array(list(side.values())) for side in (first, other)))
-    centre, half = float(found.centre), float(found.half_width)
-    return Estimate(centre, centre - half, centre + half, min(len(first), len(other)))
+    center, half = float(found.center), float(found.half_width)
+    return Estimate(center, center - half, center + half, min(len(first), len(other)))
 
 
 def _sums(side: Side, keys: list[str]) -> Mapping[int, float]:

@@ -27,6 +27,7 @@ from placebench.spec.phases import STEP, phase_order
 from placebench.spec.text import factor, format_seconds, listing, number, plural
 
 ADVICE = " --ignore-eos makes work equal."
+DRIFT = "if the machine changed in between, that shows as a difference"
 MISSED_TICKS = 0.01
 # Metrics that are numbers as long as training works, in the order in which one spoils the next.
 LEARNING = (r"^critic/score/mean$", r"^critic/rewards/mean$", r"_loss$", r"/grad_norm$")
@@ -72,7 +73,7 @@ def _of_chosen_sides(comparison: Comparison) -> Iterator[str]:
         yield from list(_unequal_work(first, other)) or _other_work(first, other)
         counts = [side.background.facts.get("devices") for side in (other, first)]
         if None not in counts and counts[0] != counts[1]:
-            yield f"{other.name} has {counts[0]} devices, {first.name} {counts[1]}: compare tokens/s/device."
+            yield f"{other.name} has {counts[0]} devices and {first.name} {counts[1]}: compare tokens/s/device."
     yield from _gains(overlap_gains(comparison))
     yield from (line for side in comparison.sides for line in _overlaps(side))
     for side in comparison.sides:
@@ -117,8 +118,8 @@ def _not_finite(launch: Launch) -> Iterator[str]:
     name, value = next((name, value) for name, value in wrong.loc[first].items() if not math.isfinite(value))
     also = f" and {plural(len(wrong) - 1, 'later step')}" if len(wrong) > 1 else ""
     yield (
-        f"{launch.label}: {name} is {value} in measured step {first}{also}: what it trained is of no use; look at"
-        " data.reward, the learning rates and precision."
+        f"{launch.label}: {name} is {value} in measured step {first}{also}: training has failed, although its times"
+        " were measured. Check data.reward, the learning rates and precision."
     )
 
 
@@ -130,14 +131,13 @@ def _few_launches(comparison: Comparison) -> Iterator[str]:
         planned = Counter(launch.placement for launch in comparison.run.launches)
         what = "a placement"
         advice = "use --rounds 3 or more." if min(planned.values()) == 1 else "--resume runs what is missing."
-    yield f"With 1 launch of {what} there is no interval and no verdict: {advice}"
+    yield f"Only 1 launch of {what}, so no interval and no verdict: {advice}"
 
 
 def _not_interleaved(comparison: Comparison) -> Iterator[str]:
     first = comparison.first
     if apart := [other.name for other in comparison.others if not first.shares_rounds(other)]:
-        whose = f"of {listing(apart)} were not interleaved with those of {first.name}"
-        yield f"The launches {whose}: a drift of the machine between them shows as a difference."
+        yield (f"The launches of {listing(apart)} did not take turns with those of {first.name}: {DRIFT}.")
 
 
 def _pairing(first: Side, other: Side) -> Iterator[str]:
@@ -169,8 +169,8 @@ def _drift(first: RunSide, other: RunSide, step: Ratio, whose: str = "both") -> 
             return
         common = f"only {plural(len(rounds), 'round')}" if rounds else "no round"
         yield (
-            f"{other.name} and {first.name} have {common} in common, so that their launches are not paired: a drift of"
-            " the machine between them shows as a difference. --resume runs what is missing."
+            f"{other.name} and {first.name} have {common} in common, so their launches cannot be compared in pairs:"
+            f" {DRIFT}. --resume runs what is missing."
         )
         return
     order = dict(enumerate(first.run.record.order, start=1))
@@ -180,8 +180,7 @@ def _drift(first: RunSide, other: RunSide, step: Ratio, whose: str = "both") -> 
         earlier = names.pop(went_first.pop())
         (later,) = names.values()
         yield (
-            f"In every round that has {whose}, {earlier} ran before {later}: a drift of the machine shows as a"
-            " difference. --resume runs what is missing."
+            f"In every round that has {whose}, {earlier} ran before {later}: {DRIFT}. --resume runs what is missing."
         )
 
 
@@ -209,12 +208,12 @@ def _other_work(first: Side, other: Side) -> Iterator[str]:
         texts = [fact_text(side.background.facts["mean response length"]) for side in (other, first)]
         yield (
             f"Unequal work: responses of {other.name} have {texts[0]} tokens on average, of {first.name} {texts[1]}:"
-            " step times say nothing of speed."
+            " step times do not tell which is faster."
         )
     elif has_unknown_work(first, other):
         silent = [side.name for side in (first, other) if "tokens a step" not in side.background.facts]
         counts = f"{listing(silent)} {'does' if len(silent) == 1 else 'do'} not count tokens"
-        yield f"Whether a step is the same work for both is not known: {counts}."
+        yield f"A step may be more work for one than for the other: {counts}."
 
 
 def _overlaps(side: Side) -> Iterator[str]:
@@ -275,7 +274,10 @@ def _adjustment(work: UnequalWork) -> str:
 def _unequal_pools(first: RunSide, other: RunSide) -> Iterator[str]:
     before, now = (side.placement.devices for side in (first, other))
     if len(now) != len(before):
-        yield f"{other.name} uses {plural(len(now), 'device')}, {first.name} {len(before)}: compare tokens/s/device."
+        yield (
+            f"{other.name} uses {plural(len(now), 'device')} and {first.name} {len(before)}: compare tokens/s/device,"
+            " not the time of a step."
+        )
 
 
 def _launch(run: Run, launch: Launch) -> Iterator[str]:
@@ -287,13 +289,13 @@ def _launch(run: Run, launch: Launch) -> Iterator[str]:
         yield f"{launch.label}: stopped for {stopped} by Ctrl-Z; steps left out for that: {steps}"
     measured = _measured_steps(launch, left_out)
     if measured < planned:
-        yield f"{launch.label}: {measured} of {planned} measured steps on record"
+        yield f"{launch.label}: only {measured} of {planned} measured steps were recorded"
     sampling = launch.sampling
     if sampling.source is None:
         if run.record.sample_hz:
             yield f"{launch.label}: no device samples"
     elif sampling.ticks is None or sampling.missed is None:
-        yield f"{launch.label}: the sampler ended before the launch; its samples are incomplete"
+        yield f"{launch.label}: the sampler ended before the launch, so samples of its end are missing"
     elif sampling.missed > MISSED_TICKS * (sampling.ticks + sampling.missed):
         due = sampling.ticks + sampling.missed
         yield f"{launch.label}: the sampler missed {sampling.missed} of {due} samples"
@@ -305,9 +307,9 @@ def _of_job(job: JobRecord, launches: Sequence[Launch]) -> Iterator[str]:
     yield from job.notes
     if launches and not any(launch.has_phases for launch in launches):
         if any(not launch.logged_phases.columns.isin([UNATTRIBUTED.key]).all() for launch in launches):
-            yield "Phases are as the job's log times them, which says nothing of when and on which device they ran."
+            yield "Phase times come from the job's log, which does not say when or on which device a phase ran."
         else:
-            yield "Only whole steps are compared: neither the log nor a process says which phase ran when."
+            yield "Only whole steps are compared: nothing tells when which phase ran."
     flags = {flag.name: flag.text for launch in launches if launch.log for flag in launch.log.flags}
     yield from (f"{name}: {text}" for name, text in flags.items())
 
@@ -324,9 +326,9 @@ def _load(placements: Sequence[RunSide]) -> Iterator[str]:
         if sampled and not side.estimate(LOAD.key).n:
             yield f"{side.name}: the samples have no device load"
     if placements[0].load_signal != GPM_LOAD and any(launch.sampling.source == "nvml" for launch in launches):
-        yield "Device load is NVML's: a device that spins in a waiting kernel reads 100 %."
+        yield "Device load comes from NVML: a GPU whose kernel only waits reads 100 %."
     # Devices without GPM, each once with the reason that the driver gave.
     absent = {device: reason for launch in launches for device, reason in launch.sampling.gpm_absent.items()}
     for device, reason in absent.items():
         label = placements[0].run.labels.get(device, device)
-        yield f"No GPM on {label} ({reason}): its activity of SMs, tensor cores and memory is not known."
+        yield f"No GPM on {label} ({reason}): how busy its SMs, tensor cores and memory are is not known."

@@ -52,7 +52,7 @@ def _limits(side: RunSide, samples: pd.DataFrame) -> Iterator[str]:
     for bit, words in CLOCK_LIMITS.items():
         share = float(((reasons & bit) != 0).mean()) if len(reasons) else 0.0
         if share >= LIMITED_SHARE:
-            yield f"{side.name}: {words} held clocks down in {quantity(share, '1')} of the samples"
+            yield f"{side.name}: {words} lowered the clocks in {quantity(share, '1')} of the samples"
 
 
 def _unequal_clocks(first: RunSide, other: RunSide) -> Iterator[str]:
@@ -74,8 +74,8 @@ def _unequal_clocks(first: RunSide, other: RunSide) -> Iterator[str]:
     more = means[1] / means[0] - 1
     if abs(more) > CLOCK_DIFFERENCE:
         yield (
-            f"The SM clocks differ: {number(means[1], 4)} MHz under {other.name}, {number(means[0], 4)} MHz under"
-            f" {first.name} ({100 * more:+.1f} %) in the same phases."
+            f"GPUs ran at {number(means[1], 4)} MHz under {other.name} and at {number(means[0], 4)} MHz under"
+            f" {first.name} in the same phases ({100 * more:+.1f} %): some of the difference may be the clocks'."
         )
 
 

@@ -43,7 +43,7 @@ def headline(comparison: Comparison, other: Side) -> str:
         LOG_CLOCK: f"a step takes {more} time by the logs' clock, ",
         TOKENS_PER_DEVICE: f"{more} tokens/s/device, ",
     }[metric]
-    forced = "Forced, and means little: " if comparison.doubts else ""
+    forced = "Compared by force, so this means little: " if comparison.doubts else ""
     grounds = basis(found, (values[0], values[1]), interleaved=first.shares_rounds(other))
     return f"{forced}{lead}: {what}{now} instead of {before} ({grounds})."
 
@@ -91,7 +91,7 @@ def alone(comparison: Comparison) -> str:
     if not step.n:
         if comparison.run is None:
             return f"{side.name} gives no step time."
-        return f"{side.name}: no step time is known: no finished launch has spans of its measured steps."
+        return f"{side.name}: the step time is not known, as no finished launch recorded its measured steps."
     ends = f"95 % interval {seconds_interval(step.low, step.high)}, " if step.n > 1 else ""
     seconds = _amount(comparison, step.value, "s")
     return f"{side.name}: a step takes {seconds} ({ends}{plural(step.n, 'launch', 'launches')})."
@@ -134,7 +134,7 @@ def _weigh(verdict: Verdict, first: RunSide, other: RunSide) -> str:
     """What the placement gains and pays on its critical path, in the order that leads up to the verdict."""
     change = step_change(first, other)
     if change is None:
-        return "The reason is not known: no spans were recorded in the measured steps."
+        return "The reason is not known: nothing recorded when phases ran in the measured steps."
     clauses = [*_hidden_clauses(change, first, other), *_phase_clauses(change, first, other)]
     clauses += _gap_clauses(change, first)
     gains, costs = ([one.text for one in clauses if (one.seconds < 0) is gain] for gain in (True, False))

@@ -33,8 +33,7 @@ MOST_SHOWN = 5
 NOTHING_LEFT = "No other standard or split placement fits these devices and this batch."
 
 REPLICAS_ALONE = (
-    "No suggestion: only replicas were measured, and phases of whole models on each device tell nothing of other"
-    " placements."
+    "No suggestion: only replicas were measured, and their phases do not tell how long other placements take."
 )
 
 
@@ -102,7 +101,7 @@ def suggest(comparison: Comparison) -> Suggestion | None:
         return Suggestion(None, text, forecasts)
     text = f"Try next: {forecast.placement}. Expected: {expected}{_because(measured, tried, placement)}."
     if not known.covers(placement):
-        text += " This forecast is rough: some of its pools are larger or smaller than all that were measured."
+        text += " This is a rough forecast: one of its pools is smaller or larger than any that was measured."
     return Suggestion(forecast.placement, text, forecasts)
 
 
@@ -137,8 +136,8 @@ def _add_another(run: Run, measured: Sequence[RunSide]) -> str:
     more = f", such as {words}," if words not in {side.name for side in measured} and len(run.devices) > 1 else ""
     aside = "" if len(known) == len(measured) else ", replicas left aside"
     return (
-        f"No suggestion yet: every phase was measured on one number of devices only{aside}. Add a placement with pools"
-        f" of other sizes{more} to show how phases scale."
+        f"No suggestion yet: every phase was measured on one number of devices only{aside}. Add a placement whose pools"
+        f" have other sizes{more} to see how phases scale."
     )
 
 

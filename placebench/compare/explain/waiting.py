@@ -51,13 +51,13 @@ def slower_side(side: Side, staleness: int) -> str | None:
         f" sequences, and engines {quantity(waits['engines'], 's')} for weights and prompts"
     )
     if not staleness:
-        return f"{text}: at staleness 0 they take turns."
-    text += f", at a lag of {number(side.value(LAG.key))} updates"
+        return f"{text}. At staleness 0 they take turns."
+    text += f"; the weights that generate are {number(side.value(LAG.key))} updates old"
     spare = max(waits, key=lambda name: waits[name])
     if waits[spare] < NOTABLE_WAIT * step:
-        return f"{text}: neither side waits for the other to speak of."
+        return f"{text}. Neither waits long for the other."
     slower = "engines" if spare == "learners" else "learners"
-    return f"{text}: the {slower} are the slower side, where a device more would help first."
+    return f"{text}. The {slower} are slower: another device helps most there."
 
 
 def host_bound(side: RunSide) -> str | None:
@@ -71,7 +71,9 @@ def host_bound(side: RunSide) -> str | None:
     least = NOTABLE_WAIT * side.value(STEP_TIME.key)
     longest = most_named(by_size({phase: wait for phase, wait in waits.items() if wait >= least}))
     parts = [f"{in_seconds(wait)} in {phase} ({quantity(shares[phase], '1')} of it)" for phase, wait in longest]
-    return f"In {side.name}, devices wait for the host: {listing(parts)}, by the traced step." if parts else None
+    return (
+        f"In {side.name}, devices wait for the host (as seen in one traced step): {listing(parts)}." if parts else None
+    )
 
 
 def longest_idle_share(side: RunSide) -> float:

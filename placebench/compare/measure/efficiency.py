@@ -1,4 +1,4 @@
-"""How near a step came to what its devices can do: model FLOP utilisation, memory bandwidth utilisation.
+"""How near a step came to what its devices can do: model FLOP utilization, memory bandwidth utilization.
 
 For a model of N parameters, L layers and heads that are h wide together, and T, the mean length of a sequence over its
 tokens:

@@ -56,26 +56,26 @@ class Estimate:
 class Difference:
     """The difference of two placements in logs; every field a number, or an array with one element a comparison."""
 
-    centre: Floats
+    center: Floats
     """Mean of the log ratios."""
     error: Floats
-    """Standard error of the centre; NaN with fewer than two launches a side."""
+    """Standard error of the center; NaN with fewer than two launches a side."""
     freedom: Floats
     """Degrees of freedom of the error."""
 
     @property
     def half_width(self) -> Floats:
-        """Half the width of the 95 % interval of the centre."""
+        """Half the width of the 95 % interval of the center."""
         return np.asarray(stdtrit(self.freedom, (1 + CONFIDENCE) / 2) * self.error)
 
     def p_value(self, bound: float) -> Floats:
-        """How surprising the centre is if the true difference lay on the other side of the smallest effect.
+        """How surprising the center is if the true difference lay on the other side of the smallest effect.
 
         That is the t-test at launch level against the nearer bound, two-sided: below 0.05 just where the whole 95 %
         interval lies on one side of both bounds.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
-            distance = np.abs(np.abs(self.centre) - bound) / self.error
+            distance = np.abs(np.abs(self.center) - bound) / self.error
         return np.asarray(2 * stdtr(self.freedom, -distance))
 
 
@@ -126,8 +126,8 @@ def estimate(values: Sequence[float], *, additive: bool = False) -> Estimate:
     known = np.array([value for value in values if not math.isnan(value)])
     geometric = not additive and len(known) > 0 and bool((known > 0).all())
     found = paired_difference(np.log(known) if geometric else known)
-    centre, half = float(found.centre), float(found.half_width)
-    value, low, high = (math.exp(end) if geometric else end for end in (centre, centre - half, centre + half))
+    center, half = float(found.center), float(found.half_width)
+    value, low, high = (math.exp(end) if geometric else end for end in (center, center - half, center + half))
     return Estimate(value, low, high, len(known))
 
 
@@ -230,7 +230,7 @@ def unpaired_difference(first: Floats, other: Floats) -> Difference:
     total = variances[0] + variances[1]
     share = np.divide(variances[0], total, out=np.full(total.shape, 0.5), where=total > 0)
     freedom = 1 / (share**2 / sides[0].freedom + (1 - share) ** 2 / sides[1].freedom)
-    return Difference(sides[1].centre - sides[0].centre, np.sqrt(total), freedom)
+    return Difference(sides[1].center - sides[0].center, np.sqrt(total), freedom)
 
 
 def launches_needed(effect: float, sd: float, bound: float, *, paired: bool = True) -> int | None:
@@ -265,15 +265,15 @@ def _reach(sd: float, launches: NDArray[np.int64], freedom: Floats) -> Floats:
 def _ratio(
     found: Difference, pairs: int, launches: tuple[int, int], better: Better, bound: float, noise: Noise | None
 ) -> Ratio:
-    centre, half = float(found.centre), float(found.half_width)
-    verdict = _verdict(centre - half, centre + half, better, bound)
+    center, half = float(found.center), float(found.half_width)
+    verdict = _verdict(center - half, center + half, better, bound)
     needed = None
     if verdict is Verdict.UNDECIDED:
         needed = _needed(found, pairs, launches, bound, noise)
     return Ratio(
-        math.exp(centre),
-        math.exp(centre - half),
-        math.exp(centre + half),
+        math.exp(center),
+        math.exp(center - half),
+        math.exp(center + half),
         pairs,
         launches,
         verdict,
@@ -291,7 +291,7 @@ def _needed(found: Difference, pairs: int, launches: tuple[int, int], bound: flo
     if not freedom:
         return None
     sd = math.sqrt(sum(one.freedom * one.sd**2 for one in seen) / freedom)
-    needed = launches_needed(float(found.centre), sd, bound, paired=pairs > 0)
+    needed = launches_needed(float(found.center), sd, bound, paired=pairs > 0)
     return None if needed is None else max(needed, min(launches) + 1)
 
 

@@ -8,7 +8,7 @@ adjusted:
     d       = median over steps i of ln(other_i / first_i) − β · ln(tokens of other_i / tokens of first_i)
 
 β lies between 0, time that does not depend on tokens, and 1, time per token. Where the tokens of a launch vary too
-little to tell β, it is 1: the step time is normalised by tokens.
+little to tell β, it is 1: the step time is normalized by tokens.
 """
 
 from collections.abc import Mapping

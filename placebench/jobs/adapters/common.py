@@ -8,7 +8,7 @@ from placebench.spec.placement import Overlap, Placement, Pool, Role
 from placebench.spec.text import plural
 
 RAY_LINES: Mapping[str, str] = {"RAY_DEDUP_LOGS": "0", "RAY_COLOR_PREFIX": "0"}
-"""Variables that have Ray print lines of workers as they come, each once and without colours."""
+"""Variables that have Ray print lines of workers as they come, each once and without colors."""
 
 
 def word(is_so: bool) -> str:

@@ -57,7 +57,7 @@ class RolloutBackend(Protocol):
         Args:
             prompts: tokens of each prompt.
             longest: tokens after which each response is cut.
-            seeds: one a prompt, which alone decides the prompt's draws, not its neighbours; but for vLLM's first model
+            seeds: one a prompt, which alone decides the prompt's draws, not its neighbors; but for vLLM's first model
                 runner on GPUs.
             settings: how tokens are drawn.
             updates: new weights to take between two tokens; what was computed from the old ones is kept.

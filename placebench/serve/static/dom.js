@@ -42,7 +42,7 @@ export function duration(value) {
   return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")} ${name}`;
 }
 
-// Black or white, whichever is read better on a colour.
+// Black or white, whichever is read better on a color.
 export function ink(color) {
   const [red, green, blue] = [1, 3, 5].map((place) => parseInt(color.slice(place, place + 2), 16));
   return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#000" : "#fff";
