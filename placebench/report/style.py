@@ -176,7 +176,7 @@ class _MeasuringCanvas(FigureCanvasAgg):
 
 @cache
 def _measuring_renderer() -> RendererAgg:
-    return RendererAgg(1, 1, DPI)
+    return RendererAgg(1, 1, DPI)  # type: ignore[no-untyped-call]
 
 
 def _lay_out(figure: Figure) -> None:
