@@ -36,7 +36,7 @@ def place(module: DecoderModel, workload: Workload, device: torch.device, seed: 
         # as it is there: blocks are small enough, and parts keep more activations.
         torch._dynamo.config.optimize_ddp = False
     torch.manual_seed(seed)
-    whole = stays_whole(module, workload)
+    whole = workload.sharding == "shard" and stays_whole(module)
     for part in (*module.layers, module):
         module.materialize(part, device, torch.float32 if trained else precision)
         if part is module:
@@ -60,15 +60,13 @@ def _wrap_forward(layer: nn.Module, workload: Workload, trained: bool) -> None:
     layer.forward = forward
 
 
-def stays_whole(module: nn.Module, workload: Workload) -> bool:
+def stays_whole(module: nn.Module) -> bool:
     """Whether the weights that a sharded model computes with stay from one micro-batch to the next, block by block.
 
     So it is on a single rank, which has no others to gather them from and would only cast them anew, twice a
     micro-batch, as long as the copy is small.
     """
-    if workload.sharding != "shard" or dist.get_world_size() > 1:
-        return False
-    return sum(one.numel() for one in module.parameters()) <= KEPT_WHOLE
+    return dist.get_world_size() == 1 and sum(one.numel() for one in module.parameters()) <= KEPT_WHOLE
 
 
 def _shard(part: nn.Module, precision: torch.dtype, *, whole: bool) -> None:
@@ -198,7 +196,7 @@ class TrainedModel(SequenceModel):
         super().__init__(module, workload, device, seed, trained=True)
         self._settings: Optimizer = workload.optimizer
         self._parameters = list(self.module.parameters())
-        self._stays_whole = stays_whole(module, workload)
+        self._stays_whole = self._is_sharded and stays_whole(module)
         self.optimizer = ShardAdamW(
             self._parameters,
             lr=learning_rate,
