@@ -26,6 +26,7 @@ from placebench.ppo.passes import values
 from placebench.ppo.rollout.base import SamplingSettings
 from placebench.ppo.rollout.torch import TorchRollout, unsharded
 from placebench.ppo.training import SequenceModel, ShardAdamW, TrainedModel
+from placebench.predict.memory.model import KEPT_WHOLE
 from placebench.spec.shapes import PRESETS, ModelShape, model_shape
 from placebench.spec.workload_reading import build_workload
 
@@ -198,7 +199,7 @@ def test_an_optimizer_computes_on_shards_what_torchs_own_does(
         assert isinstance(states["exp_avg"], DTensor)
 
 
-@pytest.mark.parametrize("kept_whole", [0, training.KEPT_WHOLE])
+@pytest.mark.parametrize("kept_whole", [0, KEPT_WHOLE])
 def test_generation_leaves_the_sharded_model_as_training_has_it(
     alone: None, monkeypatch: pytest.MonkeyPatch, kept_whole: int
 ) -> None:
