@@ -74,6 +74,8 @@ class Found:
     """Rows of `spans.jsonl`."""
     bound: list[tuple[int, Device]] = field(default_factory=list)
     """Processes and the devices on which they work."""
+    allotted: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of `ray.jsonl`."""
 
 
 class StepReader:
@@ -250,6 +252,7 @@ class StepReader:
     def _with_spans(self, found: Found, windows: Sequence[Window], *, final: bool) -> Found:
         found.spans += [*map(self._span, windows), *self._attached.rows(windows, final=final)]
         found.bound += self._attached.bound()
+        found.allotted += self._attached.allotted()
         return found
 
     def _row(self, window: Window, metrics: dict[str, Any]) -> dict[str, Any]:
