@@ -156,7 +156,7 @@ def _note(text: str) -> str:
     return json.dumps({"kind": "note", "text": text})
 
 
-class Span:
+class SpanOfBody:
     """A context manager whose body becomes a span; one that raises, too."""
 
     __slots__ = ("_name", "_source", "_start")
@@ -164,7 +164,7 @@ class Span:
     def __init__(self, name: object, source: str = TIMER) -> None:
         self._name, self._source, self._start = name, source, 0.0
 
-    def __enter__(self) -> Span:
+    def __enter__(self) -> SpanOfBody:
         self._start = time.monotonic()
         return self
 
