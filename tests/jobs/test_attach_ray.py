@@ -45,7 +45,7 @@ def names(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def test_workers_of_the_jobs_own_ray_inherit_the_hooks_and_say_what_it_has_allotted_to_them(temp: Path) -> None:
-    start = "ray.init(address='local', num_cpus=1, num_gpus=2, include_dashboard=False"
+    start = "ray.init(address='local', num_cpus=2, num_gpus=2, include_dashboard=False"
     lines = lines_of(f"{start}, _temp_dir={str(temp / 'ray')!r})", temp, RayNodes().env)
     assert names(lines) == ["update_actor"] * 2
     workers = {line["ray_actor"]: line["ray_gpus"] for line in lines if line["kind"] == "process"}
