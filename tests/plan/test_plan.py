@@ -326,7 +326,8 @@ def test_the_dry_run_shows_what_would_be_done(tmp_path: Path) -> None:
         assert line in text
 
 
-def test_the_dry_run_shows_what_a_placement_sets(tmp_path: Path) -> None:
+def test_the_dry_run_shows_what_a_placement_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workload_checks, "find_spec", lambda _: object())
     words = "learners:2+engines:2/staleness=1/inflight_updates=true,ddp:4/scaling=weak"
     backend = {"rollout": {"backend": "vllm"}}
     plan = make_plan(request(tmp_path, devices="cpu:4", placements=words, workload=backend))
