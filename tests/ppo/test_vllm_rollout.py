@@ -126,8 +126,8 @@ def test_the_engine_leaves_process_group_and_threads_to_training(seen: list[dict
 def test_runs_of_both_placements_train_alike_on_current_weights(tmp_path: Path) -> None:
     sizes = ("--steps", "3", "--warmup-steps", "1", "--batch-size", "16", "--mini-batch-size", "8")
     options = ("--devices", f"cpu:{RANKS}", "--rollout", "vllm", "--rounds", "1")
-    options += ("--set", "optimizer.actor_lr=0.01", "--set", "rollout.log_probs=always")
-    command = [sys.executable, "-m", "placebench", "run", "--out", str(tmp_path), *options, *sizes]
+    settings = ("--set", "optimizer.actor_lr=0.01", "--set", "rollout.log_probs=always")
+    command = [sys.executable, "-m", "placebench", "run", "--out", str(tmp_path), *options, *settings, *sizes]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert done.returncode == 0, done.stdout
     standard, split = ([row["metrics"] for row in read_jsonl(path)] for path in tmp_path.glob("*/trials/*/steps.jsonl"))
