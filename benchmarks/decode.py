@@ -74,16 +74,22 @@ class Side:
         except BrokenPipeError:
             return None
         row = self.answer()
-        return row and {"model": self.model, "side": self.name, "sequences": sequences, "log_probs": log_probs} | row
+        if row is None:
+            return None
+        return {"model": self.model, "side": self.name, "sequences": sequences, "log_probs": log_probs} | row
 
-    def stop(self) -> None:
-        """End it and all that it has started."""
+    def dismiss(self) -> None:
+        """Say that nothing more will be asked."""
         assert self._process.stdin is not None
         self._process.stdin.close()
+
+    def end(self, patience_s: float) -> None:
+        """Wait for its end, and then end it and all that it has started."""
         try:
-            self._process.wait(20)
+            self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
 
 @click.command()
@@ -115,6 +121,7 @@ def main(
     if side:
         _serve(_workload(settings, str(of), max(counts)), side, repeats)
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     begun = time.monotonic()
     sides = [Side(model, name) for model in models for name in (ROLLOUT, *(ways or WAYS))]
     try:
@@ -127,61 +134,82 @@ def main(
                 _compare(mine, counts, pairs, tokens, stream)
     finally:
         for one in sides:
-            one.stop()
+            one.dismiss()
+        for one in sides:
+            one.end(5)
     if len(there) < len(sides):
         raise click.ClickException("not every engine came up; see above")
 
 
 def _compare(sides: Sequence[Side], counts: Sequence[int], pairs: int, tokens: int, stream: TextIO) -> None:
     """Measure one model's sides, print each row as it comes and what they tell together."""
+    rows: list[dict[str, Any]] = []
+
+    def keep(row: dict[str, Any] | None) -> None:
+        if row:
+            rows.append(row)
+            print(json.dumps(row), file=stream, flush=True)
+
     for count in sorted(counts, reverse=True):
-        rows: list[dict[str, Any]] = []
         for pair in range(pairs):
             for side in sides if pair % 2 == 0 else reversed(sides):
-                rows += filter(None, (side.ask("time", count, log_probs) for log_probs in (False, True)))
-                for row in rows[-2:]:
-                    print(_line(row, tokens), flush=True)
-        rows += filter(None, (one.ask("trace", count, log_probs=False) for one in sides if one.name == ROLLOUT))
-        for row in rows:
-            print(json.dumps(row), file=stream, flush=True)
-        for line in _told(rows, tokens):
+                for log_probs in (False, True):
+                    keep(side.ask("time", count, log_probs))
+                    print(_line(rows[-1], tokens), flush=True)
+        for line in _beside([row for row in rows if row["sequences"] == count], tokens):
             print(line, flush=True)
+    for count in sorted(counts, reverse=True):
+        for side in sides:
+            if side.name == ROLLOUT:
+                keep(side.ask("trace", count, log_probs=False))
+                for line in _over_kernels([row for row in rows if row["sequences"] == count]):
+                    print(line, flush=True)
 
 
 def _line(row: dict[str, Any], tokens: int) -> str:
-    name = f"{row['side']}{' with log-probabilities' if row['log_probs'] else ''}"
+    name = f"{row['side']} {_asked(row['log_probs'])}"
     rate = row["sequences"] * tokens / row["whole_s"]
     return (
         f"{row['model']} {row['sequences']:5} sequences  {name:42} {1e3 * row['step_s']:7.2f} ms {rate:10,.0f} tokens/s"
     )
 
 
-def _told(rows: Sequence[dict[str, Any]], tokens: int) -> Iterator[str]:
-    """The rollout beside the best of vLLM's own ways, whole generations, and its token step over its kernels."""
+def _beside(rows: Sequence[dict[str, Any]], tokens: int) -> Iterator[str]:
+    """The rollout beside the best of vLLM's own ways, by whole generations."""
     whole: dict[tuple[str, bool], list[float]] = {}
     for row in rows:
-        if "whole_s" in row:
-            whole.setdefault((row["side"], row["log_probs"]), []).append(row["whole_s"])
+        whole.setdefault((row["side"], row["log_probs"]), []).append(row["whole_s"])
     seconds = {key: statistics.median(found) for key, found in whole.items()}
-    others = {key: found for key, found in seconds.items() if key[0] != ROLLOUT}
-    for log_probs in (False, True):
-        mine = seconds.get((ROLLOUT, log_probs))
-        if mine is None:
+    for (name, log_probs), mine in seconds.items():
+        if name != ROLLOUT:
             continue
-        said = "with log-probabilities" if log_probs else "without"
-        start = f"  {rows[0]['model']}, {rows[0]['sequences']} sequences, rollout {said}:"
+        start = f"  {_case(rows)}, rollout {_asked(log_probs)}:"
         yield f"{start} {rows[0]['sequences'] * tokens / mine:,.0f} tokens/s"
         for asked in (False, True):
-            alike = {key: found for key, found in others.items() if key[1] == asked}
+            alike = {key: found for key, found in seconds.items() if key[0] != ROLLOUT and key[1] == asked}
             if alike:
                 best = min(alike, key=lambda key: alike[key])
-                of = "with" if asked else "without"
-                yield f"{start} {alike[best] / mine:.3f} × the best of vLLM's own {of} them, {best[0]}"
-    steps = [row["step_s"] for row in rows if row["side"] == ROLLOUT and not row["log_probs"] and "step_s" in row]
+                yield f"{start} {alike[best] / mine:.3f} × the best of vLLM's own {_asked(asked)}, {best[0]}"
+
+
+def _over_kernels(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The rollout's token step over its kernels, without log-probabilities."""
+    steps = [row["step_s"] for row in rows if (row["side"], row["log_probs"]) == (ROLLOUT, False) and "step_s" in row]
     for row in rows:
-        if kernels := row.get("kernels_s"):
+        if steps and (kernels := row.get("kernels_s")):
             step = statistics.median(steps)
-            yield f"{start} a token step {1e3 * step:.2f} ms, kernels {1e3 * kernels:.2f} ms, {step / kernels:.2f} ×"
+            yield (
+                f"  {_case(rows)}: a token step of the rollout {1e3 * step:.2f} ms, its kernels {1e3 * kernels:.2f} ms,"
+                f" {step / kernels:.2f} ×"
+            )
+
+
+def _case(rows: Sequence[dict[str, Any]]) -> str:
+    return f"{rows[0]['model']}, {rows[0]['sequences']} sequences"
+
+
+def _asked(log_probs: bool) -> str:
+    return f"{'with' if log_probs else 'without'} log-probabilities"
 
 
 def _workload(settings: Sequence[str], model: str, most: int) -> Workload:
@@ -222,7 +250,7 @@ def _traced(generate: Generate, workload: Workload, count: int) -> dict[str, flo
     from placebench.telemetry.kernels import KernelTrace
 
     if not torch.cuda.is_available():
-        return {"step": 0}
+        return {}
     trace, lengths = KernelTrace("cuda"), _lengths(workload)
     for tokens in lengths:
         with trace.phase(tokens, "gen"):
