@@ -145,23 +145,23 @@ def _compare(sides: Sequence[Side], counts: Sequence[int], pairs: int, tokens: i
     """Measure one model's sides, print each row as it comes and what they tell together."""
     rows: list[dict[str, Any]] = []
 
-    def keep(row: dict[str, Any] | None) -> None:
-        if row:
-            rows.append(row)
-            print(json.dumps(row), file=stream, flush=True)
+    def keep(row: dict[str, Any]) -> None:
+        rows.append(row)
+        print(json.dumps(row), file=stream, flush=True)
 
     for count in sorted(counts, reverse=True):
         for pair in range(pairs):
             for side in sides if pair % 2 == 0 else reversed(sides):
                 for log_probs in (False, True):
-                    keep(side.ask("time", count, log_probs))
-                    print(_line(rows[-1], tokens), flush=True)
+                    if row := side.ask("time", count, log_probs):
+                        keep(row)
+                        print(_line(row, tokens), flush=True)
         for line in _beside([row for row in rows if row["sequences"] == count], tokens):
             print(line, flush=True)
     for count in sorted(counts, reverse=True):
         for side in sides:
-            if side.name == ROLLOUT:
-                keep(side.ask("trace", count, log_probs=False))
+            if side.name == ROLLOUT and (row := side.ask("trace", count, log_probs=False)):
+                keep(row)
                 for line in _over_kernels([row for row in rows if row["sequences"] == count]):
                     print(line, flush=True)
 
