@@ -9,8 +9,8 @@ from pathlib import Path
 WIDTH = 100
 _KEPT = re.compile(r"$|[|#<>]|!\[|    ")  # empty lines, tables, headings, HTML, quotes, pictures, code by indentation
 _ITEM = re.compile(r" *(?:[-*]|\d+\.) ")
-_CODE = re.compile(r"`[^`]{,80}`")
-_SENTENCE = re.compile(r"(?<=[^.][.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!al\.) |(?<=[.!?][*\")]) ")
+_CODE = re.compile(r"`[^`]{,96}`")
+_SENTENCE = re.compile(r"(?<=[^.][.!?])(?<!e\.g\.)(?<!i\.e\.)(?<! al\.) |(?<=[.!?][*\")]) ")
 # Before a unit, and before what would be the mark of a list, a quote or a heading at the start of a line.
 _GLUED = re.compile(r"(?<=\d) (?=%|(?:s|ms|GiB|MiB|tokens/s)\b)| (?=(?:[-+*>#|]|\d+\.)(?: |$))")
 _GLUE = "\x00"  # a blank where no line breaks

@@ -188,6 +188,9 @@ class PlacementSummary(SummaryModel):
     )
     roles: dict[str, str] = Field(description="the pool of each role")
     overlap: str
+    tensor_parallel: int | None = Field(
+        None, description="devices that share an engine; null for the workload's, and of early versions"
+    )
     launches: int = Field(description="finished launches: the ones in the numbers")
     headline: str | None = Field(description="the verdict; null for the first of several placements")
     reasons: tuple[str, ...]

@@ -178,6 +178,7 @@ def _placement(comparison: Comparison, side: Side, gains: tuple[str, ...]) -> Pl
         pools=dict(placement.pools) if placement else {},
         roles=dict(placement.roles) if placement else {},
         overlap=placement.overlap if placement else "",
+        tensor_parallel=placement.tensor_parallel if placement else None,
         launches=side.launch_count,
         headline=verdict,
         reasons=(*why, *gains),
