@@ -8,7 +8,7 @@ import click
 
 from placebench.commands.completion import complete_formats, complete_sources
 from placebench.commands.console import open_console
-from placebench.commands.options import GroupedCommand, option, option_group, read_share
+from placebench.commands.options import GroupedCommand, option, option_group, read_share, verbose_option
 from placebench.commands.outputs import OutputPath
 from placebench.errors import UsageError
 from placebench.spec.auto_rounds import MOST_STEPS
@@ -56,6 +56,7 @@ Examples:
         metavar="FOLDER",
         help="Folder for the report's files.  [default: none written]",
     ),
+    verbose_option,
     option("--force", is_flag=True, help="Compare even what cannot mean anything, and say so."),
 )
 def compare(
@@ -68,6 +69,7 @@ def compare(
     out: Path | None,
     force: bool,
     follow: bool,
+    verbose: bool,
 ) -> None:
     """Compare runs and logs of any framework with the first of them.
 
@@ -79,6 +81,7 @@ def compare(
     from placebench.compare.read.sources import ReadingOptions, parse_source
     from placebench.compare.statistics.verdicts import MIN_EFFECT
     from placebench.record.folder import is_run
+    from placebench.report.brief import print_brief
     from placebench.report.shared import shared_sides
     from placebench.report.summary import summarize
     from placebench.report.terminal import print_summary
@@ -100,7 +103,7 @@ def compare(
     if follow:
         from placebench.report.following import follow_until_stopped
 
-        sides = follow_until_stopped(words, options, console, effect, force=force)
+        sides = follow_until_stopped(words, options, console, effect, force=force, verbose=verbose)
     else:
         sides = read_sides(words, options, shared_sides)
     comparison = compare_sides(sides, effect, force=force)
@@ -111,10 +114,14 @@ def compare(
         from placebench.report.build import write_comparison
 
         paths = write_comparison(comparison, summary, out)
+    files = [str(path) for path in (paths.html, paths.markdown)] if paths else []
+    if not verbose:
+        more = "More: --verbose, or the report:" if files else "More: --verbose, or a report by --out FOLDER."
+        print_brief(summary, console, f"{summary.coverage}. {more}", files[:1])
+        return
     print_summary(summary, console)
-    if paths:
-        for path in (paths.html, paths.markdown):
-            console.print(str(path), style="cyan", highlight=False, soft_wrap=True)
+    for path in files:
+        console.print(path, style="cyan", highlight=False, soft_wrap=True)
 
 
 def _numbers(option: str, text: str | None) -> tuple[int, ...]:

@@ -4,10 +4,10 @@ import click
 
 from placebench.commands.completion import complete_runs
 from placebench.commands.console import open_console
-from placebench.commands.options import read_share
+from placebench.commands.options import option, read_share, verbose_option
 from placebench.host.terminal import say
 
-_MIN_EFFECT = click.option(
+_MIN_EFFECT = option(
     "--min-effect",
     callback=read_share,
     metavar="SHARE",
@@ -16,7 +16,7 @@ _MIN_EFFECT = click.option(
 _SHOW_EXAMPLES = """\b
 Examples:
   placebench show latest
-  placebench show split --min-effect 5%
+  placebench show split --verbose --min-effect 5%
 """
 _REPORT_EXAMPLES = """\b
 Examples:
@@ -25,21 +25,22 @@ Examples:
 """
 
 
-@click.command(epilog=_SHOW_EXAMPLES, short_help="Print the verdict and tables of a run again.")
+@click.command(epilog=_SHOW_EXAMPLES, short_help="Print the verdict of a run again.")
 @click.argument("run", metavar="RUN", shell_complete=complete_runs)
 @_MIN_EFFECT
-def show(run: str, min_effect: float | None) -> None:
-    """Print the verdict and tables of a run again, finished or not.
+@verbose_option
+def show(run: str, min_effect: float | None, verbose: bool) -> None:
+    """Print the verdict of a run again, finished or not.
 
     RUN is a folder, a name, the beginning of either, or latest. Names are looked for in runs/.
     """
     from placebench.commands.runs import find_run
     from placebench.record.folder import RunFolder
-    from placebench.report.terminal import show as show_run
+    from placebench.report.show import show as show_run
     from placebench.run.standing import where_it_stands
 
     path, console = find_run(run), open_console()
-    show_run(path, console, min_effect)
+    show_run(path, console, min_effect, verbose=verbose)
     if now := where_it_stands(RunFolder(path)):
         console.print(now, markup=False, highlight=False)
 

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -255,13 +255,18 @@ def _call(workers: Mapping[str, list[Any]], method: str) -> list[Any]:
     return [getattr(worker, method).remote() for ranks in workers.values() for worker in ranks]
 
 
-def main(folder: str) -> int:
-    """Run the launch of a trial folder; returns the exit code."""
+def main(folder: str, job: Callable[[Trial], PPOJob] = PPOJob) -> int:
+    """Run the launch of a trial folder; returns the exit code.
+
+    Args:
+        folder: the trial's.
+        job: makes what is run of it.
+    """
     trial = Trial(Path(folder))
     # SIGTERM ends it by exception, so that Ray is shut down in order.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        PPOJob(trial).run()
+        job(trial).run()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001 - whatever it is, it ends this launch and is written down

@@ -28,7 +28,7 @@ def _own_temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["compare", *map(str, arguments)], prog_name="placebench")
+    return CliRunner().invoke(main, ["compare", "--verbose", *map(str, arguments)], prog_name="placebench")
 
 
 def words(text: str) -> str:

@@ -20,8 +20,8 @@ from placebench.record.folder import Status
 from placebench.report.build import build_report
 from placebench.report.plots import _timings, ratios
 from placebench.report.schema import Summary
+from placebench.report.show import show
 from placebench.report.summary import summarize
-from placebench.report.terminal import show
 
 ALL_FAILED = {(round_, name): Status.FAILED for round_ in (1, 2, 3) for name in ("standard", "split")}
 HALF_FINISHED = {(2, "split"): Status.OOM, (3, "standard"): Status.RUNNING, (3, "split"): Status.PLANNED}
@@ -371,7 +371,7 @@ import sys
 from pathlib import Path
 from rich.console import Console
 from placebench.report.build import build_report
-from placebench.report.terminal import show
+from placebench.report.show import show
 from placebench.report.summary import summarize
 build_report(Path({str(path)!r}))
 show(Path({str(path)!r}), Console())
