@@ -161,19 +161,26 @@ class PPOJob:
         from placebench.tasks.data import open_prompts
         from placebench.tasks.tokenizer import load_tokenizer
 
+        first = self._start.step + 1 if self._start else 1
         source = open_prompts(self._workload.data, self._workload.seed, self._workload.batch.max_prompt_length)
+        generation = Generation(
+            self._workload,
+            source,
+            load_tokenizer(self._workload.model),
+            is_stale=self._placement.staleness > 0,
+            first_step=first,
+        )
         controller = Controller(
             self._workload,
             self._placement,
             workers,
             self._session.calls,
-            Generation(self._workload, source, load_tokenizer(self._workload.model)),
+            generation,
             self._step_progress,
             hands_over=self._hands_over(),
         )
         if self._start:
             controller.go_on_from(self._start)
-        first = self._start.step + 1 if self._start else 1
         with append_to(self._trial.steps) as steps:
             for step in range(first, self._workload.steps + 1):
                 if step - first < self._workload.warmup_steps:

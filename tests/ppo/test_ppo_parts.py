@@ -21,7 +21,7 @@ from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.losses import LossSums
 from placebench.ppo.models import PolicyModel, ValueModel, load_language_model
 from placebench.ppo.packing import Pack
-from placebench.ppo.rollout.base import SamplingSettings
+from placebench.ppo.rollout.base import Generated, SamplingSettings
 from placebench.ppo.rollout.torch import TorchRollout, unsharded
 from placebench.ppo.training import SequenceModel, ShardAdamW, TrainedModel
 from placebench.spec.shapes import PRESETS, ModelShape, model_shape
@@ -45,6 +45,12 @@ def sampling(**changes: Any) -> SamplingSettings:
     return replace(SamplingSettings(0.7, 1.0, ignore_eos=False, eos_token_id=0), **changes)
 
 
+def told(response: Generated) -> list[float]:
+    """The log-probabilities of a response's tokens."""
+    assert response.log_probs is not None
+    return response.log_probs
+
+
 def test_a_response_does_not_depend_on_its_neighbours(rollout: TorchRollout) -> None:
     longest, seeds = [6, 3, 5, 6], [1, 2, 3, 4]
     together = rollout.generate(PROMPTS, longest, seeds, sampling())
@@ -54,7 +60,7 @@ def test_a_response_does_not_depend_on_its_neighbours(rollout: TorchRollout) -> 
     ]
     assert [one.tokens for one in together] == [one.tokens for one in alone]
     for left, right in zip(together, alone, strict=True):
-        np.testing.assert_allclose(left.log_probs, right.log_probs, atol=1e-5)
+        np.testing.assert_allclose(told(left), told(right), atol=1e-5)
 
 
 def test_log_probs_are_the_policys(rollout: TorchRollout) -> None:
@@ -63,7 +69,7 @@ def test_log_probs_are_the_policys(rollout: TorchRollout) -> None:
     recomputed = policy(0.7).per_token(
         batch, lambda module, pack: module(pack.inputs, pack.predict_positions, pack.targets, False)[0]
     )
-    np.testing.assert_allclose(recomputed, [v for one in generated for v in one.log_probs], atol=1e-5)
+    np.testing.assert_allclose(recomputed, [v for one in generated for v in told(one)], atol=1e-5)
 
 
 def plain_logits(rollout: TorchRollout, tokens: list[int]) -> Any:
