@@ -254,7 +254,7 @@ def files() -> str:
     report = {
         paths.HTML: "The report as one page that loads nothing.",
         paths.MARKDOWN: "The same for a repository or a pull request.",
-        f"{paths.PLOTS}/": "Its figures, as svg and png.",
+        f"{paths.PLOTS}/": "Its figures, as svg; with `--png` as png too.",
         paths.TRACE: "Every phase of every launch, for [Perfetto](https://ui.perfetto.dev).",
         "export/": "What `placebench export` has written: see [Export and share](../export.md).",
     }

@@ -148,10 +148,11 @@ def _memory(
     pids: Mapping[tuple[str, str], set[int]],
 ) -> float:
     """Highest memory of a role on a device, bytes, as `observe` says."""
-    mine = set().union(*(found for (name, _), found in pids.items() if name == role))
-    others = set().union(*(found for (name, _), found in pids.items() if name != role))
     table = launch.device_processes
-    table = table[(table["device"] == device) & table["pid"].isin(mine)].dropna(subset="memory_bytes")
+    if len(table):
+        mine = set().union(*(found for (name, _), found in pids.items() if name == role))
+        others = set().union(*(found for (name, _), found in pids.items() if name != role))
+        table = table[(table["device"] == device) & table["pid"].isin(mine)].dropna(subset="memory_bytes")
     if len(table):
         alone = not table["pid"].isin(others).any()
         return float(table.groupby("mono")["memory_bytes"].sum().max()) if alone else np.nan
