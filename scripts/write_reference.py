@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 import click
+from break_lines import break_lines
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -389,7 +390,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 def content(name: str) -> str:
     """The text of a page."""
-    return PAGES[name]() + "\n"
+    return break_lines(PAGES[name]() + "\n")
 
 
 if __name__ == "__main__":
