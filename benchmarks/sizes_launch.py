@@ -210,4 +210,4 @@ if __name__ == "__main__":
     SizesJob.sizes = Sizes(**json.loads(sys.argv[1]))
     # Under the module's own name, by which the rest of the job knows it.
     ppo.PPOJob = SizesJob  # type: ignore[misc]
-    sys.exit(ppo.main(sys.argv[2]))
+    ppo.run_and_exit(sys.argv[2])

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from placebench.errors import JobExit
 from placebench.host.compile_cache import remove_empty_cache
@@ -276,5 +276,13 @@ def main(folder: str) -> int:
     return end.kind
 
 
+def run_and_exit(folder: str) -> NoReturn:
+    """Run the launch of a trial folder, and end this process without waiting for what libraries do at its end."""
+    code = main(folder)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    run_and_exit(sys.argv[1])

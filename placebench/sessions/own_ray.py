@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.errors import LaunchError, WorkerFault, mark_fault
+from placebench.host.processes import LaunchMark, frozen, kill_processes, launch_processes
 from placebench.sessions.base import OneHost
 
 # Seconds for which a process waits for a head that does not answer before Ray ends it; by default it is a minute.
@@ -80,6 +81,7 @@ class OwnRay(OneHost):
     def __init__(self, folder: str, devices: int) -> None:
         self._folder, self._devices = folder, devices
         self._workers: dict[str, Any] = {}
+        self._is_in_order = True
 
     def open(self) -> None:
         """Start it.
@@ -123,11 +125,20 @@ class OwnRay(OneHost):
 
     def explain(self, error: Exception, doing: str) -> Exception:
         """The error says it itself, but for the device."""
+        self._is_in_order = False
         name_dead_worker(error, self._workers)
         return error
 
     def close(self) -> None:
-        """Stop it."""
+        """End it; this process can use no Ray any more and ends by `os._exit`.
+
+        Ray takes one to two seconds to stop what nobody needs any more. After an error it gets them, since that is how
+        the last words of its workers come into the log.
+        """
         import ray
 
-        ray.shutdown()
+        if not self._is_in_order:
+            ray.shutdown()
+        mark = LaunchMark(secrets.token_hex(16), Path(self._folder))  # known by its folder alone
+        with frozen(lambda: launch_processes(mark)):  # else those killed last would complain of those killed first
+            kill_processes(lambda: launch_processes(mark))
