@@ -19,6 +19,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import IO
 
 import click
 import psutil
@@ -89,15 +90,15 @@ def pages(pairs: int, steps: int, readers: int, devices: str) -> None:
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
             assert running.stderr is not None
             link = running.stderr.readline().partition("live page: ")[2].strip()
-            # What it says must not fill a pipe that nobody reads.
-            threading.Thread(target=lambda: said.writelines(running.stderr or ()), daemon=True).start()
             launches = {False: _Launches(), True: _Launches()}
-            for number in range(1, 2 * pairs + 2):  # the first fills caches and does not count
-                is_watched = number % 4 in (0, 3)  # in pairs, whose order alternates
-                launch = _follow(running, Path(above), number, link, readers if is_watched else 0)
-                if number > 1:
-                    launches[is_watched].add(number // 2, launch)
-            if running.wait():
+            with _kept(running, running.stderr, said):
+                for number in range(1, 2 * pairs + 2):  # the first fills caches and does not count
+                    is_watched = number % 4 in (0, 3)  # in pairs, whose order alternates
+                    launch = _follow(running, Path(above), number, link, readers if is_watched else 0)
+                    if number > 1:
+                        launches[is_watched].add(number // 2, launch)
+                running.wait()
+            if running.returncode:
                 said.seek(0)
                 raise click.ClickException(said.read())
     for name, found in (("without pages", launches[False]), (f"with {readers} pages", launches[True])):
@@ -106,6 +107,18 @@ def pages(pairs: int, steps: int, readers: int, devices: str) -> None:
     ratio = compare(launches[False].step_s, launches[True].step_s, Better.LESS)
     assert ratio is not None
     click.echo(f"with over without   {factor(ratio.value, ratio.low, ratio.high)}")
+
+
+@contextmanager
+def _kept(process: "subprocess.Popen[str]", says: IO[str], said: IO[str]) -> Iterator[None]:
+    """Keep what a process says, which must not fill a pipe that nobody reads; end the process with the block."""
+    reading = threading.Thread(target=lambda: said.writelines(says))
+    reading.start()
+    try:
+        yield
+    finally:
+        process.terminate()  # does nothing to one that is over
+        reading.join()
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,13 @@ class ProfilingContext:
 """,
     "transformers/trainer.py": """
 class Trainer:
+    class state:
+        global_step = 0
     def training_step(self):
+        self.state.global_step += 1
         return 7
+    def _maybe_log_save_evaluate(self, *loss, learning_rate=None):
+        return loss
     def log(self, logs, start_time=None):
         return logs
     def evaluate(self):
@@ -144,8 +149,9 @@ with outer:
         pass
 from transformers.trainer import Trainer
 trainer = Trainer()
-assert trainer.log({"loss": 1}) == {"loss": 1}  # before any step
+assert trainer._maybe_log_save_evaluate(1) == (1,)  # before any step
 assert trainer.training_step() == 7
+assert trainer._maybe_log_save_evaluate(1, 2, learning_rate=3) == trainer._maybe_log_save_evaluate(1, 2) == (1, 2)
 assert trainer.log({"eval_loss": 1}) == {"eval_loss": 1} and trainer.log({"loss": 2}, 0.0) == {"loss": 2}
 from accelerate.optimizer import AcceleratedOptimizer
 try:

@@ -130,6 +130,16 @@ def device_metrics(device: str) -> tuple[Metric, ...]:
     )
 
 
+def pool_metrics(pool: str) -> tuple[Metric, ...]:
+    """Those numbers of the devices that a pool had in each launch, together."""
+    return (
+        Metric(f"load_in/{pool}", "load", "1", "mean over measured steps and devices"),
+        Metric(f"peak_memory_in/{pool}", "peak memory", "B", "highest sample of a launch, up to its last step"),
+        Metric(f"idle_in/{pool}", "idle", "s", "step without the device's own phases, mean of the devices"),
+        Metric(f"energy_in/{pool}", "energy per step", "J", "from the energy counters of all devices"),
+    )
+
+
 def wait_metrics(device: str) -> tuple[Metric, ...]:
     """What one device waited for: idle time by cause, and of a traced GPU what lies inside its phases (`waits`)."""
     return (

@@ -12,7 +12,11 @@ from placebench.spec.devices import Kind
 from placebench.spec.phases import PHASE_ORDER
 from placebench.spec.placement import Placement
 
-TIMERS: Mapping[str, str] = {name: name for name in (*PHASE_ORDER, "step", "testing", "save_checkpoint")}
+TRAINER_STEP, LOGGED = "trainer_step", "logged"
+"""Of a trainer that logs every so many steps: each of its steps, and the moment at which it logs the last one."""
+TIMERS: Mapping[str, str] = {
+    name: name for name in (*PHASE_ORDER, "step", TRAINER_STEP, LOGGED, "testing", "save_checkpoint")
+}
 """Timers that have the names of placebench's phases, which are verl's."""
 
 

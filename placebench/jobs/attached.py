@@ -8,6 +8,7 @@ that times it works on a device too, as a rank of a trainer does.
 
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from placebench.jobs.adapter import LOGGED, TRAINER_STEP
 from placebench.jobs.nested import WITHIN, Timing, exclusive
 from placebench.jobs.nodes import Nodes
 from placebench.record.progress import MOST_TIMES, PhaseTime
@@ -102,6 +104,9 @@ class AttachedSpans:
         self._processes: dict[Path, _SpanWriter] = {}
         self._looked = 0.0
         self._steps: list[Window] = []
+        self._logged: list[float] = []
+        self.counts_steps = False
+        """Whether a trainer says when its steps end and which of them it logs, so that its log need not count them."""
         self._waiting: list[Window] = []
         self._has_begun = False
         self._bound: list[tuple[int, Device]] = []
@@ -131,6 +136,17 @@ class AttachedSpans:
     def step(self, number: int) -> Window | None:
         """The time of a step, counted from 1, as the framework's own timer has it; None where it has none."""
         return self._steps[number - 1] if number <= len(self._steps) else None
+
+    @property
+    def steps(self) -> int:
+        """How many steps the framework's own timer has."""
+        return len(self._steps)
+
+    @property
+    def logged_steps(self) -> list[int]:
+        """Which of them a trainer that counts them has logged, a number for each line of its log."""
+        ends = [window.end for window in self._steps]
+        return [step for moment in self._logged if (step := bisect_right(ends, moment))]
 
     def all_time(self) -> list[Window]:
         """The steps that the framework's own timer has, else the time of all spans as one; none without any."""
@@ -195,10 +211,15 @@ class AttachedSpans:
             self.notes[line["text"]] = None
         elif kind == "span":
             timing = Timing(self._named(line["name"]), line["start"] + process.shift_s, line["end"] + process.shift_s)
-            if line["source"] == _TIMER and self._timers.get(timing.name) == STEP:
+            meaning = self._timers.get(timing.name) if line["source"] == _TIMER else None
+            if meaning in (STEP, TRAINER_STEP):
                 process.times_steps = True
+                self.counts_steps = self.counts_steps or meaning == TRAINER_STEP
                 if process.is_first:
                     self._steps.append(Window(len(self._steps) + 1, timing.start, timing.end))
+            elif meaning == LOGGED:
+                if process.is_first:
+                    self._logged.append(timing.end)
             else:
                 process.spans.setdefault(line["source"], []).append(timing)
         if process.device is None and kind in ("device", "span"):

@@ -52,6 +52,18 @@ class _Source:
     """When the last of them came."""
 
 
+@dataclass(frozen=True)
+class _Line:
+    """A step, and what the log has of it."""
+
+    step: int
+    """Counted from 1."""
+    number: int | None
+    """By which the log calls it; None where it has no line."""
+    steps: int
+    """Since the line before, of all of which the line is."""
+
+
 @dataclass
 class Found:
     """What has become known of a launch since it was last asked."""
@@ -105,7 +117,7 @@ class StepReader:
                 _look(source, now)
             self._chosen = self._chosen or self._choose(now, ends=False)
             whole = len(self._chosen.seen) - (not self._is_settled(self._chosen, now)) if self._chosen else 0
-            return self._found(whole)
+            return self._found(self._known_by_now(whole, now))
 
     def under_way(self) -> tuple[PhaseTime, ...]:
         """The phases of the step under way that have ended, as far as processes tell of them."""
@@ -120,7 +132,7 @@ class StepReader:
             _look(source, time.monotonic())
         self._chosen = self._chosen or self._choose(time.monotonic(), ends=True)
         if self._chosen or not self._job.until_end:
-            found = self._found(len(self._chosen.seen) if self._chosen else 0, final=True)
+            found = self._found(self._lines(len(self._chosen.seen) if self._chosen else 0, self._attached.steps), True)
         else:
             found = self._of_spans(self._attached.all_time())
         if self._chosen:
@@ -159,26 +171,69 @@ class StepReader:
         log.table.steps_per_number = log.table.steps_per_number or 1
         return run_of_logs((log,), learner_ranks=self._job.learner_ranks)
 
-    def _found(self, whole: int, *, final: bool = False) -> Found:
-        """What is known now, with the first steps of the log that are whole, up to the last one of the launch."""
+    def _known_by_now(self, whole: int, now: float) -> list[_Line]:
+        """The steps of which no more will come, as far as `whole` lines of the log are whole."""
+        attached = self._attached
+        if whole > self._written and not attached.counts_steps:
+            attached.read(all_files=True)  # a step is timed before it is logged
+        if not attached.counts_steps:
+            return self._lines(whole, 0)
+        last = attached.step(attached.steps)
+        ended = attached.steps - (last is not None and now - last.end <= _SETTLED_S)
+        known = self._lines(whole, ended)
+        # A trainer logs a step as soon as it has ended; its line may be on its way.
+        logged = set(attached.logged_steps)
+        waits = (
+            place
+            for place, line in enumerate(known)
+            if line.number is None
+            and line.step in logged
+            and (window := attached.step(line.step)) is not None
+            and now - window.end <= _PATIENCE_S
+        )
+        return known[: next(waits, None)]
+
+    def _lines(self, whole: int, ended: int) -> list[_Line]:
+        """The steps that are not written yet, up to the last one of the launch, each with its line of the log.
+
+        Args:
+            whole: lines that are whole, of which each is of a step unless a trainer counts its steps itself.
+            ended: its steps that have ended.
+        """
+        numbers = sorted(self._chosen.seen)[:whole] if self._chosen else []
+        if not self._attached.counts_steps:
+            lines = [_Line(step, number, 1) for step, number in enumerate(numbers, start=1)]
+            return lines[self._written : self._job.steps]
+        logged = self._attached.logged_steps
+        of = {
+            step: (number, step - before) for number, before, step in zip(numbers, (0, *logged), logged, strict=False)
+        }
+        steps = range(self._written + 1, min(ended, self._job.steps) + 1)
+        return [_Line(step, *of.get(step, (None, 1))) for step in steps]
+
+    def _found(self, fresh: Sequence[_Line], final: bool = False) -> Found:
+        """What is known now, with these steps."""
         found, windows = Found(), []
-        fresh = sorted(self._chosen.seen)[self._written : min(whole, self._job.steps)] if self._chosen else []
-        if self._chosen and fresh:
-            self._attached.read(all_files=True)  # a step is timed before it is logged
-            run = self._run(self._chosen)
-            (work, apart), tokens = _step_seconds(run), _tokens(run)
-            for step in fresh:
-                self._written += 1
-                end = max(self._chosen.seen[step], self._last_end)
-                took = work.get(step, end - self._last_end)
-                if window := self._attached.step(self._written):
-                    took = window.end - window.start - apart.get(step, 0.0)
+        if fresh:
+            run = self._run(self._chosen) if self._chosen else None
+            (work, apart), tokens = (_step_seconds(run), _tokens(run)) if run else (({}, {}), {})
+            for line in fresh:
+                number = line.number
+                self._written = line.step
+                if window := self._attached.step(line.step):
+                    took = window.end - window.start - apart.get(number, 0.0)
                 else:
-                    window = Window(self._written, end - took, end)
-                known = run.metrics.loc[[step]].dropna(axis="columns")
-                own = dict(zip(map(str, known.columns), known.to_numpy()[0].tolist(), strict=True))
+                    assert self._chosen is not None
+                    assert number is not None
+                    end = max(self._chosen.seen[number], self._last_end)
+                    took = work.get(number, end - self._last_end)
+                    window = Window(line.step, end - took, end)
+                own: dict[str, Any] = {}
+                if run and number is not None:
+                    known = run.metrics.loc[[number]].dropna(axis="columns")
+                    own = dict(zip(map(str, known.columns), known.to_numpy()[0].tolist(), strict=True))
                 own |= {"timing_s/step": took}
-                if isfinite(count := tokens.get(step, float("nan"))):
+                if isfinite(count := tokens.get(number, float("nan")) / line.steps):
                     own |= {"perf/total_num_tokens": count}
                     if self._job.sequences:  # of which only the mean length is known
                         own |= {"perf/attention_length": count / self._job.sequences}
@@ -238,7 +293,7 @@ def _look(source: _Source, now: float) -> None:
         source.seen.setdefault(step, now)
 
 
-def _step_seconds(run: LoggedRun) -> tuple[dict[int, float], dict[int, float]]:
+def _step_seconds(run: LoggedRun) -> tuple[dict[int | None, float], dict[int | None, float]]:
     """Of each step, as far as the log has it: its time without the validation and checkpoints in it, and theirs."""
     if run.timings is None or STEP not in run.timings.seconds:
         return {}, {}
@@ -248,13 +303,13 @@ def _step_seconds(run: LoggedRun) -> tuple[dict[int, float], dict[int, float]]:
     return _by_step(work), _by_step(apart)
 
 
-def _by_step(seconds: "pd.Series[float]") -> dict[int, float]:
+def _by_step(seconds: "pd.Series[float]") -> dict[int | None, float]:
     return dict(zip(seconds.index.tolist(), seconds.tolist(), strict=True))
 
 
-def _tokens(run: LoggedRun) -> dict[int, float]:
+def _tokens(run: LoggedRun) -> dict[int | None, float]:
     """Tokens of each step, as far as the log counts them."""
-    rows: Iterator[tuple[int, float]] = zip(
+    rows: Iterator[tuple[int | None, float]] = zip(
         run.throughput["step"].tolist(), (run.throughput["tokens"] / run.throughput["steps"]).tolist(), strict=True
     )
     return dict(rows)

@@ -130,11 +130,26 @@ class RoleOnDeviceSummary(SummaryModel):
     )
 
 
+class PlaceSummary(SummaryModel):
+    """The devices that a pool had in some launches, taken together."""
+
+    pool: str
+    devices: tuple[str, ...] = Field(description="their ids")
+    quantities: tuple[QuantitySummary, ...] = Field(
+        description="mean load and idle time, the highest memory, the energy of all; the keys end with the pool's name"
+    )
+
+
 class ArrangementSummary(SummaryModel):
     """Launches of a placement in which every role worked on the same devices."""
 
     rounds: tuple[int, ...]
     roles: tuple[RoleOnDeviceSummary, ...]
+    pools: tuple[PlaceSummary, ...] = Field(
+        (),
+        description="of a job of the user's whose launches differ in it: what the devices of each pool did in these"
+        " launches, whereas `devices` of the placement are means of all; early versions did not write it",
+    )
     differences: tuple[str, ...] = Field(description="from what was asked for, in words")
 
 
@@ -188,6 +203,9 @@ class PlacementSummary(SummaryModel):
     )
     roles: dict[str, str] = Field(description="the pool of each role")
     overlap: str
+    tensor_parallel: int | None = Field(
+        None, description="devices that share an engine; null for the workload's, and of early versions"
+    )
     launches: int = Field(description="finished launches: the ones in the numbers")
     headline: str | None = Field(description="the verdict; null for the first of several placements")
     reasons: tuple[str, ...]

@@ -1,6 +1,7 @@
 """A calibration from what `summary.json` keeps of a run that was shared without its raw files."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from math import log, sqrt
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from placebench.report.kept import read_summary
 from placebench.report.placement_schema import PlacementSummary, QuantitySummary
 from placebench.report.schema import Summary
 from placebench.spec.phases import PHASE, PHASE_ORDER
+from placebench.spec.placement import Placement
 from placebench.spec.shapes import JobShapes, job_shapes
-from placebench.spec.workload import Workload
+from placebench.spec.words import parse_placement
+from placebench.spec.workload import Workload, placed_workload
 
 
 def shared_calibration(path: Path) -> CalibrationFile:
@@ -36,6 +39,9 @@ def _calibration(summary: Summary, source: str) -> CalibrationFile:
     cases = tuple(case for one in summary.placements if (case := _case(summary, one)))
     gpus, cores = summary.host.get("gpus") or [], len(summary.host.get("usable_cores", ()))
     device_count = max(sum(map(len, one.pools.values())) for one in summary.placements)
+    nodes = _nodes(summary)
+    # What is known of a host is known of the node that the run was started on.
+    on_node = max(1, device_count // nodes)
     return CalibrationFile(
         source=source,
         hostname=summary.host.get("hostname"),
@@ -44,8 +50,9 @@ def _calibration(summary: Summary, source: str) -> CalibrationFile:
         kind="gpu" if gpus else "cpu",
         device=gpus[0]["name"] if gpus else str(summary.host.get("cpu_model")),
         device_count=device_count,
-        device_bytes=gpus[0]["memory_bytes"] if gpus else summary.host.get("memory_bytes") or 0,
-        device_cores=0 if gpus else cores // device_count,
+        nodes=nodes,
+        device_bytes=gpus[0]["memory_bytes"] if gpus else (summary.host.get("memory_bytes") or 0) // on_node,
+        device_cores=0 if gpus else cores // on_node,
         driver=summary.host.get("driver"),
         versions=summary.versions,
         commit=(summary.git or {}).get("commit"),
@@ -72,14 +79,42 @@ def _case(summary: Summary, placement: PlacementSummary) -> MeasuredCase | None:
     )
 
 
+def _nodes(summary: Summary) -> int:
+    """How many nodes the devices of its placements are on: of several, labels of devices begin with the node's name."""
+    labels = {device.label for one in summary.placements for device in one.devices}
+    return max(1, len({label.rpartition("/")[0] for label in labels}))
+
+
 def _placed(summary: Summary, placement: PlacementSummary) -> dict[str, object]:
-    """The workload as the placement ran it: replicas hold whole models."""
-    if placement.name.startswith("ddp:"):
-        return summary.workload | {"sharding": "replicate"}
-    return summary.workload
+    """The workload as the placement ran it, with replicas and engines of its own; empty of a job of the user's."""
+    workload = summary.workload
+    if not workload or summary.job:
+        return {}
+    if word := _read(placement.name):
+        with suppress(ValidationError):  # a version that had other keys
+            workload = placed_workload(Workload.model_validate(workload), word).model_dump(mode="json")
+    shared_by = {"tensor_parallel_size": _engine_size(summary, placement)}
+    return workload | {"rollout": {**workload.get("rollout", {}), **shared_by}}
+
+
+def _engine_size(summary: Summary, placement: PlacementSummary) -> int:
+    """Devices that share an engine: as recorded, else by the placement's word, else by the workload."""
+    word = _read(placement.name)
+    known = placement.tensor_parallel or (word.tensor_parallel if word else None)
+    return known or int(summary.workload.get("rollout", {}).get("tensor_parallel_size", 1))
+
+
+def _read(word: str) -> Placement | None:
+    """The placement that a word names; None for that of a file."""
+    try:
+        return parse_placement(word, None)
+    except UsageError:
+        return None
 
 
 def _models(summary: Summary) -> JobShapes | None:
+    if not summary.workload or summary.job:
+        return None
     try:
         return job_shapes(Workload.model_validate(summary.workload))
     except (ValidationError, UsageError):
@@ -89,7 +124,7 @@ def _models(summary: Summary) -> JobShapes | None:
 def _phases(summary: Summary, placement: PlacementSummary) -> Iterator[MeasuredPhase]:
     whole = {one.phase: one.on_path_s + one.off_path_s for one in placement.critical_path if one.kind == "phase"}
     traced = {one.phase: one for one in placement.kernels}
-    shared_by = summary.workload.get("rollout", {}).get("tensor_parallel_size", 1)
+    shared_by = _engine_size(summary, placement)
     for name in (name for name in PHASE_ORDER if name in whole):
         role, kernels = PHASE[name].role, traced.get(name)
         yield MeasuredPhase(

@@ -1,6 +1,7 @@
 """From a comparison to the content of `summary.json`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -17,7 +18,7 @@ from placebench.compare.explain.waiting import host_bound, slower_side, waiting
 from placebench.compare.measure.efficiency import basis
 from placebench.compare.measure.observed import Arrangement
 from placebench.compare.measure.placements import RunSide
-from placebench.compare.metrics import Metric, controller_metric, device_metrics, wait_metrics
+from placebench.compare.metrics import Metric, controller_metric, device_metrics, pool_metrics, wait_metrics
 from placebench.compare.read.launches import launch_times, run_times
 from placebench.compare.read.run import KERNEL_TIMES, Launch, Run
 from placebench.compare.side import LaunchSource, Side
@@ -34,6 +35,7 @@ from placebench.report.placement_schema import (
     PhaseInPoolSummary,
     PhaseOnDeviceSummary,
     PlacementSummary,
+    PlaceSummary,
     QuantitySummary,
     RatioSummary,
     RoleOnDeviceSummary,
@@ -178,6 +180,7 @@ def _placement(comparison: Comparison, side: Side, gains: tuple[str, ...]) -> Pl
         pools=dict(placement.pools) if placement else {},
         roles=dict(placement.roles) if placement else {},
         overlap=placement.overlap if placement else "",
+        tensor_parallel=placement.tensor_parallel if placement else None,
         launches=side.launch_count,
         headline=verdict,
         reasons=(*why, *gains),
@@ -319,11 +322,21 @@ def _rows(model: type[Sampled], table: pd.DataFrame) -> tuple[Sampled, ...]:
 
 
 def _arrangement(side: RunSide, found: Arrangement) -> ArrangementSummary:
+    # placebench's own job has its pools where they were put, so that the numbers of a device are of one pool.
+    differs = side.run.record.job is not None and len(side.arrangements) > 1
     return ArrangementSummary(
         rounds=found.rounds,
         roles=_rows(RoleOnDeviceSummary, found.seen),
+        pools=tuple(_places(side.of_rounds(found.rounds))) if differs else (),
         differences=tuple(differences(side, found)),
     )
+
+
+def _places(side: RunSide) -> Iterator[PlaceSummary]:
+    """The pools of launches that have them on the same devices."""
+    for pool, devices in side.placed(side.launches[0]).pools.items():
+        known = (one for one in _quantities(replace(side, ratios={}), pool_metrics(pool)) if one.n)
+        yield PlaceSummary(pool=pool, devices=devices, quantities=tuple(known))
 
 
 def _kernels(side: RunSide) -> tuple[KernelSummary, ...]:

@@ -155,19 +155,30 @@ _ESTIMATED = "estimated"
 def device_grid(summary: Summary, *, whole: bool = False) -> Grid:
     """Load, peak memory, idle time and energy of every device in every placement.
 
+    Where launches of a placement had a pool on different devices, or roles on different ones, a row is of a pool in the
+    rounds in which they were the same: a mean over all would be of one pool here and of another there.
+
     Args:
         summary: of the run.
         whole: whether the memory that the plan expected stands beside the peak.
     """
     keys = ("load", "peak_memory", _ESTIMATED, "idle", "energy") if whole else ("load", "peak_memory", "idle", "energy")
     cells: list[tuple[str, str, str, dict[str, str]]] = []
-    labels: dict[str, str] = {_ESTIMATED: _ESTIMATED}
+    headings: dict[str, str] = {_ESTIMATED: _ESTIMATED}
+
+    def texts_of(quantities: Sequence[QuantitySummary]) -> dict[str, str]:
+        found = {one.key.partition("/")[0].removesuffix("_in"): one for one in quantities}
+        headings.update({key: one.label for key, one in found.items()})
+        return {key: _text(one) for key, one in found.items()}
+
     for placement in summary.placements:
-        for device in placement.devices if placement.launches else ():
-            texts: dict[str, str] = {}
-            for found in device.quantities:
-                key = found.key.partition("/")[0]
-                texts[key], labels[key] = _text(found), found.label
+        labels = {device.id: device.label for device in placement.devices}
+        places = [(one.rounds, place) for one in placement.observed for place in one.pools]
+        for rounds, place in places:
+            name = f"{placement.name} ({_rounds(rounds)})"
+            cells.append((name, label_ranges(place.devices, labels), place.pool, texts_of(place.quantities)))
+        for device in placement.devices if placement.launches and not places else ():
+            texts = texts_of(device.quantities)
             if device.estimated_memory_bytes is not None:
                 texts[_ESTIMATED] = quantity(device.estimated_memory_bytes, "B")
             cells.append((placement.name, device.label, device.pool, texts))
@@ -176,7 +187,16 @@ def device_grid(summary: Summary, *, whole: bool = False) -> Grid:
         (placement, device, pool, *(texts.get(key, MISSING) for key in shown))
         for placement, device, pool, texts in cells
     )
-    return Grid("Devices", ("placement", "device", "pool", *(labels[key] for key in shown)), rows)
+    return Grid("Devices", ("placement", "device", "pool", *(headings[key] for key in shown)), rows, _notes(summary))
+
+
+def _notes(summary: Summary) -> tuple[str, ...]:
+    if not any(one.pools for placement in summary.placements for one in placement.observed):
+        return ()
+    return (
+        "Where launches differ in who sat where, a row is of all devices of a pool in these rounds: mean load and idle"
+        " time, the most memory of one, the energy of all.",
+    )
 
 
 def observed_grid(summary: Summary) -> Grid:

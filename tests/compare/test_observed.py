@@ -17,10 +17,11 @@ from placebench.record.folder import Trial, append_jsonl, write_json
 from placebench.record.job_record import LogRecord
 from placebench.report.observed_plot import roles_on_devices
 from placebench.report.summary import summarize
-from placebench.report.tables import observed_grid
+from placebench.report.tables import device_grid, observed_grid
 
 FOUR = tuple(f"cpu:{index}" for index in range(4))
 NO_LOAD = {device: {"util": None} for device in FOUR}
+POOL_OF = {"cpu:0": "actor_pool", "cpu:1": "actor_pool", "cpu:2": "actor_pool", "cpu:3": "critic_pool"}
 WIDE = Layout({"actor_pool": FOUR[:3], "critic_pool": FOUR[3:]}, SPLIT.roles, SPLIT.times, SPLIT.step_s)
 
 
@@ -99,6 +100,33 @@ def test_which_gpus_a_jobs_pool_has_is_the_frameworks_choice(tmp_path: Path) -> 
     rows = observed_grid(summarize(compare_run(path))).rows
     assert rows[3] == ("split:3+1 (round 1)", "critic", "critic_pool (1)", "cpu:0 33 %")
     assert rows[8] == ("split:3+1 (round 2)", "critic", "critic_pool (1)", "cpu:3 33 %")
+
+
+def test_devices_are_told_by_pool_and_rounds_where_launches_differ(tmp_path: Path) -> None:
+    loads = {"cpu:0": 0.25, "cpu:1": 0.25, "cpu:2": 0.25, "cpu:3": 0.75}
+    samples: dict[str, dict[str, float | None]] = {device: {"util": load} for device, load in loads.items()}
+    run = SyntheticRun(layouts={"standard": STANDARD, "split:3+1": WIDE}, rounds=3, device_samples=samples)
+    path = of_job(run, tmp_path / "run")
+    alike = device_grid(summarize(compare_run(path)))
+    assert [row[:3] for row in alike.rows[2:]] == [("split:3+1", name, pool) for name, pool in POOL_OF.items()]
+    turned = {"cpu:0": "cpu:3", "cpu:3": "cpu:0"}
+    (second,) = path.glob("trials/*2-split*")
+    edit_one(second / "spans.jsonl", move(lambda _, device: turned.get(device, device)))
+    summary = summarize(compare_run(path))
+    grid = device_grid(summary)
+    load = grid.header.index("load")
+    assert [(*row[:3], row[load]) for row in grid.rows[2:]] == [
+        ("split:3+1 (rounds 1,3)", "cpu:0–2", "actor_pool", "25 %"),
+        ("split:3+1 (rounds 1,3)", "cpu:3", "critic_pool", "75 %"),
+        ("split:3+1 (round 2)", "cpu:1–3", "actor_pool", "42 %"),
+        ("split:3+1 (round 2)", "cpu:0", "critic_pool", "25 %"),
+    ]
+    assert grid.rows[:2] == alike.rows[:2]
+    assert "mean load" in grid.notes[0]
+    # What the samples say of a phase is of the devices that its pool had in each launch.
+    (found,) = (one for one in summary.placements[1].phases_in_pools if one.phase == "update_critic")
+    assert (found.pool, found.devices) == ("critic_pool", 1)
+    assert found.load == pytest.approx((0.75 + 0.25 + 0.75) / 3, rel=0.02)
 
 
 def test_the_same_turn_is_told_of_placebenchs_own_job_with_its_round(tmp_path: Path) -> None:

@@ -90,6 +90,27 @@ for line in range(1, 4):
     assert {flag.name for flag in record.flags} == {"trl-cumulative-tokens"}
 
 
+@pytest.mark.parametrize(("steps", "logged", "tokens"), [(4, [2, 4], [4]), (1, [], []), (5, [2, 4], [4])])
+def test_a_trainer_that_logs_every_other_step_has_all_of_them(
+    tmp_path: Path, steps: int, logged: list[int], tokens: list[int]
+) -> None:
+    text = """
+from placebench_attach.spans import emit
+for step in range(1, 6):
+    emit("trainer_step", "timer", 10.0 * step, 10.0 * step + 5.0)
+    if step % 2 == 0:
+        emit("logged", "timer", 10.0 * step + 5.5, 10.0 * step + 5.5)
+        print({"loss": 0.1, "num_tokens": 250.0 * step, "step_time": 0.01, "epoch": 0.1 * step}, flush=True)
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text), job="trl", devices=1, steps=steps)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    found = rows(trial)
+    assert [row["timing_s/step"] for row in found] == [5.0] * steps
+    assert [step for step, row in enumerate(found, 1) if "loss" in row] == logged
+    # Tokens are counted from line to line, and are those of a step, not of all since the last line.
+    assert [step for step, row in enumerate(found, 1) if row.get("perf/total_num_tokens") == 250.0] == tokens
+
+
 def test_steps_without_a_time_last_from_line_to_line(tmp_path: Path) -> None:
     text = f"""
 import pathlib, time

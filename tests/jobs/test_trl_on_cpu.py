@@ -1,12 +1,14 @@
 """TRL itself as the job, on CPU devices: two ranks under torchrun, and one with vLLM in its process."""
 
 import os
+import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 from launching import assert_nothing_left
 from trl_beside import HERE, ON_CPU, write_model, write_prompts
 
@@ -25,20 +27,30 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(
-    ("devices", "more"),
-    [(2, "false"), (1, "true --vllm_mode colocate --vllm_max_model_length 64")],
-    ids=["transformers", "vllm"],
+    ("devices", "more", "settings"),
+    [(2, "false", ""), (1, "true --vllm_mode colocate --vllm_max_model_length 64", "--logging_steps 2")],
+    ids=["transformers", "vllm-logs-every-other-step"],
 )
-def test_ranks_of_trl_generate_and_train_each_on_its_device(temp: Path, devices: int, more: str) -> None:
+def test_ranks_of_trl_generate_and_train_each_on_its_device(temp: Path, devices: int, more: str, settings: str) -> None:
     write_model(temp / "model", "tiny", is_gpu=False)
     write_prompts(temp / "prompts.jsonl", count=16, length=16)
-    given = f"--placements standard --devices cpu:{devices} --rounds 1 --steps 3 --warmup-steps 1 --name trl"
-    own = [sys.executable, "-m", "placebench", "run", "--job", "trl", "--out", str(temp / "runs"), *given.split()]
+    own = [sys.executable, "-m", "placebench", "run", "--job", str(temp / "job.yaml"), "--out", str(temp / "runs")]
     files = ["--model_name_or_path", str(temp / "model"), "--dataset_name", str(temp / "prompts.jsonl")]
     train = ["torchrun", "--standalone", str(HERE / "trl_grpo.py"), *files, *OPTIONS.split(), *more.split()]
     bin_first = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    job = {
+        "job": "trl",
+        "command": shlex.join(train),
+        "placements": {"standard": {"args": settings}},
+        "devices": f"cpu:{devices}",
+        "rounds": 1,
+        "steps": 3,
+        "warmup_steps": 1,
+        "name": "trl",
+    }
+    (temp / "job.yaml").write_text(yaml.safe_dump(job))
     done = subprocess.run(
-        [*own, "--", *train],
+        own,
         env={**os.environ, **ON_CPU, "PATH": bin_first, "TMPDIR": str(temp)},
         capture_output=True,
         text=True,

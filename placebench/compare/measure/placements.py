@@ -1,6 +1,6 @@
 """What the finished launches of a run's placements measured: sides with spans and samples as evidence."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -41,7 +41,8 @@ class RunSide(Side):
     launches: tuple[Launch, ...]
     """Its finished launches, by round."""
     samples: pd.DataFrame
-    """One row a round, phase and device: see `attribution.attribute`; `load` is the signal in use."""
+    """One row a round, phase and device: see `attribution.attribute`; `load` is the signal in use, `pool` the one that
+    had the device then."""
     load_signal: str
     """Which of the sampler's quantities is the device load."""
     calibration: Calibration | None
@@ -72,9 +73,8 @@ class RunSide(Side):
         return as_seen(launch, self.placement) if self.run.record.job else self.placement
 
     def pool_idle(self, pool: str) -> float:
-        """Idle seconds a step of a pool's devices, their mean."""
-        devices = self.placement.pools[pool]
-        return sum(self.value(f"idle/{device}") for device in devices) / len(devices)
+        """Idle seconds a step of the devices that a pool had, their mean."""
+        return self.value(f"idle_in/{pool}")
 
     @cached_property
     def arrangements(self) -> tuple[Arrangement, ...]:
@@ -111,14 +111,16 @@ class RunSide(Side):
             `energy_j` per step of all the pool's devices together, NaN where one has none, and `devices`, how many
             there are.
         """
-        devices = self.phase_devices
-        if devices.empty:
-            return devices
-        devices = devices.assign(pool=devices["device"].map(self.placement.pool_of))
+        if self.samples.empty:
+            return pd.DataFrame()
         keys = ["phase", "pool"]
-        energy = devices.groupby(keys, sort=False)["energy_j"]
-        whole = energy.sum().where(energy.count() == energy.size())
-        return _pooled(devices, keys).assign(devices=energy.size(), energy_j=whole).reset_index()
+        steps_per_round = self.steps.groupby("round").size() if len(self.steps) else pd.Series(dtype=int)
+        samples = self.samples.assign(energy_j=self.samples["energy_j"] / self.samples["round"].map(steps_per_round))
+        # In each launch by itself: a pool of a user's job may have other devices there.
+        energy = samples.groupby([*keys, "round"], sort=False)["energy_j"]
+        whole = energy.sum().where(energy.count() == energy.size()).groupby(keys, sort=False).mean()
+        devices = energy.size().groupby(keys, sort=False).max()
+        return _pooled(samples, keys).assign(devices=devices, energy_j=whole).reset_index()
 
 
 def measure_run(run: Run, chosen: str | None = None) -> tuple[RunSide, ...]:
@@ -149,8 +151,9 @@ def _measure(run: Run, planned: RunPlacement, load_signal: str, calibration: Cal
         measured = measured.join(measure_engines(measured, launch))
         attributed = attribute(launch, placed, load_signal)
         steps.append(measured.reset_index().assign(round=launch.round))
-        samples.append(attributed.assign(round=launch.round))
+        samples.append(attributed.assign(round=launch.round, pool=attributed["device"].map(placed.pool_of)))
         numbers = _steps_values(measured) | _device_values(launch, placed, attributed, len(measured))
+        numbers |= _pool_values(numbers, placed)
         if launch.has_path:
             numbers |= path_values(launch, placed, measured.index, numbers.get(STEP_TIME.key, np.nan))
         numbers |= side_rates(numbers)
@@ -202,6 +205,25 @@ def _device_values(launch: Launch, placement: RunPlacement, attributed: pd.DataF
     numbers["peak_memory"] = float(memory.max())
     numbers["energy"] = float(energy.sum(skipna=False))
     return numbers
+
+
+def _pool_values(numbers: Mapping[str, float], placement: RunPlacement) -> dict[str, float]:
+    """Of the devices that a pool had in a launch: mean load and idle time, the highest memory, energy of them all."""
+    found = {}
+    for pool, devices in placement.pools.items():
+        for key, together in _TOGETHER.items():
+            parts = [numbers.get(f"{key}/{device}", np.nan) for device in devices]
+            found[f"{key}_in/{pool}"] = float(together(parts))
+    return found
+
+
+# What becomes of a number of devices where they are taken together; NaN where one of them has none.
+_TOGETHER: Mapping[str, Callable[[list[float]], float]] = {
+    "load": np.mean,
+    "peak_memory": np.max,
+    "idle": np.mean,
+    "energy": np.sum,
+}
 
 
 def _pooled(samples: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from placebench.errors import Reasons
-from placebench.jobs.adapter import Adapter, AskedPlacement, Beside, Settings, Training
+from placebench.jobs.adapter import LOGGED, TRAINER_STEP, Adapter, AskedPlacement, Beside, Settings, Training
 from placebench.jobs.adapters.common import by_node
 from placebench.jobs.nested import WITHIN
 from placebench.jobs.scripts import Given
@@ -133,6 +133,8 @@ TRL = Adapter(
     ),
     timers={
         "step": "step",
+        TRAINER_STEP: TRAINER_STEP,
+        LOGGED: LOGGED,
         "training_step": "update_actor",
         "optimizer_step": "update_actor",
         "_prepare_inputs": "",

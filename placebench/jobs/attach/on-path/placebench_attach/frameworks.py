@@ -11,6 +11,7 @@ from placebench_attach.wrapping import (
     BusyEngine,
     called,
     from_call_to_call,
+    moments_of_calls,
     start_and_stop,
     timed_methods,
     timing_context,
@@ -70,11 +71,19 @@ def trl_timers(module: Any) -> None:
 
 
 def transformers_trainer(module: Any) -> None:
-    """The steps of a trainer, and what a user may have left on between them."""
+    """The steps of a trainer, which of them it logs, and what a user may have left on between them."""
     names = {"training_step": "training_step", "_save_checkpoint": "save_checkpoint", "evaluate": "testing"}
     timed_methods(module.Trainer, names)
+    steps: list[int] = [0]
+
+    def has_stepped(trainer: Any) -> bool:
+        # It is asked at the end of an epoch, too.
+        before, steps[0] = steps[0], trainer.state.global_step
+        return bool(steps[0] != before)
+
+    from_call_to_call(module.Trainer, "training_step", "_maybe_log_save_evaluate", "trainer_step", has_stepped)
     # What it says of an evaluation, and of the whole training at its end, has no loss under this name.
-    from_call_to_call(module.Trainer, "training_step", "log", "step", lambda logs: "loss" in logs)
+    moments_of_calls(module.Trainer, "log", "logged", lambda logs: "loss" in logs)
 
 
 def accelerate_optimizer(module: Any) -> None:

@@ -146,7 +146,7 @@ def from_call_to_call(cls: Any, first: str, last: str, name: str, is_end: Callab
         first: the method whose first call begins the first span.
         last: the method whose calls end a span each.
         name: of the spans.
-        is_end: whether a call of `last` ends one, by its first argument.
+        is_end: whether a call of `last` ends one, by the object that it is called of.
 
     Raises:
         AttributeError: the class has one of the methods no more.
@@ -161,15 +161,39 @@ def from_call_to_call(cls: Any, first: str, last: str, name: str, is_end: Callab
         return begin(*args, **kwargs)
 
     @functools.wraps(end)
-    def stop(self: Any, subject: Any, *args: Any, **kwargs: Any) -> Any:
-        if begun and is_end(subject):
+    def stop(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if begun and is_end(self):
             now = time.monotonic()
             emit(name, TIMER, begun[0], now)
             begun[0] = now
-        return end(self, subject, *args, **kwargs)
+        return end(self, *args, **kwargs)
 
     setattr(cls, first, start)
     setattr(cls, last, stop)
+
+
+def moments_of_calls(cls: Any, method: str, name: str, counts: Callable[[Any], Any]) -> None:
+    """The moments at which a method is called, as spans without length.
+
+    Args:
+        cls: the class.
+        method: its method.
+        name: of the spans.
+        counts: whether a call is one, by its first argument.
+
+    Raises:
+        AttributeError: the class has the method no more.
+    """
+    original, counts = getattr(cls, method), unbroken(counts, otherwise=False)
+
+    @functools.wraps(original)
+    def call(self: Any, subject: Any, *args: Any, **kwargs: Any) -> Any:
+        if counts(subject):
+            now = time.monotonic()
+            emit(name, TIMER, now, now)
+        return original(self, subject, *args, **kwargs)
+
+    setattr(cls, method, call)
 
 
 def worker_methods(cls: Any, phases: dict[str, str]) -> None:

@@ -1,0 +1,64 @@
+"""Calibrations from runs that were shared without their raw files: what they are of is what the run's own would be."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from synthetic_run import Layout, SyntheticRun, read_json
+
+from placebench.cli import main
+from placebench.record.folder import write_json
+from placebench.report.calibrations import load_calibration
+from placebench.report.shared_calibration import shared_calibration
+from placebench.spec.placement import Role
+
+TIMES = {"gen": (0.0, 0.5), "old_log_prob": (0.5, 0.6), "ref": (0.6, 0.7), "update_actor": (0.7, 1.0)}
+LEARNERS = {"learners": ("node0/cpu:0", "node0/cpu:1"), "engines": ("node1/cpu:0", "node1/cpu:1")}
+APART = dict.fromkeys(map(str, Role), "learners") | {"rollout": "engines"}
+WORKLOAD: dict[str, object] = {"model": "tiny", "algorithm": {"name": "grpo"}, "rollout": {"backend": "vllm"}}
+WORKLOAD |= {"batch": {"size": 64, "mini_batch_size": 32, "group_size": 4}}
+
+
+def write_run(folder: Path, placement: str) -> Path:
+    """A run of one placement on two nodes with an engine of two devices, and its report."""
+    SyntheticRun(layouts={placement: Layout(LEARNERS, APART, TIMES, 1.1)}, rounds=2, workload=WORKLOAD).write(folder)
+    manifest = read_json(folder / "run.json")
+    manifest["placements"][0]["tensor_parallel"] = 2
+    for device in manifest["devices"]:
+        device["node"] = device["id"].split("/")[0]
+    write_json(folder / "run.json", manifest)
+    assert CliRunner().invoke(main, ["report", str(folder)]).exit_code == 0
+    return folder
+
+
+@pytest.mark.parametrize(("placement", "is_early"), [("learners:2+engines:1xtp2", True), ("mine", False)])
+def test_engines_and_nodes_are_those_of_the_run(tmp_path: Path, placement: str, *, is_early: bool) -> None:
+    folder = write_run(tmp_path / "run", placement)
+    own = load_calibration(folder)
+    (case,) = own.cases
+    assert {(phase.devices, phase.tensor_parallel) for phase in case.phases} == {(2, 2)}
+    if is_early:
+        summary = read_json(folder / "summary.json")
+        del summary["placements"][0]["tensor_parallel"]
+        (folder / "summary.json").write_text(json.dumps(summary))
+    shutil.rmtree(folder / "trials")
+    (folder / "run.json").unlink()
+    shared = shared_calibration(folder)
+    assert (shared.nodes, shared.device_count) == (own.nodes, own.device_count) == (2, 4)
+    (kept,) = shared.cases
+    assert kept.workload["rollout"]["tensor_parallel_size"] == 2
+    assert [phase.seconds for phase in kept.phases] == pytest.approx([phase.seconds for phase in case.phases])
+    assert {(phase.devices, phase.tensor_parallel) for phase in kept.phases} == {(2, 2)}
+
+
+def test_a_shared_run_of_two_nodes_is_predicted_on_two_nodes(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", "learners:2+engines:1xtp2")
+    shutil.rmtree(folder / "trials")
+    (folder / "run.json").unlink()
+    words = ["predict", "--from", str(folder), "--placements", "learners:2+engines:1xtp2,split@nodes"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"learners\S* +1\.1\d s", result.stdout)
