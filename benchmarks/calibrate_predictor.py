@@ -38,6 +38,8 @@ TIMED = (
 TRACED = ("64x512+32", "8x512+32", "256x256+32", "32x3584+32", "128x128+32")
 # For the report of the last step and the end of all processes.
 _END_S = 10.0
+# For a size that is traced: its steps before, and reading what ran in the traced one.
+_TRACE_S = 15.0
 
 
 @click.command()
@@ -54,6 +56,7 @@ _END_S = 10.0
 @click.option("--devices", default=None, metavar="SPEC", help="As of placebench run.  [default: all GPUs, else CPU]")
 @click.option("--point", "points", multiple=True, metavar="NxP+R", help="Sizes in place of the usual ones; repeatable.")
 @click.option("--trace", "traced", multiple=True, metavar="NxP+R", help="Likewise of those that are traced.")
+@click.option("--repeats", default=3, show_default=True, type=click.IntRange(2), help="Steps of a size.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
 @click.option("--on", default=None, type=int, hidden=True)
 def main(
@@ -63,6 +66,7 @@ def main(
     devices: str | None,
     points: tuple[str, ...],
     traced: tuple[str, ...],
+    repeats: int,
     settings: tuple[str, ...],
     on: int | None,
 ) -> None:
@@ -70,7 +74,7 @@ def main(
     found = discover(parse_devices(devices) if devices else None)
     into.mkdir(parents=True, exist_ok=True)
     if on is not None:
-        measure(models[0], found[0].kind, into, seconds, points, traced, settings)
+        measure(models[0], found[0].kind, into, seconds, points, traced, repeats, settings)
         return
     lanes = [models[lane :: len(found)] for lane in range(min(len(found), len(models)))]
 
@@ -79,7 +83,7 @@ def main(
         for done, model in enumerate(lanes[lane]):
             left = (seconds - (time.monotonic() - begin)) / (len(lanes[lane]) - done)
             words = ["--model", model, "--into", str(into), "--seconds", f"{left:.0f}", "--on", str(lane)]
-            words += ["--devices", devices] if devices else []
+            words += ["--repeats", str(repeats), *(("--devices", devices) if devices else ())]
             words += [word for point in points for word in ("--point", point)]
             words += [word for point in traced for word in ("--trace", point)]
             words += [word for setting in settings for word in ("--set", setting)]
@@ -100,6 +104,7 @@ def measure(
     seconds: float,
     points: Sequence[str],
     traced: Sequence[str],
+    repeats: int,
     settings: Sequence[str],
 ) -> None:
     """All sizes of a model on one device, in one launch."""
@@ -128,7 +133,8 @@ def measure(
         timed=timed,
         traced=traces if kind == "gpu" else (),
         until=until - _END_S,
-        trace_s=0.3 * seconds if traces and kind == "gpu" else 0.0,
+        trace_s=min(0.3 * seconds, _TRACE_S * len(traces)) if kind == "gpu" else 0.0,
+        repeats=repeats,
     )
     job = (sys.executable, sizes_launch.__file__, json.dumps(vars(asked)))
     execute(make_plan(request), sys.argv, open_display(), lambda *_: 0.0, job=job).raise_unless_done()

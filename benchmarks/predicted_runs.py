@@ -1,11 +1,5 @@
 """Predict steps of one GPU before they are run, run them, and compare: how far `placebench predict` is to be trusted.
 
-    python benchmarks/predicted_runs.py here --into FOLDER --seconds 400       # all of it, on the GPU that is there
-
-A run of one launch calibrates, and all other configurations are predicted by it: `predictions.json` is there, and its
-hash is printed, before one of them has begun. Then launches go through the sizes of the run's model and algorithm (see
-`sizes_launch.py`), as many as there is time for, and `errors.csv` compares. Or one after the other, a launch each:
-
     python benchmarks/predicted_runs.py predict CALIBRATION... --into predictions.json     # commit it
     python benchmarks/predicted_runs.py run --into FOLDER --seconds 400
     python benchmarks/predicted_runs.py errors predictions.json FOLDER/runs.tar.gz --into errors.csv
@@ -88,10 +82,11 @@ def predict(calibrations: tuple[Path, ...], into: Path, small: bool, skip: int) 
     """Write what each configuration is expected to take, by runs and calibration files."""
     configurations = (SMALL if small else CONFIGURATIONS)[skip:]
     into.parent.mkdir(parents=True, exist_ok=True)
-    _predict(tuple(map(load_calibration, calibrations)), configurations, into)
+    predict_all(tuple(map(load_calibration, calibrations)), configurations, into)
 
 
-def _predict(files: Sequence[CalibrationFile], configurations: Sequence[Configuration], into: Path) -> None:
+def predict_all(files: Sequence[CalibrationFile], configurations: Sequence[Configuration], into: Path) -> None:
+    """Write what each configuration is expected to take, and print the file's hash."""
     file = files[0]
     device = Device("0", file.kind, 0, "node", file.device, file.device_bytes, tuple(range(file.device_cores)))
     predictions = {}
@@ -114,46 +109,6 @@ def _predict(files: Sequence[CalibrationFile], configurations: Sequence[Configur
     text = json.dumps(content, indent=1) + "\n"
     into.write_text(text, encoding="utf-8")
     print(f"{into.name}: sha256 {hashlib.sha256(text.encode()).hexdigest()} at {content['written']}", flush=True)
-
-
-@main.command()
-@click.option("--into", required=True, type=click.Path(path_type=Path))
-@click.option("--seconds", default=400.0, show_default=True)
-@click.option("--first", default=0, show_default=True, help="Which of the configurations calibrates.")
-@_SMALL
-def here(into: Path, seconds: float, first: int, small: bool) -> None:
-    """Calibrate by a run, predict, and measure what was predicted, on the first device that is there."""
-    begin, lane = time.monotonic(), "" if small else discover()[0].id
-    configurations = SMALL if small else CONFIGURATIONS
-    calibrating = configurations[first]
-    alike = [one for one in configurations if _group(one) == _group(calibrating)]
-    into.mkdir(parents=True, exist_ok=True)
-
-    def left() -> float:
-        return seconds - (time.monotonic() - begin)
-
-    with tempfile.TemporaryDirectory(prefix="pb-") as folder:
-        done = _run(calibrating, 0, Path(folder), lane, left(), traces=bool(lane))
-        print(f"{_name(calibrating)}: {done} at {seconds - left():.0f} s", flush=True)
-        (run,) = Path(folder).glob("*/run.json")
-        _keep(Path(folder), into)
-        others = [one for one in configurations if one != calibrating] or configurations
-        _predict([load_calibration(run.parent)], others, into / "predictions.json")
-    launch = 0
-    # Quick ones first; the configuration that calibrates comes again, to tell these launches from a run's.
-    words = [word for one in sorted(alike, key=lambda one: one == calibrating) for word in ("--point", _size(one))]
-    while left() > ROOM_S:
-        launch += 1
-        command = [sys.executable, str(Path(__file__).with_name("calibrate_predictor.py")), *words]
-        command += ["--model", ":".join(_group(calibrating)), "--into", str(into / f"launch-{launch}")]
-        command += ["--seconds", f"{left():.0f}", *(() if lane else ("--devices", "cpu:1"))]
-        code = subprocess.run(command, check=False).returncode
-        print(f"launch {launch}: exit code {code} at {seconds - left():.0f} s", flush=True)
-    measured = _cases(read_calibration(path) for path in sorted(into.glob("launch-*/calibration-*.json")))
-    _compare(into / "predictions.json", measured, into / "errors.csv")
-    for path in into.glob("launch-*"):
-        _keep(path / "runs", path)
-        shutil.rmtree(path / "runs")
 
 
 @main.command()
@@ -185,10 +140,11 @@ def run(into: Path, seconds: float, small: bool, skip: int, launches: int) -> No
 
         with ThreadPoolExecutor(len(lanes)) as pool:
             list(pool.map(serve, lanes))
-        _keep(Path(folder), into)
+        keep_runs(Path(folder), into)
 
 
-def _keep(folder: Path, into: Path) -> None:
+def keep_runs(folder: Path, into: Path) -> None:
+    """Keep of runs what their numbers follow from, as `runs.tar.gz`."""
     with tarfile.open(into / "runs.tar.gz", "w:gz") as archive:
         for path in sorted(folder.rglob("*")):
             if path.name in KEPT:
@@ -197,19 +153,20 @@ def _keep(folder: Path, into: Path) -> None:
 
 @main.command()
 @click.argument("predictions", type=click.Path(exists=True, path_type=Path))
-@click.argument("archives", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("measured", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--into", required=True, type=click.Path(path_type=Path))
-def errors(predictions: Path, archives: tuple[Path, ...], into: Path) -> None:
-    """Compare what was predicted with what was measured, all of it."""
+def errors(predictions: Path, measured: tuple[Path, ...], into: Path) -> None:
+    """Compare what was predicted with what was measured, all of it: archives of `run`, or calibration files."""
+    files = [read_calibration(path) for path in measured if path.suffix == ".json"]
     with tempfile.TemporaryDirectory(prefix="pb-") as folder:
-        for archive in archives:
+        for archive in (path for path in measured if path.suffix != ".json"):
             with tarfile.open(archive) as stream:
                 stream.extractall(folder, filter="data")
-        runs = sorted(path.parent for path in Path(folder).glob("*/run.json"))
-        _compare(predictions, _cases(map(load_calibration, runs)), into)
+        files += map(load_calibration, sorted(path.parent for path in Path(folder).glob("*/run.json")))
+    compare(predictions, cases_by_name(files), into)
 
 
-def _cases(files: Iterable[CalibrationFile]) -> dict[str, list[MeasuredCase]]:
+def cases_by_name(files: Iterable[CalibrationFile]) -> dict[str, list[MeasuredCase]]:
     """What was measured, by the name of its configuration."""
     found: dict[str, list[MeasuredCase]] = {}
     for file in files:
@@ -221,7 +178,8 @@ def _cases(files: Iterable[CalibrationFile]) -> dict[str, list[MeasuredCase]]:
     return found
 
 
-def _compare(predictions: Path, measured: Mapping[str, Sequence[MeasuredCase]], into: Path) -> None:
+def compare(predictions: Path, measured: Mapping[str, Sequence[MeasuredCase]], into: Path) -> None:
+    """Write and print a row for every step and phase that was predicted, whether or not it was measured."""
     predicted: Mapping[str, Mapping[str, Any]] = json.loads(predictions.read_text(encoding="utf-8"))["predictions"]
     rows = list(_rows(predicted, measured))
     with into.open("w", newline="", encoding="utf-8") as table:
@@ -282,11 +240,6 @@ def _size(configuration: Configuration) -> str:
     return f"{sequences}x{prompt}+{response}"
 
 
-def _group(configuration: Configuration) -> tuple[str, str, str]:
-    """What a launch that goes through sizes cannot change: model, algorithm and tokens of a micro-batch."""
-    return configuration[0], configuration[1], str(configuration[5])
-
-
 def _word(configuration: Configuration) -> str:
     return "standard" if configuration[1] == "ppo" else "ddp:1"
 
@@ -306,14 +259,12 @@ def _content(configuration: Configuration) -> dict[str, Any]:
     return merge(shared, nest(["algorithm", "name"], algorithm))
 
 
-def _run(
-    configuration: Configuration, launch: int, out: Path, lane: str, seconds: float, *, traces: bool = False
-) -> str:
+def _run(configuration: Configuration, launch: int, out: Path, lane: str, seconds: float) -> str:
     """A run of one launch; returns how it ended."""
     content = _content(configuration)
     words = ["--model", content["model"], "--steps", str(STEPS), "--warmup-steps", str(WARMUP), "--rounds", "1"]
     keys = {f"batch.{key}": value for key, value in content["batch"].items()}
-    keys |= {"algorithm.name": configuration[1], "trace_kernels": str(traces).lower()}
+    keys |= {"algorithm.name": configuration[1], "trace_kernels": "false"}
     words += [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
     name = f"{_name(configuration)}-{launch + 1}"
     words += ["--placements", _word(configuration), "--name", name, "--out", str(out)]

@@ -82,6 +82,17 @@ def results(folders: Sequence[Folder]) -> Iterator[Result]:
             yield from (_result(kind, group, [source.file], target, case) for case in target.file.cases)
 
 
+def from_one_gpu(folders: Sequence[Folder]) -> Iterator[Result]:
+    """The placements of four GPUs, each by what one GPU took alone."""
+    alone = [(one, case) for one in folders for case in one.file.cases if {p.devices for p in case.phases} <= {0, 1}]
+    for source, first in alone:
+        file = source.file.model_copy(update={"cases": (first,)})
+        for target in folders:
+            group = f"{source.name}, {first.name} to {target.name}"
+            if target.file.device_count == 4:
+                yield from (_result(_kind(source, target), group, [file], target, case) for case in target.file.cases)
+
+
 def _kind(source: Folder, target: Folder) -> PredictionClass:
     if source.day != target.day:
         return PredictionClass.OTHER_HOST

@@ -23,7 +23,7 @@ from statistics import fmean
 from typing import Any
 
 import click
-from prediction_cases import REFERENCE, Folder, Result, committed, model_of, read_folders, results
+from prediction_cases import REFERENCE, Folder, Result, committed, from_one_gpu, model_of, read_folders, results
 
 from placebench.predict.interval import HeldOut, PredictionClass, class_error, step_interval
 from placebench.record.calibration_file import MeasuredCase
@@ -47,6 +47,9 @@ def main(write_table: bool) -> None:
     print(f"Not better on average than: {', '.join(worse) or 'none'}.\n")
     _print_table("Generation alone", ("class", "n", "predictor", "AIConfigurator"), _generation(found))
     _print_table("Order of placements predicted together", ("class", "pairs over 10 % apart", "right"), _orders(found))
+    single = list(from_one_gpu(folders))
+    _print_table("From one GPU to four", ("class", "n", "mean", "worst", "GPU-bound", "host-bound"), _errors(single))
+    _print_table("Order on four GPUs, from one", ("class", "pairs over 10 % apart", "right"), _orders(single))
     rest = [_left_out(folder, case) for folder in folders for case in folder.file.cases if len(folder.file.cases) > 1]
     worst = f"{100 * max(rest):.1f} % at most"
     print(f"{len(rest)} placements from all others of their run: {_mean(rest)} on average, {worst}.\n")
@@ -78,18 +81,24 @@ def _mean(errors: Sequence[float]) -> str:
 
 
 def _classes(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:
+    all_covered: list[bool] = []
+    for (kind, alike), cells in zip(_of_classes(found), _errors(found), strict=True):
+        covered = [told for one in alike if (told := _covers(one, found)) is not None]
+        all_covered += covered
+        yield kind, *cells[1:], _share(covered)
+    yield "all", len(found), "", "", "", "", _share(all_covered)
+
+
+def _share(covered: Sequence[bool]) -> str:
+    return f"{sum(covered)} of {len(covered)}" if covered else "not said"
+
+
+def _errors(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:
     for kind, alike in _of_classes(found):
         errors = [(_relative(one.kept.predicted_s, one.kept.measured_s), one.kept.is_host_bound) for one in alike]
         bound = [[error for error, is_bound in errors if is_bound is wanted] for wanted in (False, True)]
-        covered = [told for one in alike if (told := _covers(one, found)) is not None]
-        yield (
-            kind,
-            len(alike),
-            _mean([error for error, _ in errors]),
-            f"{100 * max(error for error, _ in errors):.1f} %",
-            *(f"{_mean(some)} of {len(some)}" for some in bound),
-            f"{sum(covered)} of {len(covered)}" if covered else "not said",
-        )
+        mean, worst = _mean([error for error, _ in errors]), f"{100 * max(error for error, _ in errors):.1f} %"
+        yield kind, len(alike), mean, worst, *(f"{_mean(some)} of {len(some)}" for some in bound)
 
 
 def _covers(one: Result, found: Sequence[Result]) -> bool | None:

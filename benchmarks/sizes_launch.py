@@ -28,9 +28,6 @@ from placebench.spec.workload import Workload, placed_workload
 from placebench.tasks.data import open_prompts
 from placebench.tasks.tokenizer import load_tokenizer
 
-# Steps of a size, of which the first warms up; the first size warms up for all others, too.
-REPEATS = 3
-FIRST_REPEATS = 4
 # A size whose steps take longer than this many seconds has one step less.
 LONG_STEP_S = 7.0
 
@@ -50,6 +47,8 @@ class Sizes:
     """No step begins later, on the host's monotonic clock."""
     trace_s: float
     """To leave for those that are traced."""
+    repeats: int
+    """Steps of a size, of which the first warms up; the first size has one more, and warms up for all others."""
 
 
 def size_of(point: str) -> tuple[int, int, int]:
@@ -81,10 +80,10 @@ class SizesJob(ppo.PPOJob):
         self._kernels: dict[str, list[StepRecord]] = {}
         sizes = self.sizes
         for number, point in enumerate(sizes.timed):
-            self._repeat(point, REPEATS if number else FIRST_REPEATS, sizes.until - sizes.trace_s)
+            self._repeat(point, sizes.repeats + (not number), sizes.until - sizes.trace_s)
         for point in sizes.traced:
             if point not in self._cases:
-                self._repeat(point, REPEATS, sizes.until - sizes.trace_s / 2)
+                self._repeat(point, sizes.repeats, sizes.until - sizes.trace_s / 2)
         self._progress(FINISHING, step=self._workload.steps)
         if sizes.traced:
             self._progress(TRACING, self._workload.steps)

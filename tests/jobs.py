@@ -74,7 +74,7 @@ def run_job(
     resume_from: Path | None = None,
     launcher: str = RAY,
 ) -> Job:
-    """Run one launch on CPU devices, and see that its Ray ends with it.
+    """Run one launch on CPU devices, and see that its Ray was no more than needed and ends with it.
 
     `program` replaces the command's module by Python source.
     """
@@ -85,8 +85,10 @@ def run_job(
     }
     with launched(folder, placement, devices, *settings, program=program, options=options) as process:
         output, _ = process.communicate(timeout=240)
-        ray_folder = LaunchFile.read(Trial(folder).launch_file).ray_temp_dir
-        assert not launch_processes(LaunchMark("of nobody", Path(ray_folder))), output[-3000:]
+        ray_folder = Path(LaunchFile.read(Trial(folder).launch_file).ray_temp_dir)
+        assert not launch_processes(LaunchMark("of nobody", ray_folder)), output[-3000:]
+        logs = {path.name.partition(".")[0] for path in ray_folder.glob("session_latest/logs/*")}
+        assert logs.isdisjoint({"monitor", "dashboard"}), "Ray has started what is not used"
     return Job(Trial(folder), process.returncode, output)
 
 

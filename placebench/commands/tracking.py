@@ -3,11 +3,13 @@
 A client that fails, hangs, ends its process or asks for a login can so do nothing to the run.
 """
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from placebench.errors import InterruptedRunError
 from placebench.host.terminal import say
 from placebench.spec.legible import one_line
 
@@ -17,10 +19,23 @@ _LIMIT_S = 900.0
 
 
 def track_run(folder: Path, trackers: Iterable[str]) -> None:
-    """Export a run to trackers; says where it is, or why it is not there."""
+    """Export a run to trackers; says where it is, or why it is not there.
+
+    Raises:
+        InterruptedRunError: a signal has ended it; the process that exports is ended with it.
+    """
+    from placebench.host.signals import Stopped, raised_signals
+
     for name in dict.fromkeys(trackers):
-        if failure := _failure(folder, name):
-            again = f"the run is whole: try again with placebench export {folder} --to {name}"
+        command = f"placebench export {shlex.quote(str(folder))} --to {name}"
+        try:
+            with raised_signals():
+                failure = _failure(folder, name)
+        except Stopped as stopped:
+            said = f"stopped by {stopped} before the run was in {name}: export it with {command}"
+            raise InterruptedRunError(said, stopped.exit_code) from None
+        if failure:
+            again = f"the run is whole: try again with {command}"
             say(f"placebench: --track {name}: {one_line(failure)}; {again}", sys.stderr)
 
 

@@ -20,7 +20,15 @@ from placebench.compare.read.run import Launch, Run
 from placebench.compare.read.run_reading import load_run
 from placebench.errors import UsageError
 from placebench.out.to_files import csv_text, tables_of
-from placebench.record.folder import RunFolder, Status, Trial, append_jsonl, append_to, replacing, write_atomically
+from placebench.record.folder import (
+    RunFolder,
+    Status,
+    Trial,
+    append_jsonl,
+    append_to,
+    replacing_output,
+    write_atomically,
+)
 from placebench.record.run_file import RunFile, StartCheckpoint
 from placebench.report.build import build_report
 from placebench.report.paths import HTML, MARKDOWN, PLOTS, SUMMARY, TRACE
@@ -58,7 +66,7 @@ def share(path: Path, out: Path, *, keep_host: bool = False) -> None:
         _write_copy(run, masks, folder)
         build_report(folder)
         copied = load_run(folder)
-        with replacing(out) as unfinished, zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
+        with replacing_output(out) as unfinished, zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
             for file in (folder / SUMMARY, folder / MARKDOWN, folder / HTML, folder / TRACE):
                 if file.exists():
                     archive.write(file, f"{folder.name}/{file.name}")
@@ -66,6 +74,14 @@ def share(path: Path, out: Path, *, keep_host: bool = False) -> None:
                 archive.write(plot, f"{folder.name}/{PLOTS}/{plot.name}")
             for name, table in tables_of(copied).items():
                 archive.writestr(f"{folder.name}/tables/{name}.csv", csv_text(table))
+
+
+def _user() -> str:
+    """The name of who calls; empty for a number without a name, as in containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # OSError from Python 3.13 on
+        return ""
 
 
 class _Masks:
@@ -86,7 +102,7 @@ class _Masks:
     def _names(self) -> dict[str, str]:
         """What stands for the names of users and hosts, the longest first."""
         content = self._record.model_dump_json()
-        names = dict.fromkeys((getpass.getuser(), *_HOME.findall(content)), "user")
+        names = dict.fromkeys((_user(), *_HOME.findall(content)), "user")
         if not self.keeps_host:
             cluster = self._record.cluster.model_dump() if self._record.cluster else {}
             others = [str(node.get("name")) for node in cluster.get("nodes", ()) if isinstance(node, dict)]

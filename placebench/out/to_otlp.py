@@ -14,7 +14,7 @@ from typing import Any
 from placebench.compare.read.run import Launch, Run, is_whole_step
 from placebench.compare.read.run_reading import load_run
 from placebench.out.tracked import TrackedLaunch, track, wall_offset
-from placebench.record.folder import Status, replacing
+from placebench.record.folder import Status, replacing_output
 from placebench.telemetry.samples import QUANTITIES
 from placebench.version import __version__
 
@@ -30,7 +30,7 @@ def write(path: Path, where: Path) -> str:
     where.parent.mkdir(parents=True, exist_ok=True)
     run = load_run(path)
     done = [launch for launch in run.launches if launch.status is Status.DONE and len(launch.steps)]
-    with replacing(where) as scratch, scratch.open("w", encoding="utf-8") as stream:
+    with replacing_output(where) as scratch, scratch.open("w", encoding="utf-8") as stream:
         for launch, found in zip(done, track(run).launches, strict=True):
             resource = {"attributes": _attributes({"service.name": "placebench", **found.config})}
             spans = list(_spans(run, launch))

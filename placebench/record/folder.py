@@ -8,8 +8,9 @@ writer was killed drops the unfinished last line.
 import contextlib
 import json
 import os
-import stat
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -246,32 +247,38 @@ def write_atomically(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def write_output(path: Path, text: str) -> None:
-    """Write a file that a user has named, which may be any the system has.
+@contextlib.contextmanager
+def replacing_output(path: Path) -> Iterator[Path]:
+    """As `replacing`, of a file that a user has named, which may be any the system has.
 
     What a link leads to is replaced, not the link, and what is no regular file (a device, a FIFO, /dev/stdout) is
     written into: replaced, it would be one no more.
     """
-    try:
-        there = path.stat()
-    except FileNotFoundError:
-        write_atomically(path.resolve(), text)
+    is_own = is_stdout(path)
+    if not is_own and (path.is_file() or not path.exists()):
+        with replacing(path.resolve()) as scratch:
+            yield scratch
         return
-    if _is_stdout(there):
-        # Whatever it is, others print to it too, and the text belongs behind what they have printed.
-        sys.stdout.flush()
-        with open(os.dup(1), "w", encoding="utf-8") as stream:
-            stream.write(text)
-    elif stat.S_ISREG(there.st_mode):
-        write_atomically(path.resolve(), text)
-    else:
-        path.write_text(text, encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder) / "output"
+        yield scratch
+        if is_own:  # whatever it is, others print to it too, and the content belongs behind what they have printed
+            sys.stdout.flush()
+        with scratch.open("rb") as written, open(os.dup(1) if is_own else path, "wb") as stream:
+            shutil.copyfileobj(written, stream)
 
 
-def _is_stdout(there: os.stat_result) -> bool:
+def write_output(path: Path, text: str) -> None:
+    """Write a text to a file that a user has named, as `replacing_output` does."""
+    with replacing_output(path) as scratch, open(scratch, "w", encoding="utf-8", opener=regular) as stream:
+        stream.write(text)
+
+
+def is_stdout(path: Path) -> bool:
+    """Whether a path leads to where this process prints."""
     try:
-        return os.path.samestat(there, os.fstat(1))
-    except OSError:  # it is closed
+        return os.path.samestat(path.stat(), os.fstat(1))
+    except OSError:  # there is no such file, or stdout is closed
         return False
 
 

@@ -4,7 +4,8 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,25 @@ def _last_words(folder: Path) -> str | None:
     return next((found[1] for words in _LAST_WORDS for text in logs if (found := words.search(text))), None)
 
 
+@contextmanager
+def _nothing_unused() -> Iterator[None]:
+    """Keep the Ray started inside from starting what nobody asks: its autoscaler and the head of its dashboard.
+
+    Ray has no setting for it. The head is started without a dashboard too, and waited for. Each is a Python that
+    imports Ray. A version of Ray that starts them in another way starts them.
+    """
+    from ray._private.node import Node
+
+    starts = {name: getattr(Node, name) for name in ("start_monitor", "start_api_server") if hasattr(Node, name)}
+    try:
+        for name in starts:
+            setattr(Node, name, lambda *_, **__: None)
+        yield
+    finally:
+        for name, start in starts.items():
+            setattr(Node, name, start)
+
+
 class OwnRay(OneHost):
     """A Ray that lives as long as the launch and takes nobody else's work.
 
@@ -102,15 +122,16 @@ class OwnRay(OneHost):
         import ray
 
         try:
-            ray.init(
-                address="local",
-                num_cpus=self._devices,
-                num_gpus=0,  # workers bind to their device themselves, by UUID
-                include_dashboard=False,
-                logging_level=logging.WARNING,
-                _temp_dir=self._folder,
-                object_store_memory=OBJECT_STORE_BYTES,
-            )
+            with _nothing_unused():
+                ray.init(
+                    address="local",
+                    num_cpus=self._devices,
+                    num_gpus=0,  # workers bind to their device themselves, by UUID
+                    include_dashboard=False,
+                    logging_level=logging.WARNING,
+                    _temp_dir=self._folder,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                )
         except Exception as error:  # a plain one where it has waited in vain for a process of its own
             said = _last_words(Path(self._folder)) or str(error).partition("\n")[0]
             raise LaunchError(f"{RAY_NOT_STARTED}: {said}") from error

@@ -186,13 +186,29 @@ def test_replicas_are_said_to_be_left_aside(tmp_path: Path, word: str, other: st
 def test_replicas_alone_are_said_to_tell_nothing(tmp_path: Path) -> None:
     layouts = {name: replace(layout(name), scaling="strong") for name in ("ddp:1", "ddp:2")}
     path = SyntheticRun(layouts, rounds=2).write(tmp_path / "run")
-    assert suggest(compare_run(path)) == Suggestion(
+    found = suggest(compare_run(path))
+    assert found is not None
+    assert (found.placement, found.text) == (
         None,
         "No suggestion: only replicas were measured, and phases of whole models on each device tell nothing of other"
         " placements.",
     )
     failed = dict.fromkeys([(round_, name) for round_ in (1, 2) for name in layouts], Status.FAILED)
     assert suggest(compare_run(SyntheticRun(layouts, rounds=2, statuses=failed).write(tmp_path / "none"))) is None
+
+
+@pytest.mark.parametrize("others", [(), ("standard",)])
+def test_what_other_replicas_tell_of_one_stands_beside_what_it_took(tmp_path: Path, others: tuple[str, ...]) -> None:
+    replicas = ("ddp:1", "ddp:2", "ddp:4")
+    layouts = {word: layout(word) for word in others}
+    layouts |= {name: replace(layout(name), scaling="strong") for name in replicas}
+    workload = {"model": "tiny", "batch": {"size": 96, "mini_batch_size": 96}}
+    run = SyntheticRun(layouts, rounds=2, workload=workload, pace=lambda *_: 1.0).write(tmp_path / "run")
+    found = suggest(compare_run(run))
+    assert found is not None
+    assert [one.placement for one in found.forecasts] == list(replicas)
+    for one in found.forecasts:
+        assert one.left_out_s == pytest.approx(one.measured_s, rel=0.01)
 
 
 def test_a_workload_of_another_version_is_said_to_be_unknown(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from gate_runs import invoke
 from google.protobuf.json_format import ParseDict
+from launching import processes_of
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from pages import ROOT
@@ -22,6 +23,7 @@ from synthetic_run import SPLIT, STANDARD, gpu_run
 import placebench
 from placebench.commands.export import _TARGETS
 from placebench.commands.tracking import track_run
+from placebench.errors import InterruptedRunError
 from placebench.out.export import TARGETS
 from placebench.record.folder import Status
 
@@ -99,7 +101,9 @@ def _seconds(span: dict[str, Any]) -> float:
 def test_tensorboard_is_read_back_by_its_accumulator(path: Path, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    export(path, "tensorboard", tmp_path / "board")
+    for _ in ("once", "again"):
+        done = invoke("export", path, "--to", "tensorboard", "--out", tmp_path / "board")
+        assert (done.exit_code, done.output) == (0, f"tensorboard: {tmp_path / 'board'}\n")
     names = sorted(folder.name for folder in (tmp_path / "board").iterdir())
     assert names == ["comparison", "split-1", "split-2", "standard-1", "standard-2", "standard-3"]
     launch = EventAccumulator(str(tmp_path / "board" / "split-2")).Reload()
@@ -193,6 +197,27 @@ def test_a_client_that_is_not_installed_is_named_before_anything_starts(
     )
 
 
+def test_a_full_disk_leaves_the_events_of_before_and_no_traceback(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    words = ("export", path, "--to", "tensorboard", "--out", tmp_path / "board")
+    assert invoke(*words).exit_code == 0
+    before = {file: file.read_bytes() for file in (tmp_path / "board").rglob("*.*")}
+
+    def full(self: RecordWriter, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RecordWriter, "write", full)
+    done = invoke(*words)
+    assert (done.exit_code, done.stderr) == (
+        3,
+        "placebench: tensorboard has failed: OSError: [Errno 28] No space left on device\n",
+    )
+    assert {file: file.read_bytes() for file in (tmp_path / "board").rglob("*.*")} == before
+
+
 def broken_client(folder: Path, code: str) -> Path:
     (folder / "tensorboard").mkdir(parents=True)
     (folder / "tensorboard" / "__init__.py").write_text(code)
@@ -223,3 +248,15 @@ def test_a_service_that_fails_fails_no_run(
     assert told.err.startswith(f"placebench: --track tensorboard: {reason}")
     assert told.err.endswith(f"the run is whole: try again with placebench export {path} --to tensorboard\n")
     assert told.err.count("\n") == 1
+
+
+def test_a_signal_ends_what_exports_too(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(300)"
+    paths = os.pathsep.join((str(broken_client(tmp_path, code)), str(ROOT)))
+    monkeypatch.setenv("PYTHONPATH", paths)
+    with pytest.raises(InterruptedRunError) as stopped:
+        track_run(path, ["tensorboard", "mlflow"])
+    again = f"export it with placebench export {path} --to tensorboard"
+    assert str(stopped.value) == f"stopped by SIGTERM before the run was in tensorboard: {again}"
+    assert stopped.value.exit_code == 143
+    assert processes_of(tmp_path) == []

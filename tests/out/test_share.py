@@ -163,7 +163,14 @@ def test_no_cell_of_a_table_is_a_formula() -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_a_run_on_cpus_is_shared(tmp_path: Path) -> None:
-    run = SyntheticRun(rounds=1).write(tmp_path / "run")
-    assert invoke("share", run, tmp_path / "run.zip").exit_code == 0
+def test_a_run_on_cpus_is_shared_by_whoever_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    run, link = SyntheticRun(rounds=1).write(tmp_path / "run"), tmp_path / "link.zip"
+    link.symlink_to("run.zip")
+    done = invoke("share", run, link)
+    assert (done.exit_code, done.output) == (0, f"{link}\n")
+    assert link.is_symlink()
     assert not any("bench/" in text for text in texts(tmp_path / "run.zip").values() if "placebench/" not in text)

@@ -1,12 +1,14 @@
 """Files that are replaced: the old or the new content is there at any moment, and nothing beside it."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from synthetic_run import SyntheticRun
 
 from placebench.errors import UsageError
-from placebench.record.folder import replacing, write_atomically
+from placebench.record.folder import replacing, replacing_output, write_atomically
 from placebench.report.build import build_report
 
 
@@ -34,6 +36,24 @@ def test_what_is_made_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
     write_atomically(tmp_path / "file", "text")
     (tmp_path / "other").touch()
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_what_a_user_names_stays_the_link_or_the_pipe_that_it_is(tmp_path: Path) -> None:
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to("file")
+    os.mkfifo(pipe)
+    for content in (b"one", b"other"):
+        with replacing_output(link) as scratch:
+            scratch.write_bytes(content)
+        assert (tmp_path / "file").read_bytes() == content
+    with ThreadPoolExecutor() as reading:
+        read = reading.submit(pipe.read_bytes)
+        with replacing_output(pipe) as scratch:
+            scratch.write_bytes(b"text")
+        assert read.result() == b"text"
+    assert link.is_symlink()
+    assert pipe.is_fifo()
+    assert {path.name for path in tmp_path.iterdir()} == {"link", "file", "pipe"}
 
 
 def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,16 @@ from placebench.spec.devices import devices_per_node
 from placebench.spec.workload import Workload
 
 
-def step_model(sides: Sequence[RunSide], workload: Workload) -> StepModel | None:
-    """Learn from the finished placements of a run of a workload; None where replicas alone are, or nothing is.
+def step_model(sides: Sequence[RunSide], workload: Workload, *, of_replicas: bool = False) -> StepModel | None:
+    """Learn from the finished placements of a run of a workload; None where none tells.
 
-    Replicas tell nothing of other placements: their devices keep whole models, so that their phases are others.
+    Replicas tell of other replicas alone: their devices keep whole models, so that their phases are others.
     """
-    known = [side for side in sides if not side.placement.scaling and measured_case(side)]
+    known = [side for side in sides if bool(side.placement.scaling) is of_replicas and measured_case(side)]
     if not known:
         return None
+    if of_replicas:
+        workload = workload.model_copy(update={"sharding": "replicate"})
     run = known[0].run
     devices = run.record.devices
     calibration, per_node = calibrate_by(run, known), max(devices_per_node(devices))

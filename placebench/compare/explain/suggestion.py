@@ -77,24 +77,16 @@ def suggest(comparison: Comparison) -> Suggestion | None:
         tried = {side.name: side.placement.placement for side in measured}
     except (KeyError, TypeError, ValueError, UsageError, ValidationError):
         return Suggestion(None, "No suggestion: this version cannot plan the run's workload and devices.")
+    ran = tuple(_ran(measured, tried, workload))
     known = step_model(measured, workload)
     if known is None:
-        return Suggestion(None, REPLICAS_ALONE)
+        return Suggestion(None, REPLICAS_ALONE, ran)
     if not known.phases.can_scale:
-        return Suggestion(None, _add_another(comparison.run, measured))
-    ran = tuple(
-        Forecast(
-            side.name,
-            expected_s,
-            side.value(STEP_TIME.key),
-            _left_out(side, measured, tried[side.name], workload),
-        )
-        for side in measured
-        if not side.placement.scaling and (expected_s := _expected_s(known, tried[side.name])) is not None
-    )
+        return Suggestion(None, _add_another(comparison.run, measured), ran)
     others = _candidates(known, tried, record.devices, workload)
     best = min(measured, key=lambda side: side.value(STEP_TIME.key))
-    error = max((abs(one.expected_s / one.measured_s - 1) for one in ran if one.measured_s), default=inf)
+    like = [one for one in ran if not tried[one.placement].scaling]
+    error = max((abs(one.expected_s / one.measured_s - 1) for one in like if one.measured_s), default=inf)
     if not known.phases.has_sizes:  # what it errs by shows in no placement that it knows
         found = class_error(PredictionClass.SAME_RUN, is_host_bound=known.step(tried[best.name]).is_host_bound)
         error = max(error, found.mean)
@@ -114,10 +106,19 @@ def suggest(comparison: Comparison) -> Suggestion | None:
     return Suggestion(forecast.placement, text, forecasts)
 
 
-def _left_out(side: RunSide, measured: Sequence[RunSide], placement: Placement, workload: Workload) -> float | None:
-    """What the other placements of the run tell of one."""
-    known = step_model([other for other in measured if other is not side], workload)
-    return _expected_s(known, placement) if known and known.phases.can_scale else None
+def _ran(measured: Sequence[RunSide], tried: Mapping[str, Placement], workload: Workload) -> Iterator[Forecast]:
+    """The placements that were run, where those of their kind, replicas or not, tell how phases scale."""
+    models = {kind: step_model(measured, workload, of_replicas=kind) for kind in (False, True)}
+    for side in measured:
+        of_replicas = bool(side.placement.scaling)
+        known = models[of_replicas]
+        if known is None or not known.phases.can_scale:
+            continue
+        others = step_model([one for one in measured if one is not side], workload, of_replicas=of_replicas)
+        placement, step_s = tried[side.name], side.value(STEP_TIME.key)
+        if (expected_s := _expected_s(known, placement)) is not None:
+            alone = _expected_s(others, placement) if others and others.phases.can_scale else None
+            yield Forecast(side.name, expected_s, step_s, alone)
 
 
 def _expected_s(known: StepModel, placement: Placement) -> float | None:
