@@ -10,12 +10,12 @@ from rich.console import Console
 from placebench.report.build import build_report
 from placebench.report.paths import ReportPaths
 from placebench.report.schema import Summary
-from placebench.report.terminal import show
+from placebench.report.show import show
 
 
-def printed(path: Path, width: int = 80) -> str:
+def printed(path: Path, width: int = 80, *, verbose: bool = True) -> str:
     console = Console(file=io.StringIO(), width=width)
-    show(path, console)
+    show(path, console, verbose=verbose)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

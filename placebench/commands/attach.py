@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from placebench.commands.completion import complete_devices
-from placebench.commands.options import WRONG_OPTIONS, option, read_hz
+from placebench.commands.options import WRONG_OPTIONS, GroupedCommand, option, option_group, read_hz, verbose_option
 from placebench.commands.outputs import OutputPath
 from placebench.commands.run_options import SECONDS, run_option
 from placebench.commands.start import start
@@ -24,27 +24,43 @@ _PLACEMENT = "job"
 _PATIENCE_S = 1e8
 
 
-@click.command(epilog=_EXAMPLES, short_help="Watch one run of a command of yours: timeline, load, roles.")
-@option("--job", default="command", show_default=True, metavar="WORD", help="The framework: verl, trl, command.")
-@option(
-    "--steps",
-    type=click.IntRange(1, MOST_STEPS),
-    metavar="N",
-    help="End it after so many steps.  [default: as it ends]",
+@click.command(
+    cls=GroupedCommand, epilog=_EXAMPLES, short_help="Watch one run of a command of yours: timeline, load, roles."
 )
-@option("--warmup-steps", type=click.IntRange(0), default=0, metavar="N", help="First steps, left out.  [default: 0]")
-@option(
-    "--devices",
-    metavar="SPEC",
-    shell_complete=complete_devices,
-    help="cpu:N or gpu:N.  [default: all GPUs, else one CPU device]",
+@option_group(
+    "Your command",
+    option("--job", default="command", show_default=True, metavar="WORD", help="The framework: verl, trl, command."),
+    option(
+        "--steps",
+        type=click.IntRange(1, MOST_STEPS),
+        metavar="N",
+        help="End it after so many steps.  [default: as it ends]",
+    ),
+    option("--time-limit", "time_limit_s", type=SECONDS, metavar="SECONDS", help="End it after this long."),
+    option("--allow-kill", is_flag=True, help="Run scripts even if they may end processes of others."),
 )
-@option("--name", metavar="NAME", help="Name of the run.  [default: from the command]")
-@option("--out", type=OutputPath(is_folder=True), metavar="FOLDER", help="Folder of the runs.  [default: runs]")
-@option("--time-limit", "time_limit_s", type=SECONDS, metavar="SECONDS", help="End it after this long.")
-@run_option("--sample-hz", type=float, metavar="HZ", callback=read_hz, help="Device samples a second.  [default: 5]")
-@option("--allow-kill", is_flag=True, help="Run scripts even if they may end processes of others.")
-@option("--dry-run", is_flag=True, help="Print the command line and environment, and start nothing.")
+@option_group(
+    "What is measured",
+    option(
+        "--devices",
+        metavar="SPEC",
+        shell_complete=complete_devices,
+        help="cpu:N or gpu:N.  [default: all GPUs, else one CPU device]",
+    ),
+    option(
+        "--warmup-steps", type=click.IntRange(0), default=0, metavar="N", help="First steps, left out.  [default: 0]"
+    ),
+    run_option(
+        "--sample-hz", type=float, metavar="HZ", callback=read_hz, help="Device samples a second.  [default: 5]"
+    ),
+)
+@option_group(
+    "Output",
+    option("--name", metavar="NAME", help="Name of the run.  [default: from the command]"),
+    option("--out", type=OutputPath(is_folder=True), metavar="FOLDER", help="Folder of the runs.  [default: runs]"),
+    verbose_option,
+    option("--dry-run", is_flag=True, help="Print the command line and environment, and start nothing."),
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def attach(job: str, steps: int | None, warmup_steps: int, command: tuple[str, ...], **given: Any) -> None:
     """Run a command once, unchanged, and report where its time goes and which role sits on which device.

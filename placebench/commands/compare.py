@@ -8,7 +8,7 @@ import click
 
 from placebench.commands.completion import complete_formats, complete_sources
 from placebench.commands.console import open_console
-from placebench.commands.options import GroupedCommand, option, option_group, read_share
+from placebench.commands.options import GroupedCommand, option, option_group, read_share, verbose_option
 from placebench.commands.outputs import OutputPath
 from placebench.errors import UsageError
 from placebench.spec.auto_rounds import MOST_STEPS
@@ -56,6 +56,8 @@ Examples:
         metavar="FOLDER",
         help="Folder for the report's files.  [default: none written]",
     ),
+    option("--png", "with_png", is_flag=True, help="With --out: each figure as PNG too, beside its SVG."),
+    verbose_option,
     option("--force", is_flag=True, help="Compare even what cannot mean anything, and say so."),
 )
 def compare(
@@ -66,8 +68,10 @@ def compare(
     warmup_steps: int | None,
     min_effect: float | None,
     out: Path | None,
+    with_png: bool,
     force: bool,
     follow: bool,
+    verbose: bool,
 ) -> None:
     """Compare runs and logs of any framework with the first of them.
 
@@ -79,6 +83,7 @@ def compare(
     from placebench.compare.read.sources import ReadingOptions, parse_source
     from placebench.compare.statistics.verdicts import MIN_EFFECT
     from placebench.record.folder import is_run
+    from placebench.report.brief import print_brief
     from placebench.report.shared import shared_sides
     from placebench.report.summary import summarize
     from placebench.report.terminal import print_summary
@@ -94,13 +99,15 @@ def compare(
         for option, value in {**of_logs, "--warmup-steps": warmup_steps}.items():
             if value is not None:
                 raise UsageError(f"{option} {value}: is for logs, and only runs are compared: leave it out")
+    if with_png and out is None:
+        raise UsageError("--png: figures are written with --out FOLDER: name one")
     if out is not None and is_run(out):
         raise UsageError(f"--out {out}: is the folder of a run, whose own report it would replace: name another folder")
     console = open_console(redraws=follow)
     if follow:
         from placebench.report.following import follow_until_stopped
 
-        sides = follow_until_stopped(words, options, console, effect, force=force)
+        sides = follow_until_stopped(words, options, console, effect, force=force, verbose=verbose)
     else:
         sides = read_sides(words, options, shared_sides)
     comparison = compare_sides(sides, effect, force=force)
@@ -110,11 +117,15 @@ def compare(
         # Loaded only here: most comparisons draw nothing.
         from placebench.report.build import write_comparison
 
-        paths = write_comparison(comparison, summary, out)
+        paths = write_comparison(comparison, summary, out, with_png=with_png)
+    files = [str(path) for path in (paths.html, paths.markdown)] if paths else []
+    if not verbose:
+        more = "More: --verbose, or the report:" if files else "More: --verbose, or a report by --out FOLDER."
+        print_brief(summary, console, f"{summary.coverage}. {more}", files[:1])
+        return
     print_summary(summary, console)
-    if paths:
-        for path in (paths.html, paths.markdown):
-            console.print(str(path), style="cyan", highlight=False, soft_wrap=True)
+    for path in files:
+        console.print(path, style="cyan", highlight=False, soft_wrap=True)
 
 
 def _numbers(option: str, text: str | None) -> tuple[int, ...]:

@@ -94,6 +94,7 @@ class Option(click.Option):
 
 
 option = partial(click.option, cls=Option)
+verbose_option = option("--verbose", is_flag=True, help="Print everything: all tables, numbers and reasons.")
 
 
 def option_group(heading: str, *options: Callable[[_Function], _Function]) -> Callable[[_Function], _Function]:

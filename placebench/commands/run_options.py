@@ -18,6 +18,7 @@ from placebench.commands.options import (
     option_group,
     read_hz,
     read_share,
+    verbose_option,
 )
 from placebench.commands.outputs import OutputPath
 from placebench.spec.auto_rounds import MOST_STEPS
@@ -143,6 +144,7 @@ _GROUPS = (
             metavar="SHARE",
             help="Smallest difference that matters to you.  [default: 2%]",
         ),
+        verbose_option,
         option("--dry-run", is_flag=True, help="Print the checked plan and start nothing."),
         option("--print-config", is_flag=True, help="Print the plan as a file for --config, and start nothing."),
     ),

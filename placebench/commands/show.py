@@ -4,10 +4,10 @@ import click
 
 from placebench.commands.completion import complete_runs
 from placebench.commands.console import open_console
-from placebench.commands.options import read_share
+from placebench.commands.options import option, read_share, verbose_option
 from placebench.host.terminal import say
 
-_MIN_EFFECT = click.option(
+_MIN_EFFECT = option(
     "--min-effect",
     callback=read_share,
     metavar="SHARE",
@@ -16,30 +16,31 @@ _MIN_EFFECT = click.option(
 _SHOW_EXAMPLES = """\b
 Examples:
   placebench show latest
-  placebench show split --min-effect 5%
+  placebench show split --verbose --min-effect 5%
 """
 _REPORT_EXAMPLES = """\b
 Examples:
   placebench report latest
-  placebench report runs/20260101T000000Z-standard-split
+  placebench report runs/20260101T000000Z-standard-split --png
 """
 
 
-@click.command(epilog=_SHOW_EXAMPLES, short_help="Print the verdict and tables of a run again.")
+@click.command(epilog=_SHOW_EXAMPLES, short_help="Print the verdict of a run again.")
 @click.argument("run", metavar="RUN", shell_complete=complete_runs)
 @_MIN_EFFECT
-def show(run: str, min_effect: float | None) -> None:
-    """Print the verdict and tables of a run again, finished or not.
+@verbose_option
+def show(run: str, min_effect: float | None, verbose: bool) -> None:
+    """Print the verdict of a run again, finished or not.
 
     RUN is a folder, a name, the beginning of either, or latest. Names are looked for in runs/.
     """
     from placebench.commands.runs import find_run
     from placebench.record.folder import RunFolder
-    from placebench.report.terminal import show as show_run
+    from placebench.report.show import show as show_run
     from placebench.run.standing import where_it_stands
 
     path, console = find_run(run), open_console()
-    show_run(path, console, min_effect)
+    show_run(path, console, min_effect, verbose=verbose)
     if now := where_it_stands(RunFolder(path)):
         console.print(now, markup=False, highlight=False)
 
@@ -47,7 +48,8 @@ def show(run: str, min_effect: float | None) -> None:
 @click.command(epilog=_REPORT_EXAMPLES, short_help="Build the report of a run again, from its files alone.")
 @click.argument("run", metavar="RUN", shell_complete=complete_runs)
 @_MIN_EFFECT
-def report(run: str, min_effect: float | None) -> None:
+@click.option("--png", "with_png", is_flag=True, help="Write each figure as PNG too, beside its SVG.")
+def report(run: str, min_effect: float | None, with_png: bool) -> None:
     """Build the report of a run again, from its files alone.
 
     RUN is a folder, a name, the beginning of either, or latest.
@@ -55,7 +57,7 @@ def report(run: str, min_effect: float | None) -> None:
     from placebench.commands.runs import find_run
     from placebench.report.build import build_report
 
-    paths = build_report(find_run(run), min_effect)
+    paths = build_report(find_run(run), min_effect, with_png=with_png)
     for path in (paths.html, paths.markdown, paths.summary, paths.trace):
         if path is not None:
             say(path)

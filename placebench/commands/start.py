@@ -59,15 +59,15 @@ def start(
         return None
     Path.cwd()  # what a launch starts needs one
     if serve_port is None:
-        return _execute(plan, trackers)
+        return _execute(plan, trackers, verbose=request.verbose)
     from placebench.commands.page import page_beside
 
     with page_beside(plan.folder.path, serve_port) as link:
         say(f"live page: {link}", sys.stderr)
-        return _execute(plan, trackers)
+        return _execute(plan, trackers, verbose=request.verbose)
 
 
-def _execute(plan: "Plan", trackers: Sequence[str]) -> "RunResult":
+def _execute(plan: "Plan", trackers: Sequence[str], *, verbose: bool) -> "RunResult":
     """Run a plan and report."""
     from placebench.host.signals import Stopped, raised_signals
     from placebench.run.display import open_display
@@ -80,7 +80,7 @@ def _execute(plan: "Plan", trackers: Sequence[str]) -> "RunResult":
             with raised_signals():
                 if result.late_signal and not plan.until_end:
                     raise Stopped(result.late_signal)
-                _report(result.folder)
+                _report(result.folder, verbose=verbose)
         except Stopped as stopped:
             raise InterruptedRunError(
                 f"stopped by {stopped} before the report was made: {result.done} of {result.total} launches are done;"
@@ -116,14 +116,14 @@ def compared_so_far(folder: Path, placement: str) -> str | None:
     return precision.compared_so_far(folder, placement)
 
 
-def _report(folder: Path) -> None:
+def _report(folder: Path, *, verbose: bool) -> None:
     """Build and print the report of a run; a reader of it that goes away does not change the run's exit code."""
     from placebench.report.build import build_report
-    from placebench.report.terminal import show as show_run
+    from placebench.report.show import show as show_run
 
     build_report(folder)
     try:
-        show_run(folder, open_console())
+        show_run(folder, open_console(), verbose=verbose)
         sys.stdout.flush()
     except BrokenPipeError:
         drop_stdout()

@@ -13,7 +13,7 @@ from placebench.record.folder import Status
 from placebench.report.kept import kept_summary
 from placebench.report.paths import HTML, MARKDOWN, SUMMARY, TRACE
 from placebench.report.schema import Summary
-from placebench.report.terminal import compare_anew
+from placebench.report.show import compare_anew
 from placebench.spec.config import flatten
 from placebench.telemetry.samples import QUANTITIES
 

@@ -67,6 +67,8 @@ class RunRequest:
     """Only the plan is wanted, so that its devices may be described instead of here."""
     print_config: bool = False
     """Only the file that asks for the plan is wanted."""
+    verbose: bool = False
+    """Everything is wanted on the terminal, and not one screen of it."""
     checkpoint_every: int | None = None
     """Steps from one checkpoint to the next; None for none."""
     resume_from: Path | None = None

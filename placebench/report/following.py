@@ -17,6 +17,7 @@ from placebench.compare.side import Side
 from placebench.errors import UsageError
 from placebench.host.signals import StopSignals
 from placebench.host.terminal import new_console
+from placebench.report.brief import print_brief
 from placebench.report.summary import summarize
 from placebench.report.terminal import print_summary
 from placebench.spec.text import plural, quantity, ratio
@@ -33,6 +34,7 @@ def follow_until_stopped(
     min_effect: float,
     *,
     force: bool = False,
+    verbose: bool = False,
 ) -> list[Side]:
     """Show what the logs have measured so far until the user says stop (Ctrl-C).
 
@@ -42,6 +44,7 @@ def follow_until_stopped(
         console: where to show it.
         min_effect: smallest effect of interest, as a fraction.
         force: compare even what cannot mean anything.
+        verbose: all tables, and not one screen of them.
 
     Returns:
         The sides as they were at the end; only those that have measured steps.
@@ -65,7 +68,7 @@ def follow_until_stopped(
             sides, waiting = followed.read()
             comparison = compare_sides(sides, min_effect, force=force) if sides else None
             if view is not None:
-                page = _page(comparison, waiting, options.warmup_steps, console.width)
+                page = _page(comparison, waiting, options.warmup_steps, console.width, verbose=verbose)
                 view.update(Text.from_ansi(page), refresh=True)
             elif (line := _line(comparison, waiting)) != last:
                 console.print(Text(line), soft_wrap=True)
@@ -88,12 +91,18 @@ def _pause(signals: StopSignals, view: Live | None) -> None:
         view.start(refresh=True)
 
 
-def _page(comparison: Comparison | None, waiting: Sequence[str], warmup_steps: int, width: int) -> str:
+def _page(
+    comparison: Comparison | None, waiting: Sequence[str], warmup_steps: int, width: int, *, verbose: bool
+) -> str:
     """The tables, to be redrawn in place on a terminal."""
     page = new_console(io.StringIO(), width=width, force_terminal=True)
     with page.capture() as captured:
         if comparison:
-            print_summary(summarize(comparison, warmup_steps), page)
+            summary = summarize(comparison, warmup_steps)
+            if verbose:
+                print_summary(summary, page)
+            else:
+                print_brief(summary, page, f"{summary.coverage}.")
         for text in waiting:
             page.print(f"waiting: {text}", style="yellow")
         page.print("Ctrl-C ends it.", style="dim")

@@ -80,16 +80,16 @@ def _overview_cells(placement: PlacementSummary) -> tuple[str, ...]:
     return (
         placement.name,
         str(sum(map(len, placement.pools.values())) or MISSING),
-        _text(step) if step else MISSING,
+        text_of(step) if step else MISSING,
         *_ratio_cells(ratio),
         ratio.verdict.value if ratio else MISSING,
-        _text(tokens) if tokens else MISSING,
+        text_of(tokens) if tokens else MISSING,
     )
 
 
 def single_grid(placement: PlacementSummary) -> Grid:
     """The numbers of a placement that is compared with nothing."""
-    rows = tuple((found.label, _text(found)) for found in placement.quantities)
+    rows = tuple((found.label, text_of(found)) for found in placement.quantities)
     return Grid(placement.name, ("", "value"), rows)
 
 
@@ -169,7 +169,7 @@ def device_grid(summary: Summary, *, whole: bool = False) -> Grid:
     def texts_of(quantities: Sequence[QuantitySummary]) -> dict[str, str]:
         found = {one.key.partition("/")[0].removesuffix("_in"): one for one in quantities}
         headings.update({key: one.label for key, one in found.items()})
-        return {key: _text(one) for key, one in found.items()}
+        return {key: text_of(one) for key, one in found.items()}
 
     for placement in summary.placements:
         labels = {device.id: device.label for device in placement.devices}
@@ -212,12 +212,13 @@ def observed_grid(summary: Summary) -> Grid:
                 asked = f"{pool} ({len(placement.pools[pool])})" if pool else MISSING
                 memory = max((found.memory_bytes for found in seen if found.memory_bytes is not None), default=None)
                 on = _shares(seen, labels)
-                rows.append((f"{placement.name}{rounds}", role, asked, on, quantity(memory, "B")))
+                by_ray = label_ranges([found.device for found in seen if found.allotted], labels) or MISSING
+                rows.append((f"{placement.name}{rounds}", role, asked, on, quantity(memory, "B"), by_ray))
     notes = (
         "Asked: pool and its devices. Observed: share of the measured steps in which a phase of the role ran on a"
         " device. Memory: the most on one of them, of a role that has its processes or devices for itself.",
     )
-    header = ("placement", "role", "asked", "observed", "memory")
+    header = ("placement", "role", "asked", "observed", "memory", "allotted by Ray")
     return Grid("Roles on devices: asked and observed", *_without_empty_columns(header, rows), notes)
 
 
@@ -343,7 +344,8 @@ def source_grid(summary: Summary) -> Grid:
     return Grid("Launches", ("arm", "from", "format", "steps measured"), rows)
 
 
-def _text(found: QuantitySummary) -> str:
+def text_of(found: QuantitySummary) -> str:
+    """A number with its unit."""
     return quantity(found.value, found.unit)
 
 
@@ -352,8 +354,8 @@ def _row(first: QuantitySummary, other: QuantitySummary) -> Row:
     return Row(
         first.label,
         first.key.startswith(("phase/", "controller/")) or first.key == "unattributed",
-        _text(first),
-        _text(other),
+        text_of(first),
+        text_of(other),
         *_ratio_cells(found),
         "" if found is None else found.verdict.value,
     )

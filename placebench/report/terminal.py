@@ -1,7 +1,6 @@
-"""The report on the terminal: verdict, reason, tables. Readable in 80 columns and without colours."""
+"""All of the report on the terminal, for `--verbose`; readable in 80 columns and without colours."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from string import ascii_uppercase
 
 from rich.console import Console
@@ -10,10 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from placebench.compare.statistics.verdicts import Verdict
-from placebench.record.folder import RunFolder
 from placebench.report.columns import Holds, add_columns, broken
-from placebench.report.kept import SHARED, kept_summary, read_summary
-from placebench.report.paths import HTML, MARKDOWN, TRACE
 from placebench.report.placement_schema import PlacementSummary
 from placebench.report.schema import Summary
 from placebench.report.tables import (
@@ -34,36 +30,6 @@ from placebench.spec.text import plural
 
 PHASE_INDENT = 2
 STYLES = {Verdict.FASTER: "bold green", Verdict.SLOWER: "bold red", Verdict.UNDECIDED: "yellow"}
-
-
-def show(run_dir: Path, console: Console, min_effect: float | None = None) -> None:
-    """Print a run's tables, the reason and the paths of the report's files that are there.
-
-    Args:
-        run_dir: the run's folder.
-        console: where to.
-        min_effect: smallest effect of interest, as a fraction; None for the run's own.
-
-    Raises:
-        UsageError: the folder is missing, is not a run, has a newer schema, or one of its files is damaged.
-    """
-    if RunFolder(run_dir).lacks_raw_files:
-        print_summary(read_summary(run_dir, min_effect), console)
-        console.print(SHARED, style="yellow", highlight=False)
-    else:
-        print_summary(kept_summary(run_dir, min_effect) or compare_anew(run_dir, min_effect), console)
-    for path in (run_dir / name for name in (HTML, MARKDOWN, TRACE)):
-        if path.is_file():
-            console.print(str(path), style="cyan", highlight=False, soft_wrap=True)
-
-
-def compare_anew(run_dir: Path, min_effect: float | None = None) -> Summary:
-    """The summary of a run as its files are now; see `compare.comparison.compare_run`."""
-    # What compares is loaded only where something has changed since the report was made.
-    from placebench.compare.comparison import compare_run
-    from placebench.report.summary import summarize
-
-    return summarize(compare_run(run_dir, min_effect))
 
 
 def print_summary(summary: Summary, console: Console) -> None:
@@ -91,14 +57,17 @@ def _tables(summary: Summary, width: int) -> list[Table]:
     tables = []
     for other in others:
         if rows := comparison_rows(first, other):
-            tables.append(_against(f"{other.name} against {first.name}", first, other, rows, width))
+            tables.append(against_table(f"{other.name} against {first.name}", first, other, rows, width))
         tables += _grid_tables([(short_path_grid(path_grid(first, other)), 1)], width)
     single = [] if others else [(single_grid(first), 1), (single_path_grid(first), 1)]
     more = [(calibration_grid(summary), 1), (overview_grid(summary), 1), (scaling_grid(summary), 3)]
-    # Of placebench's own job it is in the pages: it has put the roles where they are.
-    is_news = summary.job or any(one.differences for found in summary.placements for one in found.observed)
-    seen = [(observed_grid(summary), 4)] if is_news else []
+    seen = [(observed_grid(summary), 4)] if shows_places(summary) else []
     return tables + _grid_tables([*single, *more, *seen, (device_grid(summary), 3)], width)
+
+
+def shows_places(summary: Summary) -> bool:
+    """Whether it is news where roles were seen: placebench has itself put those of its own job where they are."""
+    return bool(summary.job) or any(one.differences for found in summary.placements for one in found.observed)
 
 
 def _grid_tables(grids: Sequence[tuple[Grid, int]], width: int) -> list[Table]:
@@ -173,7 +142,9 @@ def _warmup(summary: Summary) -> str:
     return most if len(counts) == 1 else f"{counts[0]} to {most}"
 
 
-def _against(title: str, first: PlacementSummary, other: PlacementSummary, rows: Sequence[Row], width: int) -> Table:
+def against_table(
+    title: str, first: PlacementSummary, other: PlacementSummary, rows: Sequence[Row], width: int
+) -> Table:
     """The table of one placement against the first."""
     table = _table(title)
     headings = ("", first.name, other.name, "ratio", "95 % interval", "verdict")

@@ -71,7 +71,7 @@ def values() -> dict[str, float]:
 
 def test_a_loop_without_steps_is_shown_as_one() -> None:
     result = attach("loop.py", text=LOOP)
-    assert (result.exit_code, result.stdout) == (0, printed(run_folder()))
+    assert (result.exit_code, result.stdout) == (0, printed(run_folder(), verbose=False))
     assert run_folder().name.endswith("-attach-loop.py")
     assert values()["phase/gen"] == pytest.approx(0.06, abs=0.03)
     content = summary()

@@ -131,7 +131,7 @@ def test_every_command_takes_a_name() -> None:
     assert shown.stdout == invoke("show", "runs/20260301T100000Z-before").stdout
     assert "4 of 4 launches done" in shown.stdout
     assert "no run of this name under runs/; did you mean before?" in invoke("report", "befor_").stderr
-    compared = invoke("compare", "before:split", "x=after:split")
+    compared = invoke("compare", "--verbose", "before:split", "x=after:split")
     assert (compared.exit_code, "x against" in compared.stdout) == (0, True)
     assert invoke("baseline", "save", "before:split", "base.json").exit_code == 0
     assert invoke("check", "after:split", "--baseline", "before", "--min-launches", "2").exit_code == 0

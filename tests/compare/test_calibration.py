@@ -23,7 +23,7 @@ from placebench.compare.statistics.estimates import detectable_effect
 from placebench.compare.statistics.verdicts import Verdict
 from placebench.plan.request import RunRequest
 from placebench.plan.resume import resume_plan
-from placebench.report.terminal import show
+from placebench.report.show import show
 from placebench.spec.text import percent
 
 # Log ratios of the pairs, larger round over smaller: 0.02, -0.01, 0.03.
@@ -48,7 +48,7 @@ def calibration(path: Path, **changes: object) -> Path:
 
 def printed(path: Path) -> str:
     output = StringIO()
-    show(path, Console(file=output, width=400))
+    show(path, Console(file=output, width=400), verbose=True)
     return output.getvalue()
 
 

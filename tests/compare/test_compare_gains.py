@@ -18,9 +18,10 @@ from placebench.compare.read.sources import ReadingOptions, Source
 from placebench.errors import UsageError
 from placebench.record.folder import Status
 from placebench.report.build import write_comparison
+from placebench.report.show import show
 from placebench.report.summary import summarize
 from placebench.report.tables import gain_grid
-from placebench.report.terminal import print_summary, show
+from placebench.report.terminal import print_summary
 
 
 def with_overlap(overlap: str, pace: float, layout: Layout = SPLIT) -> Layout:
@@ -252,7 +253,7 @@ def test_every_report_has_the_gains(tmp_path: Path) -> None:
     path = SyntheticRun(layouts, pace=pace).write(tmp_path / "run")
     write_report(path)
     console = Console(file=io.StringIO(), width=1000)
-    show(path, console)
+    show(path, console, verbose=True)
     assert isinstance(console.file, io.StringIO)
     markdown, html = ((path / name).read_text() for name in ("report.md", "report.html"))
     for text in (console.file.getvalue(), markdown, html):

@@ -13,7 +13,7 @@ from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
 from placebench.compare.explain.scaling import measure_scaling
 from placebench.record.folder import Status
-from placebench.report.terminal import show
+from placebench.report.show import show
 
 
 def replicas(devices: int, pace: float, scaling: str = "strong") -> Layout:
@@ -87,7 +87,7 @@ def test_every_report_has_the_scaling(tmp_path: Path) -> None:
     path = RUN.write(tmp_path / "run")
     write_report(path)
     console = Console(file=io.StringIO(), width=80)
-    show(path, console)
+    show(path, console, verbose=True)
     assert isinstance(console.file, io.StringIO)
     for text in (console.file.getvalue(), (path / "report.md").read_text(), (path / "report.html").read_text()):
         assert "Scaling of replicas" in text

@@ -19,7 +19,7 @@ from placebench.predict.step import StepModel
 from placebench.predict.walk import walk
 from placebench.record.folder import Status
 from placebench.report.schema import Summary
-from placebench.report.terminal import show
+from placebench.report.show import show
 from placebench.spec.placement import Overlap
 from placebench.spec.stepgraph import graph_among
 from placebench.spec.words import parse_placement
@@ -90,7 +90,7 @@ def test_the_suggestion_stands_in_every_form_of_the_report(tmp_path: Path) -> No
     run = SyntheticRun({word: layout(word) for word in ("standard", "split")}, rounds=2, workload=workload)
     paths = write_report(run.write(tmp_path / "run"))
     console = Console(file=io.StringIO(), width=200)
-    show(tmp_path / "run", console)
+    show(tmp_path / "run", console, verbose=True)
     assert isinstance(console.file, io.StringIO)
     for text in (paths.markdown.read_text(), paths.html.read_text(), console.file.getvalue()):
         assert "Try next: split:3+1. Expected: about 1.9" in text

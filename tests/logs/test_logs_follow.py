@@ -223,7 +223,6 @@ def test_off_a_terminal_it_prints_a_line_for_news_and_the_tables_at_the_end(tmp_
             command.kill()
             command.wait()
     text = said.read_text()
-    assert "b against a" in text
     assert "Undecided whether b or a is faster: a step takes 50 % more time" in text
     assert "Traceback" not in text
 

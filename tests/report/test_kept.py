@@ -11,7 +11,7 @@ import pytest
 from gate_runs import invoke
 from synthetic_run import SyntheticRun
 
-from placebench.report import terminal
+from placebench.report import show
 from placebench.report.kept import kept_summary
 
 
@@ -26,9 +26,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_reported_run_is_shown_without_being_compared_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = kept_summary(run)
     assert kept is not None
-    assert kept == terminal.compare_anew(run, None)
+    assert kept == show.compare_anew(run, None)
     printed = invoke("show", run)
-    monkeypatch.setattr(terminal, "kept_summary", lambda *_: None)
+    monkeypatch.setattr(show, "kept_summary", lambda *_: None)
     assert printed.stdout == invoke("show", run).stdout
     code = (
         "import atexit, sys; from placebench.cli import main;"

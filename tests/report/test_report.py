@@ -20,8 +20,8 @@ from placebench.record.folder import Status
 from placebench.report.build import build_report
 from placebench.report.plots import _timings, ratios
 from placebench.report.schema import Summary
+from placebench.report.show import show
 from placebench.report.summary import summarize
-from placebench.report.terminal import show
 
 ALL_FAILED = {(round_, name): Status.FAILED for round_ in (1, 2, 3) for name in ("standard", "split")}
 HALF_FINISHED = {(2, "split"): Status.OOM, (3, "standard"): Status.RUNNING, (3, "split"): Status.PLANNED}
@@ -36,7 +36,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_file_of_the_report_is_there(tmp_path: Path) -> None:
     path = SyntheticRun(rounds=1).write(tmp_path / "run")
-    paths = build_report(path)
+    paths = build_report(path, with_png=True)
     assert paths.trace is not None
     assert {file.name for file in paths.plots} == {
         f"{name}.{suffix}"
@@ -53,8 +53,10 @@ def test_every_file_of_the_report_is_there(tmp_path: Path) -> None:
 def test_building_again_gives_the_same_bytes(finished: Path, tmp_path: Path) -> None:
     names = ("report.html", "report.md", "summary.json", "trace.json.gz", "plots/timeline.svg")
     before = [(finished / name).read_bytes() for name in names]
+    (finished / "plots" / "timeline.png").touch()
     build_report(finished)
     assert [(finished / name).read_bytes() for name in names] == before
+    assert {plot.suffix for plot in (finished / "plots").iterdir()} == {".svg"}
 
 
 def test_the_summary_has_every_number_with_unit_interval_and_n(finished: Path) -> None:
@@ -371,7 +373,7 @@ import sys
 from pathlib import Path
 from rich.console import Console
 from placebench.report.build import build_report
-from placebench.report.terminal import show
+from placebench.report.show import show
 from placebench.report.summary import summarize
 build_report(Path({str(path)!r}))
 show(Path({str(path)!r}), Console())

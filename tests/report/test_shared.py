@@ -28,7 +28,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: str(path.relative_to(REFERENCE)))
 def test_every_reference_is_shown_and_reported(path: Path, tmp_path: Path) -> None:
-    shown = invoke("show", path)
+    shown = invoke("show", "--verbose", path)
     assert shown.exit_code == 0, shown.output
     assert NOTE in " ".join(shown.stdout.split())
     copy = shutil.copytree(path, tmp_path / "run")
@@ -39,7 +39,7 @@ def test_every_reference_is_shown_and_reported(path: Path, tmp_path: Path) -> No
 
 
 def test_a_shared_run_shows_the_tables_of_the_whole_one(runs: tuple[Path, Path]) -> None:
-    whole, shared = (invoke("show", path).stdout for path in runs)
+    whole, shared = (invoke("show", "--verbose", path).stdout for path in runs)
     tables = whole.partition("6 of 6 launches done")[0]
     assert tables in shared
     kept = read_json(runs[1] / "summary.json")
@@ -62,6 +62,7 @@ def test_shared_runs_are_compared_by_their_launches(runs: tuple[Path, Path]) -> 
     ("words", "reason"),
     [
         (("show", "--min-effect", "5%"), "--min-effect 0.05: {} was shared without its raw files"),
+        (("report", "--png"), "--png: {} was shared without its raw files"),
         (("run", "--dry-run", "--resume"), "{}: there is no run.json in it: it was shared without its raw files"),
         (("check", "--baseline", "{}"), "there is no run.json in it: it was shared without its raw files"),
     ],

@@ -78,6 +78,6 @@ def test_show_says_where_a_run_stands_and_what_has_not_started(trial: Trial) -> 
 def test_a_run_without_a_launch_that_is_done_has_no_empty_tables(tmp_path: Path) -> None:
     statuses = {(1, "standard"): Status.RUNNING, (1, "split"): Status.PLANNED}
     path = SyntheticRun(rounds=1, statuses=statuses).write(tmp_path / "run")
-    result = CliRunner().invoke(main, ["show", str(path)], prog_name="placebench")
+    result = CliRunner().invoke(main, ["show", str(path), "--verbose"], prog_name="placebench")
     assert result.stdout.startswith("Values: median")
     assert "0 of 2 launches done" in result.stdout

@@ -1,0 +1,94 @@
+"""What a run prints fits one screen: verdict, numbers and what to mind, whatever there is to say."""
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from gate_runs import invoke
+from hypothesis import given
+from hypothesis import strategies as st
+from pages import ROOT
+from rich.console import Console
+from showing import printed
+from synthetic_run import SPLIT, STANDARD, SyntheticRun
+
+from placebench.record.folder import Status
+from placebench.report.brief import print_brief, together
+from placebench.report.kept import read_summary
+
+REFERENCE = ROOT / "runs" / "reference"
+RUNS = sorted(path.parent for path in REFERENCE.rglob("summary.json"))
+LONG = "learners:1+engines:1/staleness=1/overlap=updates"
+
+
+def is_one_screen(text: str) -> bool:
+    """Whether a terminal of 24 lines of 80 columns shows all of it, the prompt below it included."""
+    lines = text.splitlines()
+    return len(lines) <= 23 and max(len(line.rstrip()) for line in lines if "/report." not in line) <= 80
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: str(path.relative_to(REFERENCE)))
+def test_a_kept_run_is_one_screen_with_its_verdicts_and_heaviest_warning(path: Path) -> None:
+    text, summary = invoke("show", path).stdout, read_summary(path)
+    assert is_one_screen(text), text
+    words = " ".join(text.split())
+    told = [one.headline or "" for one in summary.verdicts]
+    assert any(headline in words for headline in told) if len(told) > 2 else all(one in words for one in told)
+    assert "warning: " in words
+    assert all(name in words for name in (one.name for one in summary.placements))
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize("names", [("standard", "split"), ("standard", "split", LONG)])
+def test_two_and_three_placements_are_one_screen(tmp_path: Path, names: Sequence[str], is_damaged: bool) -> None:
+    layouts = {name: STANDARD if name == "standard" else SPLIT for name in names}
+    path = tmp_path / "run"
+    failed = {(2, name): Status.FAILED for name in names[1:]} if is_damaged else {}
+    SyntheticRun(layouts=layouts, rounds=3, steps=4, statuses=failed).write(path)
+    text = printed(path, verbose=False)
+    assert is_one_screen(text), text
+    assert ("warning: " in text) is is_damaged
+    words = " ".join(text.split())
+    assert f"{names[1]} is slower than standard" in words
+    assert re.search(r"95 %", text)
+    assert f"{3 * len(names) - len(failed)} of {3 * len(names)} launches done" in words
+    assert len(printed(path).splitlines()) > 40
+
+
+def test_what_has_no_room_is_counted_and_cut_at_the_end_of_a_clause() -> None:
+    summary = read_summary(REFERENCE / "4x-h200" / "placements")
+    many = tuple(f"launch: {'very ' * number} odd" for number in range(1, 12))
+    console = Console(file=io.StringIO(), width=80)
+    print_brief(summary.model_copy(update={"warnings": many, "facts": ()}), console, "5 launches.")
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert is_one_screen(text)
+    (more,) = re.findall(r"^(\d+) more warnings: see --verbose", text, re.MULTILINE)
+    assert int(more) + text.count("warning: ") == len(many)
+    for line in re.findall(r"(\S+) …", " ".join(text.split())):
+        assert not line.endswith((",", ";", ":"))
+
+
+def test_nothing_measured_is_said_so(tmp_path: Path) -> None:
+    statuses = {(1, "standard"): Status.RUNNING, (1, "split"): Status.PLANNED}
+    text = printed(SyntheticRun(rounds=1, statuses=statuses).write(tmp_path / "run"), verbose=False)
+    assert "Nothing has been measured yet." in text
+    assert "0 of 2 launches done" in text
+
+
+def test_warnings_that_differ_in_who_and_how_much_are_one() -> None:
+    told = "the power cap held clocks down in {} % of the samples"
+    warnings = [f"standard: {told.format(64)}", "Compare by force: other model.", f"split: {told.format('7.5')}"]
+    assert together(warnings) == [f"standard, split: {told.format('7.5 to 64')}", "Compare by force: other model."]
+    assert together(["a: x 1", "b: y 1"]) == ["a: x 1", "b: y 1"]
+
+
+@given(st.lists(st.text("ab12 :.,%", max_size=12), max_size=5))
+def test_warnings_put_together_lose_nobody(warnings: list[str]) -> None:
+    found = together(warnings)
+    assert len(found) <= len(warnings)
+    for text in set(warnings):
+        who = text.partition(": ")[0]
+        assert any(who in one or "more" in one for one in found)
