@@ -209,4 +209,4 @@ def _phases(timed: Sequence[StepRecord], traced: Sequence[StepRecord]) -> Iterat
 
 if __name__ == "__main__":
     told = Sizes(**json.loads(sys.argv[1]))
-    sys.exit(ppo.main(sys.argv[2], lambda trial: SizesJob(trial, told)))
+    ppo.run_and_exit(sys.argv[2], lambda trial: SizesJob(trial, told))

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from placebench.errors import JobExit
 from placebench.host.compile_cache import remove_empty_cache
@@ -288,5 +288,13 @@ def main(folder: str, job: Callable[[Trial], PPOJob] = PPOJob) -> int:
     return end.kind
 
 
+def run_and_exit(folder: str, job: Callable[[Trial], PPOJob] = PPOJob) -> NoReturn:
+    """Run the launch of a trial folder as `main` does, and end this process at once, as `OwnRay.close` wants it."""
+    code = main(folder, job)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    run_and_exit(sys.argv[1])
