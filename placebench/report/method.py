@@ -23,7 +23,7 @@ BY_STEP = (
 )
 # As `by_step` of a placement decides.
 BY_VALUE = (
-    "launch by launch for hidden, idle and waiting time, load, memory, energy, rates and queues of engines and"
+    "launch by launch for hidden, idle and waiting time, load, memory, energy, MFU at its clock, rates and queues of engines and"
     " learners, and what is 0 in a step"
 )
 # Counters and flows go on from step to step, so that only their sums over all steps are exact: no medians.
