@@ -30,8 +30,8 @@ def test_the_note_on_ratios_says_which_are_of_steps_of_launches_and_of_no_pairs(
     by_step_shown = (
         "median of the measured steps of a launch, of device load the mean over them, of peak memory the highest"
         " sample; ratio: of its steps paired one by one, not of the medians, but"
-        " launch by launch for hidden, idle and waiting time, load, memory, energy, MFU at its clock, rates and queues of engines and"
-        " learners, and what is 0 in a step; "
+        " launch by launch for hidden, idle and waiting time, load, memory, energy, MFU at its clock, rates and queues"
+        " of engines and learners, and what is 0 in a step; "
     )
     assert summarize(compare_run(tmp_path / "plain")).method.steps.startswith(by_step_shown)
     layouts = {"standard": STANDARD, "copy": STANDARD, "more": STANDARD, "late": STANDARD}
