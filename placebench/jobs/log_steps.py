@@ -139,7 +139,7 @@ class StepReader:
             found = self._of_spans(self._attached.all_time())
         if self._chosen:
             self._write_record(self._run(self._chosen))
-        elif found.steps:
+        elif self._written or found.steps:  # also where all of them were known before
             self._record_spans()
         return found
 
