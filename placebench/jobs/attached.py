@@ -25,6 +25,7 @@ from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.phases import GEN, PHASE
 from placebench.spec.placement import Role
+from placebench.spec.text import plural
 from placebench.telemetry.spans import CONTROLLER, Span
 
 STEP = "step"
@@ -108,7 +109,7 @@ class AttachedSpans:
         self.counts_steps = False
         """Whether a trainer says when its steps end and which of them it logs, so that its log need not count them."""
         self._waiting: list[Window] = []
-        self._has_begun = False
+        self._has_begun = self._has_phases = self._has_places = False
         self._bound: list[tuple[int, Device]] = []
         self._allotted: list[dict[str, Any]] = []
         self.notes: dict[str, None] = {}
@@ -183,7 +184,12 @@ class AttachedSpans:
             # What comes after the last step is of one that does not count.
             if step is not None and (not final or middle <= ended[-1].end):
                 found[step].append(piece)
+                self._has_phases = True
+                self._has_places = self._has_places or piece.device != CONTROLLER
         self._has_begun = True
+        if final and self._has_phases and not self._has_places:
+            devices = plural(len(self._devices), "device")
+            self.notes[f"processes do not say on which of the {devices} they work, so that phases are left out"] = None
         return [self._row(step, piece) for step, pieces in found.items() for piece in self._completed(pieces)]
 
     def since(self, start: float) -> tuple[PhaseTime, ...]:
