@@ -226,7 +226,7 @@ def test_a_template_is_a_job_file(framework: str, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without the figures and pages that another test looks at."""
-    monkeypatch.setattr(start, "_report", lambda folder: None)
+    monkeypatch.setattr(start, "_report", lambda folder, *, verbose: None)
 
 
 def measured(placement: str) -> RunSide:
@@ -263,7 +263,7 @@ def test_a_verl_job_is_run_compared_and_resumed(monkeypatch: pytest.MonkeyPatch)
     assert not (folder / "plots" / "timeline.svg").exists()
     assert summary["job"]["command"] == [sys.executable, "verl.py"]
 
-    monkeypatch.setattr(start, "_report", lambda folder: None)
+    monkeypatch.setattr(start, "_report", lambda folder, *, verbose: None)
     again = invoke("run", "--resume", str(folder), "--rounds", "2", "--sample-hz", "0")
     assert again.exit_code == 0, again.stderr
     comparison = compare_run(folder)
