@@ -1,26 +1,31 @@
-"""Decoding in the rollout phase beside vLLM alone, on one device, in turn.
+"""Decoding in the rollout phase beside vLLM alone in all of its own ways, on one device, in one run.
 
     python benchmarks/decode.py --model qwen2.5-1.5b --sequences 64 --sequences 256 [--set key=value …]
 
 All sides generate for the same number of prompts of the same length, every response of full length, with random
-weights of the same shape: `rollout` as the job's backend does it, which keeps the log-probability of every token;
-`vllm` and `vllm-process` through an engine as vLLM sets it up by itself, in this process and in one of its own, with
-the same seeds, and with the same request for log-probabilities and without. Each side has a process of its own,
-started in turn `--pairs` times.
+weights of the same shape: `rollout` as the job's backend does it; the others by `LLM.generate` with an engine as vLLM
+sets it up by itself, in the caller's process or in one of its own, with asynchronous scheduling or without. Each is
+asked for the log-probability of every token and for none.
+
+All sides start at once, which costs the least time of a GPU. When all engines are there, one generates at a time while
+the others wait, in turn and back, `--pairs` times.
 
 A token step is what a generation and one of an eighth of its length differ by, over the tokens that they differ by, so
-that prompts do not count. Of three repeats the fastest counts: whatever else the host does only slows one down.
-`kernels` is the time of a token step with a kernel on the GPU, from traces of both lengths.
+that prompts do not count. Of the repeats the fastest counts: whatever else the host does only slows one down.
+`kernels` is the time of a token step of the rollout with a kernel on the GPU, from traces of both lengths after all
+that is timed.
 """
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 import click
 import numpy as np
@@ -30,72 +35,228 @@ from placebench.spec.shapes import model_shape
 from placebench.spec.workload import Workload
 from placebench.spec.workload_reading import build_workload
 
-REPEATS = 3
-SIDES = ("rollout", "vllm", "vllm-process")
-Generate = Callable[[int, int, str], float]
-"""Generates for so many prompts, so many tokens each, of one kind of request; returns the seconds that it took."""
+ROLLOUT = "rollout"
+# Of vLLM alone: whether the engine has a process of its own, and whether it schedules asynchronously.
+WAYS = {
+    "vllm": (False, True),
+    "vllm-process": (True, True),
+    "vllm-sync": (False, False),
+    "vllm-process-sync": (True, False),
+}
+Generate = Callable[[int, int, bool], float]
+"""Generates for so many prompts, so many tokens each, with log-probabilities or without; returns the seconds taken."""
+
+
+class Side:
+    """A process with one engine, which measures what it is asked for."""
+
+    def __init__(self, model: str, name: str) -> None:
+        self.model, self.name = model, name
+        self._process = subprocess.Popen(
+            [sys.executable, *sys.argv, "--side", name, "--of", model],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def answer(self) -> dict[str, Any] | None:
+        """The next that it says; None when it has ended."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        return json.loads(line) if line else None
+
+    def ask(self, what: str, sequences: int, log_probs: bool) -> dict[str, Any] | None:
+        """A row of what was measured; None when the process has ended."""
+        assert self._process.stdin is not None
+        try:
+            print(json.dumps([what, sequences, log_probs]), file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            return None
+        row = self.answer()
+        if row is None:
+            return None
+        return {"model": self.model, "side": self.name, "sequences": sequences, "log_probs": log_probs} | row
+
+    def dismiss(self) -> None:
+        """Say that nothing more will be asked."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def end(self, patience_s: float) -> None:
+        """Wait for its end, and then end it and all that it has started."""
+        try:
+            self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
 
 @click.command()
-@click.option("--model", default="qwen2.5-1.5b", show_default=True, help="A preset or the folder of a saved model.")
+@click.option(
+    "--model", "models", multiple=True, default=["qwen2.5-1.5b"], show_default=True, help="Presets or folders."
+)
 @click.option(
     "--sequences", "counts", multiple=True, default=[64], show_default=True, type=click.IntRange(1), help="Prompts."
 )
-@click.option("--pairs", default=1, show_default=True, type=click.IntRange(1), help="Starts of each side.")
+@click.option("--way", "ways", multiple=True, type=click.Choice(list(WAYS)), help="Of vLLM alone; all unless given.")
+@click.option("--pairs", default=1, show_default=True, type=click.IntRange(1), help="Turns of each side.")
+@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Of a turn; the fastest counts.")
+@click.option("--into", type=click.Path(path_type=Path), help="A file for all rows, as JSON lines.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
-@click.option("--side", type=click.Choice(SIDES), hidden=True)
-def main(model: str, counts: tuple[int, ...], pairs: int, settings: tuple[str, ...], side: str | None) -> None:
+@click.option("--side", hidden=True)
+@click.option("--of", hidden=True)
+def main(
+    models: tuple[str, ...],
+    counts: tuple[int, ...],
+    ways: tuple[str, ...],
+    pairs: int,
+    repeats: int,
+    into: Path | None,
+    settings: tuple[str, ...],
+    side: str | None,
+    of: str | None,
+) -> None:
     """Compare the rollout phase with vLLM alone: time of a token step, and tokens/s."""
-    workload = build_workload({**parse_settings(settings), "model": model})
     if side:
-        measure = _rollout if side == "rollout" else _vllm
-        for row in measure(workload, counts, side):
-            print(json.dumps(row), flush=True)
+        _serve(_workload(settings, str(of), max(counts)), side, repeats)
         return
-    rows = []
-    for pair in range(pairs):
-        for name in SIDES if pair % 2 == 0 else reversed(SIDES):
-            for row in _start(name):
-                rows.append(row)
-                print(_line(workload, row), flush=True)
-    for count in counts:
-        _print_ratios(count, [row for row in rows if row["sequences"] == count])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    begun = time.monotonic()
+    sides = [Side(model, name) for model in models for name in (ROLLOUT, *(ways or WAYS))]
+    try:
+        there = [one for one in sides if one.answer()]
+        print(f"{len(there)} of {len(sides)} engines after {time.monotonic() - begun:.0f} s", flush=True)
+        with open(into or os.devnull, "w") as stream:
+            for model in models:
+                mine = [one for one in there if one.model == model]
+                tokens = _workload(settings, model, max(counts)).batch.max_response_length
+                _compare(mine, counts, pairs, tokens, stream)
+    finally:
+        for one in sides:
+            one.dismiss()
+        for one in sides:
+            one.end(5)
+    if len(there) < len(sides):
+        raise click.ClickException("not every engine came up; see above")
 
 
-def _line(workload: Workload, row: dict[str, Any]) -> str:
-    rate = row["sequences"] * workload.batch.max_response_length / row["whole_s"]
-    line = f"{row['sequences']:5} sequences  {row['kind']:34} {1e3 * row['step_s']:7.2f} ms {rate:10,.0f} tokens/s"
-    if "kernels_s" in row:
-        line += f"   kernels {1e3 * row['kernels_s']:.2f} ms, ratio {row['step_s'] / row['kernels_s']:.2f}"
-    return line
+def _compare(sides: Sequence[Side], counts: Sequence[int], pairs: int, tokens: int, stream: TextIO) -> None:
+    """Measure one model's sides, print each row as it comes and what they tell together."""
+    rows: list[dict[str, Any]] = []
+
+    def keep(row: dict[str, Any]) -> None:
+        rows.append(row)
+        print(json.dumps(row), file=stream, flush=True)
+
+    for count in sorted(counts, reverse=True):
+        for pair in range(pairs):
+            for side in sides if pair % 2 == 0 else reversed(sides):
+                for log_probs in (False, True):
+                    if row := side.ask("time", count, log_probs):
+                        keep(row)
+                        print(_line(row, tokens), flush=True)
+        for line in _beside([row for row in rows if row["sequences"] == count], tokens):
+            print(line, flush=True)
+    for count in sorted(counts, reverse=True):
+        for side in sides:
+            if side.name == ROLLOUT and (row := side.ask("trace", count, log_probs=False)):
+                keep(row)
+                for line in _over_kernels([row for row in rows if row["sequences"] == count]):
+                    print(line, flush=True)
 
 
-def _print_ratios(count: int, rows: Sequence[dict[str, Any]]) -> None:
-    """What the rollout's tokens/s are of each other kind's, pair by pair."""
-    seconds: dict[str, list[float]] = {}
+def _line(row: dict[str, Any], tokens: int) -> str:
+    name = f"{row['side']} {_asked(row['log_probs'])}"
+    rate = row["sequences"] * tokens / row["whole_s"]
+    return (
+        f"{row['model']} {row['sequences']:5} sequences  {name:42} {1e3 * row['step_s']:7.2f} ms {rate:10,.0f} tokens/s"
+    )
+
+
+def _beside(rows: Sequence[dict[str, Any]], tokens: int) -> Iterator[str]:
+    """The rollout beside the best of vLLM's own ways, by whole generations."""
+    whole: dict[tuple[str, bool], list[float]] = {}
     for row in rows:
-        seconds.setdefault(row["kind"], []).append(row["whole_s"])
-    own = seconds.pop("rollout")
-    for kind, others in seconds.items():
-        found = [other / mine for mine, other in zip(own, others, strict=True)]
-        each = ", ".join(f"{one:.3f}" for one in found)
-        print(f"{count:5} sequences  rollout / {kind}: {statistics.median(found):.3f} ({each})")
+        whole.setdefault((row["side"], row["log_probs"]), []).append(row["whole_s"])
+    seconds = {key: statistics.median(found) for key, found in whole.items()}
+    for (name, log_probs), mine in seconds.items():
+        if name != ROLLOUT:
+            continue
+        start = f"  {_case(rows)}, rollout {_asked(log_probs)}:"
+        yield f"{start} {rows[0]['sequences'] * tokens / mine:,.0f} tokens/s"
+        for asked in (False, True):
+            alike = {key: found for key, found in seconds.items() if key[0] != ROLLOUT and key[1] == asked}
+            if alike:
+                best = min(alike, key=lambda key: alike[key])
+                yield f"{start} {alike[best] / mine:.3f} × the best of vLLM's own {_asked(asked)}, {best[0]}"
 
 
-def _start(side: str) -> Iterator[dict[str, Any]]:
-    command = [sys.executable, *sys.argv, "--side", side]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise click.ClickException(f"{' '.join(command)} ended with {done.returncode}; see its output above")
-    return map(json.loads, done.stdout.splitlines())
+def _over_kernels(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The rollout's token step over its kernels, without log-probabilities."""
+    steps = [row["step_s"] for row in rows if (row["side"], row["log_probs"]) == (ROLLOUT, False) and "step_s" in row]
+    for row in rows:
+        if steps and (kernels := row.get("kernels_s")):
+            step = statistics.median(steps)
+            yield (
+                f"  {_case(rows)}: a token step of the rollout {1e3 * step:.2f} ms, its kernels {1e3 * kernels:.2f} ms,"
+                f" {step / kernels:.2f} ×"
+            )
 
 
-def _measured(generate: Generate, kind: str, count: int, workload: Workload) -> dict[str, Any]:
+def _case(rows: Sequence[dict[str, Any]]) -> str:
+    return f"{rows[0]['model']}, {rows[0]['sequences']} sequences"
+
+
+def _asked(log_probs: bool) -> str:
+    return f"{'with' if log_probs else 'without'} log-probabilities"
+
+
+def _workload(settings: Sequence[str], model: str, most: int) -> Workload:
+    workload = build_workload({**parse_settings(settings), "model": model})
+    size = {"size": most, "mini_batch_size": most}
+    return workload.model_copy(update={"batch": workload.batch.model_copy(update=size)})
+
+
+def _serve(workload: Workload, side: str, repeats: int) -> None:
+    """Build a side's engine, say so, and answer requests until there are no more."""
+    # What libraries print is none of the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    generate, close = _rollout(workload) if side == ROLLOUT else _vllm(workload, *WAYS[side])
+    print('{"ready": true}', file=answers, flush=True)
+    for line in sys.stdin:
+        what, count, log_probs = json.loads(line)
+        row = (
+            _timed(generate, workload, repeats, count, log_probs)
+            if what == "time"
+            else _traced(generate, workload, count)
+        )
+        print(json.dumps(row), file=answers, flush=True)
+    close()
+
+
+def _timed(generate: Generate, workload: Workload, repeats: int, count: int, log_probs: bool) -> dict[str, float]:
     lengths = _lengths(workload)
-    generate(count, lengths[0], kind)
-    short, long = np.min([[generate(count, tokens, kind) for tokens in lengths] for _ in range(REPEATS)], axis=0)
-    step = (long - short) / (lengths[1] - lengths[0])
-    return {"kind": kind, "sequences": count, "step_s": float(step), "whole_s": float(long)}
+    generate(count, lengths[0], log_probs)
+    short, long = np.min([[generate(count, tokens, log_probs) for tokens in lengths] for _ in range(repeats)], axis=0)
+    return {"step_s": float(long - short) / (lengths[1] - lengths[0]), "whole_s": float(long)}
+
+
+def _traced(generate: Generate, workload: Workload, count: int) -> dict[str, float]:
+    """Without log-probabilities; nothing where there is no GPU."""
+    import torch
+
+    from placebench.telemetry.kernels import KernelTrace
+
+    if not torch.cuda.is_available():
+        return {}
+    trace, lengths = KernelTrace("cuda"), _lengths(workload)
+    for tokens in lengths:
+        with trace.phase(tokens, "gen"):
+            generate(count, tokens, False)
+    short, long = (one["kernel_s"] for one in trace.drain())
+    return {"kernels_s": (long - short) / (lengths[1] - lengths[0])}
 
 
 def _lengths(workload: Workload) -> tuple[int, int]:
@@ -111,7 +272,7 @@ def _prompts(workload: Workload, count: int) -> list[list[int]]:
     return tokens
 
 
-def _rollout(workload: Workload, counts: Sequence[int], side: str) -> Iterator[dict[str, Any]]:
+def _rollout(workload: Workload) -> tuple[Generate, Callable[[], None]]:
     import torch
     import torch.distributed as dist
 
@@ -119,69 +280,63 @@ def _rollout(workload: Workload, counts: Sequence[int], side: str) -> Iterator[d
     from placebench.ppo.models import model_config
     from placebench.ppo.rollout.base import SamplingSettings
     from placebench.ppo.rollout.vllm import VllmRollout
-    from placebench.telemetry.kernels import KernelTrace
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
     dist.init_process_group("nccl" if device == "cuda" else "gloo", store=store, rank=0, world_size=1)
-    size = {"size": max(counts), "mini_batch_size": max(counts)}
-    workload = workload.model_copy(update={"batch": workload.batch.model_copy(update=size)})
     rollout = VllmRollout(model_config(workload.model), device, workload, 1, keeps_prefixes=False)
     freeze_heap()
-    settings = SamplingSettings(1.0, 1.0, True, 0)
 
-    def generate(count: int, tokens: int, kind: str) -> float:
-        prompts = _prompts(workload, count)
+    def generate(count: int, tokens: int, log_probs: bool) -> float:
+        prompts, settings = _prompts(workload, count), SamplingSettings(1.0, 1.0, True, 0, log_probs)
         begin = time.perf_counter()
         rollout.generate(prompts, [tokens] * count, list(range(count)), settings)
         return time.perf_counter() - begin
 
-    for count in counts:
-        row = _measured(generate, side, count, workload)
-        if device == "cuda":
-            trace, lengths = KernelTrace(device), _lengths(workload)
-            for tokens in lengths:
-                with trace.phase(tokens, "gen"):
-                    generate(count, tokens, side)
-            short, long = (one["kernel_s"] for one in trace.drain())
-            row["kernels_s"] = (long - short) / (lengths[1] - lengths[0])
-        yield row
-    rollout.close()
+    return generate, rollout.close
 
 
-def _vllm(workload: Workload, counts: Sequence[int], side: str) -> Iterator[dict[str, Any]]:
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(side == "vllm-process"))
+def _vllm(workload: Workload, own_process: bool, asynchronous: bool) -> tuple[Generate, Callable[[], None]]:
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(own_process))
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     import torch
     from vllm import LLM, SamplingParams
 
     from placebench.ppo.models import model_config
-    from placebench.ppo.rollout.vllm_build import config_folder, draws_by_seed
+    from placebench.ppo.rollout.vllm_build import config_folder, draws_by_seed, kv_cache_bytes
 
-    batch = workload.batch
+    batch, config, is_gpu = workload.batch, model_config(workload.model), torch.cuda.is_available()
+    cache = kv_cache_bytes(config, workload, batch.size)
+    # Engines of all sides are on the device at once, so that each takes what it needs alone.
+    device_settings: dict[str, Any] = {"enforce_eager": True, "enable_chunked_prefill": False}
+    if is_gpu:
+        device_settings = {
+            "gpu_memory_utilization": (cache + (1 << 30)) / torch.cuda.get_device_properties(0).total_memory
+        }
     engine = LLM(
-        str(config_folder(model_config(workload.model))),
+        str(config_folder(config)),
         load_format="dummy",
         skip_tokenizer_init=True,
         generation_config="vllm",
         dtype=workload.precision,
         max_model_len=batch.max_prompt_length + batch.max_response_length,
-        max_num_seqs=max(counts),
-        gpu_memory_utilization=0.5,
+        max_num_seqs=batch.size,
+        kv_cache_memory_bytes=cache,
         enable_prefix_caching=False,
+        async_scheduling=asynchronous,
+        **device_settings,
     )
-    seeded = draws_by_seed(engine.llm_engine.vllm_config, is_gpu=torch.cuda.is_available())
-    kinds = {f"{side} with log-probabilities": {"logprobs": 0}, side: {}}
+    seeded = draws_by_seed(engine.llm_engine.vllm_config, is_gpu=is_gpu)
 
-    def generate(count: int, tokens: int, kind: str) -> float:
+    def generate(count: int, tokens: int, log_probs: bool) -> float:
         parameters = [
             SamplingParams(
                 max_tokens=tokens,
                 ignore_eos=True,
                 detokenize=False,
                 seed=seed if seeded else None,
-                **kinds[kind],
+                logprobs=0 if log_probs else None,
             )
             for seed in range(count)
         ]
@@ -190,10 +345,7 @@ def _vllm(workload: Workload, counts: Sequence[int], side: str) -> Iterator[dict
         engine.generate(prompts, parameters, use_tqdm=False)
         return time.perf_counter() - begin
 
-    for count in counts:
-        for kind in kinds:
-            yield _measured(generate, kind, count, workload)
-    engine.llm_engine.engine_core.shutdown()
+    return generate, engine.llm_engine.engine_core.shutdown
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from placebench.jobs import ppo
 from placebench.ppo.controller import Controller, StepRecord
 from placebench.ppo.generation import Generation
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
-from placebench.record.folder import FINISHING, TRACING, append_jsonl, append_to
+from placebench.record.folder import FINISHING, TRACING, Trial, append_jsonl, append_to
 from placebench.run.manifest import package_versions
 from placebench.spec.config import merge
 from placebench.spec.phases import PHASE
@@ -72,13 +72,15 @@ def batch_of(algorithm: str, sequences: int, prompt: int, response: int) -> dict
 class SizesJob(ppo.PPOJob):
     """A launch that goes through sizes."""
 
-    sizes: Sizes
+    def __init__(self, trial: Trial, sizes: Sizes) -> None:
+        super().__init__(trial)
+        self._sizes = sizes
 
     def _train(self, workers: Mapping[str, list[Any]]) -> None:
         self._workers, self._step = workers, 0
         self._cases: dict[str, list[StepRecord]] = {}
         self._kernels: dict[str, list[StepRecord]] = {}
-        sizes = self.sizes
+        sizes = self._sizes
         for number, point in enumerate(sizes.timed):
             self._repeat(point, sizes.repeats + (not number), sizes.until - sizes.trace_s)
         for point in sizes.traced:
@@ -149,7 +151,7 @@ class SizesJob(ppo.PPOJob):
             for point, records in self._cases.items()
         )
         CalibrationFile(
-            source=self.sizes.source,
+            source=self._sizes.source,
             cpu_model=cpu_model(),
             cores=len(usable_cores()),
             kind=device.kind,
@@ -160,7 +162,7 @@ class SizesJob(ppo.PPOJob):
             driver=list_gpus().driver,
             versions=package_versions(),
             cases=cases,
-        ).write(Path(self.sizes.into))
+        ).write(Path(self._sizes.into))
 
 
 def _counts(records: Sequence[StepRecord]) -> StepCounts:
@@ -206,7 +208,5 @@ def _phases(timed: Sequence[StepRecord], traced: Sequence[StepRecord]) -> Iterat
 
 
 if __name__ == "__main__":
-    SizesJob.sizes = Sizes(**json.loads(sys.argv[1]))
-    # Under the module's own name, by which the rest of the job knows it.
-    ppo.PPOJob = SizesJob  # type: ignore[misc]
-    sys.exit(ppo.main(sys.argv[2]))
+    told = Sizes(**json.loads(sys.argv[1]))
+    ppo.run_and_exit(sys.argv[2], lambda trial: SizesJob(trial, told))

@@ -11,14 +11,11 @@ counts on real logs and launches.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
-from scipy.signal import lfilter
+from simulated_rounds import Flags, autocorrelated, covers, errs, table_of, until_precise
 
 from placebench.compare.statistics.estimates import (
     CONFIDENCE,
@@ -34,8 +31,6 @@ STEPS = 10
 LAUNCHES = (3, 5, 8)
 EFFECTS = (0.01, 0.02, 0.03, 0.05, 0.10)
 CHUNK = 2000
-
-Flags: TypeAlias = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -95,7 +90,7 @@ def simulate(scenario: Scenario, launches: int, runs: int, random: np.random.Gen
     if not scenario.unpaired:
         logs += random.normal(0, 0.03, (runs, count, 1, 1))
     logs += scenario.launch * _effects(scenario.tails, (runs, count, 2, 1), random)
-    logs += scenario.step * _autocorrelated(scenario.autocorrelation, shape, random)
+    logs += scenario.step * autocorrelated(scenario.autocorrelation, shape, random)
     started = 2 * np.arange(count)[:, None] + np.where(np.arange(count) % 2, [[1], [0]], [[0], [1]]).T
     logs += scenario.drift * (started[:, :, None] + np.arange(STEPS) / STEPS)
     logs += math.log(1.5) * (random.random(shape) < scenario.outliers)
@@ -111,13 +106,6 @@ def _effects(tails: str, shape: tuple[int, ...], random: np.random.Generator) ->
     if tails == "skewed":
         return np.asarray(random.exponential(1, shape))
     return np.asarray(random.normal(0, 1, shape))
-
-
-def _autocorrelated(lag1: float, shape: tuple[int, ...], random: np.random.Generator) -> Floats:
-    """AR(1) noise along the last axis, stationary, with standard deviation 1."""
-    noise = random.normal(0, 1, shape) * math.sqrt(1 - lag1**2)
-    noise[..., 0] /= math.sqrt(1 - lag1**2)
-    return np.asarray(lfilter([1.0], [1.0, -lag1], noise, axis=-1))
 
 
 def differences(scenario: Scenario, launches: int, runs: int, random: np.random.Generator) -> Iterator[Difference]:
@@ -139,20 +127,10 @@ def share(found: Iterator[Difference], judge: Callable[[Difference], Flags]) -> 
     return float(np.concatenate([judge(one) for one in found]).mean())
 
 
-def covers(found: Difference) -> Flags:
-    """Whether the interval has the truth, which is no effect: adding one moves interval and truth alike."""
-    return np.asarray(np.abs(found.center) <= found.half_width)
-
-
 def decides(effect: float) -> Callable[[Difference], Flags]:
     """Whether runs with that effect get the verdict slower."""
     moved, bound = math.log1p(effect), math.log1p(MIN_EFFECT)
     return lambda found: np.asarray(found.center + moved - found.half_width > bound)
-
-
-def errs(found: Difference) -> Flags:
-    """Whether runs without an effect get the verdict faster or slower."""
-    return np.asarray(np.abs(found.center) - found.half_width > math.log1p(MIN_EFFECT))
 
 
 def percentile_bootstrap(steps: Floats, draws: int, random: np.random.Generator) -> tuple[Floats, Floats]:
@@ -207,7 +185,9 @@ METHODS = {
 
 def show_coverage(console: Console, runs: int) -> None:
     """Coverage and A/A false verdicts of placebench, by scenario and launches an arm."""
-    table = _table(f"Coverage of the 95 % interval / false verdicts of identical arms, {runs:,} runs each", "scenario")
+    table = table_of(
+        f"Coverage of the 95 % interval / false verdicts of identical arms, {runs:,} runs each", "scenario"
+    )
     for count in LAUNCHES:
         table.add_column(f"{count} launches", justify="right")
     for scenario in SCENARIOS:
@@ -221,7 +201,7 @@ def show_coverage(console: Console, runs: int) -> None:
 
 def show_power(console: Console, runs: int) -> None:
     """How often an effect of a size is found."""
-    table = _table("Share of runs with verdict `slower`, by effect", "launches, noise")
+    table = table_of("Share of runs with verdict `slower`, by effect", "launches, noise")
     for effect in EFFECTS:
         table.add_column(f"{effect:.0%}", justify="right")
     for scenario in (TYPICAL, replace(TYPICAL, launch=0.003, step=0.01), replace(TYPICAL, launch=0.03, step=0.05)):
@@ -235,7 +215,7 @@ def show_power(console: Console, runs: int) -> None:
 def show_methods(console: Console, runs: int, draws: int) -> None:
     """Coverage and width of other intervals on the same runs."""
     title = f"Other intervals: coverage / median width in percent of the ratio, {runs:,} runs, {draws} draws"
-    table = _table(title, "interval, scenario")
+    table = table_of(title, "interval, scenario")
     for count in LAUNCHES:
         table.add_column(f"{count} launches", justify="right")
     for scenario in (SCENARIOS[1], SCENARIOS[3], SCENARIOS[2]):
@@ -252,21 +232,13 @@ def show_methods(console: Console, runs: int, draws: int) -> None:
 
 def auto_coverage(sd: float, auto: AutoRounds, runs: int, random: np.random.Generator) -> tuple[float, float, float]:
     """Coverage, false verdicts and mean rounds of runs with `--rounds auto` whose pairs differ by `sd`."""
-    logs = random.normal(0, sd, (runs, auto.max_rounds))
-    covered, wrong, rounds = (np.zeros(runs) for _ in range(3))
-    going = np.ones(runs, bool)
-    for count in range(2, auto.max_rounds + 1):
-        before, found = paired_difference(logs[:, : count - 1]), paired_difference(logs[:, :count])
-        narrow = np.expm1(2 * before.half_width) <= auto.precision
-        ends = going & ((narrow & (count >= auto.least_rounds)) | (count == auto.max_rounds))
-        covered[ends], wrong[ends], rounds[ends] = covers(found)[ends], errs(found)[ends], count
-        going &= ~ends
-    return float(covered.mean()), float(wrong.mean()), float(rounds.mean())
+    ended = until_precise(random.normal(0, sd, (runs, auto.max_rounds)), auto)
+    return float(ended.covered.mean()), float(ended.wrong.mean()), float(ended.rounds.mean())
 
 
 def show_auto(console: Console, runs: int) -> None:
     """What `--rounds auto` does to coverage, by the precision that is asked for."""
-    table = _table("--rounds auto, up to 20: coverage / false verdicts / mean rounds", "launches of a pair differ by")
+    table = table_of("--rounds auto, up to 20: coverage / false verdicts / mean rounds", "launches of a pair differ by")
     precisions = (0.02, 0.05, 0.10)
     for precision in precisions:
         table.add_column(f"--precision {precision:.0%}", justify="right")
@@ -277,12 +249,6 @@ def show_auto(console: Console, runs: int) -> None:
             cells.append(f"{found[0]:.1%} /{found[1]:6.2%} /{found[2]:5.1f}")
         table.add_row(f"{sd:.1%}", *cells)
     console.print(table)
-
-
-def _table(title: str, first: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None)
-    table.add_column(first, no_wrap=True)
-    return table
 
 
 @click.command()

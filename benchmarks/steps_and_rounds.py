@@ -14,12 +14,10 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
-from scipy.signal import lfilter
+from simulated_rounds import autocorrelated, table_of, until_precise
 
 from placebench.compare.statistics.allocation import best_steps, spread_of
 from placebench.compare.statistics.estimates import Floats, paired_difference
-from placebench.compare.statistics.verdicts import MIN_EFFECT
 from placebench.spec.auto_rounds import PILOT_ROUNDS, REAL_MODEL_ROUNDS, AutoRounds
 from placebench.spec.workload import Workload
 
@@ -80,10 +78,7 @@ NOISES = (
 
 def simulate(noise: Noise, runs: int, rounds: int, steps: int, random: np.random.Generator) -> Floats:
     """Log ratios of steps, shape (runs, rounds, steps), of two placements that are equal."""
-    lag1 = noise.autocorrelation
-    shocks = random.normal(0, np.sqrt(1 - lag1**2), (runs, rounds, steps))
-    shocks[..., 0] /= np.sqrt(1 - lag1**2)
-    of_steps = lfilter([1.0], [1.0, -lag1], shocks, axis=-1)
+    of_steps = autocorrelated(noise.autocorrelation, (runs, rounds, steps), random)
     return np.asarray(noise.between * random.normal(0, 1, (runs, rounds, 1)) + noise.within * of_steps)
 
 
@@ -119,23 +114,15 @@ def auto_runs(noise: Noise, cost: Cost, auto: AutoRounds, pilot: int, runs: int,
     for count in np.unique(counts):
         of_count = counts == count
         logs[of_count, PILOT_ROUNDS:] = np.median(steps[of_count, PILOT_ROUNDS:, :count], axis=-1)
-    covered, wrong, rounds = (np.zeros(runs) for _ in range(3))
-    going = np.ones(runs, bool)
-    for count in range(2, auto.max_rounds + 1):
-        before, found = paired_difference(logs[:, : count - 1]), paired_difference(logs[:, :count])
-        narrow = np.expm1(2 * before.half_width) <= auto.precision
-        ends = going & ((narrow & (count >= auto.least_rounds)) | (count == auto.max_rounds))
-        covered[ends] = (np.abs(found.center) <= found.half_width)[ends]
-        wrong[ends] = (np.abs(found.center) - found.half_width > np.log1p(MIN_EFFECT))[ends]
-        rounds[ends] = count
-        going &= ~ends
-    minutes = PILOT_ROUNDS * cost.of(pilot) + (rounds - PILOT_ROUNDS) * cost.of(counts)
-    return AutoResult(float(covered.mean()), float(wrong.mean()), float(minutes.mean()), float(np.mean(counts)))
+    ended = until_precise(logs, auto)
+    minutes = PILOT_ROUNDS * cost.of(pilot) + (ended.rounds - PILOT_ROUNDS) * cost.of(counts)
+    coverage, wrong = float(ended.covered.mean()), float(ended.wrong.mean())
+    return AutoResult(coverage, wrong, float(minutes.mean()), float(np.mean(counts)))
 
 
 def show_fixed(console: Console, designs: Sequence[tuple[int, int]], runs: int) -> None:
     """Minutes and mean width of fixed numbers of rounds and measured steps."""
-    table = _table("Fixed rounds x measured steps of two placements", "minutes, and mean width of the 95 % interval")
+    table = table_of("Fixed rounds x measured steps of two placements", "minutes, and mean width of the 95 % interval")
     for rounds, steps in designs:
         table.add_column(f"{rounds} x {steps}", justify="right")
     for cost in COSTS:
@@ -149,7 +136,7 @@ def show_fixed(console: Console, designs: Sequence[tuple[int, int]], runs: int) 
 def show_choice(console: Console, auto: AutoRounds, pilot: int, runs: int) -> None:
     """`--rounds auto` with fixed steps and with chosen ones."""
     title = f"--rounds auto --precision {auto.precision:.0%}: minutes / coverage / false verdicts"
-    table = _table(title, "a launch costs; launches of a pair differ by")
+    table = table_of(title, "a launch costs; launches of a pair differ by")
     for heading in (f"always {BEFORE[1]} steps", f"{pilot}, then as chosen", "chosen, mean"):
         table.add_column(heading, justify="right")
     for cost in COSTS:
@@ -159,12 +146,6 @@ def show_choice(console: Console, auto: AutoRounds, pilot: int, runs: int) -> No
             cells = (f"{one.minutes:.1f} /{one.coverage:6.1%} /{one.false_verdicts:6.2%}" for one in (before, now))
             table.add_row(f"{cost}; {noise}", *cells, f"{now.steps:.0f}")
     console.print(table)
-
-
-def _table(title: str, first: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None)
-    table.add_column(first, no_wrap=True)
-    return table
 
 
 @click.command()

@@ -5,12 +5,15 @@
 Runs the job's own models and losses over sequences of full length, each phase `--repeats` times after two passes of
 warm-up, and prints the median seconds and the model FLOP utilization (MFU) of each phase, by the formulas of reports
 (`placebench.compare.measure.efficiency`). A GPU that draws all the power it may lowers its clock, and its peak with it:
-beside the MFU stands the mean SM clock of the timed passes, and the MFU of the peak at that clock.
+beside the MFU stands the mean SM clock of the timed passes, and the MFU of the peak at that clock. All sequences are
+one mini-batch, in micro-batches as the workload has them; `--trace` runs each phase once more and prints which kernels
+its time goes into, and how long none runs.
 """
 
 import statistics
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -18,6 +21,7 @@ import click
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
 
 from placebench.compare.measure.efficiency import Work
 from placebench.ppo.batch import SequenceBatch
@@ -29,6 +33,10 @@ from placebench.spec.phases import PHASE
 from placebench.spec.shapes import model_shape
 from placebench.spec.workload import Workload
 from placebench.spec.workload_reading import build_workload
+from placebench.telemetry.kernels import shares
+
+# Kernels that a trace names; the rest takes little.
+NAMED = 15
 
 
 @click.command()
@@ -37,8 +45,17 @@ from placebench.spec.workload_reading import build_workload
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Timed runs of each phase.")
 @click.option("--peak", default=989.0, show_default=True, help="The device's dense peak, TFLOP/s.")
 @click.option("--peak-clock", default=1830.0, show_default=True, help="The SM clock of that peak, MHz.")
+@click.option("--trace", is_flag=True, help="Tell which kernels the time goes into, on a GPU.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
-def main(model: str, sequences: int, repeats: int, peak: float, peak_clock: float, settings: tuple[str, ...]) -> None:
+def main(
+    model: str,
+    sequences: int,
+    repeats: int,
+    peak: float,
+    peak_clock: float,
+    trace: bool,
+    settings: tuple[str, ...],
+) -> None:
     """Time old_log_prob, values, update_actor and update_critic on one device."""
     content = {**parse_settings(settings), "model": model}
     workload = build_workload(content)
@@ -60,6 +77,8 @@ def main(model: str, sequences: int, repeats: int, peak: float, peak_clock: floa
             clock = statistics.mean(clocks)
             line += f"   at {clock:,.0f} MHz {100 * mfu * peak_clock / clock:5.1f} %"
         print(line, flush=True)
+        if trace and device.type == "cuda":
+            print("\n".join(_traced(run, device)), flush=True)
     if device.type == "cuda":
         print(f"peak memory    {torch.cuda.max_memory_allocated() / 1e9:8.1f} GB allocated")
     dist.destroy_process_group()
@@ -100,6 +119,25 @@ def _time(run: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - start
+
+
+def _traced(run: Callable[[], object], device: torch.device) -> Iterator[str]:
+    """Where the time of a phase goes: shares with and without a kernel, and the kernels that take most, a line each."""
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
+        seconds = _time(run, device)
+    events = [
+        (event.name(), event.start_ns(), event.duration_ns())
+        for event in found.profiler.kineto_results.events()
+        if event.device_type().name == "CUDA"
+    ]
+    parts = shares(events, seconds)
+    yield "  " + ", ".join(f"{name} {value:.4f}" for name, value in parts.items())
+    lengths: dict[str, list[float]] = defaultdict(list)
+    for name, _, duration in events:
+        lengths[name].append(duration / 1e9)
+    for name in sorted(lengths, key=lambda name: -sum(lengths[name]))[:NAMED]:
+        total = sum(lengths[name])
+        yield f"  {100 * total / seconds:5.1f} % {1000 * total:9.2f} ms {len(lengths[name]):6} x {name[:110]}"
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 import click
+from break_lines import break_lines
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -253,7 +254,7 @@ def files() -> str:
     report = {
         paths.HTML: "The report as one page that loads nothing.",
         paths.MARKDOWN: "The same for a repository or a pull request.",
-        f"{paths.PLOTS}/": "Its figures, as svg and png.",
+        f"{paths.PLOTS}/": "Its figures, as svg; with `--png` as png too.",
         paths.TRACE: "Every phase of every launch, for [Perfetto](https://ui.perfetto.dev).",
         "export/": "What `placebench export` has written: see [Export and share](../export.md).",
     }
@@ -389,7 +390,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 def content(name: str) -> str:
     """The text of a page."""
-    return PAGES[name]() + "\n"
+    return break_lines(PAGES[name]() + "\n")
 
 
 if __name__ == "__main__":

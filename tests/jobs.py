@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from placebench.host.processes import LaunchMark, launch_processes
 from placebench.record.folder import Trial, read_jsonl
+from placebench.record.launch_file import LaunchFile
 from placebench.record.parts import PlacementRecord
 from placebench.spec.bound import bind
 from placebench.spec.config import parse_settings
@@ -72,7 +74,10 @@ def run_job(
     resume_from: Path | None = None,
     launcher: str = RAY,
 ) -> Job:
-    """Run one launch on CPU devices; `program` replaces the command's module by Python source."""
+    """Run one launch on CPU devices, and see that its Ray was no more than needed and ends with it.
+
+    `program` replaces the command's module by Python source.
+    """
     options = {
         "checkpoint_every": checkpoint_every,
         "resume_from": str(resume_from) if resume_from else None,
@@ -80,6 +85,10 @@ def run_job(
     }
     with launched(folder, placement, devices, *settings, program=program, options=options) as process:
         output, _ = process.communicate(timeout=240)
+        ray_folder = Path(LaunchFile.read(Trial(folder).launch_file).ray_temp_dir)
+        assert not launch_processes(LaunchMark("of nobody", ray_folder)), output[-3000:]
+        logs = {path.name.partition(".")[0] for path in ray_folder.glob("session_latest/logs/*")}
+        assert logs.isdisjoint({"monitor", "dashboard"}), "Ray has started what is not used"
     return Job(Trial(folder), process.returncode, output)
 
 
@@ -271,5 +280,5 @@ def patched_program(folder: Path, source: str, patch: str) -> str:
         f"os.environ['PYTHONPATH'] = os.pathsep.join([{str(folder)!r}, os.environ.get('PYTHONPATH', '')])\n"
         f"import patches\n{patch}\n"
         "from placebench.jobs import ppo as launch\n"
-        "sys.exit(launch.main(sys.argv[1]))"
+        "launch.run_and_exit(sys.argv[1])"
     )

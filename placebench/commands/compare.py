@@ -56,6 +56,7 @@ Examples:
         metavar="FOLDER",
         help="Folder for the report's files.  [default: none written]",
     ),
+    option("--png", "with_png", is_flag=True, help="With --out: each figure as PNG too, beside its SVG."),
     verbose_option,
     option("--force", is_flag=True, help="Compare even what cannot mean anything, and say so."),
 )
@@ -67,6 +68,7 @@ def compare(
     warmup_steps: int | None,
     min_effect: float | None,
     out: Path | None,
+    with_png: bool,
     force: bool,
     follow: bool,
     verbose: bool,
@@ -97,6 +99,8 @@ def compare(
         for option, value in {**of_logs, "--warmup-steps": warmup_steps}.items():
             if value is not None:
                 raise UsageError(f"{option} {value}: is for logs, and only runs are compared: leave it out")
+    if with_png and out is None:
+        raise UsageError("--png: figures are written with --out FOLDER: name one")
     if out is not None and is_run(out):
         raise UsageError(f"--out {out}: is the folder of a run, whose own report it would replace: name another folder")
     console = open_console(redraws=follow)
@@ -113,7 +117,7 @@ def compare(
         # Loaded only here: most comparisons draw nothing.
         from placebench.report.build import write_comparison
 
-        paths = write_comparison(comparison, summary, out)
+        paths = write_comparison(comparison, summary, out, with_png=with_png)
     files = [str(path) for path in (paths.html, paths.markdown)] if paths else []
     if not verbose:
         more = "More: --verbose, or the report:" if files else "More: --verbose, or a report by --out FOLDER."

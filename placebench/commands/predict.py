@@ -54,6 +54,10 @@ def predict(
     from placebench.report.predicted import prediction_file, print_predictions, write_predictions
 
     refuse_same({"--json": json_path, "--plot": plot, "--out": out})
+    if plot is not None:
+        from placebench.report.predicted_timeline import draw_predictions, refuse_other_formats
+
+        refuse_other_formats(plot)
     asked = read_asked(given)
     if out is not None and len(asked.calibrations) > 1:
         raise UsageError(f"--out {out}: {len(asked.calibrations)} calibrations are named with --from: name one")
@@ -67,8 +71,6 @@ def predict(
         with writing("--json", json_path):
             write_predictions(prediction_file(found, sources, asked.notes), json_path)
     if plot is not None:
-        from placebench.report.predicted_timeline import draw_predictions
-
         draw_predictions(found, plot)
     if out is not None:
         with writing("--out", out):

@@ -21,7 +21,7 @@ Examples:
 _REPORT_EXAMPLES = """\b
 Examples:
   placebench report latest
-  placebench report runs/20260101T000000Z-standard-split
+  placebench report runs/20260101T000000Z-standard-split --png
 """
 
 
@@ -48,7 +48,8 @@ def show(run: str, min_effect: float | None, verbose: bool) -> None:
 @click.command(epilog=_REPORT_EXAMPLES, short_help="Build the report of a run again, from its files alone.")
 @click.argument("run", metavar="RUN", shell_complete=complete_runs)
 @_MIN_EFFECT
-def report(run: str, min_effect: float | None) -> None:
+@click.option("--png", "with_png", is_flag=True, help="Write each figure as PNG too, beside its SVG.")
+def report(run: str, min_effect: float | None, with_png: bool) -> None:
     """Build the report of a run again, from its files alone.
 
     RUN is a folder, a name, the beginning of either, or latest.
@@ -56,7 +57,7 @@ def report(run: str, min_effect: float | None) -> None:
     from placebench.commands.runs import find_run
     from placebench.report.build import build_report
 
-    paths = build_report(find_run(run), min_effect)
+    paths = build_report(find_run(run), min_effect, with_png=with_png)
     for path in (paths.html, paths.markdown, paths.summary, paths.trace):
         if path is not None:
             say(path)

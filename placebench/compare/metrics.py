@@ -98,8 +98,15 @@ def mfu_metric(phase: str, trains: bool) -> Metric:
     return Metric(f"mfu/{phase}", f"MFU {phase}", "1", meaning)
 
 
+def clocked_mfu_metric(phase: str) -> Metric:
+    """How much of what its pool can do at the clock that it had a phase uses."""
+    meaning = f"MFU of {phase} · SM clock of the peak / mean SM clock in {phase}: power and heat hold clocks down"
+    return Metric(f"clocked_mfu/{phase}", f"MFU {phase} at its clock", "1", meaning)
+
+
 EFFICIENCY = (
     *(mfu_metric(phase.name, phase.trains) for phase in COMPUTING),
+    *(clocked_mfu_metric(phase.name) for phase in COMPUTING if phase.trains),
     MBU,
     WEIGHTS_RATE,
 )

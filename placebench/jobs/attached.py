@@ -25,6 +25,7 @@ from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.phases import GEN, PHASE
 from placebench.spec.placement import Role
+from placebench.spec.text import plural
 from placebench.telemetry.spans import CONTROLLER, Span
 
 STEP = "step"
@@ -108,8 +109,9 @@ class AttachedSpans:
         self.counts_steps = False
         """Whether a trainer says when its steps end and which of them it logs, so that its log need not count them."""
         self._waiting: list[Window] = []
-        self._has_begun = False
+        self._has_begun = self._has_phases = self._has_places = False
         self._bound: list[tuple[int, Device]] = []
+        self._allotted: list[dict[str, Any]] = []
         self.notes: dict[str, None] = {}
         """What the hooks could not record, a sentence each."""
 
@@ -131,6 +133,11 @@ class AttachedSpans:
     def bound(self) -> list[tuple[int, Device]]:
         """Processes whose device has become known since the last call, by their pid."""
         found, self._bound = self._bound, []
+        return found
+
+    def allotted(self) -> list[dict[str, Any]]:
+        """Rows of `ray.jsonl` of workers that have come since the last call."""
+        found, self._allotted = self._allotted, []
         return found
 
     def step(self, number: int) -> Window | None:
@@ -177,7 +184,12 @@ class AttachedSpans:
             # What comes after the last step is of one that does not count.
             if step is not None and (not final or middle <= ended[-1].end):
                 found[step].append(piece)
+                self._has_phases = True
+                self._has_places = self._has_places or piece.device != CONTROLLER
         self._has_begun = True
+        if final and self._has_phases and not self._has_places:
+            devices = plural(len(self._devices), "device")
+            self.notes[f"processes do not say on which of the {devices} they work, so that phases are left out"] = None
         return [self._row(step, piece) for step, pieces in found.items() for piece in self._completed(pieces)]
 
     def since(self, start: float) -> tuple[PhaseTime, ...]:
@@ -205,6 +217,7 @@ class AttachedSpans:
         if kind == "process":  # also one whose number is another's now
             process.head, process.gpu, process.device, process.spans = line, None, None, {}
             process.node, process.shift_s = self._nodes.place(line)
+            self._take_allotted(process)
         elif kind == "device":
             process.gpu = line["device"]
         elif kind == "note":
@@ -224,6 +237,20 @@ class AttachedSpans:
                 process.spans.setdefault(line["source"], []).append(timing)
         if process.device is None and kind in ("device", "span"):
             self._find_device(process)
+
+    def _take_allotted(self, process: _SpanWriter) -> None:
+        """Which GPUs Ray has allotted to a worker; what it calls GPUs where there are none says nothing."""
+        here = [one for one in self._devices if process.node in (None, one.node) and one.kind == "gpu"]
+        pid, actor = process.head["pid"], process.head.get("ray_actor")
+        for gpu in process.head.get("ray_gpus", ()) if here else ():
+            # By its index, or by its UUID where the visible devices are named so.
+            device = next((one for one in here if gpu == str(one.index) or (gpu and one.id.endswith(gpu))), None)
+            if device is not None:
+                self._allotted.append({"pid": pid, "device": device.id, "actor": actor})
+            else:
+                self.notes[
+                    f"Ray has allotted GPU {gpu} to {actor or 'a worker'}, which the placement does not have"
+                ] = None
 
     def _named(self, name: str) -> str:
         """A timer's name, without that of the class which some frameworks put before it."""

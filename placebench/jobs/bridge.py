@@ -243,6 +243,10 @@ class Bridge:
     def _write(self, found: Found) -> None:
         if len(self._devices) > 1 and found.bound:
             self._bind(found.bound)
+        if found.allotted:
+            with append_to(self._trial.ray) as workers:
+                for worker in found.allotted:
+                    append_jsonl(workers, worker)
         if not found.steps and not found.spans:
             return
         with append_to(self._trial.steps) as rows, append_to(self._trial.spans) as spans:

@@ -53,7 +53,7 @@ class _Source:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _StepInLog:
     """A step, and what the log has of it."""
 
     step: int
@@ -74,6 +74,8 @@ class Found:
     """Rows of `spans.jsonl`."""
     bound: list[tuple[int, Device]] = field(default_factory=list)
     """Processes and the devices on which they work."""
+    allotted: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of `ray.jsonl`."""
 
 
 class StepReader:
@@ -137,7 +139,7 @@ class StepReader:
             found = self._of_spans(self._attached.all_time())
         if self._chosen:
             self._write_record(self._run(self._chosen))
-        elif found.steps:
+        elif self._written or found.steps:  # also where all of them were known before
             self._record_spans()
         return found
 
@@ -171,7 +173,7 @@ class StepReader:
         log.table.steps_per_number = log.table.steps_per_number or 1
         return run_of_logs((log,), learner_ranks=self._job.learner_ranks)
 
-    def _known_by_now(self, whole: int, now: float) -> list[_Line]:
+    def _known_by_now(self, whole: int, now: float) -> list[_StepInLog]:
         """The steps of which no more will come, as far as `whole` lines of the log are whole."""
         attached = self._attached
         if whole > self._written and not attached.counts_steps:
@@ -193,7 +195,7 @@ class StepReader:
         )
         return known[: next(waits, None)]
 
-    def _lines(self, whole: int, ended: int) -> list[_Line]:
+    def _lines(self, whole: int, ended: int) -> list[_StepInLog]:
         """The steps that are not written yet, up to the last one of the launch, each with its line of the log.
 
         Args:
@@ -202,16 +204,16 @@ class StepReader:
         """
         numbers = sorted(self._chosen.seen)[:whole] if self._chosen else []
         if not self._attached.counts_steps:
-            lines = [_Line(step, number, 1) for step, number in enumerate(numbers, start=1)]
+            lines = [_StepInLog(step, number, 1) for step, number in enumerate(numbers, start=1)]
             return lines[self._written : self._job.steps]
         logged = self._attached.logged_steps
         of = {
             step: (number, step - before) for number, before, step in zip(numbers, (0, *logged), logged, strict=False)
         }
         steps = range(self._written + 1, min(ended, self._job.steps) + 1)
-        return [_Line(step, *of.get(step, (None, 1))) for step in steps]
+        return [_StepInLog(step, *of.get(step, (None, 1))) for step in steps]
 
-    def _found(self, fresh: Sequence[_Line], final: bool = False) -> Found:
+    def _found(self, fresh: Sequence[_StepInLog], final: bool = False) -> Found:
         """What is known now, with these steps."""
         found, windows = Found(), []
         if fresh:
@@ -250,6 +252,7 @@ class StepReader:
     def _with_spans(self, found: Found, windows: Sequence[Window], *, final: bool) -> Found:
         found.spans += [*map(self._span, windows), *self._attached.rows(windows, final=final)]
         found.bound += self._attached.bound()
+        found.allotted += self._attached.allotted()
         return found
 
     def _row(self, window: Window, metrics: dict[str, Any]) -> dict[str, Any]:

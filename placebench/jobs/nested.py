@@ -11,8 +11,8 @@ from itertools import pairwise
 
 WITHIN = " > "
 """Between two names: the second one within the first."""
-# Shorter than any work between two timers.
-_SLIVER_S = 0.001
+# Shorter than any work between two timers, and longer than what a trainer does before it makes a batch ready.
+_SLIVER_S = 0.01
 
 
 @dataclass(frozen=True)

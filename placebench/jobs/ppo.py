@@ -10,9 +10,9 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from placebench.errors import JobExit
 from placebench.host.compile_cache import remove_empty_cache
@@ -161,19 +161,26 @@ class PPOJob:
         from placebench.tasks.data import open_prompts
         from placebench.tasks.tokenizer import load_tokenizer
 
+        first = self._start.step + 1 if self._start else 1
         source = open_prompts(self._workload.data, self._workload.seed, self._workload.batch.max_prompt_length)
+        generation = Generation(
+            self._workload,
+            source,
+            load_tokenizer(self._workload.model),
+            is_stale=self._placement.staleness > 0,
+            first_step=first,
+        )
         controller = Controller(
             self._workload,
             self._placement,
             workers,
             self._session.calls,
-            Generation(self._workload, source, load_tokenizer(self._workload.model)),
+            generation,
             self._step_progress,
             hands_over=self._hands_over(),
         )
         if self._start:
             controller.go_on_from(self._start)
-        first = self._start.step + 1 if self._start else 1
         with append_to(self._trial.steps) as steps:
             for step in range(first, self._workload.steps + 1):
                 if step - first < self._workload.warmup_steps:
@@ -255,13 +262,18 @@ def _call(workers: Mapping[str, list[Any]], method: str) -> list[Any]:
     return [getattr(worker, method).remote() for ranks in workers.values() for worker in ranks]
 
 
-def main(folder: str) -> int:
-    """Run the launch of a trial folder; returns the exit code."""
+def main(folder: str, job: Callable[[Trial], PPOJob] = PPOJob) -> int:
+    """Run the launch of a trial folder; returns the exit code.
+
+    Args:
+        folder: the trial's.
+        job: makes what is run of it.
+    """
     trial = Trial(Path(folder))
     # SIGTERM ends it by exception, so that Ray is shut down in order.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        PPOJob(trial).run()
+        job(trial).run()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001 - whatever it is, it ends this launch and is written down
@@ -276,5 +288,13 @@ def main(folder: str) -> int:
     return end.kind
 
 
+def run_and_exit(folder: str, job: Callable[[Trial], PPOJob] = PPOJob) -> NoReturn:
+    """Run the launch of a trial folder as `main` does, and end this process at once, as `OwnRay.close` wants it."""
+    code = main(folder, job)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    run_and_exit(sys.argv[1])

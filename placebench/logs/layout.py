@@ -17,7 +17,7 @@ _LEFT_OUT = -1
 
 
 @dataclass
-class Layout:
+class LineLayout:
     """The rows of all step lines that have the same metrics in the same order."""
 
     kept: tuple[int, ...]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from placebench.logs.columns import joined, last_of_each, text_column
-from placebench.logs.layout import FALLS_IN_TURN, Layout, fall_in_turn
+from placebench.logs.layout import FALLS_IN_TURN, LineLayout, fall_in_turn
 
 # Restarts that follow each other this closely, each at a later step, are no restarts: the lines of two logs stand in
 # turn in one file. Nor do steps come out of order behind a restart. A run that crashes again and again goes on from
@@ -101,13 +101,13 @@ class StepTable:
         self.steps_per_number: int | None = 1
         self.where: Callable[[], int] = int
         self._keep = keep
-        self._layouts: dict[tuple[str, ...], Layout] = {}
+        self._layouts: dict[tuple[str, ...], LineLayout] = {}
         self._last = -1
         self._behind = 0
         self._rises = 0
         self._anew_at = -1
 
-    def layout(self, names: Sequence[str]) -> Layout:
+    def layout(self, names: Sequence[str]) -> LineLayout:
         """The layout of a line with these metrics; a name that stands twice is stored from its last place.
 
         Raises:
@@ -124,7 +124,7 @@ class StepTable:
             self.names.setdefault(name, len(self.names))
         last = {name: place for place, name in enumerate(clean)}
         kept = tuple(sorted(place for name, place in last.items() if self._keep is None or self._keep(name)))
-        new = Layout(kept, np.array([self.names[clean[place]] for place in kept], np.int32))
+        new = LineLayout(kept, np.array([self.names[clean[place]] for place in kept], np.int32))
         self._layouts[key] = new
         return new
 
@@ -138,7 +138,7 @@ class StepTable:
             what = f"over {NAME_LIMIT:,} metrics, or sets of them, so far"
             raise DamagedLogError(f"{_at(self.where())}{what}: a metric needs one name in all steps")
 
-    def add_row(self, layout: Layout, step: int, values: list[float]) -> None:
+    def add_row(self, layout: LineLayout, step: int, values: list[float]) -> None:
         """Store the kept values of one step line.
 
         Raises:
@@ -161,7 +161,7 @@ class StepTable:
         return step > self._last
 
     def add_rows(
-        self, layout: Layout, steps: Sequence[int], lines: Sequence[int], values: npt.NDArray[np.float64]
+        self, layout: LineLayout, steps: Sequence[int], lines: Sequence[int], values: npt.NDArray[np.float64]
     ) -> None:
         """Store the kept values of several step lines at once.
 
@@ -191,7 +191,7 @@ class StepTable:
         more = ", …" if self.damages > len(self.damaged) else ""
         return f"at line {', '.join(f'{line:,}' for line in self.damaged)}{more}"
 
-    def _look_back(self, layout: Layout, step: int, values: list[float]) -> None:
+    def _look_back(self, layout: LineLayout, step: int, values: list[float]) -> None:
         """Distinguish a step printed twice, one out of order and a restart."""
         if self.lines == self._anew_at:
             self._restart(step)
@@ -211,7 +211,7 @@ class StepTable:
                 self._refuse(step)
 
     @staticmethod
-    def _differs(layout: Layout, values: list[float], other: Layout, row: int) -> bool:
+    def _differs(layout: LineLayout, values: list[float], other: LineLayout, row: int) -> bool:
         """Whether a row gives any of a line's metrics another value."""
         before = other.row_values(row)
         if other is layout:
@@ -219,7 +219,7 @@ class StepTable:
         _, own, known = np.intersect1d(layout.metrics, other.metrics, assume_unique=True, return_indices=True)
         return not np.array_equal(np.array(values)[own], np.array(before)[known], equal_nan=True)
 
-    def leave_out(self, layout: Layout, step: int, line: int) -> None:
+    def leave_out(self, layout: LineLayout, step: int, line: int) -> None:
         """Take back a step line that has turned out to be cut off or torn apart."""
         layout.leave_out(step)
         self.damage(line)
@@ -248,7 +248,7 @@ class StepTable:
         raise DamagedLogError(f"{_at(self.where())}{what}: {_SEVERAL_RUNS}")
 
     @staticmethod
-    def _refuse_in_turn(layout: Layout, order: npt.NDArray[np.int64], done: npt.NDArray[np.bool_]) -> None:
+    def _refuse_in_turn(layout: LineLayout, order: npt.NDArray[np.int64], done: npt.NDArray[np.bool_]) -> None:
         """Refuse the lines of two runs in turn, of which the one is ahead of the other."""
         rows = np.flatnonzero(done)
         rows = rows[np.argsort(order[rows])]
@@ -375,7 +375,7 @@ class StepTable:
 
     def _rows(
         self,
-    ) -> tuple[list[Layout], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    ) -> tuple[list[LineLayout], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """The layouts of which something is kept; of their rows, one after the other: step, order, whether undone."""
         layouts = [layout for layout in self._layouts.values() if layout.kept]
         steps = joined([np.frombuffer(layout.steps, np.int64) for layout in layouts])

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from placebench.logs.formats import Count, Dialect, LogFormat, Tokens, Trap
 from placebench.logs.jsonl import jsonl_log
-from placebench.logs.layout import Layout
+from placebench.logs.layout import LineLayout
 from placebench.logs.table import StepTable
 from placebench.logs.timing import VERL_TIMING
 
@@ -79,7 +79,7 @@ def _next_step(block: bytes, position: int, end: int) -> re.Match[bytes] | None:
 class _Waiting(NamedTuple):
     """A step line that is taken apart and not stored yet."""
 
-    layout: Layout
+    layout: LineLayout
     step: int
     begin: re.Match[bytes]
     numbers: re.Match[bytes]
@@ -89,8 +89,8 @@ class _Waiting(NamedTuple):
 class _Doubt:
     """A step line that may be torn apart: another process wrote into it, or it came in two parts."""
 
-    layout: Layout
-    """Layout of the line's metrics."""
+    layout: LineLayout
+    """LineLayout of the line's metrics."""
     step: int
     """Step of the line."""
     names: tuple[bytes, ...]
@@ -125,7 +125,7 @@ class _Reader:
     def __init__(self, table: StepTable) -> None:
         self._table = table
         self._met: set[tuple[tuple[bytes, bytes], ...]] = set()
-        self._fast: list[tuple[re.Pattern[bytes], Layout, bool]] = []
+        self._fast: list[tuple[re.Pattern[bytes], LineLayout, bool]] = []
         self._learned: list[tuple[bytes, ...]] = []
         self._doubts: list[_Doubt] = []
         self._block = b""
@@ -252,7 +252,7 @@ class _Reader:
                 waiting.append(doubt)
         self._doubts = waiting
 
-    def _learn(self, metrics: list[re.Match[bytes]], layout: Layout) -> None:
+    def _learn(self, metrics: list[re.Match[bytes]], layout: LineLayout) -> None:
         """Compile a layout when it is met for the second time."""
         shape = tuple((metric["key"], metric["numpy"] or b"") for metric in metrics)
         if shape not in self._met:

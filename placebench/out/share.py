@@ -209,6 +209,7 @@ def _write_launch(launch: Launch, masks: _Masks, trial: Trial) -> None:
         (trial.kernels, map(masks.line, lines.kernels)),
         (trial.pauses, map(masks.line, lines.pauses)),
         (trial.processes, map(masks.line, lines.processes)),
+        (trial.ray, map(masks.line, lines.ray)),
         (trial.device_samples, map(masks.line, lines.devices)),
     ):
         with append_to(path) as stream:

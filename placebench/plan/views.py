@@ -81,6 +81,8 @@ def _settings(placement: Placement, workload: Workload) -> Iterator[str]:
         yield f"staleness {placement.staleness}"
     if placement.inflight_updates:
         yield "in-flight updates"
+    if workload.rollout.backend == "vllm" and (placement.staleness or workload.rollout.log_probs == "always"):
+        yield "log-probabilities from engines in every step"
     if (placement.tensor_parallel or 1) > 1:
         yield f"engines of {placement.tensor_parallel} devices"
     if placement.scaling is not None:

@@ -68,10 +68,12 @@ class Engine(Worker):
             return PhaseResult(self._channel.bytes, [], [])  # they came while it generated
         return super().run(step, phase, role, arguments)
 
-    def _run_gen(self, prompts: list[list[int]], longest: list[int], seeds: list[int]) -> SequenceBatch:
+    def _run_gen(
+        self, prompts: list[list[int]], longest: list[int], seeds: list[int], log_probs: bool
+    ) -> SequenceBatch:
         """Responses, and with each sequence the number of updates that the oldest weights used had had."""
         version = self.version
-        batch = super()._run_gen(prompts, longest, seeds)
+        batch = super()._run_gen(prompts, longest, seeds, log_probs)
         return batch.with_fields(per_sequence={"weights_version": np.full(len(batch), version)})
 
     def _generate(

@@ -19,10 +19,21 @@ class Generation:
         workload: the job.
         source: where prompts come from.
         tokenizer: the actor's.
+        is_stale: whether older weights than the actor's may generate.
+        first_step: the first step of the launch.
     """
 
-    def __init__(self, workload: Workload, source: PromptSource, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        source: PromptSource,
+        tokenizer: Tokenizer,
+        *,
+        is_stale: bool = False,
+        first_step: int = 1,
+    ) -> None:
         self._workload, self._source, self._tokenizer = workload, source, tokenizer
+        self._is_stale, self._first_step = is_stale, first_step
 
     def step_prompts(self, step: int) -> list[Prompt]:
         """One prompt a sequence: each of the step's prompts as often as its group is large."""
@@ -39,7 +50,17 @@ class Generation:
             "prompts": [self._encode(prompts[index].text) for index in chosen],
             "longest": [self._longest_response(source) for source in sources],
             "seeds": [int(source.integers(2**32)) for source in sources],
+            "log_probs": self._wants_log_probs(step),
         }
+
+    def _wants_log_probs(self, step: int) -> bool:
+        """Whether the rollout tells the log-probabilities of a step's tokens.
+
+        The loss needs them where they may not be those that `old_log_prob` computes. In warm-up steps, which are in no
+        measured time, they show whether the rollout has the policy's weights.
+        """
+        warms_up = step < self._first_step + self._workload.warmup_steps
+        return self._is_stale or warms_up or self._workload.rollout.log_probs == "always"
 
     def _longest_response(self, source: np.random.Generator) -> int:
         rollout, longest = self._workload.rollout, self._workload.batch.max_response_length

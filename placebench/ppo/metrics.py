@@ -126,7 +126,9 @@ class StepMetrics:
         self._values["perf/decode_steps"] = int(responses.max())
 
     def _probability_difference(self, batch: SequenceBatch) -> None:
-        """How far the rollout's probabilities of its tokens are from the policy's recomputed ones."""
+        """How far the rollout's probabilities of its tokens, where it told them, are from the policy's own."""
+        if "rollout_log_probs" not in batch.per_token:
+            return
         rollout, policy = (np.exp(batch.per_token[name]) for name in ("rollout_log_probs", "old_log_probs"))
         difference = np.abs(rollout - policy)
         self._values["training/rollout_probs_diff_mean"] = float(difference.mean())

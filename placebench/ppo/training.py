@@ -17,6 +17,7 @@ from placebench.ppo.batch import SequenceBatch, micro_batches
 from placebench.ppo.losses import LossSums
 from placebench.ppo.models import DecoderModel
 from placebench.ppo.packing import Pack, pack
+from placebench.predict.memory.model import KEPT_WHOLE
 from placebench.spec.workload import Optimizer, Workload
 
 Forward = Callable[[nn.Module, Pack], Tensor]
@@ -35,6 +36,7 @@ def place(module: DecoderModel, workload: Workload, device: torch.device, seed: 
         # as it is there: blocks are small enough, and parts keep more activations.
         torch._dynamo.config.optimize_ddp = False
     torch.manual_seed(seed)
+    whole = workload.sharding == "shard" and stays_whole(module)
     for part in (*module.layers, module):
         module.materialize(part, device, torch.float32 if trained else precision)
         if part is module:
@@ -42,7 +44,7 @@ def place(module: DecoderModel, workload: Workload, device: torch.device, seed: 
         else:
             _wrap_forward(part, workload, trained)
         if workload.sharding == "shard":
-            _shard(part, precision)
+            _shard(part, precision, whole=whole)
     if workload.sharding == "replicate" and trained:
         return DistributedDataParallel(module)
     return module
@@ -58,10 +60,21 @@ def _wrap_forward(layer: nn.Module, workload: Workload, trained: bool) -> None:
     layer.forward = forward
 
 
-def _shard(part: nn.Module, precision: torch.dtype) -> None:
+def stays_whole(module: nn.Module) -> bool:
+    """Whether the weights that a sharded model computes with stay from one micro-batch to the next, block by block.
+
+    So it is on a single rank, which has no others to gather them from and would only cast them anew, twice a
+    micro-batch, as long as the copy is small.
+    """
+    return dist.get_world_size() == 1 and sum(one.numel() for one in module.parameters()) <= KEPT_WHOLE
+
+
+def _shard(part: nn.Module, precision: torch.dtype, *, whole: bool) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    fully_shard(part, mp_policy=MixedPrecisionPolicy(param_dtype=precision, reduce_dtype=torch.float32))
+    policy = MixedPrecisionPolicy(param_dtype=precision, reduce_dtype=torch.float32)
+    # None lets torch keep the root whole, whose weights the backward pass needs first.
+    fully_shard(part, mp_policy=policy, reshard_after_forward=False if whole else None)
 
 
 def whole_weights(module: DecoderModel, language_model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -80,11 +93,13 @@ def whole_weights(module: DecoderModel, language_model: nn.Module) -> Iterator[t
                 yield name, weight.detach()
 
 
-def _reshard(part: nn.Module) -> None:
+def _reshard(module: nn.Module) -> None:
+    """Give back the memory of all weights that a pass without gradient has left whole, the root's at least."""
     from torch.distributed.fsdp import FSDPModule
 
-    if isinstance(part, FSDPModule):
-        part.reshard()
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
 
 
 @contextmanager
@@ -138,7 +153,7 @@ class SequenceModel:
         with torch.no_grad(), self.autocast():
             results = [forward(self.module, self._pack(batch.select(group))) for group in groups]
         if self._is_sharded:
-            _reshard(self.module)  # its root stays whole otherwise
+            _reshard(self.module)
         values: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(batch)
         for group, result in zip(groups, results, strict=True):
             parts = np.split(result.float().cpu().numpy(), np.cumsum(batch.response_lengths[group])[:-1])
@@ -181,6 +196,7 @@ class TrainedModel(SequenceModel):
         super().__init__(module, workload, device, seed, trained=True)
         self._settings: Optimizer = workload.optimizer
         self._parameters = list(self.module.parameters())
+        self._stays_whole = self._is_sharded and stays_whole(module)
         self.optimizer = ShardAdamW(
             self._parameters,
             lr=learning_rate,
@@ -232,13 +248,24 @@ class TrainedModel(SequenceModel):
         # The wrappers average gradients over ranks; a mean over all ranks' tokens needs the sum.
         scale = dist.get_world_size() / tokens
         for number, part in enumerate(parts):
-            if isinstance(self.module, DistributedDataParallel):
-                self.module.require_backward_grad_sync = number == len(parts) - 1
+            self._announce(is_last=number == len(parts) - 1)
             with self.autocast():
                 result = loss(self.module, self._pack(part))
             torch.autograd.backward(result.loss * scale)
             for name, value in result.metrics.items():
                 totals[name] = totals[name] + value if name in totals else value
+
+    def _announce(self, *, is_last: bool) -> None:
+        """Tell what spreads the model whether a backward pass is the last one before a step of the optimizer."""
+        if isinstance(self.module, DistributedDataParallel):
+            self.module.require_backward_grad_sync = is_last
+        elif self._is_sharded and dist.get_world_size() == 1:
+            from torch.distributed.fsdp import FSDPModule
+
+            assert isinstance(self.module, FSDPModule)
+            # Ranks that are several spread gradients after each micro-batch, so that none holds them whole.
+            self.module.set_requires_gradient_sync(is_last)
+            self.module.set_reshard_after_backward(is_last or not self._stays_whole)
 
     def _step(self) -> Tensor:
         norm = self._clip_gradients()
@@ -258,8 +285,7 @@ class TrainedModel(SequenceModel):
             dist.all_reduce(squares)
             norm = squares.sqrt()
         factor = (self._settings.grad_clip / (norm + 1e-6)).clamp(max=1.0)
-        for gradient in gradients:
-            gradient.mul_(factor)
+        torch._foreach_mul_(gradients, factor)
         return norm
 
 

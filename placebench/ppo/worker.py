@@ -6,7 +6,7 @@ Only the standard library and numpy are imported with this module, torch where i
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -237,16 +237,18 @@ class Worker(Rank):
             for role, model in self._models.items()
         )
 
-    def _run_gen(self, prompts: list[list[int]], longest: list[int], seeds: list[int]) -> SequenceBatch:
+    def _run_gen(
+        self, prompts: list[list[int]], longest: list[int], seeds: list[int], log_probs: bool
+    ) -> SequenceBatch:
+        """Responses; `log_probs` is whether those of the rollout are wanted."""
         from placebench.ppo.rollout.base import SamplingSettings
 
-        rollout = self._workload.rollout
-        settings = SamplingSettings(
-            rollout.temperature, rollout.top_p, rollout.ignore_eos, self._tokenizer.eos_token_id
-        )
+        rollout, eos = self._workload.rollout, self._tokenizer.eos_token_id
+        settings = SamplingSettings(rollout.temperature, rollout.top_p, rollout.ignore_eos, eos, log_probs)
         responses = self._generate(prompts, longest, seeds, settings)
-        log_probs = [value for response in responses for value in response.log_probs]
-        return SequenceBatch.build(prompts, [response.tokens for response in responses], rollout_log_probs=log_probs)
+        told = [one.log_probs for one in responses if one.log_probs is not None]
+        fields = {"rollout_log_probs": list(chain.from_iterable(told))} if told else {}
+        return SequenceBatch.build(prompts, [one.tokens for one in responses], **fields)
 
     def _generate(
         self, prompts: list[list[int]], longest: list[int], seeds: list[int], settings: "SamplingSettings"

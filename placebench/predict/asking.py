@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from placebench.errors import UsageError
-from placebench.predict.peaks import device_peaks
+from placebench.predict.peaks import device_peak, device_peaks
 from placebench.predict.phases import PhaseModel
 from placebench.predict.step import StepModel
 from placebench.record.calibration_file import CalibrationFile
@@ -57,6 +57,11 @@ def asked_devices(
     if kind != file.kind:
         raise UsageError(
             f"devices {text}: the calibration is of {file.kind} devices ({file.device}): name one of {kind} devices"
+        )
+    if kind == "gpu" and not any(one.device == name or device_peak(one.device) for one in files):
+        raise UsageError(
+            f"gpu {shown(name)}: the calibration is of {file.device}, whose peaks are not known, so that nothing of it"
+            f" can be scaled: name a run on {name}, or leave gpu (--gpu) out"
         )
     nodes = (spec.nodes or 1) if spec else file.nodes
     count = (spec.count if spec else None) or max(1, file.device_count // file.nodes)

@@ -29,6 +29,8 @@ class DevicePeak:
     """Bytes/s that it sends to devices of other nodes, as nodes of its kind are usually built."""
     source: str = ""
     """Where the figures are from."""
+    sm_clock_mhz: float | None = None
+    """Clock of the SMs at which it does so many operations; None where nobody has worked it out."""
 
 
 @cache
@@ -45,6 +47,7 @@ def device_peaks() -> Mapping[str, DevicePeak]:
             float(row["link_bandwidth"]),
             float(row["network_bandwidth"]),
             row["source"],
+            float(row["sm_clock_mhz"]) if row["sm_clock_mhz"] else None,
         )
         for row in csv.DictReader(text.splitlines())
     }

@@ -96,6 +96,7 @@ class Trial:
     pauses = _File("pauses.jsonl", "When the launch was stopped by Ctrl-Z; only where it was.")
     clocks = _File("clocks.jsonl", "On several nodes: how far each node's clock was off.")
     processes = _File("processes.jsonl", "Which process worked on which device.")
+    ray = _File("ray.jsonl", "Of a job of yours in Ray: which GPUs Ray has allotted to each of its workers.")
     kernels = _File(
         "kernels.jsonl", "On GPUs, in the first round: what the phases of the traced step spent their time on."
     )

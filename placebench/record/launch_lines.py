@@ -92,6 +92,13 @@ class ProcessLine(_Line):
     device: Name
 
 
+class RayLine(_Line):
+    """A line of `ray.jsonl`: a worker of Ray's, and a GPU that Ray has allotted to it."""
+
+    pid: Pid
+    device: Name
+
+
 class PauseLine(_Line):
     """A line of `pauses.jsonl`: when the launch was stopped."""
 
@@ -188,6 +195,7 @@ DeviceLine = Annotated[
 STEPS, SPANS = TypeAdapter(StepLine), TypeAdapter(SpanLine)
 _KERNELS, _PAUSES = TypeAdapter(KernelLine), TypeAdapter(PauseLine)
 PROCESSES = TypeAdapter(ProcessLine)
+_RAY = TypeAdapter(RayLine)
 DEVICES: TypeAdapter[DeviceLine] = TypeAdapter(DeviceLine)
 LineT = TypeVar("LineT")
 
@@ -202,6 +210,7 @@ class LaunchLines:
     kernels: tuple[KernelLine, ...] = ()
     pauses: tuple[PauseLine, ...] = ()
     processes: tuple[ProcessLine, ...] = ()
+    ray: tuple[RayLine, ...] = ()
     devices: tuple[DeviceLine, ...] = ()
     log: LogRecord | None = None
     """How the log of a job of the user's is to be read; None of placebench's own job."""
@@ -227,6 +236,7 @@ def read_launch(
         tuple(_read(trial.kernels, _KERNELS, is_optional=True)),
         tuple(_read(trial.pauses, _PAUSES, is_optional=True)),
         tuple(_read(trial.processes, PROCESSES, is_optional=True)),
+        tuple(_read(trial.ray, _RAY, is_optional=True)),
         tuple(_read(trial.device_samples, DEVICES, is_optional=True)) if with_samples else (),
         None if of_own_job else LogRecord.read(trial),
     )

@@ -19,17 +19,23 @@ from placebench.report.trace import write_trace
 from placebench.spec.reading import exists, read_text
 
 
-def build_report(run_dir: Path, min_effect: float | None = None) -> ReportPaths:
+def build_report(run_dir: Path, min_effect: float | None = None, *, with_png: bool = False) -> ReportPaths:
     """Write the report of a finished or half-finished run into its folder, replacing an older one.
 
     Args:
         run_dir: the run's folder.
         min_effect: smallest effect of interest, as a fraction; None for the run's own.
+        with_png: whether each figure is wanted as PNG too, of which no page makes use.
 
     Raises:
-        UsageError: the folder is missing, is not a run, has a newer schema, or one of its files is damaged.
+        UsageError: the folder is missing, is not a run, has a newer schema, or one of its files is damaged; PNGs
+            are wanted of a run without its raw files.
     """
     if RunFolder(run_dir).lacks_raw_files:
+        if with_png:
+            raise UsageError(
+                f"--png: {run_dir} was shared without its raw files, and figures are made of them: leave it out"
+            )
         return _rebuild_pages(run_dir, min_effect)
     comparison = compare_run(run_dir, min_effect)
     summary = summarize(comparison)
@@ -41,12 +47,12 @@ def build_report(run_dir: Path, min_effect: float | None = None) -> ReportPaths:
             phases.write(RunFolder(run_dir).phases_file)
         trace = run_dir / TRACE
         has_trace = write_trace(comparison, trace)
-        return _write(comparison, summary, run_dir, trace if has_trace else None)
+        return _write(comparison, summary, run_dir, trace if has_trace else None, with_png)
     except OSError as error:
         raise UsageError(f"{error.filename or run_dir}: cannot write the report: {error.strerror}") from None
 
 
-def write_comparison(comparison: Comparison, summary: Summary, folder: Path) -> ReportPaths:
+def write_comparison(comparison: Comparison, summary: Summary, folder: Path, *, with_png: bool = False) -> ReportPaths:
     """Write the report of chosen sides into a folder, replacing an older report.
 
     Raises:
@@ -54,12 +60,12 @@ def write_comparison(comparison: Comparison, summary: Summary, folder: Path) -> 
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return _write(comparison, summary, folder, None)
+        return _write(comparison, summary, folder, None, with_png)
     except OSError as error:
         raise UsageError(f"--out {folder}: cannot write the report: {error.strerror}") from None
 
 
-def _write(comparison: Comparison, summary: Summary, folder: Path, trace: Path | None) -> ReportPaths:
+def _write(comparison: Comparison, summary: Summary, folder: Path, trace: Path | None, with_png: bool) -> ReportPaths:
     """Draw and write into a folder that is there; the page comes last, when all that it names is there.
 
     Raises:
@@ -70,13 +76,15 @@ def _write(comparison: Comparison, summary: Summary, folder: Path, trace: Path |
     pictures, files = [], []
     for plot in draw_plots(comparison):
         svg, png = (plots / f"{plot.name}.{suffix}" for suffix in ("svg", "png"))
-        with replacing(png) as scratch:
-            save_figure(plot.figure, scratch)
+        if with_png:
+            with replacing(png) as scratch:
+                save_figure(plot.figure, scratch)
+            files.append(png)
         text = svg_text(plot.figure)
         write_atomically(svg, text)
+        files.append(svg)
         lay_out_narrowly(plot.figure)
         pictures.append(Picture(plot.title, plot.caption, f"{PLOTS}/{svg.name}", text, svg_text(plot.figure, "narrow")))
-        files += [svg, png]
     for stale in {*plots.glob("*.svg"), *plots.glob("*.png")} - {*files}:
         stale.unlink(missing_ok=True)
     return _write_pages(summary, pictures, folder, trace, files)

@@ -4,21 +4,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.console import Console
 from rich.text import Text
 
 from placebench.predict.finding import FoundGroup, FoundPlacements
-from placebench.report.predicted import PredictionFile, about_choice, about_trust, prediction_file, step_grid
+from placebench.report.predicted import (
+    PredictionFile,
+    PredictionModel,
+    about_choice,
+    about_trust,
+    prediction_file,
+    step_grid,
+)
 from placebench.report.terminal import grid_table
 from placebench.spec.text import few, plural
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class FoundFile(_Model):
+class FoundFile(PredictionModel):
     """A placement that was found."""
 
     placement: str = Field(description="the word, or the name of a file that says it")
@@ -26,7 +29,7 @@ class FoundFile(_Model):
     text: str | None = Field(description="of the file; null for a word")
 
 
-class SearchGroup(_Model):
+class SearchGroup(PredictionModel):
     """The fastest placements on weights that are at most so old."""
 
     staleness: int
@@ -36,7 +39,7 @@ class SearchGroup(_Model):
     predictions: PredictionFile
 
 
-class SearchFile(_Model):
+class SearchFile(PredictionModel):
     """The content of what `placebench search --json` writes."""
 
     schema_version: Literal[1] = 1

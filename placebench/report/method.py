@@ -23,8 +23,8 @@ BY_STEP = (
 )
 # As `by_step` of a placement decides.
 BY_VALUE = (
-    "launch by launch for hidden, idle and waiting time, load, memory, energy, rates and queues of engines and"
-    " learners, and what is 0 in a step"
+    "launch by launch for hidden, idle and waiting time, load, memory, energy, MFU at its clock, rates and queues of"
+    " engines and learners, and what is 0 in a step"
 )
 # Counters and flows go on from step to step, so that only their sums over all steps are exact: no medians.
 MEANS_OF_STEPS = (LOAD, ENERGY, TOKENS_PER_J, TRAINER_TOKENS, ENGINE_TOKENS, QUEUE, LAG, DROPPED)

@@ -23,4 +23,4 @@ class ReportPaths:
     trace: Path | None
     """`trace.json.gz`, which Perfetto opens; None where no launch has spans."""
     plots: tuple[Path, ...]
-    """The figures, each as svg and png."""
+    """The figures, each as svg, and as png where that was asked for."""

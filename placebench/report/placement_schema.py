@@ -128,6 +128,11 @@ class RoleOnDeviceSummary(SummaryModel):
         description="highest reading of its processes' memory there, or of the device's where it is alone there, mean"
         " of the launches; null where it shares process or device with another role"
     )
+    allotted: Number = Field(
+        default=None,
+        description="1 where Ray has allotted the device to a worker of the role, 0 where it has not, mean of the"
+        " launches; null where none is a worker of Ray's; early versions did not write it",
+    )
 
 
 class PlaceSummary(SummaryModel):

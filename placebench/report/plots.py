@@ -123,7 +123,9 @@ def shares_of_peak(comparison: Comparison) -> Figure | None:
     found = {
         metric.key.partition("/")[2]: metric
         for metric in EFFICIENCY
-        if metric.unit == "1" and any(side.estimate(metric.key).n for side in comparison.placements)
+        # Of the peak at a lower clock it is another share, which stands in the table.
+        if metric.key.startswith(("mfu/", "mbu/"))
+        and any(side.estimate(metric.key).n for side in comparison.placements)
     }
     if not found:
         return None

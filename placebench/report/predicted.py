@@ -29,11 +29,13 @@ def _null_if_missing(value: Any) -> Any:
 Number = Annotated[float | None, BeforeValidator(_null_if_missing)]
 
 
-class _Model(BaseModel):
+class PredictionModel(BaseModel):
+    """A part of what a prediction or a search writes."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class PredictedPhase(_Model):
+class PredictedPhase(PredictionModel):
     """A phase of a predicted step, seconds."""
 
     name: str
@@ -47,7 +49,7 @@ class PredictedPhase(_Model):
     pool: str = Field(description="empty for the controller's own")
 
 
-class PredictedPlacement(_Model):
+class PredictedPlacement(PredictionModel):
     """A predicted placement."""
 
     placement: str
@@ -74,7 +76,7 @@ class PredictedPlacement(_Model):
     cost_per_million_tokens: Number
 
 
-class PredictionFile(_Model):
+class PredictionFile(PredictionModel):
     """The content of what `placebench predict --json` writes."""
 
     schema_version: Literal[1] = 1

@@ -19,14 +19,22 @@ from placebench.spec.text import plural, quantity
 _SUFFIXES = (".svg", ".png", ".pdf")
 
 
+def refuse_other_formats(path: Path) -> None:
+    """Refuse a file of a format that is not drawn.
+
+    Raises:
+        UsageError: its suffix is of none that is.
+    """
+    if path.suffix not in _SUFFIXES:
+        raise UsageError(f"--plot {path}: name a file that ends in {', '.join(_SUFFIXES)}")
+
+
 def draw_predictions(found: Predictions, path: Path) -> None:
     """Draw a step of each placement into a file.
 
     Raises:
-        UsageError: the file's suffix is of no format that is drawn, or it cannot be written.
+        UsageError: it cannot be written.
     """
-    if path.suffix not in _SUFFIXES:
-        raise UsageError(f"--plot {path}: name a file that ends in {', '.join(_SUFFIXES)}")
     try:
         save_figure(predicted_timeline([one.step for one in found.placements]), path)
     except OSError as error:

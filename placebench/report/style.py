@@ -3,13 +3,15 @@
 import io
 import warnings
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import matplotlib as mpl
 import matplotlib.colors
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Annotation, Text
@@ -164,6 +166,19 @@ def _fitting(text: str, width: int) -> str:
     return "\n".join(line if len(line) <= 2 * width else f"{line[:width]}…{line[-width + 1 :]}" for line in lines)
 
 
+class _MeasuringCanvas(FigureCanvasAgg):
+    """The canvas on which figures are laid out, never drawn: one renderer knows every text that it has measured."""
+
+    def get_renderer(self) -> RendererAgg:
+        """The renderer that all figures share."""
+        return _measuring_renderer()
+
+
+@cache
+def _measuring_renderer() -> RendererAgg:
+    return RendererAgg(1, 1, DPI)  # type: ignore[no-untyped-call]
+
+
 def _lay_out(figure: Figure) -> None:
     """Place the parts of a figure, for good; with a layout engine, each file would be drawn twice."""
     if engine := figure.get_layout_engine():
@@ -174,9 +189,10 @@ def _lay_out(figure: Figure) -> None:
                 if not axis.get_label_text():
                     axis.set_label_coords(0, 0)  # nor for the place of a label that is not there
         figure.set_dpi(DPI)
-        FigureCanvasAgg(figure)  # one renderer, which knows the size of a text that it has seen
+        _MeasuringCanvas(figure)
         engine.execute(figure)
         figure.set_layout_engine(None)
+        FigureCanvasBase(figure)
 
 
 def _save(figure: Figure, target: Path | io.StringIO, file_format: str, kind: str = "") -> None:

@@ -212,12 +212,13 @@ def observed_grid(summary: Summary) -> Grid:
                 asked = f"{pool} ({len(placement.pools[pool])})" if pool else MISSING
                 memory = max((found.memory_bytes for found in seen if found.memory_bytes is not None), default=None)
                 on = _shares(seen, labels)
-                rows.append((f"{placement.name}{rounds}", role, asked, on, quantity(memory, "B")))
+                by_ray = label_ranges([found.device for found in seen if found.allotted], labels) or MISSING
+                rows.append((f"{placement.name}{rounds}", role, asked, on, quantity(memory, "B"), by_ray))
     notes = (
         "Asked: pool and its devices. Observed: share of the measured steps in which a phase of the role ran on a"
         " device. Memory: the most on one of them, of a role that has its processes or devices for itself.",
     )
-    header = ("placement", "role", "asked", "observed", "memory")
+    header = ("placement", "role", "asked", "observed", "memory", "allotted by Ray")
     return Grid("Roles on devices: asked and observed", *_without_empty_columns(header, rows), notes)
 
 

@@ -4,11 +4,13 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from placebench.errors import LaunchError, WorkerFault, mark_fault
+from placebench.host.processes import LaunchMark, frozen, kill_processes, launch_processes
 from placebench.sessions.base import OneHost
 
 # Seconds for which a process waits for a head that does not answer before Ray ends it; by default it is a minute.
@@ -69,6 +71,25 @@ def _last_words(folder: Path) -> str | None:
     return next((found[1] for words in _LAST_WORDS for text in logs if (found := words.search(text))), None)
 
 
+@contextmanager
+def _nothing_unused() -> Iterator[None]:
+    """Keep the Ray started inside from starting what nobody asks: its autoscaler and the head of its dashboard.
+
+    Ray has no setting for it. The head is started without a dashboard too, and waited for. Each is a Python that
+    imports Ray. A version of Ray that starts them in another way starts them.
+    """
+    from ray._private.node import Node
+
+    starts = {name: getattr(Node, name) for name in ("start_monitor", "start_api_server") if hasattr(Node, name)}
+    try:
+        for name in starts:
+            setattr(Node, name, lambda *_, **__: None)
+        yield
+    finally:
+        for name, start in starts.items():
+            setattr(Node, name, start)
+
+
 class OwnRay(OneHost):
     """A Ray that lives as long as the launch and takes nobody else's work.
 
@@ -80,6 +101,7 @@ class OwnRay(OneHost):
     def __init__(self, folder: str, devices: int) -> None:
         self._folder, self._devices = folder, devices
         self._workers: dict[str, Any] = {}
+        self._is_in_order = True
 
     def open(self) -> None:
         """Start it.
@@ -100,15 +122,16 @@ class OwnRay(OneHost):
         import ray
 
         try:
-            ray.init(
-                address="local",
-                num_cpus=self._devices,
-                num_gpus=0,  # workers bind to their device themselves, by UUID
-                include_dashboard=False,
-                logging_level=logging.WARNING,
-                _temp_dir=self._folder,
-                object_store_memory=OBJECT_STORE_BYTES,
-            )
+            with _nothing_unused():
+                ray.init(
+                    address="local",
+                    num_cpus=self._devices,
+                    num_gpus=0,  # workers bind to their device themselves, by UUID
+                    include_dashboard=False,
+                    logging_level=logging.WARNING,
+                    _temp_dir=self._folder,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                )
         except Exception as error:  # a plain one where it has waited in vain for a process of its own
             said = _last_words(Path(self._folder)) or str(error).partition("\n")[0]
             raise LaunchError(f"{RAY_NOT_STARTED}: {said}") from error
@@ -123,11 +146,20 @@ class OwnRay(OneHost):
 
     def explain(self, error: Exception, doing: str) -> Exception:
         """The error says it itself, but for the device."""
+        self._is_in_order = False
         name_dead_worker(error, self._workers)
         return error
 
     def close(self) -> None:
-        """Stop it."""
+        """End it; this process can use no Ray any more and ends by `os._exit`.
+
+        Ray takes one to two seconds to stop what nobody needs any more. After an error it gets them, since that is how
+        the last words of its workers come into the log.
+        """
         import ray
 
-        ray.shutdown()
+        if not self._is_in_order:
+            ray.shutdown()
+        mark = LaunchMark(secrets.token_hex(16), Path(self._folder))  # known by its folder alone
+        with frozen(lambda: launch_processes(mark)):  # else those killed last would complain of those killed first
+            kill_processes(lambda: launch_processes(mark))

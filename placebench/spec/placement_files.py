@@ -41,7 +41,7 @@ def load_placement(path: Path, nodes: Sequence[int] | None, *, has_critic: bool 
     Raises:
         UsageError: one line for every reason why it is none, or cannot be on these nodes.
     """
-    return _File(path, load_yaml(path), has_critic, Reasons()).placement(nodes)
+    return _PlacementFile(path, load_yaml(path), has_critic, Reasons()).placement(nodes)
 
 
 def placement_text(placement: Placement, *, has_critic: bool = True) -> str:
@@ -63,7 +63,7 @@ def placement_text(placement: Placement, *, has_critic: bool = True) -> str:
 
 
 @dataclass(frozen=True)
-class _File:
+class _PlacementFile:
     """A placement file that collects what is wrong with it.
 
     Not a model of pydantic's: only five of the keys can be checked by themselves, in as many lines as here, since each

@@ -140,6 +140,12 @@ class Rollout(_Section):
         description="most of a device's memory that a vLLM engine may take, a fraction: weights, working memory, keys"
         " and values; null for those of the whole batch",
     )
+    log_probs: Literal["needed", "always"] = Field(
+        "needed",
+        description="steps in which a vLLM engine tells the log-probability of each token beside the one that the"
+        " policy computes: needed, which is all where older weights may have generated, and otherwise those of the"
+        " warm-up; or always",
+    )
     sleep: bool = Field(True, description="a vLLM engine gives back its GPU memory while its pool trains")
     cuda_graphs: bool = Field(True, description="vLLM replays decoding as CUDA graphs")
 

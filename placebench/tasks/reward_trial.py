@@ -35,7 +35,7 @@ _FRAME = re.compile(r'File "([^"<]+)", line ([0-9]+) in ')
 
 
 @dataclass(frozen=True)
-class Trial:
+class TriedReward:
     """What came of a call."""
 
     error: str | None = None
@@ -44,7 +44,7 @@ class Trial:
     """The current folder, where its module can be imported from there alone."""
 
 
-def try_reward(name: str, case: tuple[str, str, str]) -> Trial:
+def try_reward(name: str, case: tuple[str, str, str]) -> TriedReward:
     """Import a reward function and call it once; nothing that it starts is left.
 
     Args:
@@ -74,7 +74,7 @@ def try_reward(name: str, case: tuple[str, str, str]) -> Trial:
             code = process.wait()
         lines = answers.read_text(encoding="utf-8").splitlines()
         if lines and lines[-1].startswith("{"):
-            return Trial(**json.loads(lines[-1]))
+            return TriedReward(**json.loads(lines[-1]))
         told = errors.read_text(encoding="utf-8", errors="replace")
     module, _, _ = name.partition(":")
     doing, limit, place = f"importing {module}", IMPORT_S, ""
@@ -84,9 +84,11 @@ def try_reward(name: str, case: tuple[str, str, str]) -> Trial:
     here = [frame for frame in _FRAME.findall(told) if frame[0].startswith(os.getcwd())]
     at = "".join(f" at {relative(file)}, line {line}" for file, line in here[:1])
     if "Timeout (" in told or code == -signal.SIGKILL:
-        return Trial(f"{what} takes more than {limit:g} s{at}; make that quicker")
+        return TriedReward(f"{what} takes more than {limit:g} s{at}; make that quicker")
     end = code if code >= 0 else signal.Signals(-code).name
-    return Trial(f"{what} ends the process ({end}){at}; take out of {module} what ends it, or name another function")
+    return TriedReward(
+        f"{what} ends the process ({end}){at}; take out of {module} what ends it, or name another function"
+    )
 
 
 def why_unusable(name: str, reward: Callable[..., Any], case: tuple[str, str, str]) -> str | None:

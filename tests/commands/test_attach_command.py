@@ -73,7 +73,7 @@ def test_a_loop_without_steps_is_shown_as_one() -> None:
     result = attach("loop.py", text=LOOP)
     assert (result.exit_code, result.stdout) == (0, printed(run_folder(), verbose=False))
     assert run_folder().name.endswith("-attach-loop.py")
-    assert values()["phase/gen"] == pytest.approx(0.06, abs=0.03)
+    assert values()["phase/gen"] >= 0.05
     content = summary()
     assert content["placements"][0]["critical_path"] == []
     assert "steps: neither log nor spans tell them apart: all time stands as one" in content["warnings"]

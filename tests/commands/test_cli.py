@@ -283,7 +283,10 @@ def test_a_full_disk_under_stdout_is_one_line(arguments: str, unbuffered: str) -
 
 def test_a_finished_run_keeps_its_exit_code_when_its_report_cannot_be_printed(tmp_path: Path) -> None:
     run = SyntheticRun(rounds=2).write(tmp_path / "run")
-    program = f"from pathlib import Path; from placebench.commands.start import _report; _report(Path({str(run)!r}))"
+    program = (
+        "from pathlib import Path; from placebench.commands.start import _report;"
+        f" _report(Path({str(run)!r}), verbose=False)"
+    )
     done = subprocess.run(
         ["bash", "-c", f"{PYTHON} -c {shlex.quote(program)} > /dev/full"], capture_output=True, text=True, check=False
     )
@@ -325,8 +328,9 @@ def test_ctrl_c_outside_a_run_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) 
 def test_a_report_that_is_stopped_says_that_the_launches_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int, is_late: bool
 ) -> None:
-    def stop(_: Path) -> None:
+    def stop(_: Path, *, verbose: bool) -> None:
         assert not is_late
+        assert not verbose
         signal.raise_signal(number)
 
     result = RunResult(tmp_path / "a-run", 2, 2, (), None, late_signal=number if is_late else None)

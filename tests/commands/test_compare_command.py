@@ -276,6 +276,7 @@ def test_no_word_breaks_the_parser(text: str) -> None:
         (["own.csv"], "own.csv: it has no timings, so there is nothing to compare: found 2 steps with 2 other metrics"),
         (["gen.log", "update.log", "--warmup-steps", "0"], "no number in common: update_actor against gen"),
         (["a.log", "b.log", "--out", "a.log"], "--out a.log: cannot write the report"),
+        (["a.log", "b.log", "--png"], "--png: figures are written with --out FOLDER: name one"),
         (["latest:split"], "latest: there is no run under runs/ yet"),
         (["a.log", "--out", "run"], "--out run: is the folder of a run, whose own report it would replace"),
         (["run", "--format", "verl"], "--format verl: is for logs, and only runs are compared: leave it out"),

@@ -133,6 +133,10 @@ def test_replicas_are_predicted_with_whole_models() -> None:
         (("--from", "h200", "--devices", "gpu:8x1@80GiB"), "say with gpu (--gpu NAME) which GPUs these are"),
         (("--from", "h200", "--model", "nonsense"), "unknown model 'nonsense'"),
         (("--from", "h200", "--set", "batch.size=x"), "--set: batch.size"),
+        (("--from", "rtx.json", "--gpu", "H100"), "is of NVIDIA RTX 6000, whose peaks are not known, so that nothing"),
+        (("--from", "rtx.json", "--batch-size", "48"), "the peaks of NVIDIA RTX 6000 are not known: name a run"),
+        (("--from", "h200", "--model", "bert"), "not the config of a decoder-only language model"),
+        (("--from", "nowhere", "--plot", "x.gif"), "--plot x.gif: name a file that ends in .svg, .png, .pdf"),
         (("--from", "broken.json"), "cannot read it as JSON"),
         (("--from", "other.json"), "no calibration: make one with placebench predict"),
         (("--from", "newer.json"), "written by a newer placebench"),
@@ -141,6 +145,10 @@ def test_replicas_are_predicted_with_whole_models() -> None:
     ],
 )
 def test_a_wrong_call_is_told_in_one_line(arguments: tuple[str, ...], said: str) -> None:
+    unknown = {"device": "NVIDIA RTX 6000"}
+    shipped_calibrations()["h100"].model_copy(update=unknown).write(Path("rtx.json"))
+    Path("bert").mkdir()
+    Path("bert/config.json").write_text(json.dumps({"model_type": "bert"}))
     Path("broken.json").write_text("{")
     Path("other.json").write_text("{}")
     Path("newer.json").write_text(json.dumps({"schema_version": 2}))

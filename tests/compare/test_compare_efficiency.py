@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_run import GPU_METRICS, GPU_WORKLOAD, SyntheticRun, gpu_run
+from synthetic_run import GPU_METRICS, GPU_SAMPLES, GPU_WORKLOAD, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.compare.measure.efficiency import Work, basis
@@ -38,6 +38,20 @@ def test_mfu_and_mbu_are_what_a_hand_computes(tmp_path: Path) -> None:
     assert standard.value("mbu/gen") == pytest.approx((2 * 500 * 2 * N + 1e6 * 28_672) / (0.5 * 2 * 4.8e12))
     assert standard.value("mbu/gen") == pytest.approx(0.649188, rel=1e-4)
     assert split.value("mbu/gen") == pytest.approx((500 * 2 * N + 1e6 * 28_672) / (0.9 * 4.8e12))
+
+
+def test_mfu_at_the_clock_that_was_there_is_of_a_lower_peak(tmp_path: Path) -> None:
+    standard, split = compared(tmp_path, device_samples={"cpu:1": {"clock_sm_mhz": 1464}}).sides
+    # H200s of 1,900 and 1,464 MHz, whose peak is of 1,830 MHz.
+    share = (1900 / 1830 + 1464 / 1830) / 2
+    assert standard.value("clocked_mfu/update_actor") == pytest.approx(standard.value("mfu/update_actor") / share)
+    assert split.value("clocked_mfu/update_critic") == pytest.approx(split.value("mfu/update_critic") / 0.8)
+    assert not standard.estimate("clocked_mfu/ref").n
+    unread, *_ = compared(tmp_path / "unread", samples=GPU_SAMPLES | {"clock_sm_mhz": None}).sides
+    other, *_ = compared(tmp_path / "other", device_name="NVIDIA H100 NVL").sides
+    for side in (unread, other):
+        assert side.estimate("mfu/update_actor").n
+        assert not side.estimate("clocked_mfu/update_actor").n
 
 
 def test_the_share_of_logits_that_training_does_not_need_is_as_the_guide_says() -> None:

@@ -235,6 +235,24 @@ def test_a_context_elsewhere_is_memory_without_work(tmp_path: Path) -> None:
     assert (seen["share"] > 0).tolist() == [True, False]
 
 
+def test_what_ray_has_allotted_stands_beside_what_was_seen(tmp_path: Path) -> None:
+    path = with_processes(tmp_path / "run", {("critic", "cpu:0"): 11, ("actor", "cpu:1"): 12}, {})
+    edit_spans(path, "standard", lambda span: span.update(role=None) if "pid" not in span else None)
+    (trial,) = path.glob("trials/*")
+    with (trial / "ray.jsonl").open("w") as stream:
+        for pid, device in ((11, "cpu:0"), (12, "cpu:0"), (99, "cpu:1")):  # 99 has no span
+            append_jsonl(stream, {"pid": pid, "device": device, "actor": None})
+    grid = observed_grid(summarize(compare_run(path)))
+    assert grid.header[-1] == "allotted by Ray"
+    assert [(row[1], row[3], row[-1]) for row in grid.rows] == [
+        ("actor", "gpu:1 26 %, gpu:0 0 %", "gpu:0"),
+        ("critic", "gpu:0 23 %", "gpu:0"),
+    ]
+    assert [line for line in caveats(compare_run(path)) if "Ray" in line] == [
+        "standard: Ray has allotted gpu:0 to the workers of actor; seen at work on gpu:1."
+    ]
+
+
 def test_without_spans_the_processes_are_what_is_seen(tmp_path: Path) -> None:
     path = with_processes(tmp_path / "run", {}, {"cpu:0": {7: GIB, 99: GIB}, "cpu:1": {8: None}})
     edit_spans(path, "standard", lambda span: span.update(role=None))

@@ -1,9 +1,10 @@
-"""Pages without a test of their own: their commands run, as dry runs; and the links of every page lead somewhere."""
+"""Pages without a test of their own: their commands run, as dry runs; links and lines of all pages."""
 
 import re
 from pathlib import Path
 
 import pytest
+from break_lines import WIDTH
 from checkpoint_files import write_checkpoint
 from pages import ROOT, checkout, commands, shell
 
@@ -49,3 +50,17 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = page.parent / path if path else page
         assert target.exists(), f"{page.name}: {path}"
         assert not anchor or anchor in anchors(target), f"{page.name}: {path}#{anchor}"
+
+
+def long_lines(text: str) -> list[str]:
+    """The lines of prose that are too long, but for those that a long command or address makes so."""
+    prose = re.sub(r"^```.*?^```|^\|.*?$|^!\[.*?$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [
+        line for line in prose.splitlines() if len(line) > WIDTH and not re.search(r"`[^`]{81,}`|\]\(\S{61,}\)", line)
+    ]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name == "README.md" or "runs" not in page.parts])
+def test_its_lines_are_broken(page: Path) -> None:
+    name = page.relative_to(ROOT)
+    assert not long_lines(page.read_text(encoding="utf-8")), f"run python scripts/break_lines.py {name}"

@@ -64,6 +64,8 @@ def test_a_table_says_what_a_command_is_told_for_every_word(name: str, command: 
 def test_a_page_says_what_every_placement_has(name: str) -> None:
     adapter = ADAPTERS[name]
     assert f"`{shlex.join((*adapter.limits(10), *adapter.quiet))}`" in TEXTS[name]
+    said = " ".join(f"{key}={value}" for key, value in adapter.env.items() if key != "PYTHONPATH")
+    assert not said or f"In the environment: `{said}`." in TEXTS[name]
     assert [flag for flag in adapter.quiet_where if f"`--{flag}`" not in TEXTS[name]] == []
     assert name in dict(OF_TABLES)
 

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 from pages import ROOT
@@ -36,6 +37,15 @@ def test_an_import_that_runs_up_is_counted_and_closes_a_circle(tmp_path: Path) -
 def named_places(page: str) -> list[tuple[str, str]]:
     """Files of the package that a page names with a definition in them, as `run/launch.py: Launcher.run`."""
     return re.findall(r"`([\w/]+\.py): ([\w.]+)`", page)
+
+
+def test_a_name_of_a_class_means_one_thing() -> None:
+    names = Counter(
+        name
+        for path in (ROOT / "placebench").rglob("*.py")
+        for name in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_what_the_ways_name_is_there() -> None:

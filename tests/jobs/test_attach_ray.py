@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clusters import RayNodes, ray_nodes
@@ -17,33 +18,43 @@ _JOB = """
 import sys, ray
 {start}
 @ray.remote
-def work():
-    from placebench_attach import span
-    with span("update_actor"):
-        return 1
-assert ray.get(work.remote()) == 1
+class Worker:
+    def work(self):
+        from placebench_attach import span
+        with span("update_actor"):
+            return 1
+gpus = int(ray.cluster_resources().get("GPU", 0))
+workers = [Worker.options(name=f"worker-{{rank}}", num_gpus=min(gpus, 1)).remote() for rank in range(gpus or 1)]
+assert ray.get([worker.work.remote() for worker in workers]) == [1] * len(workers)
 ray.shutdown()
 """
 
 
-def spans_of(start: str, folder: Path, environment: Mapping[str, str]) -> list[str]:
-    """Names of the spans that a job's worker leaves; `start` is how the job starts its Ray."""
+def lines_of(start: str, folder: Path, environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What a job's workers leave; `start` is how the job starts its Ray."""
     spans = folder / "spans"
     spans.mkdir()
     subprocess.run(
         [sys.executable, "-c", _JOB.format(start=start)], env=attached(environment, spans), check=True, timeout=120
     )
-    lines = [json.loads(line) for path in spans.iterdir() for line in path.read_text().splitlines()]
+    return [json.loads(line) for path in spans.iterdir() for line in path.read_text().splitlines()]
+
+
+def names(lines: list[dict[str, Any]]) -> list[str]:
     return [line["name"] for line in lines if line["kind"] == "span"]
 
 
-def test_workers_of_the_jobs_own_ray_inherit_the_hooks(temp: Path) -> None:
-    start = f"ray.init(address='local', num_cpus=1, include_dashboard=False, _temp_dir={str(temp / 'ray')!r})"
-    assert spans_of(start, temp, RayNodes().env) == ["update_actor"]
+def test_workers_of_the_jobs_own_ray_inherit_the_hooks_and_say_what_it_has_allotted_to_them(temp: Path) -> None:
+    start = "ray.init(address='local', num_cpus=2, num_gpus=2, include_dashboard=False"
+    lines = lines_of(f"{start}, _temp_dir={str(temp / 'ray')!r})", temp, RayNodes().env)
+    assert names(lines) == ["update_actor"] * 2
+    workers = {line["ray_actor"]: line["ray_gpus"] for line in lines if line["kind"] == "process"}
+    assert sorted(workers) == ["worker-0", "worker-1"]
+    assert sorted(workers.values()) == [["0"], ["1"]]
 
 
 @pytest.mark.parametrize("runtime_env", ["None", "{'env_vars': {'PYTHONPATH': '/of/the/user'}}"])
 def test_workers_of_an_existing_cluster_are_given_the_hooks(temp: Path, runtime_env: str) -> None:
     with ray_nodes("head") as nodes:
         start = f"ray.init(address={nodes.address!r}, runtime_env={runtime_env})"
-        assert spans_of(start, temp, nodes.env) == ["update_actor"]
+        assert names(lines_of(start, temp, nodes.env)) == ["update_actor"]

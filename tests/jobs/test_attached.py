@@ -161,6 +161,30 @@ def test_on_cpu_devices_role_and_rank_say_the_device_and_notes_are_kept(tmp_path
     assert list(read.notes) == ["odd"]
 
 
+def test_phases_of_which_no_device_is_known_are_left_out_and_it_is_said(tmp_path: Path) -> None:
+    spans = attached(tmp_path, "standard")
+    leave(tmp_path, 1, span("step", 10, 20), span("gen", 11, 13))
+    assert rows(spans, STEPS[:1]) == []
+    assert list(spans.notes) == [
+        "processes do not say on which of the 2 devices they work, so that phases are left out"
+    ]
+
+
+def test_what_ray_has_allotted_is_a_device_of_the_launch_or_noted(tmp_path: Path) -> None:
+    spans = attached(tmp_path, "standard")
+    for pid, gpus in ((1, ["1"]), (2, ["GPU-0"]), (3, ["7"]), (4, [])):
+        head = {"kind": "process", "pid": pid, "host": HERE, "wall_offset": 0.0, "environment": {}, "ray_gpus": gpus}
+        head["ray_actor"] = "WorkerDict_0:0" if pid == 1 else None
+        (tmp_path / f"{HERE}-{pid}.jsonl").write_text(json.dumps(head) + "\n")
+    spans.read(all_files=True)
+    assert spans.allotted() == [
+        {"pid": 1, "device": "GPU-1", "actor": "WorkerDict_0:0"},
+        {"pid": 2, "device": "GPU-0", "actor": None},
+    ]
+    assert list(spans.notes) == ["Ray has allotted GPU 7 to a worker, which the placement does not have"]
+    assert spans.allotted() == []
+
+
 def test_who_sends_weights_is_known_by_what_else_it_does(tmp_path: Path) -> None:
     spans = attached(tmp_path, "learners:1+engines:1", cpu_devices(2))
     lines = [span("update_weights", 8, 9, "worker")]

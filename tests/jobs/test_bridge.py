@@ -94,19 +94,25 @@ for line in range(1, 4):
 def test_a_trainer_that_logs_every_other_step_has_all_of_them(
     tmp_path: Path, steps: int, logged: list[int], tokens: list[int]
 ) -> None:
-    text = """
+    text = f"""
+import pathlib, time
 from placebench_attach.spans import emit
-for step in range(1, 6):
+written = pathlib.Path({str(tmp_path / "trial" / "steps.jsonl")!r})
+for step in range(1, {steps + 1}):
     emit("trainer_step", "timer", 10.0 * step, 10.0 * step + 5.0)
     if step % 2 == 0:
         emit("logged", "timer", 10.0 * step + 5.5, 10.0 * step + 5.5)
-        print({"loss": 0.1, "num_tokens": 250.0 * step, "step_time": 0.01, "epoch": 0.1 * step}, flush=True)
+        print({{"loss": 0.1, "num_tokens": 250.0 * step, "step_time": 0.01, "epoch": 0.1 * step}}, flush=True)
+while not written.exists() or written.read_text().count("\\n") < {steps}:
+    time.sleep(0.01)  # all of them are known before it ends
 """
     trial = prepare(tmp_path, *python(tmp_path, text), job="trl", devices=1, steps=steps)
     assert bridge.main(str(trial.path)) == JobExit.DONE
     found = rows(trial)
     assert [row["timing_s/step"] for row in found] == [5.0] * steps
     assert [step for step, row in enumerate(found, 1) if "loss" in row] == logged
+    record = LogRecord.read(trial)
+    assert (record.format, record.is_one_step) == ("trl" if logged else "spans", False)
     # Tokens are counted from line to line, and are those of a step, not of all since the last line.
     assert [step for step, row in enumerate(found, 1) if row.get("perf/total_num_tokens") == 250.0] == tokens
 

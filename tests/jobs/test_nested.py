@@ -38,7 +38,7 @@ def test_the_innermost_timer_says_the_phase() -> None:
 
 def test_the_way_to_a_timer_within_is_no_work() -> None:
     """Else the update would seem to begin before generation and to last as long as it."""
-    timings = [Timing("training_step", 0, 10), Timing("prepare", 0.0005, 6), Timing("generate", 2, 4)]
+    timings = [Timing("training_step", 0, 10), Timing("prepare", 0.008, 6), Timing("generate", 2, 4)]
     assert exclusive(timings[::-1], PHASES) == [Timing("gen", 2, 4), Timing("update", 6, 10)]
     short = [Timing("generate", 0, 0.0005), Timing("training_step", 1, 1.0006), Timing("other", 1.0002, 1.0004)]
     assert exclusive(short, PHASES) == [Timing("gen", 0, 0.0005), Timing("update", 1, 1.0006)]

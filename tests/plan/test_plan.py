@@ -326,15 +326,18 @@ def test_the_dry_run_shows_what_would_be_done(tmp_path: Path) -> None:
         assert line in text
 
 
-def test_the_dry_run_shows_what_a_placement_sets(tmp_path: Path) -> None:
+def test_the_dry_run_shows_what_a_placement_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workload_checks, "find_spec", lambda _: object())
     words = "learners:2+engines:2/staleness=1/inflight_updates=true,ddp:4/scaling=weak"
-    plan = make_plan(request(tmp_path, devices="cpu:4", placements=words))
+    backend = {"rollout": {"backend": "vllm"}}
+    plan = make_plan(request(tmp_path, devices="cpu:4", placements=words, workload=backend))
     console = Console(width=200, record=True, file=(tmp_path / "out").open("w"))
     show_plan(plan, console)
     text = console.export_text()
     console.file.close()
     learners, replicas = words.split(",")
-    assert f"placement {learners}, overlap all, staleness 1, in-flight updates\n" in text
+    told = "log-probabilities from engines in every step"
+    assert f"placement {learners}, overlap all, staleness 1, in-flight updates, {told}\n" in text
     assert f"placement {replicas}, overlap all, full replicas, weak scaling: 512 sequences per step\n" in text
 
 

@@ -187,7 +187,7 @@ import numpy as np
 from placebench.ppo import advantages
 from placebench.jobs import ppo as launch
 advantages.whiten = lambda table, mask, shift_mean=True: np.zeros_like(table)
-sys.exit(launch.main(sys.argv[1]))
+launch.run_and_exit(sys.argv[1])
 """
 
 
@@ -240,7 +240,7 @@ def test_a_launch_that_fails_says_why(tmp_path: Path, function: str, exit_code: 
     (tmp_path / "broken_rewards.py").write_text(REWARDS)
     program = (
         f"import os, sys; sys.path.insert(0, {str(tmp_path)!r}); os.environ['PYTHONPATH'] = {str(tmp_path)!r}\n"
-        "from placebench.jobs import ppo as launch; sys.exit(launch.main(sys.argv[1]))"
+        "from placebench.jobs import ppo as launch; launch.run_and_exit(sys.argv[1])"
     )
     job = run_job(tmp_path / "job", "split", 2, *PPO, f"data.reward=broken_rewards:{function}", program=program)
     assert job.exit_code == exit_code, job.output[-3000:]

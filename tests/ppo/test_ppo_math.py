@@ -157,6 +157,7 @@ def test_a_step_has_one_kl_coefficient_in_reward_loss_and_metrics() -> None:
     # The policy is 1 nat a token off, ten times the target: the next step's coefficient is 1 + 0.2 · 2 / 10 as large.
     assert metrics["actor/reward_kl_penalty_coeff"] == 0.2
     assert metrics["critic/rewards/mean"] == pytest.approx(-0.2)
+    assert metrics["training/rollout_probs_diff_max"] == 0
     assert steps.arguments(state, "update_actor", np.arange(2))["kl_coef"] == 0.2
     assert steps.kl.coefficient == pytest.approx(0.2 * 1.04)
 

@@ -16,14 +16,17 @@ from torch.distributed.tensor import DTensor
 from torch.optim import adam
 
 from placebench.errors import UsageError
+from placebench.ppo import training
 from placebench.ppo.attention import cached_attention
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.losses import LossSums
 from placebench.ppo.models import PolicyModel, ValueModel, load_language_model
 from placebench.ppo.packing import Pack
-from placebench.ppo.rollout.base import SamplingSettings
+from placebench.ppo.passes import values
+from placebench.ppo.rollout.base import Generated, SamplingSettings
 from placebench.ppo.rollout.torch import TorchRollout, unsharded
 from placebench.ppo.training import SequenceModel, ShardAdamW, TrainedModel
+from placebench.predict.memory.model import KEPT_WHOLE
 from placebench.spec.shapes import PRESETS, ModelShape, model_shape
 from placebench.spec.workload_reading import build_workload
 
@@ -45,7 +48,13 @@ def sampling(**changes: Any) -> SamplingSettings:
     return replace(SamplingSettings(0.7, 1.0, ignore_eos=False, eos_token_id=0), **changes)
 
 
-def test_a_response_does_not_depend_on_its_neighbors(rollout: TorchRollout) -> None:
+def told(response: Generated) -> list[float]:
+    """The log-probabilities of a response's tokens."""
+    assert response.log_probs is not None
+    return response.log_probs
+
+
+def test_a_response_does_not_depend_on_its_neighbours(rollout: TorchRollout) -> None:
     longest, seeds = [6, 3, 5, 6], [1, 2, 3, 4]
     together = rollout.generate(PROMPTS, longest, seeds, sampling())
     alone = [
@@ -54,7 +63,7 @@ def test_a_response_does_not_depend_on_its_neighbors(rollout: TorchRollout) -> N
     ]
     assert [one.tokens for one in together] == [one.tokens for one in alone]
     for left, right in zip(together, alone, strict=True):
-        np.testing.assert_allclose(left.log_probs, right.log_probs, atol=1e-5)
+        np.testing.assert_allclose(told(left), told(right), atol=1e-5)
 
 
 def test_log_probs_are_the_policys(rollout: TorchRollout) -> None:
@@ -63,7 +72,7 @@ def test_log_probs_are_the_policys(rollout: TorchRollout) -> None:
     recomputed = policy(0.7).per_token(
         batch, lambda module, pack: module(pack.inputs, pack.predict_positions, pack.targets, False)[0]
     )
-    np.testing.assert_allclose(recomputed, [v for one in generated for v in one.log_probs], atol=1e-5)
+    np.testing.assert_allclose(recomputed, [v for one in generated for v in told(one)], atol=1e-5)
 
 
 def plain_logits(rollout: TorchRollout, tokens: list[int]) -> Any:
@@ -125,6 +134,41 @@ def test_ranks_agree_once_on_the_micro_batches_of_an_update(alone: None, monkeyp
     assert passes == [4, 1, 1, 4, 2] * 2
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_rank_alone_keeps_weights_from_micro_batch_to_micro_batch_and_trains_the_same(
+    alone: None, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    batch = {"size": 6, "mini_batch_size": 3, "micro_batch_tokens": 8, "max_prompt_length": 4, "max_response_length": 4}
+    workload = build_workload({"sharding": "shard", "precision": precision, "batch": batch})
+    sequences = SequenceBatch.build([[1, 2]] * 6, [[3, 4, 5], [6, 7, 8], [3], [7, 8, 9], [3, 4, 5, 6], [3, 4]])
+
+    def trained() -> tuple[list[bool], dict[str, float], bytes, list[torch.Tensor]]:
+        """Whether blocks are whole before each micro-batch; metrics, values and weights."""
+        model = TrainedModel(ValueModel(load_language_model("tiny")), workload, torch.device("cpu"), 0, 1e-3)
+        whole: list[bool] = []
+
+        def loss(part: torch.nn.Module, pack: Pack) -> LossSums:
+            whole.append(not any(isinstance(one, DTensor) for one in model.unwrapped.layers.parameters()))
+            found: torch.Tensor = values(part, pack)
+            return LossSums(found.square().sum(), {"sum": found.detach().sum()})
+
+        metrics = model.update(sequences, [7, 9], 2, loss)
+        scores = model.per_token(sequences, values).tobytes()
+        parameters: list[Any] = list(model.module.parameters())
+        assert all(isinstance(one, DTensor) for one in parameters)
+        return whole, metrics, scores, [one.to_local() for one in parameters]
+
+    kept, *results, weights = trained()
+    monkeypatch.setattr(training, "KEPT_WHOLE", 0)
+    monkeypatch.setattr(TrainedModel, "_announce", lambda self, *, is_last: None)
+    cast, *others, others_weights = trained()
+    assert len(kept) == len(cast) > 8
+    assert kept.count(False) == 4  # once for each step of the optimizer
+    assert not any(cast)
+    assert results == others
+    assert all(torch.equal(*pair) for pair in zip(weights, others_weights, strict=True))
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_an_optimizer_computes_on_shards_what_torchs_own_does(
     alone: None, monkeypatch: pytest.MonkeyPatch, fused: bool
@@ -161,7 +205,11 @@ def test_an_optimizer_computes_on_shards_what_torchs_own_does(
         assert isinstance(states["exp_avg"], DTensor)
 
 
-def test_generation_leaves_the_sharded_root_as_training_has_it(alone: None) -> None:
+@pytest.mark.parametrize("kept_whole", [0, KEPT_WHOLE])
+def test_generation_leaves_the_sharded_model_as_training_has_it(
+    alone: None, monkeypatch: pytest.MonkeyPatch, kept_whole: int
+) -> None:
+    monkeypatch.setattr(training, "KEPT_WHOLE", kept_whole)
     module = PolicyModel(load_language_model("tiny"), 1.0, torch.float32, compiled=False)
     model = TrainedModel(module, build_workload({"sharding": "shard"}), torch.device("cpu"), 0, 1e-5)
     pack = model._pack(SequenceBatch.build([[1]], [[2, 3]]))
@@ -175,7 +223,7 @@ def test_generation_leaves_the_sharded_root_as_training_has_it(alone: None) -> N
 
     before = whole_after_forward()
     assert any("embed_tokens" in name for name in before)
-    assert not any("layers" in name for name in before)
+    assert any("layers" in name for name in before) == (kept_whole > 0)
     with unsharded(model.module):
         assert not any(isinstance(one, DTensor) for one in model.module.parameters())
     assert all(isinstance(one, DTensor) for one in model.module.parameters())

@@ -15,7 +15,10 @@ pytestmark = [
 RANKS = 2
 
 
-SMALL = ("rollout.backend=vllm", "steps=3", "batch.size=16", "batch.mini_batch_size=8", "optimizer.actor_lr=0.01")
+SMALL = (
+    *("rollout.backend=vllm", "rollout.log_probs=always"),
+    *("steps=3", "batch.size=16", "batch.mini_batch_size=8", "optimizer.actor_lr=0.01"),
+)
 
 
 STALE_WORKER = """
@@ -30,6 +33,20 @@ class StaleWorker(worker.Worker):
 def differences(job: Job) -> list[float]:
     assert job.exit_code == 0, job.output[-3000:]
     return [step["training/rollout_probs_diff_max"] for step in job.steps]
+
+
+def test_what_is_trained_does_not_hang_on_whether_the_engine_tells_log_probs(tmp_path: Path) -> None:
+    told, left_out = (
+        run_job(tmp_path / asked, "standard", 1, *SMALL, "warmup_steps=1", f"rollout.log_probs={asked}")
+        for asked in ("always", "needed")
+    )
+    assert max(differences(told)) < 1e-4
+    assert left_out.exit_code == 0, left_out.output[-3000:]
+    compared = [{name for name in step if "rollout_probs_diff" in name} for step in left_out.steps]
+    assert [len(names) for names in compared] == [2, 0, 0]
+    losses = ("actor/pg_loss", "critic/vf_loss", "actor/grad_norm", "critic/score/mean", "response_length/mean")
+    for one, same in zip(told.steps, left_out.steps, strict=True):
+        assert [one[name] for name in losses] == [same[name] for name in losses]
 
 
 def test_ranks_that_share_an_engine_generate_with_current_weights(tmp_path: Path) -> None:

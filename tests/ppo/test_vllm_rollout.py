@@ -125,8 +125,9 @@ def test_the_engine_leaves_process_group_and_threads_to_training(seen: list[dict
 
 def test_runs_of_both_placements_train_alike_on_current_weights(tmp_path: Path) -> None:
     sizes = ("--steps", "3", "--warmup-steps", "1", "--batch-size", "16", "--mini-batch-size", "8")
-    options = ("--devices", f"cpu:{RANKS}", "--rollout", "vllm", "--rounds", "1", "--set", "optimizer.actor_lr=0.01")
-    command = [sys.executable, "-m", "placebench", "run", "--out", str(tmp_path), *options, *sizes]
+    options = ("--devices", f"cpu:{RANKS}", "--rollout", "vllm", "--rounds", "1")
+    settings = ("--set", "optimizer.actor_lr=0.01", "--set", "rollout.log_probs=always")
+    command = [sys.executable, "-m", "placebench", "run", "--out", str(tmp_path), *options, *settings, *sizes]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert done.returncode == 0, done.stdout
     standard, split = ([row["metrics"] for row in read_jsonl(path)] for path in tmp_path.glob("*/trials/*/steps.jsonl"))
@@ -196,11 +197,11 @@ def test_on_gpus_requests_have_their_seeds_where_that_costs_nothing(
         llm_engine = SimpleNamespace(vllm_config=config)
         apply_model = staticmethod(lambda change: None)
 
-        @staticmethod
-        def generate(prompts: Any, parameters: Any, use_tqdm: bool) -> list[Any]:
-            asked.extend(one.seed for one in parameters)
-            return []
+    def look(engine: Any, prompts: Any, parameters: Any, before_step: Any) -> list[Generated]:
+        asked.extend(one.seed for one in parameters)
+        return []
 
+    monkeypatch.setattr("placebench.ppo.rollout.vllm.run_requests", look)
     rollout = object.__new__(VllmRollout)
     rollout._engine, rollout._group, rollout._is_gpu = Engine(), None, True
     rollout.generate(PROMPTS, [LENGTH] * len(PROMPTS), SEEDS, SAMPLED[0])

@@ -28,7 +28,7 @@ from placebench.report import build
 from placebench.spec.devices import device_to_dict
 
 TRIAL = "trials/02-split"
-READ = ("status", "steps.jsonl", "spans.jsonl", "devices.jsonl", "kernels.jsonl", "pauses.jsonl")
+READ = ("status", "steps.jsonl", "spans.jsonl", "devices.jsonl", "kernels.jsonl", "pauses.jsonl", "ray.jsonl")
 LEFT_ALONE = ("launch.json", "progress.json", "end.json", "log.json", "train.log", "error.txt", "processes.jsonl")
 KERNEL = {"phase": "gen", "device": "cpu:0", "span_s": 1.0, "kernel_s": 0.5, "collective_s": 0.1, "copy_s": 0.1}
 # Of a folder in whose place there is something else, and of a file that is only written.
@@ -41,6 +41,7 @@ OTHER_FILES = {
     "log.json": json.dumps({"schema_version": 1, "framework": "verl", "format": "verl"}),
     "train.log": "step:1 - timing_s/gen:1.0\n",
     "error.txt": "failed: traced\n",
+    "ray.jsonl": json.dumps({"pid": 1, "device": "cpu:0", "actor": None}) + "\n",
     "processes.jsonl": json.dumps({"pid": 1, "device": "cpu:0", "pool": "a", "rank": 0, "threads": 1}) + "\n",
 }
 

@@ -102,7 +102,7 @@ def test_an_unknown_batch_leaves_the_line_out(tmp_path: Path, workload: dict[str
 
 def test_the_report_has_the_figure(tmp_path: Path) -> None:
     paths = build_report(write(tmp_path, rounds=1))
-    assert {"queue.svg", "queue.png"} <= {file.name for file in paths.plots}
+    assert "queue.svg" in {file.name for file in paths.plots}
     assert f"<h2>{TITLE}</h2>" in paths.html.read_text()
     assert "](plots/queue.svg)" in paths.markdown.read_text()
 

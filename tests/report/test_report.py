@@ -36,7 +36,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_file_of_the_report_is_there(tmp_path: Path) -> None:
     path = SyntheticRun(rounds=1).write(tmp_path / "run")
-    paths = build_report(path)
+    paths = build_report(path, with_png=True)
     assert paths.trace is not None
     assert {file.name for file in paths.plots} == {
         f"{name}.{suffix}"
@@ -53,8 +53,10 @@ def test_every_file_of_the_report_is_there(tmp_path: Path) -> None:
 def test_building_again_gives_the_same_bytes(finished: Path, tmp_path: Path) -> None:
     names = ("report.html", "report.md", "summary.json", "trace.json.gz", "plots/timeline.svg")
     before = [(finished / name).read_bytes() for name in names]
+    (finished / "plots" / "timeline.png").touch()
     build_report(finished)
     assert [(finished / name).read_bytes() for name in names] == before
+    assert {plot.suffix for plot in (finished / "plots").iterdir()} == {".svg"}
 
 
 def test_the_summary_has_every_number_with_unit_interval_and_n(finished: Path) -> None:

@@ -30,8 +30,8 @@ def test_the_note_on_ratios_says_which_are_of_steps_of_launches_and_of_no_pairs(
     by_step_shown = (
         "median of the measured steps of a launch, of device load the mean over them, of peak memory the highest"
         " sample; ratio: of its steps paired one by one, not of the medians, but"
-        " launch by launch for hidden, idle and waiting time, load, memory, energy, rates and queues of engines and"
-        " learners, and what is 0 in a step; "
+        " launch by launch for hidden, idle and waiting time, load, memory, energy, MFU at its clock, rates and queues"
+        " of engines and learners, and what is 0 in a step; "
     )
     assert summarize(compare_run(tmp_path / "plain")).method.steps.startswith(by_step_shown)
     layouts = {"standard": STANDARD, "copy": STANDARD, "more": STANDARD, "late": STANDARD}
@@ -64,7 +64,8 @@ def test_the_numbers_that_are_said_to_be_compared_launch_by_launch_are(tmp_path:
     comparison = compare_run(gpu_run(rounds=2).write(tmp_path / "run"))
     values = {metric.label: comparison.first.by_step(metric.key).values() for metric in comparison.metrics}
     by_launch = {label for label, found in values.items() if not all(isinstance(one, pd.Series) for one in found)}
-    assert by_launch == {"hidden by overlap", "device load", "peak memory", "idle", "energy per step", "tokens/J"}
+    named = {"hidden by overlap", "device load", "peak memory", "idle", "energy per step", "tokens/J"}
+    assert by_launch == named | {"MFU update_critic at its clock", "MFU update_actor at its clock"}
 
 
 def test_the_commands_that_went_on_with_a_run_are_told(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_shared_runs_are_compared_by_their_launches(runs: tuple[Path, Path]) -> 
     ("words", "reason"),
     [
         (("show", "--min-effect", "5%"), "--min-effect 0.05: {} was shared without its raw files"),
+        (("report", "--png"), "--png: {} was shared without its raw files"),
         (("run", "--dry-run", "--resume"), "{}: there is no run.json in it: it was shared without its raw files"),
         (("check", "--baseline", "{}"), "there is no run.json in it: it was shared without its raw files"),
     ],

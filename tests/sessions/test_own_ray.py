@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from placebench.sessions.own_ray import _last_words
+from placebench.sessions.own_ray import _last_words, _nothing_unused
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,29 @@ def test_why_ray_did_not_start_is_found_in_its_logs(tmp_path: Path, line: str, s
     (logs / "gcs_server.out").write_text("Event stats:\n\n")
     (logs / "raylet.err").write_text(f"*** SIGABRT received ***\n{line}\n/lib/libc.so.6(+0x2724a)\n")
     assert _last_words(tmp_path) == said
+
+
+def test_nothing_unused_is_started_inside_and_all_is_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray._private.node import Node
+
+    started: list[str] = []
+    monkeypatch.setattr(Node, "start_monitor", lambda _: started.append("monitor"))
+    monkeypatch.setattr(Node, "start_api_server", lambda _, **options: started.append("api server"))
+    node = object.__new__(Node)
+    with _nothing_unused():
+        node.start_monitor()
+        node.start_api_server(include_dashboard=False, raise_on_failure=False)
+    assert started == []
+    node.start_monitor()
+    node.start_api_server(include_dashboard=False, raise_on_failure=False)
+    assert started == ["monitor", "api server"]
+
+
+@pytest.mark.parametrize("name", ["start_monitor", "start_api_server"])
+def test_a_ray_that_starts_in_another_way_starts_as_it_does(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    from ray._private.node import Node
+
+    monkeypatch.delattr(Node, name)
+    with _nothing_unused():
+        assert not hasattr(Node, name)
+    assert not hasattr(Node, name)

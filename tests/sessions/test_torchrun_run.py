@@ -53,7 +53,7 @@ def _processes(job: Job) -> list[tuple[object, ...]]:
 
 
 def test_a_run_compares_replicas_without_ray_and_leaves_nothing(tmp_path: Path, env: dict[str, str]) -> None:
-    words = [*RUN, *SMALL, "--steps", "2", "--placements", "ddp:1,ddp:2", "--out", str(tmp_path / "runs")]
+    words = [*RUN, *SMALL, "--steps", "2", "--placements", "ddp:1,ddp:2", "--verbose", "--out", str(tmp_path / "runs")]
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr
     folder = RunFolder(next((tmp_path / "runs").iterdir()))

@@ -42,6 +42,26 @@ def test_responses_are_drawn_apart_from_each_other_and_from_their_prompts() -> N
     assert not {int(np.random.default_rng([3, step]).integers(2**32)) for step in (1, 2)} & set(seeds)
 
 
+@pytest.mark.parametrize(
+    ("asked", "is_stale", "first", "wanted"),
+    [
+        ("needed", False, 1, [1, 2]),
+        # Gone on from a checkpoint, a launch warms up anew.
+        ("needed", False, 3, [3, 4]),
+        ("needed", True, 1, [1, 2, 3, 4, 5, 6]),
+        ("always", False, 1, [1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_the_rollout_tells_log_probs_where_weights_may_be_older_and_in_the_warm_up(
+    asked: str, is_stale: bool, first: int, wanted: list[int]
+) -> None:
+    workload = build_workload({"steps": 6, "warmup_steps": 2, "rollout": {"log_probs": asked}})
+    source = open_prompts(workload.data, 0, 16)
+    generation = Generation(workload, source, CharacterTokenizer(), is_stale=is_stale, first_step=first)
+    arguments = {step: generation.arguments(step, generation.step_prompts(step), [0]) for step in range(first, 7)}
+    assert [step for step in arguments if arguments[step]["log_probs"]] == wanted
+
+
 def test_prompts_from_files(tmp_path: Path) -> None:
     lines = tmp_path / "prompts.jsonl"
     content = "\n".join(json.dumps({"prompt": f"{n}+0=", "answer": n}) for n in range(3)) + "\n"

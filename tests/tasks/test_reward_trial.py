@@ -72,7 +72,7 @@ def test_what_gives_no_score_is_told_in_a_line(here: Path, function: str, reason
 
 def test_it_is_called_with_a_prompt_of_the_workload(here: Path) -> None:
     Path("mine.jsonl").write_text('{"prompt": "what", "answer": 42}\n')
-    assert reward_trial.try_reward("scores:lone", ("what", "42", "42")) == reward_trial.Trial(None, str(here))
+    assert reward_trial.try_reward("scores:lone", ("what", "42", "42")) == reward_trial.TriedReward(None, str(here))
     Path("scores.py").write_text('def only(p, r, a):\n    assert (p, r, a) == ("what", "42", "42")\n    return 1\n')
     shown = plan("scores:only", "--set", "data.source=mine.jsonl", "--set", "batch.max_prompt_length=16")
     assert (shown.exit_code, shown.stderr) == (0, "")

@@ -40,11 +40,24 @@ def differences(side: RunSide, arrangement: Arrangement) -> Iterator[str]:
         return
     if placement.roles and not (job and job.framework == PLAIN_COMMAND):
         yield from _other_places(side, arrangement)
+    yield from _not_as_allotted(side, arrangement)
     worked = set(arrangement.seen.loc[arrangement.seen["share"] > 0, "device"])
     without = [device for device in placement.devices if device not in worked]
     if idle := [device for device in without if not _load(side, arrangement, device) >= IDLE_LOAD]:
         asked = plural(len(placement.devices), "device")
         yield f"asked for {asked}; no role was seen at work on {label_ranges(idle, labels)}."
+
+
+def _not_as_allotted(side: RunSide, arrangement: Arrangement) -> Iterator[str]:
+    """Roles at work on other devices than Ray has allotted to their workers."""
+    for role, seen in arrangement.seen.groupby("role", sort=False):
+        worked, allotted = set(seen.loc[seen["share"] > 0, "device"]), set(seen.loc[seen["allotted"] > 0, "device"])
+        if allotted and not worked <= allotted:
+            labels = side.run.labels
+            yield (
+                f"Ray has allotted {label_ranges(allotted, labels)} to the workers of {role}; seen at work on"
+                f" {label_ranges(worked, labels)}."
+            )
 
 
 def _other_places(side: RunSide, arrangement: Arrangement) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from placebench.compare.comparability import has_other_work
 from placebench.compare.comparison import Comparison
-from placebench.compare.explain.breakdown import PartChange, PathPart, StepChange, step_change
+from placebench.compare.explain.breakdown import PartChange, PathPart, StepChange, path_parts, step_change
 from placebench.compare.explain.waiting import by_size, is_notable, longest_idle_share, most_named, waiting
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.metrics import BESIDE, LOG_CLOCK, STEP_TIME, TOKENS_PER_DEVICE, Metric, phase_metric
@@ -134,7 +134,8 @@ def _weigh(verdict: Verdict, first: RunSide, other: RunSide) -> str:
     """What the placement gains and pays on its critical path, in the order that leads up to the verdict."""
     change = step_change(first, other)
     if change is None:
-        return "The reason is not known: nothing recorded when phases ran in the measured steps."
+        silent = [side.name for side in (first, other) if not path_parts(side)]
+        return f"The reason is not known: no spans say what devices of {listing(silent)} did in the measured steps."
     clauses = [*_hidden_clauses(change, first, other), *_phase_clauses(change, first, other)]
     clauses += _gap_clauses(change, first)
     gains, costs = ([one.text for one in clauses if (one.seconds < 0) is gain] for gain in (True, False))

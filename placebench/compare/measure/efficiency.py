@@ -12,7 +12,8 @@ checkpointing computes anew is not counted (Chowdhery et al. 2022, arXiv:2204.02
 all weights of an engine once, but for an embedding of which it only looks up rows; there are as many steps as the
 longest response has tokens; the prompts' pass is in the seconds of gen and not in the bytes. Devices that share an
 engine and are more than the heads of keys and values read copies of these. Divided by the phase's seconds, the devices
-of its pool and their peak, these are MFU and MBU.
+of its pool and their peak, these are MFU and MBU. A GPU at its limit of power lowers the clock of its SMs and with it
+what it can do: MFU of training is also given of the peak at the mean clock that the pool had in the phase.
 """
 
 from collections.abc import Mapping
@@ -128,6 +129,37 @@ def measure_efficiency(measured: pd.DataFrame, launch: Launch, placement: RunPla
         read = [work.decode_bytes(*pair, len(pool)) for pair in zip(steps, context, strict=True)]
         numbers["mbu/gen"] = np.asarray(read) / measured["phase/gen"] / peak[1]
     return numbers
+
+
+def clocked_mfu(
+    numbers: Mapping[str, float], attributed: pd.DataFrame, placement: RunPlacement, devices: Mapping[str, Device]
+) -> dict[str, float]:
+    """MFU of training phases, of the peak at the SM clock that their devices had in them.
+
+    Args:
+        numbers: of the launch; used are `mfu/<phase>`.
+        attributed: the clock of each phase on each device, columns as of `attribution.attribute`.
+        placement: its placement.
+        devices: of the run, by id.
+
+    Returns:
+        `clocked_mfu/<phase>`; nothing where a clock was not read, or that of the peak is not known.
+    """
+    clocks = attributed.set_index(["phase", "device"])["clock_sm_mhz"].to_dict()
+    found = {}
+    for phase in COMPUTING:
+        if phase.trains and (mfu := numbers.get(f"mfu/{phase.name}")):
+            pool = placement.pools[placement.roles[Role(str(phase.role))]]
+            peaks = [device_peak(devices[device].name) for device in pool]
+            full = sum(peak.flops for peak in peaks if peak)
+            there = sum(
+                peak.flops * clocks.get((phase.name, device), np.nan) / (peak.sm_clock_mhz or np.nan)
+                for device, peak in zip(pool, peaks, strict=True)
+                if peak
+            )
+            if there > 0:
+                found[f"clocked_mfu/{phase.name}"] = mfu * full / there
+    return found
 
 
 def basis(run: Run) -> tuple[str, ...]:

@@ -39,7 +39,9 @@ def observe(launch: Launch, placement: RunPlacement) -> pd.DataFrame:
         measured steps in which a phase of the role ran on the device (0..1), and `memory_bytes`, the highest reading
         of the memory of the role's processes there, or of the device where no other role has any; NaN where processes
         or devices are shared by roles. A share of 0 is a device that a process of the role has memory on without work
-        there. Where no role is known, the one row a device is `UNKNOWN`, for the launch's own processes.
+        there. Where no role is known, the one row a device is `UNKNOWN`, for the launch's own processes. `allotted` is
+        1 where Ray has allotted the device to a worker of the role, 0 where it has allotted them others alone, NaN
+        where none is a worker of Ray's that has devices.
     """
     spans, is_step = launch.spans, is_whole_step(launch.spans)
     whole = union(
@@ -68,10 +70,35 @@ def observe(launch: Launch, placement: RunPlacement) -> pd.DataFrame:
             rows.setdefault((role, str(device)), 0.0 if role != UNKNOWN else np.nan)
     order = {name: place for place, name in enumerate((*Role, *placement.devices))}
     keys = sorted(rows, key=lambda key: [order.get(name, len(order)) for name in key])
-    return pd.DataFrame(
-        [(role, device, rows[role, device], _memory(launch, role, device, rows, pids)) for role, device in keys],
-        columns=["role", "device", "share", "memory_bytes"],
+    found = [(role, device, rows[role, device], _memory(launch, role, device, rows, pids)) for role, device in keys]
+    return _with_allotted(
+        pd.DataFrame(found, columns=["role", "device", "share", "memory_bytes"]), launch, placement, pids
     )
+
+
+def _with_allotted(
+    seen: pd.DataFrame, launch: Launch, placement: RunPlacement, pids: Mapping[tuple[str, str], set[int]]
+) -> pd.DataFrame:
+    """What was seen, beside what Ray has allotted to the processes that worked, also where they did not work."""
+    node = {device.id: device.node for devices in placement.members.values() for device in devices}
+    by_role: dict[str, list[str]] = {}
+    for role in dict.fromkeys(seen["role"]):
+        # Two nodes may have a process of one number each.
+        own = {(pid, node.get(device)) for (name, device), mine in pids.items() if name == role for pid in mine}
+        by_role[role] = [line.device for line in launch.lines.ray if (line.pid, node.get(line.device)) in own]
+    there = set(zip(seen["role"], seen["device"], strict=True))
+    more = [
+        (role, device, 0.0 if role != UNKNOWN else np.nan, np.nan)
+        for role, devices in by_role.items()
+        for device in placement.devices
+        if device in devices and (role, device) not in there
+    ]
+    table = pd.concat([seen, pd.DataFrame(more, columns=seen.columns)], ignore_index=True) if more else seen
+    allotted = [
+        float(device in by_role[role]) if by_role[role] else np.nan
+        for role, device in zip(table["role"], table["device"], strict=True)
+    ]
+    return table.assign(allotted=pd.Series(allotted, index=table.index, dtype=float))
 
 
 def as_seen(launch: Launch, placement: RunPlacement) -> RunPlacement:
@@ -121,10 +148,11 @@ def _memory(
     pids: Mapping[tuple[str, str], set[int]],
 ) -> float:
     """Highest memory of a role on a device, bytes, as `observe` says."""
-    mine = set().union(*(found for (name, _), found in pids.items() if name == role))
-    others = set().union(*(found for (name, _), found in pids.items() if name != role))
     table = launch.device_processes
-    table = table[(table["device"] == device) & table["pid"].isin(mine)].dropna(subset="memory_bytes")
+    if len(table):
+        mine = set().union(*(found for (name, _), found in pids.items() if name == role))
+        others = set().union(*(found for (name, _), found in pids.items() if name != role))
+        table = table[(table["device"] == device) & table["pid"].isin(mine)].dropna(subset="memory_bytes")
     if len(table):
         alone = not table["pid"].isin(others).any()
         return float(table.groupby("mono")["memory_bytes"].sum().max()) if alone else np.nan

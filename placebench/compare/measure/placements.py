@@ -10,7 +10,7 @@ import pandas as pd
 
 from placebench.compare.measure.attribution import RATES, attribute, peak_memory
 from placebench.compare.measure.critical_path import path_values
-from placebench.compare.measure.efficiency import measure_efficiency
+from placebench.compare.measure.efficiency import clocked_mfu, measure_efficiency
 from placebench.compare.measure.engines import measure_engines, side_rates
 from placebench.compare.measure.observed import Arrangement, arrangements, as_seen
 from placebench.compare.measure.steps import measure_steps
@@ -156,6 +156,7 @@ def _measure(run: Run, planned: RunPlacement, load_signal: str, calibration: Cal
         numbers |= _pool_values(numbers, placed)
         if launch.has_path:
             numbers |= path_values(launch, placed, measured.index, numbers.get(STEP_TIME.key, np.nan))
+        numbers |= clocked_mfu(numbers, attributed, placed, run.devices)
         numbers |= side_rates(numbers)
         numbers |= traced_waits(trace, attributed, numbers, placed, shared_by)
         if numbers["energy"] > 0:

@@ -81,11 +81,11 @@ def _setting(record: RunFile) -> tuple[object, ...]:
 
 def _read(folder: RunFolder) -> Calibration:
     refuse_pipe(folder.calibration_file)
-    content = _File.model_validate_json(folder.calibration_file.read_bytes())
+    content = _CalibrationFile.model_validate_json(folder.calibration_file.read_bytes())
     return Calibration(content.run, content.placement, content.pairs, content.variations)
 
 
-class _File(BaseModel):
+class _CalibrationFile(BaseModel):
     """The content of `calibration.json`."""
 
     model_config = ConfigDict(allow_inf_nan=False)

@@ -162,8 +162,9 @@ class Launch:
 
         Nothing where a pause was a part of it.
         """
-        traced = self.spans[self.spans["phase"] == TRACED_STEP]
-        rows = [] if _meets(traced, self.pauses).any() else list(map(vars, self.lines.kernels))
+        rows = list(map(vars, self.lines.kernels))
+        if rows and self.pauses and _meets(self.spans[self.spans["phase"] == TRACED_STEP], self.pauses).any():
+            rows = []
         return pd.DataFrame(rows, columns=["phase", "device", *KERNEL_TIMES])
 
     @cached_property

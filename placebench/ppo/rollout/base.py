@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """How tokens are drawn."""
+    """How tokens are drawn, and what is told of them."""
 
     temperature: float
     """What divides the logits; above 0."""
@@ -19,6 +19,8 @@ class SamplingSettings:
     """Whether a response goes on behind an end-of-sequence token."""
     eos_token_id: int
     """The token that ends a response; it is part of the response."""
+    log_probs: bool = True
+    """Whether log-probabilities are wanted; a backend that has them anyway tells them."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,9 @@ class Generated:
 
     tokens: list[int]
     """Response tokens, the end-of-sequence token included where one was drawn."""
-    log_probs: list[float]
-    """Log-probabilities of the tokens under the temperature-scaled distribution before top-p, in nats."""
+    log_probs: list[float] | None
+    """Log-probabilities of the tokens under the temperature-scaled distribution before top-p, in nats; None where they
+    were not wanted."""
 
 
 class WeightUpdates(Protocol):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from placebench.ppo.attention import cached_attention
 from placebench.ppo.rollout.base import Generated, SamplingSettings, WeightUpdates
+from placebench.ppo.training import stays_whole
 
 
 class TorchRollout:
@@ -96,8 +97,8 @@ def unsharded(module: nn.Module) -> Iterator[None]:
     from torch.distributed.fsdp import FSDPModule
 
     parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
-    # The root, which generation does not pass through, stays whole behind its own forward pass anyway.
-    inner = [part for part in parts if part is not module]
+    # The root, which generation does not pass through, stays whole behind its own forward pass anyway, and blocks may.
+    inner = [part for part in parts if part is not module and not stays_whole(module)]
     for part in inner:
         part.set_reshard_after_forward(False, recurse=False)
     for part in parts:

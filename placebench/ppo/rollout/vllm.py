@@ -5,7 +5,7 @@ the process group that the pool has, each rank runs an engine of its own, and we
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from math import ceil
 from typing import Any
 
@@ -27,6 +27,7 @@ from placebench.ppo.rollout.vllm_build import (
     plain_weights,
     warm_up_as_the_job,
 )
+from placebench.ppo.rollout.vllm_driving import run_requests
 from placebench.spec.workload import Workload
 
 
@@ -150,17 +151,16 @@ class VllmRollout:
                 # vLLM's own idea of the end of a sequence comes from the model's config; the settings alone count.
                 ignore_eos=True,
                 stop_token_ids=[] if settings.ignore_eos else [settings.eos_token_id],
-                logprobs=0,
-                flat_logprobs=True,
+                logprobs=0 if settings.log_probs else None,
                 detokenize=False,
             )
             for _, limit, seed in cases
         ]
         inputs = [{"prompt_token_ids": list(prompt)} for prompt, _, _ in cases]
-        with self._updated_between_steps(updates), uncollected():
-            outputs = self._engine.generate(inputs, parameters, use_tqdm=False)
+        with uncollected():
+            responses = run_requests(self._engine, inputs, parameters, lambda: self._take_pending(updates))
         first = self._group_rank() * len(prompts)
-        return [_generated(output.outputs[0]) for output in outputs[first : first + len(prompts)]]
+        return responses[first : first + len(prompts)]
 
     def _gather(self, cases: list[Any]) -> list[Any]:
         """The cases of all ranks that share the engine: each of them has to put in the same requests."""
@@ -173,25 +173,10 @@ class VllmRollout:
     def _group_rank(self) -> int:
         return 0 if self._group is None else dist.get_rank(self._group)
 
-    @contextmanager
-    def _updated_between_steps(self, updates: WeightUpdates | None) -> Iterator[None]:
-        """Let the engine take new weights between two of its steps meanwhile."""
-        if updates is None:
-            yield
-            return
-        core = self._engine.llm_engine
-        step = core.step
-
-        def update_and_step() -> Any:
-            if self._agreed(updates.pending()):
-                updates.take()
-            return step()
-
-        core.step = update_and_step
-        try:
-            yield
-        finally:
-            core.step = step
+    def _take_pending(self, updates: WeightUpdates | None) -> None:
+        """Take new weights, if there are any, between two of the engine's steps."""
+        if updates is not None and self._agreed(updates.pending()):
+            updates.take()
 
     def _agreed(self, pending: bool) -> bool:
         """Whether any rank that shares the engine knows of new weights: they go on step by step together."""
@@ -239,11 +224,6 @@ class VllmRollout:
     def close(self) -> None:
         """End the engine; vLLM leaves the default process group with it."""
         self._engine.llm_engine.engine_core.shutdown()
-
-
-def _generated(completion: Any) -> Generated:
-    # One number a token, because no others than the drawn token's were asked for.
-    return Generated(list(completion.token_ids), list(completion.logprobs.logprobs))
 
 
 def _load(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:

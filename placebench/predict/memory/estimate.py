@@ -13,7 +13,8 @@ precision.
                  them; while the blocks run backward, on top b·V·h of the head and twice (4 + b)·B (one block's own and
                  the float32 that is reduced, while the next one computes); at the end of the pass (4 + b)·E
     copies       weights as they are computed with: b·N of a replicated model in bfloat16, b·(E + 2·B) of a
-                 sharded one in training, b·N of a sharded one that generates by itself, b·(E or B) while
+                 sharded one in training, b·N of one of up to `KEPT_WHOLE` parameters on a single rank, which casts
+                 them once for all micro-batches, and of a sharded one that generates by itself, b·(E or B) while
                  weights go to an engine
     activations  T·(L·block + 12·h), block = w·b·h + b·(2a + 2v + 4f): what a block of RMSNorm, attention that keeps no
                  matrix and gated MLP saves for the backward pass, counted as Korthikanti et al. 2022

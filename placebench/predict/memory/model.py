@@ -18,6 +18,9 @@ _SAMPLING_BYTES = 56
 TABLE_VALUES = 1 << 28
 """Float32 logits that exist at a time: 1 GiB."""
 
+KEPT_WHOLE = 2_000_000_000
+"""Parameters up to which a sharded model on a single rank keeps the weights it computes with through a phase."""
+
 
 @dataclass(frozen=True)
 class ModelMemory:
@@ -69,6 +72,8 @@ class ModelMemory:
     def copies(self) -> int:
         """Bytes of the weights that it computes with, beside its own."""
         root, block = self.units
+        if self.is_sharded and self.ranks == 1 and self.parameters <= KEPT_WHOLE:
+            return self.value * self.parameters
         if self.is_sharded:
             return self.value * (root + 2 * block) if self.ranks > 1 or self.value == 2 else 0
         return self.value * self.parameters if self.value == 2 else 0

@@ -273,6 +273,17 @@ def test_a_pool_without_rollout_has_no_engine() -> None:
         assert not {"engine", "kv cache", "graphs"} & set(parts)
 
 
+def test_a_small_model_on_a_single_rank_keeps_the_weights_that_it_computes_with() -> None:
+    def copies(model: str, ranks: int) -> int:
+        shape = PRESETS[model]
+        job = build_workload({"model": model})
+        return MemoryEstimate(job, shape, shape, ALL, ranks, "gpu").moments["update_actor"]["copies"]
+
+    assert copies("qwen2.5-1.5b", 1) == 2 * PRESETS["qwen2.5-1.5b"].parameters
+    assert copies("qwen2.5-1.5b", 2) < copies("qwen2.5-1.5b", 1) / 4
+    assert copies("qwen2.5-7b", 1) == copies("qwen2.5-7b", 2)
+
+
 def test_sequences_of_equal_length_fill_micro_batches_evenly() -> None:
     shape = PRESETS["qwen2.5-0.5b"]
 

@@ -316,6 +316,7 @@ OF_NO_SIZE = {
     "rollout.response_length_median": 8,
     "rollout.response_length_sigma": 0.1,
     "rollout.cuda_graphs": False,
+    "rollout.log_probs": "always",
     "algorithm.gamma": 0.5,
     "algorithm.lam": 0.5,
     "algorithm.clip_ratio": 0.1,

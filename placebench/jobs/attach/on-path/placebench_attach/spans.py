@@ -1,8 +1,9 @@
 """The spans of this process, in `$PLACEBENCH_SPANS/<host>-<pid>.jsonl`: one object a line, told apart by `kind`.
 
 - `process`, the first line: `pid`, `ppid`, `host`, `argv` (its first words), `python`, `cores` (that it may run on),
-  `wall_offset` (add it to a time for seconds since the epoch), `ray_node` (id of its node in Ray, if it has one), and
-  `environment`: the variables that say what it is.
+  `wall_offset` (add it to a time for seconds since the epoch), `ray_node` (id of its node in Ray, if it has one),
+  `ray_gpus` and `ray_actor` (of a worker of Ray's: the GPUs that Ray has allotted to it, and its name if it has one),
+  and `environment`: the variables that say what it is.
   A process whose number is used again begins anew in the same file.
 - `device`: `device`, the UUID of the GPU that torch uses here, as soon as there is one.
 - `span`: `name`, `source` (see below), `start` and `end` in seconds of the host's monotonic clock.
@@ -116,13 +117,20 @@ def _process() -> dict[str, Any]:
     }
 
 
-def _in_ray() -> dict[str, str]:
+def _in_ray() -> dict[str, Any]:
     """Where the process is in Ray, if it is in one: nobody else knows it of workers of a cluster."""
-    ray = sys.modules.get("ray")
+    ray: Any = sys.modules.get("ray")
+    found: dict[str, Any] = {}
     try:
-        return {"ray_node": ray.get_runtime_context().get_node_id()} if ray and ray.is_initialized() else {}
-    except Exception:  # noqa: BLE001 - an older Ray, or one that is ending: its node is not known then
-        return {}
+        if ray is not None and ray.is_initialized():
+            context = ray.get_runtime_context()
+            found["ray_node"] = context.get_node_id()
+            if context.worker.mode == ray.WORKER_MODE:
+                found["ray_gpus"] = context.get_accelerator_ids().get("GPU", [])
+                found["ray_actor"] = context.get_actor_name() or None
+    except Exception:  # noqa: BLE001 - an older Ray, or one that is ending: the rest is not known then
+        return found
+    return found
 
 
 FILE = SpanFile(os.environ.get("PLACEBENCH_SPANS"))
@@ -148,7 +156,7 @@ def _note(text: str) -> str:
     return json.dumps({"kind": "note", "text": text})
 
 
-class Span:
+class SpanOfBody:
     """A context manager whose body becomes a span; one that raises, too."""
 
     __slots__ = ("_name", "_source", "_start")
@@ -156,7 +164,7 @@ class Span:
     def __init__(self, name: object, source: str = TIMER) -> None:
         self._name, self._source, self._start = name, source, 0.0
 
-    def __enter__(self) -> Span:
+    def __enter__(self) -> SpanOfBody:
         self._start = time.monotonic()
         return self
 
