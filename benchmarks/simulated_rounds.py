@@ -35,12 +35,12 @@ def autocorrelated(lag1: float, shape: tuple[int, ...], random: np.random.Genera
 
 def covers(found: Difference) -> Flags:
     """Whether the interval has the truth, which is no effect: adding one moves interval and truth alike."""
-    return np.asarray(np.abs(found.centre) <= found.half_width)
+    return np.asarray(np.abs(found.center) <= found.half_width)
 
 
 def errs(found: Difference) -> Flags:
     """Whether runs without an effect get the verdict faster or slower."""
-    return np.asarray(np.abs(found.centre) - found.half_width > math.log1p(MIN_EFFECT))
+    return np.asarray(np.abs(found.center) - found.half_width > math.log1p(MIN_EFFECT))
 
 
 def until_precise(logs: Floats, auto: AutoRounds) -> Ended:

@@ -35,7 +35,7 @@ def token_rewards(scores: NDArray[np.float64], kl: Table, mask: Mask, kl_coef: f
 
 
 def generalized_advantages(rewards: Table, values: Table, mask: Mask, gamma: float, lam: float) -> tuple[Table, Table]:
-    """Advantages and returns (advantage + value) by generalised advantage estimation.
+    """Advantages and returns (advantage + value) by generalized advantage estimation.
 
     The value behind the last token of a response is 0: the episode ends there.
     """

@@ -169,8 +169,8 @@ class Algorithm(_Section):
     """Settings of PPO and GRPO, under verl's names; GRPO has no critic and so no use for gamma, lam and clip_value."""
 
     name: Literal["ppo", "grpo"] = Field("ppo", description="ppo or grpo")
-    gamma: Fraction = Field(1.0, description="γ of generalised advantage estimation")
-    lam: Fraction = Field(0.95, description="λ of generalised advantage estimation")
+    gamma: Fraction = Field(1.0, description="γ of generalized advantage estimation")
+    lam: Fraction = Field(0.95, description="λ of generalized advantage estimation")
     clip_ratio: Factor = Field(0.2, description="how far the policy's ratio counts beyond 1, either way")
     clip_value: Factor = Field(0.5, description="how far a value may move from the old one before its loss is clipped")
     importance_cap: Factor = Field(2.0, description="largest weight of a token that older weights generated")

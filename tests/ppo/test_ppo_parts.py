@@ -54,7 +54,7 @@ def told(response: Generated) -> list[float]:
     return response.log_probs
 
 
-def test_a_response_does_not_depend_on_its_neighbours(rollout: TorchRollout) -> None:
+def test_a_response_does_not_depend_on_its_neighbors(rollout: TorchRollout) -> None:
     longest, seeds = [6, 3, 5, 6], [1, 2, 3, 4]
     together = rollout.generate(PROMPTS, longest, seeds, sampling())
     alone = [
