@@ -75,8 +75,8 @@ def test_idle_critic_devices_are_given_to_the_actor(tmp_path: Path) -> None:
     # standard: 0.9 + 0.1 + 0.1 + 0.05 + 0.01 + 0.2 + 0.6 + 0.01 + 0.02; split:3+1: 0.933 + 2 × 0.1167 + 0.01 + 0.7 + …
     assert found.text == (
         "Try next: split:3+1. Expected: about 1.91 s a step, against 1.99 s in standard, because in split the devices"
-        " of critic_pool wait 86 % of the step and 1 device can be spared. This is a rough forecast: one of its pools is"
-        " smaller or larger than any that was measured."
+        " of critic_pool wait 86 % of the step and 1 device can be spared. This is a rough forecast: one of its pools"
+        " is smaller or larger than any that was measured."
     )
     expected = {one.placement: one for one in found.forecasts}
     assert [expected["standard"].expected_s, expected["standard"].measured_s] == pytest.approx([1.99, 1.99])
