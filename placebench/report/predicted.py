@@ -254,7 +254,7 @@ def about_trust(found: Predictions, *, has_phases: bool = False) -> Iterator[str
     for one in waiting:
         if one.says_nothing:
             yield (
-                f"The step of {one.placement.name} cannot be predicted: nothing was measured on this host. Measure it:"
+                f"Cannot say what {one.placement.name} takes here: nothing was measured on this host. Measure it:"
                 f" {_deciding(one)}"
             )
 
@@ -271,8 +271,9 @@ def about_choice(found: Predictions) -> Iterator[str]:
         ends = ratio_interval(ratio, one.error)
         told = factor(ratio, ends.low if ends else float("nan"), ends.high if ends else float("nan"))
         if one in found.tied:
-            why = "" if ends else ", and too few predictions of this kind were compared with runs to tell"
-            yield f"{one.placement.name} may be as fast: its step is {told} times that of {best.placement.name}{why}."
+            why = "" if ends else ", and too few predictions of this kind were tested to tell"
+            told_of = f"{told} times that of {best.placement.name}"
+            yield f"Tie: {one.placement.name} may be as fast; its step is {told_of}{why}."
         else:
             yield f"{best.placement.name} is faster: a step of {one.placement.name} takes {told} times as long."
     if found.tied:

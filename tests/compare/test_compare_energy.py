@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from placebench.compare.measure.energy import PowerCurve
@@ -106,6 +106,7 @@ def test_a_counter_whose_last_reading_is_lost_goes_on_as_it_did() -> None:
     st.lists(st.floats(0, 1), min_size=2, max_size=6, unique=True),
     st.floats(1, 10_000),
 )
+@example(readings=[(1.0, 0.0), (1.0, 2.3e-309)], cuts=[0.0, 1.0], joules=1.0)
 def test_stretches_of_time_add_up_to_the_whole_and_no_mean_leaves_the_readings(
     readings: list[tuple[float, float]], cuts: list[float], joules: float
 ) -> None:

@@ -314,7 +314,7 @@ def keep_spans(trial: Path, kept: str) -> None:
     spans.write_text("".join(line for line in spans.read_text().splitlines(keepends=True) if kept in line))
 
 
-NOT_MEASURED = "standard: no step time is known: no finished launch has spans of its measured steps."
+NOT_MEASURED = "standard: the step time is not known, as no finished launch recorded its measured steps."
 SET_ASIDE = "standard has no finished launch."
 
 

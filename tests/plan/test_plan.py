@@ -317,7 +317,7 @@ def test_the_dry_run_shows_what_would_be_done(tmp_path: Path) -> None:
     for line in (
         "actor_pool: actor, rollout, ref on cpu:0–3",
         "critic_pool: critic, reward on cpu:4–5",
-        "memory a device: about",
+        "memory a device: at most about",
         "round 2   split:4+2, split:2+2",
         "for 4 launches (rough, from the number of operations)",
         *plan.notes,

@@ -18,6 +18,9 @@ _REACH_S = 1.0
 _BEYOND_S = 30.0
 """How far energy is known beyond the counter's last reading: as far as the next one is away."""
 
+_NO_JOULES = 1e-9
+"""A curve of power that has no more joules says nothing of when a counter's were spent."""
+
 _ENOUGH = 0.9
 """Share of the time with power in samples for which the buffer must have it to be used."""
 
@@ -87,7 +90,7 @@ class PowerCurve:
         if (np.diff(counter) < 0).any():
             return np.nan
         marks, at = self.weigh(mono), self.weigh(times)
-        if marks[-1] <= marks[0]:
+        if marks[-1] - marks[0] <= _NO_JOULES:
             marks, at = mono, times
         within = np.interp(at, marks, counter)
         rate = (counter[-1] - counter[0]) / (marks[-1] - marks[0])
