@@ -143,7 +143,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch, when: Callable[[], object], secon
     monkeypatch.setattr("time.monotonic", lambda: true_time() + (seconds if when() else 0))
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 300) -> None:
     """Wait until something is true; it is given up when it hangs, not when it is slow."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -23,7 +23,7 @@ def commands(text: str) -> list[str]:
 def shell(command: str, folder: Path, environment: dict[str, str]) -> None:
     """Run a command of a page in a folder; it must end with 0."""
     done = subprocess.run(
-        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 

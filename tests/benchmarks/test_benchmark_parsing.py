@@ -20,6 +20,6 @@ def test_both_readers_find_the_same_values() -> None:
     ]
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=120, check=True
+        command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=300, check=True
     )
     assert "re.findall and placebench found the same" in done.stdout

@@ -35,7 +35,7 @@ def test_commands_run_from_top_to_bottom(tmp_path: Path) -> None:
     assert {"make demo", "make test"} <= set(found)
     for command in found:
         done = subprocess.run(
-            small(command), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+            small(command), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 

@@ -149,7 +149,7 @@ for number in range(150):
 """
     commands = [(sys.executable, "-c", program, str(tmp_path / str(number))) for number in range(6)]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
-    assert [process.communicate(timeout=200)[1] for process in processes] == [""] * 6
+    assert [process.communicate(timeout=540)[1] for process in processes] == [""] * 6
     assert_nothing_left(temp)
 
 

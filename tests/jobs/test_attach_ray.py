@@ -35,7 +35,7 @@ def lines_of(start: str, folder: Path, environment: Mapping[str, str]) -> list[d
     spans = folder / "spans"
     spans.mkdir()
     subprocess.run(
-        [sys.executable, "-c", _JOB.format(start=start)], env=attached(environment, spans), check=True, timeout=120
+        [sys.executable, "-c", _JOB.format(start=start)], env=attached(environment, spans), check=True, timeout=300
     )
     return [json.loads(line) for path in spans.iterdir() for line in path.read_text().splitlines()]
 

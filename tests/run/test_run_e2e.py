@@ -33,7 +33,7 @@ def test_one_command_trains_records_compares_and_leaves_nothing(tmp_path: Path, 
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=540,
     )
     assert done.returncode == 0, done.stderr
     assert "[2/2] round 1 split: done after" in done.stderr
@@ -156,7 +156,7 @@ def test_a_run_stopped_after_its_first_launch_goes_on_to_its_end(tmp_path: Path,
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=540,
     )
     assert done.returncode == 0, done.stderr
     assert {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in kept.path.iterdir()} == before
@@ -200,7 +200,7 @@ def test_a_real_launch_out_of_memory_ends_as_oom_with_its_figures(tmp_path: Path
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=540,
     )
     assert done.returncode == 3, done.stderr
     trial = RunFolder(next((tmp_path / "runs").iterdir())).trial(1, "standard")

@@ -36,7 +36,7 @@ def run(nodes: RayNodes, words: list[str], **env: str) -> "subprocess.CompletedP
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=540,
     )
 
 

@@ -54,7 +54,7 @@ def _processes(job: Job) -> list[tuple[object, ...]]:
 
 def test_a_run_compares_replicas_without_ray_and_leaves_nothing(tmp_path: Path, env: dict[str, str]) -> None:
     words = [*RUN, *SMALL, "--steps", "2", "--placements", "ddp:1,ddp:2", "--verbose", "--out", str(tmp_path / "runs")]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=540)
     assert done.returncode == 0, done.stderr
     folder = RunFolder(next((tmp_path / "runs").iterdir()))
     manifest = json.loads(folder.run_file.read_text())
@@ -80,7 +80,7 @@ def test_memory_that_runs_out_in_a_rank_is_told_with_its_figures(tmp_path: Path,
     )
     words = [*RUN, *SMALL, "--steps", "2", "--placements", "ddp:2", "--set", "data.reward=greedy:score"]
     done = subprocess.run(
-        [*words, "--out", str(tmp_path / "runs")], env=env, capture_output=True, text=True, check=False, timeout=280
+        [*words, "--out", str(tmp_path / "runs")], env=env, capture_output=True, text=True, check=False, timeout=540
     )
     assert done.returncode == 3, done.stderr
     trial = RunFolder(next((tmp_path / "runs").iterdir())).trial(1, "ddp:2")
@@ -132,7 +132,7 @@ def test_ctrl_c_leaves_nothing_and_resume_goes_on_under_torchrun(
     assert_nothing_left(temp)
     folder = next(out.iterdir())
     resume = [sys.executable, "-m", "placebench", "run", "--resume", str(folder)]
-    done = subprocess.run(resume, env=env, capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run(resume, env=env, capture_output=True, text=True, check=False, timeout=540)
     assert done.returncode == 0, done.stderr
     assert RunFolder(folder).trial(1, "ddp:2").status is Status.DONE
 

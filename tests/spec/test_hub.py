@@ -111,7 +111,7 @@ def placebench(hub: Hub, folder: Path, *words: str, **environment: str) -> subpr
         [sys.executable, "-m", "placebench", *words],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=540,
         check=False,
         cwd=folder,
         env=os.environ | {"HF_ENDPOINT": hub.address, "HF_HOME": str(folder / "cache")} | environment,
