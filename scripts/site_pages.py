@@ -1,5 +1,6 @@
 """The pages of the site, each at its place in the repository: a link leads to the same here and on a code host."""
 
+import re
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -9,7 +10,8 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[1]
 _ALONE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "runs/README.md")
 _REPORTS = "runs/reference"
-_KINDS = (".md", ".svg", ".png", ".json")
+_SHORT_CODE = re.compile(r"<code>(?=[^<\s]{1,24}</code>)")
+_KINDS = (".md", ".svg", ".png", ".json", ".css")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -28,3 +30,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Leave reports of single runs out of the search: their tables would be most of what it finds."""
     if page.file.src_uri.startswith(_REPORTS):
         page.meta["search"] = {"exclude": True}
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Mark short words of code, such as `--resume`, which docs/site.css keeps in one line."""
+    return _SHORT_CODE.sub('<code class="whole">', html)
