@@ -174,7 +174,7 @@ def test_a_dry_run_prints_the_plan_and_makes_nothing() -> None:
         "bench.yaml",
         "placements: [standard, split/overlap=none]\nsteps: 20\nbatch: {size: 64}\nrounds: 2\nalgorithm: {epochs: 1}\n",
     )
-    result = invoke("run", "--config", "bench.yaml", "--steps", "30", "--dry-run", "--devices", "cpu:2")
+    result = invoke("run", "--config", "bench.yaml", "--steps", "30", "--dry-run", "--verbose", "--devices", "cpu:2")
     assert (result.exit_code, result.stderr) == (0, "")
     for line in (
         "steps     30 a launch",

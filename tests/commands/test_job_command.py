@@ -259,7 +259,7 @@ def test_a_verl_job_is_run_compared_and_resumed(monkeypatch: pytest.MonkeyPatch)
     assert shown.keys().isdisjoint({"idle", "hidden", "mfu/update_actor", "peak_memory"})
     assert summary["suggestion"] is None
     assert any("replay buffer is asked every 0.02 s" in line for line in summary["warnings"])
-    assert any("Phases are as the job's log times them" in line for line in summary["warnings"])
+    assert any("Phase times come from the job's log" in line for line in summary["warnings"])
     assert not (folder / "plots" / "timeline.svg").exists()
     assert summary["job"]["command"] == [sys.executable, "verl.py"]
 
