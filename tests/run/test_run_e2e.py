@@ -90,7 +90,7 @@ def check_summary(folder: Path) -> None:
 def test_ctrl_c_in_a_real_launch_leaves_nothing(tmp_path: Path, temp: Path) -> None:
     words = ("--devices", "cpu:1", "--placements", "standard,ddp:1", "--steps", "5000", "--out", str(tmp_path))
     with running([*RUN, *SMALL, *words], temp) as command:
-        wait_for(lambda: in_step(tmp_path, 2), 200)
+        wait_for(lambda: in_step(tmp_path, 2), 400)
         command.send_signal(signal.SIGINT)
         output, _ = command.communicate(timeout=60)
     assert command.returncode == 130
@@ -107,7 +107,7 @@ def test_a_real_launch_goes_on_after_ctrl_z_and_nothing_of_it_outlasts_its_kille
     tmp_path: Path, temp: Path
 ) -> None:
     with running([*RUN, *SMALL, "--steps", "5000", "--out", str(tmp_path)], temp) as command:
-        wait_for(lambda: in_step(tmp_path, 2), 200)
+        wait_for(lambda: in_step(tmp_path, 2), 400)
         (progress,) = tmp_path.glob("*/trials/*/progress.json")
         runner = psutil.Process(command.pid)
         command.send_signal(signal.SIGTSTP)
@@ -118,7 +118,7 @@ def test_a_real_launch_goes_on_after_ctrl_z_and_nothing_of_it_outlasts_its_kille
         assert progress.read_text() == before
         command.send_signal(signal.SIGCONT)
         reached = json.loads(before)["step"] + 3
-        wait_for(lambda: in_step(tmp_path, reached), 200)
+        wait_for(lambda: in_step(tmp_path, reached), 400)
         of_run = pids_of(temp)
         ports = {
             one.laddr for one in psutil.net_connections() if one.pid in of_run and one.status == psutil.CONN_LISTEN
@@ -143,7 +143,7 @@ def pids_of(temp: Path) -> set[int]:
 @pytest.mark.slow
 def test_a_run_stopped_after_its_first_launch_goes_on_to_its_end(tmp_path: Path, temp: Path) -> None:
     with running([*RUN, *SMALL, "--steps", "2", "--out", str(tmp_path)], temp) as command:
-        wait_for(lambda: list(tmp_path.glob("*/trials/01-split/progress.json")), 200)
+        wait_for(lambda: list(tmp_path.glob("*/trials/01-split/progress.json")), 400)
         command.send_signal(signal.SIGINT)
         output, _ = command.communicate(timeout=60)
     folder = next(tmp_path.iterdir())
@@ -220,7 +220,7 @@ def test_a_real_launch_out_of_memory_ends_as_oom_with_its_figures(tmp_path: Path
 def test_a_worker_that_dies_and_a_runner_that_is_killed(tmp_path: Path, temp: Path) -> None:
     words = ("--placements", "standard,ddp:1", "--steps", "5000", "--out", str(tmp_path))
     with running([*RUN, *SMALL, *words], temp) as command:
-        wait_for(lambda: in_step(tmp_path, 2), 200)
+        wait_for(lambda: in_step(tmp_path, 2), 400)
         folder = next(tmp_path.iterdir())
         first, second = (RunFolder(folder).trial(1, name) for name in ("standard", "ddp:1"))
         worker = next(row for row in read_jsonl(first.processes) if row["device"] == "cpu:1")
@@ -230,7 +230,7 @@ def test_a_worker_that_dies_and_a_runner_that_is_killed(tmp_path: Path, temp: Pa
         reason = first.error.read_text().splitlines()[0]
         assert reason.startswith("failed: ActorDiedError: ")
         assert reason.endswith("(worker of cpu:1)")
-        wait_for(lambda: second.progress.exists() and json.loads(second.progress.read_text())["step"] >= 1, 200)
+        wait_for(lambda: second.progress.exists() and json.loads(second.progress.read_text())["step"] >= 1, 400)
         assert processes_of(first.path) == []
         command.kill()
         command.wait()
