@@ -20,15 +20,40 @@ RUNS = Path("runs")
 _LEAST_HZ = 0.1
 
 
-class FiniteRange(click.FloatRange):
-    """A range of numbers of which nan, which is in every range, is none."""
+class WholeRange(click.IntRange):
+    """A range of whole numbers that says in words what is wrong with a value."""
+
+    name = "whole number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number that a word stands for."""
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number.", param, ctx)
-        return number
+        number = click.INT.convert(value, param, ctx)
+        return number if _is_in(number, self) else self.fail(_out_of_range(number, self), param, ctx)
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers, of which nan and infinity are none, that says in words what is wrong with a value."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number that a word stands for."""
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number if _is_in(number, self) else self.fail(_out_of_range(number, self), param, ctx)
+
+
+def _is_in(number: float, numbers: WholeRange | FiniteRange) -> bool:
+    above = numbers.min is None or number > numbers.min or (number == numbers.min and not numbers.min_open)
+    return math.isfinite(number) and above and (numbers.max is None or number <= numbers.max)
+
+
+def _out_of_range(number: float, numbers: WholeRange | FiniteRange) -> str:
+    least = [] if numbers.min is None else [f"{'above' if numbers.min_open else 'at least'} {numbers.min:,g}"]
+    most = [] if numbers.max is None else [f"at most {numbers.max:,.0f}"]
+    return f"must be {' and '.join(least + most)} (got {shown(number)})"
 
 
 class NearChoice(click.Choice[str]):

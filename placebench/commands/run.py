@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from placebench.commands.completion import complete_placements, complete_runs
-from placebench.commands.options import RUNS, GroupedCommand, option, option_group, read_rounds, read_share
+from placebench.commands.options import RUNS, GroupedCommand, WholeRange, option, option_group, read_rounds, read_share
 from placebench.commands.outputs import OutputPath
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
 from placebench.commands.start import start
@@ -50,7 +50,7 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
     ),
     run_option(
         "--max-rounds",
-        type=click.IntRange(2, MOST_ROUNDS),
+        type=WholeRange(2, MOST_ROUNDS),
         metavar="N",
         help="With --rounds auto: at most so many.  [default: 20]",
     ),
@@ -72,7 +72,7 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
         "serve_port",
         is_flag=False,
         flag_value=0,
-        type=click.IntRange(0, 65535),
+        type=WholeRange(0, 65535),
         metavar="[PORT]",
         help="Show the run on a live page while it goes on.  [default port: a free one]",
     ),

@@ -14,6 +14,7 @@ from placebench.commands.options import (
     FiniteRange,
     LenientOption,
     NearChoice,
+    WholeRange,
     option,
     option_group,
     read_hz,
@@ -121,7 +122,7 @@ _GROUPS = (
         ),
         run_option(
             "--checkpoint-every",
-            type=click.IntRange(1, MOST_STEPS),
+            type=WholeRange(1, MOST_STEPS),
             metavar="STEPS",
             help="Save a checkpoint of every launch after so many steps.",
         ),

@@ -147,7 +147,7 @@ ABSURD: dict[str, tuple[dict[str, Any], str]] = {
     "host": ({"host": {"gpus": 3}}, "gpus: Input should be a valid tuple"),
     "workload": (
         {"workload": {"batch": {"size": -1}}},
-        "workload.batch.size: input should be greater than",
+        "workload.batch.size: must be greater than",
     ),
     "effect": ({"min_effect": 1e308}, "min_effect: Input should be less than 1"),
 }
