@@ -119,7 +119,7 @@ def write(name: str, text: str) -> str:
             ["run", "--rollout", "torch", "--model", "bert"],
             "bert/config.json: not the config of a decoder-only language model: it has no",
         ),
-        (["run", "--resume", ""], ".: there is no run.json in it"),
+        (["run", "--resume", ""], "RUN is empty: name a run"),
         (["calibrate", "--pairs", "999999999999"], "'--pairs'"),
         (["run", "--resume", "nowhere"], "nowhere: there is no such folder, and no run of this name under runs/; see"),
         (["run", "--resume", "bert"], "bert: there is no run.json in it; name the folder of a run"),
