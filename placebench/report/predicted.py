@@ -16,7 +16,7 @@ from placebench.predict.prediction import Prediction, Predictions
 from placebench.record.folder import write_output
 from placebench.report.tables import Grid
 from placebench.report.terminal import grid_table
-from placebench.spec.text import MISSING, change, half_width, listing, percent, plural, quantity, row, scale
+from placebench.spec.text import MISSING, Scale, change, half_width, listing, percent, plural, quantity, row, scale
 
 # Phases below this share of every step have no row.
 _SMALL = 0.005
@@ -170,8 +170,7 @@ def print_predictions(found: Predictions, notes: Sequence[str], console: Console
 def step_grid(found: Predictions, more: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Grid:
     """The step of each placement, and columns of what else is known of them."""
     cost = {"cost/M": [f"{one.cost:.3g}" if one.cost is not None else MISSING for one in found.placements]}
-    halves = [half_width(one.interval.low, one.interval.high) for one in found.placements if one.interval]
-    told = scale("s", [one.step.seconds for one in found.placements], halves)
+    told = _steps_scale(found)
     columns = {
         "placement": [one.placement.name for one in found.placements],
         "step": [told.text(one.step.seconds) for one in found.placements],
@@ -185,6 +184,18 @@ def step_grid(found: Predictions, more: Mapping[str, Sequence[str]] = MappingPro
         **more,
     }
     return Grid("Predicted steps", tuple(columns), tuple(zip(*columns.values(), strict=True)))
+
+
+def _steps_scale(found: Predictions) -> Scale:
+    """How the steps are told: with what they are to each other, which is known better than what they take."""
+    intervals = [one.interval for one in found.placements if one.interval]
+    fastest = found.fastest.step.seconds
+    ratios = [
+        ratio_interval(one.step.seconds / fastest, one.error) for one in found.placements if one is not found.fastest
+    ]
+    halves = [half_width(one.low, one.high) for one in intervals]
+    halves += [fastest * (one.high - one.low) / 2 for one in ratios if one]
+    return scale("s", [one.step.seconds for one in found.placements], halves)
 
 
 def _waiting(one: Prediction) -> float:
