@@ -269,7 +269,7 @@ def test_a_verl_job_is_run_compared_and_resumed(monkeypatch: pytest.MonkeyPatch)
     comparison = compare_run(folder)
     side = comparison.others[0]
     assert headline(comparison, side).startswith("split:1+1 is faster than standard: a step takes 36.4 % less time")
-    assert reasons(comparison, side) == ("By the job's log, split:1+1 takes 0.0040 s less for gen.",)
+    assert reasons(comparison, side) == ("By the job's log, split:1+1 takes 4.0 ms less for gen.",)
     for wrong, reason in (
         (("--steps", "9"), "--resume: steps is 9 now and 4 in the run"),
         (("--job", "trl"), "--resume: job is trl now and verl in the run"),
