@@ -47,7 +47,9 @@ class FiniteRange(click.FloatRange):
 
 def _is_in(number: float, numbers: WholeRange | FiniteRange) -> bool:
     above = numbers.min is None or number > numbers.min or (number == numbers.min and not numbers.min_open)
-    return math.isfinite(number) and above and (numbers.max is None or number <= numbers.max)
+    # A whole number may be too large for isfinite, and is finite.
+    is_finite = isinstance(number, int) or math.isfinite(number)
+    return is_finite and above and (numbers.max is None or number <= numbers.max)
 
 
 def _out_of_range(number: float, numbers: WholeRange | FiniteRange) -> str:
