@@ -195,8 +195,8 @@ def test_where_rounds_are_lost_path_and_words_are_of_those_that_both_have(tmp_pa
     assert standard.value("step_time") == pytest.approx(1.30 * (1.1 * 1.5) ** (1 / 3))
     assert sum(part.on_path_s for part in summary.placements[1].critical_path) == pytest.approx(1.40 * both)
     caveat = (
-        "late against standard: ratios, critical paths and reason are over the 2 rounds with both, all other values"
-        " over all launches of each."
+        "late against standard: ratios, critical paths and the reason come from the 2 rounds that have both. All other"
+        " values come from all launches of each."
     )
     assert caveat in summary.warnings
     assert caveat in caveats(arms)
