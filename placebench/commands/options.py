@@ -58,6 +58,16 @@ def _out_of_range(number: float, numbers: WholeRange | FiniteRange) -> str:
     return f"must be {' and '.join(least + most)} (got {shown(number)})"
 
 
+class FilledPath(click.Path):
+    """A path to read. An empty word, as of a variable that is not set, is refused: it would be the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path that a word names."""
+        if not str(value):
+            self.fail("it is empty: name one, or see whether a variable is not set", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class NearChoice(click.Choice[str]):
     """A choice of words that says which of them an unknown one may have been meant to be."""
 

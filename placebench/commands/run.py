@@ -122,6 +122,8 @@ def run(
     if request.print_config:
         raise UsageError("--print-config is for a new run, and --resume goes on with one: leave one of them out")
     folder = find_run(resume, request.out or RUNS)
+    if folder.is_file():
+        raise UsageError(f"--resume {folder}: is a file; name the folder of a run, such as runs/<time>-<name>")
     with lock_run(RunFolder(folder)) as note:
         if note:
             say(f"placebench: {note}", sys.stderr)

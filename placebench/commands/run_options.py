@@ -11,6 +11,7 @@ from placebench.commands.completion import complete_devices, complete_models, co
 from placebench.commands.options import (
     WORKLOAD_KEYS,
     WRONG_OPTIONS,
+    FilledPath,
     FiniteRange,
     LenientOption,
     NearChoice,
@@ -92,7 +93,7 @@ _GROUPS = (
         ),
         run_option(
             "--config",
-            type=click.Path(path_type=Path),
+            type=FilledPath(path_type=Path),
             metavar="FILE",
             help="YAML of workload keys, placements, rounds, devices, name, out, launcher.",
         ),
@@ -128,7 +129,7 @@ _GROUPS = (
         ),
         run_option(
             "--resume-from",
-            type=click.Path(path_type=Path),
+            type=FilledPath(path_type=Path),
             metavar="CHECKPOINT",
             help="Begin every launch after the checkpoint's last step.",
         ),

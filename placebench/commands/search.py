@@ -111,10 +111,10 @@ def _now(word: str | None, asked: AskedPrediction) -> "Placement | None":
 
     assert asked.workload is not None
     names = [case.name for file in asked.calibrations for case in file.cases]
-    for one in [word] if word else names:
+    for one in names if word is None else [word]:
         entry = look_up(one, asked.devices, asked.workload)
         if entry.bound and not entry.reasons:
             return entry.bound.placement
-        if word:
+        if word is not None:
             raise UsageError(*(f"--now {shown(word)}: {reason}" for reason in entry.reasons))
     return None

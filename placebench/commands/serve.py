@@ -42,6 +42,8 @@ def serve(run: str, host: str, port: int, token_file: Path | None, allow_host: t
     prints sees the page. /metrics has the same numbers for Prometheus.
     """
     check_modules()
+    if "" in allow_host:
+        raise UsageError("--allow-host '': it is empty: name a host, or see whether a variable is not set")
     site = _site(run)
     from placebench.serve.guard import is_local
     from placebench.serve.server import new_token, read_token

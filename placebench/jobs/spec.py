@@ -241,7 +241,9 @@ def read_job(content: Mapping[str, Any], origin: Callable[[str], str], facts: Fa
     except ValidationError as error:
         for one in error.errors():
             key = ".".join(map(str, one["loc"]))
-            reasons.add(with_place(origin(key or "job"), key, line) for line in _in_words(key, one).splitlines())
+            reasons.add(
+                with_place(origin(key or "job"), key or "job", line) for line in _in_words(key, one).splitlines()
+            )
     return reasons.lines
 
 

@@ -46,7 +46,7 @@ def job_file(text: str) -> str:
         (
             ["--job", "vrel", "--", "python", "verl.py"],
             "",
-            ["--job: job: unknown framework 'vrel': use verl, trl, openrlhf, skyrl, "],
+            ["--job: unknown framework 'vrel': use verl, trl, openrlhf, skyrl, "],
         ),
         (["--job", "verl"], "", ["the job: there is no command: write it behind --, or as command in the job file"]),
         (["--", "python", "verl.py"], "", ["'python verl.py': a command needs --job: name its framework, or command"]),
