@@ -28,7 +28,9 @@ def with_args(command: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
 
 def lines_of(settings: Settings) -> tuple[str, ...]:
     """Settings as lines of a shell: variables, what runs beside the command, arguments; none where there are none."""
-    lines = [f"export {name}={shlex.quote(text)}" for name, text in settings.env.items()]
+    # Whoever copies them may have paths of their own, which still count.
+    more = {"PYTHONPATH": "${PYTHONPATH:+:$PYTHONPATH}"}
+    lines = [f"export {name}={shlex.quote(text)}{more.get(name, '')}" for name, text in settings.env.items()]
     lines += [f"{shlex.join(one.command)} &  # on the devices of {one.pool}" for one in settings.beside]
     arguments = [shlex.join(args) for args in (settings.launcher_args, settings.args) if args]
     return (*lines, *arguments) or ("nothing: the command as it is",)

@@ -9,6 +9,7 @@ from typing import IO, Literal, TypeAlias
 
 import matplotlib as mpl
 import matplotlib.colors
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
@@ -36,6 +37,8 @@ WIDTH = 7.2
 DPI = 150
 # Of a figure and of its lines of text on a phone: inches, characters.
 NARROW_WIDTH, NARROW_LABEL, NARROW_TITLE, NARROW_NOTE = 4.0, 16, 34, 26
+# What a tick with a number of four characters takes of the length of an axis there.
+NARROW_TICK_ROOM = 0.2
 
 
 def line_style(phase: str, phases: Sequence[str]) -> LineStyle:
@@ -113,7 +116,9 @@ def lay_out_narrowly(figure: Figure) -> None:
         lines = "\n".join(filter(None, (broken(title, NARROW_TITLE), where)))
         axes.set_title(lines, fontsize="medium", fontweight="bold", loc="left", parse_math=False)
         axes.set_title("", loc="right")
-        axes.set_xlabel(broken(axes.get_xlabel(), NARROW_TITLE))
+        axes.set_xlabel("\n".join(broken(line, NARROW_TITLE) for line in axes.get_xlabel().splitlines()))
+        if axes.get_xscale() == "log":
+            _thin_out(axes)
         names = [broken(label.get_text(), NARROW_LABEL) for label in axes.get_yticklabels()]
         if not isinstance(axes.yaxis.get_major_formatter(), ScalarFormatter):
             axes.set_yticks(axes.get_yticks(), names, parse_math=False)
@@ -130,6 +135,16 @@ def lay_out_narrowly(figure: Figure) -> None:
     height = figure.get_figheight() * len(panels) / rows + 0.2 * len(panels) + 0.1 * entries
     figure.set_size_inches(NARROW_WIDTH, height)
     figure.set_layout_engine("constrained")
+
+
+def _thin_out(axes: Axes) -> None:
+    """Leave ticks around 1 that do not meet each other."""
+    low, high = np.log(axes.get_xlim())
+    kept: list[float] = []
+    for tick in sorted(map(float, axes.get_xticks()), key=lambda tick: abs(np.log(tick))):
+        if all(abs(np.log(tick / other)) >= NARROW_TICK_ROOM * (high - low) for other in kept):
+            kept.append(tick)
+    axes.set_xticks(sorted(kept), [f"{tick:g}" for tick in sorted(kept)])
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -202,6 +202,13 @@ def _notes(summary: Summary) -> tuple[str, ...]:
     )
 
 
+_OF_ROLES = {
+    "asked": "Asked: pool and its devices.",
+    "observed": "Observed: share of the measured steps in which a phase of the role ran on a device.",
+    "memory": "Memory: the most on one of them, of a role that has its processes or devices for itself.",
+}
+
+
 def observed_grid(summary: Summary) -> Grid:
     """Where each role of a placement was asked to be and where it was seen; a row for each way in which it was."""
     rows = []
@@ -217,12 +224,10 @@ def observed_grid(summary: Summary) -> Grid:
                 on = _shares(seen, labels)
                 by_ray = label_ranges([found.device for found in seen if found.allotted], labels) or MISSING
                 rows.append((f"{placement.name}{rounds}", role, asked, on, quantity(memory, "B"), by_ray))
-    notes = (
-        "Asked: pool and its devices. Observed: share of the measured steps in which a phase of the role ran on a"
-        " device. Memory: the most on one of them, of a role that has its processes or devices for itself.",
-    )
     header = ("placement", "role", "asked", "observed", "memory", "allotted by Ray")
-    return Grid("Roles on devices: asked and observed", *_without_empty_columns(header, rows), notes)
+    shown, cells = _without_empty_columns(header, rows)
+    notes = " ".join(note for column, note in _OF_ROLES.items() if column in shown)
+    return Grid("Roles on devices: asked and observed", shown, cells, (notes,))
 
 
 def _rounds(rounds: Sequence[int]) -> str:

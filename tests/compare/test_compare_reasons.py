@@ -238,6 +238,15 @@ def test_a_phase_that_one_placement_lacks_is_told_as_such(tmp_path: Path) -> Non
     assert why == "Done in standard alone, values takes 0.10 s longer."
 
 
+def test_a_phase_whose_pool_nobody_has_said_is_on_the_devices_that_do_it(tmp_path: Path) -> None:
+    start, end = STANDARD.times["update_weights"]
+    slow = replace(STANDARD, times={**STANDARD.times, "update_weights": (start, end + 0.1)}, step_s=1.4)
+    path = SyntheticRun(layouts={"plain": STANDARD, "slow": slow}, pace=evenly).write(tmp_path / "run")
+    for name in ("plain", "slow"):
+        edit_spans(path, name, lambda span: span.update(role=None, pool=None))
+    assert texts(compare_run(path))[1] == "On 2 devices as before, update_weights takes 0.10 s longer."
+
+
 @pytest.mark.parametrize(
     ("overlap", "expected"),
     [

@@ -19,6 +19,7 @@ from placebench.report.build import build_report
 from placebench.report.plots import _timings, ratios
 from placebench.report.schema import Summary
 from placebench.report.show import show
+from placebench.report.style import NARROW_TICK_ROOM, lay_out_narrowly
 from placebench.report.summary import summarize
 
 ALL_FAILED = {(round_, name): Status.FAILED for round_ in (1, 2, 3) for name in ("standard", "split")}
@@ -348,6 +349,10 @@ def test_an_interval_that_the_frame_cuts_has_an_arrowhead_there(tmp_path: Path) 
     narrow = ratios(compare_run(SyntheticRun(rounds=2).write(tmp_path / "narrow")))
     assert narrow is not None
     assert not {"<", ">"} & {str(line.get_marker()) for line in narrow.axes[0].lines}
+    lay_out_narrowly(narrow)
+    ticks = np.log(narrow.axes[0].get_xticks())
+    assert 0 in ticks
+    assert (np.diff(ticks) >= NARROW_TICK_ROOM * np.diff(np.log(narrow.axes[0].get_xlim()))).all()
 
 
 def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:

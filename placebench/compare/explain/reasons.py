@@ -20,6 +20,7 @@ from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Estimate, Ratio
 from placebench.compare.statistics.verdicts import Verdict
 from placebench.spec.text import Scale, change, listing, plural, scale_of, threshold
+from placebench.telemetry.spans import CONTROLLER
 
 # Difference of logarithms from which a ratio is noticed not to be that of the two values beside it.
 RATIO_APART = 0.02
@@ -247,10 +248,13 @@ def _change_of_devices(phase: str, first: RunSide, other: RunSide) -> str:
 
 def _devices_of(phase: str, side: RunSide) -> int | None:
     """How many devices work on a phase; 0 for the controller's own, None for one that the placement has not."""
-    if not any((launch.spans["phase"] == phase).any() for launch in side.launches):
+    spans = [launch.spans for launch in side.launches]
+    places = {device for one in spans for device in one.loc[one["phase"] == phase, "device"]}
+    if not places:
         return None
     pool = side.role_pool(phase)
-    return len(side.placement.pools[pool]) if pool else 0
+    # A job of the user's need not say which pools its roles have.
+    return len(side.placement.pools[pool]) if pool else len(places - {CONTROLLER})
 
 
 def _name(found: Sequence[tuple[str, float]], told: Scale) -> str:
