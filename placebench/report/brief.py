@@ -154,6 +154,9 @@ def _ratio(placement: PlacementSummary) -> float:
     return ratio.value if ratio else float("inf")
 
 
+_NOTHING = "Nothing has been measured yet."
+
+
 def _tables(summary: Summary, width: int, rows: int) -> list[RenderableType]:
     """The table of the few numbers, and others that stand below it where there is room."""
     first, *others = summary.placements
@@ -168,7 +171,7 @@ def _tables(summary: Summary, width: int, rows: int) -> list[RenderableType]:
     (other,) = others
     pairs = _few_pairs(first, other, rows)
     if not pairs:
-        return [Text("Nothing has been measured yet.")]
+        return [Text(_NOTHING)]
     return [against_table("", first, other, rows_of(*zip(*pairs, strict=True)), width), *scaling]
 
 
@@ -228,7 +231,8 @@ def _numbers(placement: PlacementSummary) -> Text:
     if TOKENS_PER_DEVICE.key in found:
         found.pop(TOKENS.key, None)
     shown = [found[metric.key] for metric in KEYS if metric.key in found and metric is not STEP_TIME]
-    return Text(", ".join(f"{one.label} {text_of(one)}" for one in shown) or "No numbers.")
+    none = "Nothing else was measured." if STEP_TIME.key in found else _NOTHING
+    return Text(", ".join(f"{one.label} {text_of(one)}" for one in shown) or none)
 
 
 def _longest(grid: Grid) -> Grid:
@@ -253,12 +257,12 @@ def together(warnings: Iterable[str]) -> list[str]:
 
     They are the same but for their numbers, of which the smallest and the largest are told.
     """
-    alike: dict[str, list[tuple[str, str]]] = {}
+    alike: dict[tuple[bool, str], list[tuple[str, str]]] = {}
     for text in warnings:
         who, colon, what = text.partition(": ")
         if not colon or who.endswith("."):
             who, what = "", text
-        alike.setdefault(_NUMBER.sub("#", what) if who else text, []).append((who, what))
+        alike.setdefault((bool(who), _NUMBER.sub("#", what) if who else text), []).append((who, what))
     return [_as_one(found) for found in alike.values()]
 
 

@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from placebench.host.run_lock import is_held
 from placebench.record.folder import RunFolder, Status, Trial
 from placebench.record.progress import LaunchState, activity, run_left, running_launch
 from placebench.record.run_file import read_run_file
@@ -12,7 +13,7 @@ from placebench.spec.text import format_seconds
 
 
 def where_it_stands(folder: RunFolder) -> str | None:
-    """In one line: which launch runs, what it does, since when, and about how long the run still takes.
+    """In one line: which launch runs, what it does, since when, and about how long the run still takes; or what to do.
 
     Returns:
         None where no launch runs.
@@ -24,6 +25,8 @@ def where_it_stands(folder: RunFolder) -> str | None:
         return None
     record = read_run_file(folder)
     launch = running_launch(folder, record)
+    if record.status is Status.RUNNING and is_held(folder) is False:
+        return f"The process that worked on it was killed; go on with placebench run --resume {folder.path}"
     if record.status is not Status.RUNNING or launch is None:
         return None
     number, name = launch

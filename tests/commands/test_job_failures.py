@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from disks import small_disk
 from fake_jobs import PLAIN, write
 
 from placebench.cli import main
@@ -48,6 +49,64 @@ def test_a_job_that_says_nothing_is_given_up() -> None:
     )
     assert result.exit_code == 3
     assert "timeout, no progress for" in result.stderr
+    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _runs_here(pid)]
+
+
+def test_daemons_and_what_ignores_sigterm_end_with_the_launch() -> None:
+    daemons = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(0)
+step = 0
+while True:
+    step += 1
+    print(f"step:{step} - timing_s/step:0.01", flush=True)
+    time.sleep(0.01)
+"""
+    write(Path(), "plain.py", daemons)
+    asked = ("--rounds", "1", "--steps", "3", "--warmup-steps", "1")
+    result = invoke("run", *BASE, *asked, "--job", "command", "--", sys.executable, "plain.py")
+    assert (result.exit_code, "1 of 1 launches done" in result.stdout) == (0, True), result.output
+    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _runs_here(pid)]
+
+
+def test_a_job_that_prints_a_lot_is_read_to_its_end_and_its_log_kept() -> None:
+    # Far more than is looked at for steps at a time.
+    lines = "sys.stdout.write(('x' * 1023 + '\\n') * 20_000)"
+    program = f"""
+import sys
+for step in (1, 2, 3):
+    {lines}
+    print(f"step:{{step}} - timing_s/step:0.01", flush=True)
+"""
+    write(Path(), "plain.py", program)
+    asked = ("--rounds", "1", "--steps", "3", "--warmup-steps", "1")
+    result = invoke("run", *BASE, *asked, "--job", "command", "--", sys.executable, "plain.py")
+    assert (result.exit_code, "1 of 1 launches done" in result.stdout) == (0, True), result.output
+    (log,) = Path("runs").glob("*/trials/*/train.log")
+    assert log.stat().st_size > 3 * 20_000 * 1024
+
+
+def test_a_job_that_fills_the_disk_ends_in_one_line(tmp_path: Path) -> None:
+    fills = """
+import sys
+with open(sys.argv[1] + "/data", "wb") as file:
+    while True:
+        file.write(bytes(1 << 20))
+"""
+    write(Path(), "plain.py", fills)
+    with small_disk(tmp_path / "full", "210m") as disk:  # 200 MiB must be free to begin with
+        asked = ("--rounds", "1", "--out", str(disk), "--job", "command")
+        result = invoke("run", *BASE, *asked, "--", sys.executable, "plain.py", "{folder}")
+        (run,) = disk.iterdir()
+    assert result.exit_code == 3
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(f"placebench: no space left for {run}")
+    assert last.endswith(f"free some, then go on with placebench run --resume {run}")
     assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _runs_here(pid)]
 
 

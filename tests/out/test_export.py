@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from disks import small_disk
 from gate_runs import invoke
 from google.protobuf.json_format import ParseDict
 from launching import processes_of
@@ -222,15 +223,8 @@ def test_a_full_disk_leaves_the_events_of_before_and_no_traceback(
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk that a client of a tracker fills."""
-    folder = tmp_path / "full"
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", folder], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip(f"only root mounts a small disk: {made.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with small_disk(tmp_path / "full", "100k") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("tracker", ["mlflow", "wandb"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gate_runs import invoke
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pages import ROOT
 from rich.console import Console
@@ -86,6 +86,7 @@ def test_warnings_that_differ_in_who_and_how_much_are_one() -> None:
 
 
 @given(st.lists(st.text("ab12 :.,%", max_size=12), max_size=5))
+@example([" :", "1:  :"])
 def test_warnings_put_together_lose_nobody(warnings: list[str]) -> None:
     found = together(warnings)
     assert len(found) <= len(warnings)

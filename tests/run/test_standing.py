@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import time
 from pathlib import Path
 
@@ -60,6 +61,12 @@ def test_the_launch_that_runs_says_round_placement_step_phase_and_time_left(tria
     )
     write_json(trial.progress, {"stage": "step", "step": None})
     assert str(stands(trial)).startswith("Now: round 2 of 3, split, what it does cannot be read: ")
+    folder = RunFolder(trial.path.parents[1])
+    gone = {"pid": 2**22 + 1, "host": platform.node(), "since": "2026-01-01T00:00:00+00:00"}
+    write_json(folder.lock_file, gone)
+    killed = f"The process that worked on it was killed; go on with placebench run --resume {folder.path}"
+    assert stands(trial) == killed
+    folder.lock_file.unlink()
     trial.set_status(Status.DONE)
     assert stands(trial) is None
 
