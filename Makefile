@@ -50,7 +50,7 @@ test: .venv/.installed-test
 	wait $$types; typed=$$?; echo ".venv/bin/mypy"; cat $$said; exit $$((tests || typed))
 
 test-slow: .venv-vllm/.installed .venv-verl/.installed
-	.venv-vllm/bin/pytest -m slow --timeout 900 --durations 15 $(ARGS)
+	.venv-vllm/bin/pytest -m slow -n 2 --dist worksteal --timeout 900 --durations 15 $(ARGS)
 
 clean:
 	rm -rf .venv .venv-vllm .venv-verl build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -29,7 +29,7 @@ from placebench.version import __version__
 # \b keeps click from filling the lines of a paragraph.
 _HELP = """\b
 Measure which placement of PPO or GRPO roles on devices is faster, and why.
-Example: placebench run --placements standard,split
+Examples: `placebench run`, or `placebench compare before.log after.log`
 """
 
 

@@ -86,7 +86,7 @@ def run_job(
         "fork_server": fork_server,
     }
     with launched(folder, placement, devices, *settings, program=program, options=options) as process:
-        output, _ = process.communicate(timeout=540)
+        output, _ = process.communicate(timeout=840)
         ray_folder = Path(LaunchFile.read(Trial(folder).launch_file).ray_temp_dir)
         assert not launch_processes(LaunchMark("of nobody", ray_folder)), output[-3000:]
         logs = {path.name.partition(".")[0] for path in ray_folder.glob("session_latest/logs/*")}

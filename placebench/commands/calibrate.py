@@ -14,7 +14,7 @@ from placebench.spec.auto_rounds import MOST_ROUNDS
 _EXAMPLES = """\b
 Examples:
   placebench calibrate
-  placebench calibrate --placement split --pairs 10 --devices gpu:4 --model qwen2.5-0.5b
+  placebench calibrate --placement split --pairs 10 --model qwen2.5-0.5b
 """
 
 

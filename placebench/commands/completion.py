@@ -23,11 +23,11 @@ from placebench.errors import UsageError
 
 Items = list[CompletionItem[str]]
 
-_LINES = """\b
-Add a line to your shell's file:
-  bash: eval "$(placebench completion bash)"       to ~/.bashrc
-  zsh:  eval "$(placebench completion zsh)"        to ~/.zshrc, behind compinit
-  fish: placebench completion fish | source        to ~/.config/fish/config.fish
+_EXAMPLES = """\b
+Examples, each a line for your shell's file:
+  eval "$(placebench completion bash)"       # in ~/.bashrc
+  eval "$(placebench completion zsh)"        # in ~/.zshrc, after compinit
+  placebench completion fish | source        # in ~/.config/fish/config.fish
 """
 _SHELLS = ("bash", "zsh", "fish")
 _VARIABLE = "_PLACEBENCH_COMPLETE"
@@ -147,7 +147,7 @@ class WholeWordFishComplete(_WordsFirst, FishComplete):
         return super().format_completion(CompletionItem(self._before + item.value, item.type, item.help))
 
 
-@click.command(epilog=_LINES, short_help="Print the script for Tab completion in bash, zsh or fish.")
+@click.command(epilog=_EXAMPLES, short_help="Print the script for Tab completion in bash, zsh or fish.")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:

@@ -149,7 +149,7 @@ def _baseline_with_run(text: str) -> str:
         raise BaselineError(*error.args) from None
 
 
-@click.group()
+@click.group(epilog=_SAVE_EXAMPLES)
 def baseline() -> None:
     """Keep what a run measured, for `placebench check`."""
 

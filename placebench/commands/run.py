@@ -19,7 +19,7 @@ from placebench.spec.auto_rounds import MOST_ROUNDS
 _EXAMPLES = """\b
 Examples:
   placebench run --placements standard,split:3+1 --devices cpu:4 --rounds 5
-  placebench run --job verl --placements standard,split:3+1 -- bash run_qwen7b.sh
+  placebench run --job verl --placements standard,split:3+1 -- bash run.sh
 
 \b
 Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,

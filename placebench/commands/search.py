@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\b
 Examples:
-  placebench search --from latest --devices gpu:8x128@141GiB --price 2.5
-  placebench search --gpu H200 --model qwen2.5-7b --devices gpu:8x2 --write placements
+  placebench search --gpu H200 --model qwen2.5-7b --devices gpu:8x2
+  placebench search --from latest --devices gpu:8x128@141GiB --write layouts
 """
 _MOST_STALENESS = 16
 

@@ -17,9 +17,7 @@ from placebench.slurm.script import DEFAULT_GRACE_S, MOST_GPUS, MOST_GRACE_S, MO
 if TYPE_CHECKING:
     from placebench.plan.request import RunRequest
 
-_EXAMPLES = """Options that are not listed are sbatch's own and go into the script.
-
-\b
+_EXAMPLES = """\b
 Examples:
   placebench slurm submit --nodes 2 --gpus-per-node 4 --time 4:00:00 -- run
   placebench slurm submit --nodes 1 --print -- run --devices cpu:2
@@ -36,14 +34,15 @@ class _WithCommand(click.Command):
         return super().parse_args(ctx, ["--help" if word == "-h" else word for word in before])
 
 
-@click.group()
+@click.group(epilog=_EXAMPLES)
 def slurm() -> None:
     """Submit a run as a job of SLURM."""
 
 
 @slurm.command(
     cls=_WithCommand,
-    epilog=_EXAMPLES,
+    epilog=f"Options that are not listed are sbatch's own and go into the script.\n\n{_EXAMPLES}",
+    short_help="Submit a run as a SLURM job, on one or several nodes.",
     # No -h here: it would be found within short options of sbatch, such as -phopper. A word -h is read above.
     context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
     options_metavar="[OPTIONS] [SBATCH OPTIONS] -- run [RUN OPTIONS]",

@@ -13,14 +13,14 @@ from placebench.commands.options import GroupedCommand, heading_of
 
 
 def walk(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
     if isinstance(command, click.Group):
         for name, one in command.commands.items():
             yield from walk(one, (*path, name))
-    else:
-        yield path, command
 
 
-COMMANDS = dict(walk(main))
+HELPS = dict(walk(main))
+COMMANDS = {path: one for path, one in HELPS.items() if not isinstance(one, click.Group)}
 
 
 def shown(*path: str) -> str:
@@ -36,20 +36,22 @@ def test_the_help_is_one_screen_and_names_every_command() -> None:
     assert re.findall(r"^  ([a-z]+) {2,}", "\n".join(lines), re.MULTILINE) == sorted(main.commands)
 
 
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("path", HELPS, ids=lambda path: " ".join(path) or "placebench")
 def test_a_command_says_what_it_is_for_with_examples_that_it_takes(path: tuple[str, ...]) -> None:
-    command, text = COMMANDS[path], shown(*path)
-    purpose = (command.help or "").split("\n\n")[0]
-    assert re.fullmatch(r"[A-Z][^.]*\.", purpose), purpose
-    if "shell" in {param.name for param in command.params}:  # its examples are lines of the shells' own files
-        return
-    examples = [shlex.split(line) for line in re.findall(r"^ +(placebench [a-z].*)$", text.split("Examples:")[1], re.M)]
-    assert len(examples) == 2
-    for words in examples:
-        assert tuple(words[1 : 1 + len(path)]) == path
-        own = words[1 + len(path) :]
-        own = own[: own.index("--")] if "--" in own else own
-        known = {name for param in command.params for name in param.opts}
+    command, text = HELPS[path], shown(*path)
+    assert max(map(len, text.splitlines())) <= 80
+    purpose = (command.help or "").removeprefix("\b\n").split("\n")[0]
+    assert re.match(r"[A-Z][^.]*(\.$|$)", purpose), purpose
+    examples = [shlex.split(words) for words in re.findall(r"placebench [a-z][^`|)\n]*", text.split("Examples")[1])]
+    assert len(examples) >= 2
+    for example in examples:
+        words = example[1:]
+        one: click.Command = main
+        while isinstance(one, click.Group):
+            one = one.commands[words.pop(0)]
+        assert one is command or isinstance(command, click.Group)
+        own = words[: words.index("--")] if "--" in words else words
+        known = {name for param in one.params for name in param.opts}
         assert {word for word in own if word.startswith("-")} - {"--time"} <= known  # sbatch's own
 
 

@@ -74,7 +74,11 @@ def test_a_forked_process_has_the_imports_and_inherits_from_who_asks(tmp_path: P
     names = {TOKEN_VARIABLE: "1" * 32, "SAID": "ä", fork_client.INSTEAD_VARIABLE: "/none"}
     with server("colorsys") as started:
         environment = {**os.environ, **names, fork_client.ADDRESS_VARIABLE: started.word}
-        before = lambda: (os.sched_setaffinity(0, [core]), os.nice(3))  # noqa: E731
+
+        def narrow() -> None:
+            os.sched_setaffinity(0, [core])
+            os.nice(3)
+
         for _ in range(2):
             with client(started.word, tmp_path, source, "a b", env=environment, preexec_fn=narrow) as asked:
                 said, _ = asked.communicate(timeout=300)

@@ -20,8 +20,9 @@ export function nowPanel(run, now, ratio) {
     const silent = now.silent_s > 30 ? `, at this for ${duration(now.silent_s)}` : "";
     parts.push(element("p", {}, `Launch ${now.number} of ${run.auto ? "about " : ""}${run.of_launches}, ${duration(now.elapsed_s)} so far${silent}; ${left}.`));
   }
-  if (run.status === "killed") {
-    parts.push(element("p", { class: "error" }, `The process that worked on this run is gone: what is done stays, and placebench run --resume ${run.folder} goes on.`));
+  if (run.status === "killed" || run.status === "interrupted") {
+    const why = run.status === "killed" ? "The process that worked on this run is gone" : "This run was interrupted";
+    parts.push(element("p", { class: "error" }, `${why}: what is done stays, and placebench run --resume ${run.folder} goes on.`));
   }
   if (run.launches) {
     const done = run.launches.filter((launch) => launch.status === "done").length;
