@@ -7,7 +7,15 @@ from typing import Any
 import click
 
 from placebench.commands.completion import complete_devices
-from placebench.commands.options import WRONG_OPTIONS, GroupedCommand, option, option_group, read_hz, verbose_option
+from placebench.commands.options import (
+    WRONG_OPTIONS,
+    GroupedCommand,
+    WholeRange,
+    option,
+    option_group,
+    read_hz,
+    verbose_option,
+)
 from placebench.commands.outputs import OutputPath
 from placebench.commands.run_options import SECONDS, run_option
 from placebench.commands.start import start
@@ -32,7 +40,7 @@ _PATIENCE_S = 1e8
     option("--job", default="command", show_default=True, metavar="WORD", help="The framework: verl, trl, command."),
     option(
         "--steps",
-        type=click.IntRange(1, MOST_STEPS),
+        type=WholeRange(1, MOST_STEPS),
         metavar="N",
         help="End it after so many steps.  [default: as it ends]",
     ),
@@ -47,9 +55,7 @@ _PATIENCE_S = 1e8
         shell_complete=complete_devices,
         help="cpu:N or gpu:N.  [default: all GPUs, else one CPU device]",
     ),
-    option(
-        "--warmup-steps", type=click.IntRange(0), default=0, metavar="N", help="First steps, left out.  [default: 0]"
-    ),
+    option("--warmup-steps", type=WholeRange(0), default=0, metavar="N", help="First steps, left out.  [default: 0]"),
     run_option(
         "--sample-hz", type=float, metavar="HZ", callback=read_hz, help="Device samples a second.  [default: 5]"
     ),

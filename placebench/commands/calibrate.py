@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from placebench.commands.completion import complete_placements
-from placebench.commands.options import GroupedCommand, option, option_group
+from placebench.commands.options import GroupedCommand, WholeRange, option, option_group
 from placebench.commands.run_options import read_request, shared_options
 from placebench.commands.start import start
 from placebench.spec.auto_rounds import MOST_ROUNDS
@@ -33,7 +33,7 @@ Examples:
     ),
     option(
         "--pairs",
-        type=click.IntRange(2, MOST_ROUNDS // 2),
+        type=WholeRange(2, MOST_ROUNDS // 2),
         default=5,
         show_default=True,
         metavar="N",

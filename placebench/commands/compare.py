@@ -8,7 +8,7 @@ import click
 
 from placebench.commands.completion import complete_formats, complete_sources
 from placebench.commands.console import open_console
-from placebench.commands.options import GroupedCommand, option, option_group, read_share, verbose_option
+from placebench.commands.options import GroupedCommand, WholeRange, option, option_group, read_share, verbose_option
 from placebench.commands.outputs import OutputPath
 from placebench.errors import UsageError
 from placebench.spec.auto_rounds import MOST_STEPS
@@ -36,7 +36,7 @@ Examples:
     option("--learner-ranks", metavar="N[,N...]", help="Learner ranks, where a framework multiplies tokens by them."),
     option(
         "--warmup-steps",
-        type=click.IntRange(0, MOST_STEPS),
+        type=WholeRange(0, MOST_STEPS),
         metavar="N",
         help="First steps of a log, left out of the numbers.  [default: 2]",
     ),

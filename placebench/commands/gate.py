@@ -7,7 +7,7 @@ import click
 
 from placebench.commands.completion import complete_metrics, complete_sources
 from placebench.commands.console import open_console
-from placebench.commands.options import GroupedCommand, NearChoice, option, option_group, parse_share
+from placebench.commands.options import GroupedCommand, NearChoice, WholeRange, option, option_group, parse_share
 from placebench.commands.outputs import OutputPath, refuse_same
 from placebench.errors import BaselineError, UsageError
 from placebench.host.terminal import say
@@ -60,7 +60,7 @@ KINDS = ("host", "devices", "versions", "workload")
     ),
     option(
         "--min-launches",
-        type=click.IntRange(2, MOST_ROUNDS),
+        type=WholeRange(2, MOST_ROUNDS),
         default=3,
         show_default=True,
         metavar="N",

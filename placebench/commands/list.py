@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from placebench.commands.console import open_console
-from placebench.commands.options import RUNS
+from placebench.commands.options import RUNS, FilledPath
 from placebench.errors import UsageError
 from placebench.host.terminal import say, say_json
 
@@ -17,7 +17,7 @@ Examples:
 
 
 @click.command("list", epilog=_EXAMPLES, short_help="List the runs, newest first, with their verdicts.")
-@click.argument("folder", metavar="[FOLDER]", type=click.Path(file_okay=False, path_type=Path), default=RUNS)
+@click.argument("folder", metavar="[FOLDER]", type=FilledPath(file_okay=False, path_type=Path), default=RUNS)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list, with every number.")
 def list_command(folder: Path, as_json: bool) -> None:
     """List the runs of a folder, newest first, with their status and verdicts.

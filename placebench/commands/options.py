@@ -20,15 +20,52 @@ RUNS = Path("runs")
 _LEAST_HZ = 0.1
 
 
-class FiniteRange(click.FloatRange):
-    """A range of numbers of which nan, which is in every range, is none."""
+class WholeRange(click.IntRange):
+    """A range of whole numbers that says in words what is wrong with a value."""
+
+    name = "whole number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number that a word stands for."""
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number.", param, ctx)
-        return number
+        number = click.INT.convert(value, param, ctx)
+        return number if _is_in(number, self) else self.fail(_out_of_range(number, self), param, ctx)
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers, of which nan and infinity are none, that says in words what is wrong with a value."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number that a word stands for."""
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number if _is_in(number, self) else self.fail(_out_of_range(number, self), param, ctx)
+
+
+def _is_in(number: float, numbers: WholeRange | FiniteRange) -> bool:
+    above = numbers.min is None or number > numbers.min or (number == numbers.min and not numbers.min_open)
+    # A whole number may be too large for isfinite, and is finite.
+    is_finite = isinstance(number, int) or math.isfinite(number)
+    return is_finite and above and (numbers.max is None or number <= numbers.max)
+
+
+def _out_of_range(number: float, numbers: WholeRange | FiniteRange) -> str:
+    least = [] if numbers.min is None else [f"{'above' if numbers.min_open else 'at least'} {numbers.min:,g}"]
+    most = [] if numbers.max is None else [f"at most {numbers.max:,.0f}"]
+    return f"must be {' and '.join(least + most)} (got {shown(number)})"
+
+
+class FilledPath(click.Path):
+    """A path to read. An empty word, as of a variable that is not set, is refused: it would be the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path that a word names."""
+        if not str(value):
+            self.fail("it is empty: name one, or see whether a variable is not set", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class NearChoice(click.Choice[str]):

@@ -12,7 +12,7 @@ from placebench.commands.completion import (
     complete_settings,
 )
 from placebench.commands.console import open_console
-from placebench.commands.options import GroupedCommand, option, option_group, verbose_option
+from placebench.commands.options import FilledPath, GroupedCommand, option, option_group, verbose_option
 from placebench.commands.run_options import read_request
 
 _EXAMPLES = """\b
@@ -52,7 +52,7 @@ Examples:
         shell_complete=complete_settings,
         help="Any workload key; repeatable.",
     ),
-    option("--config", type=click.Path(path_type=Path), metavar="FILE", help="YAML file as of placebench run."),
+    option("--config", type=FilledPath(path_type=Path), metavar="FILE", help="YAML file as of placebench run."),
     option("--job", metavar="WORD|FILE", help="Print the settings that tell a framework, such as verl, to do so."),
 )
 @option_group("Output", verbose_option)

@@ -11,6 +11,7 @@ from placebench.commands.options import GroupedCommand, option, option_group, ve
 from placebench.commands.outputs import OutputPath, refuse_same, writing
 from placebench.commands.predicting import AskedPrediction, prediction_options, read_asked
 from placebench.errors import Reasons, UsageError
+from placebench.spec.legible import shown
 
 if TYPE_CHECKING:
     from placebench.spec.placement import Placement
@@ -84,7 +85,9 @@ def _placements(words: str | None, asked: AskedPrediction) -> "list[Placement]":
 
     reasons, placements = Reasons(), []
     names = [case.name for file in asked.calibrations for case in file.cases]
-    asked_words = split_words(words) if words else tuple(dict.fromkeys([*names, "standard", "split"]))
+    asked_words = tuple(dict.fromkeys([*names, "standard", "split"])) if words is None else split_words(words)
+    if "" in asked_words:
+        raise UsageError(f"--placements {shown(words)} has an empty entry: write for example standard,split")
     nodes = asked.steps.nodes
     for word in asked_words:
         of_word = Reasons()
@@ -96,7 +99,7 @@ def _placements(words: str | None, asked: AskedPrediction) -> "list[Placement]":
             placement = entry.bound.placement if entry.bound else None
         if placement and not of_word.lines:
             placements.append(placement)
-        elif words:
+        elif words is not None:
             reasons.add(of_word.lines)
     reasons.raise_any()
     if not placements:

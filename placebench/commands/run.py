@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from placebench.commands.completion import complete_placements, complete_runs
-from placebench.commands.options import RUNS, GroupedCommand, option, option_group, read_rounds, read_share
+from placebench.commands.options import RUNS, GroupedCommand, WholeRange, option, option_group, read_rounds, read_share
 from placebench.commands.outputs import OutputPath
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
 from placebench.commands.start import start
@@ -50,7 +50,7 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
     ),
     run_option(
         "--max-rounds",
-        type=click.IntRange(2, MOST_ROUNDS),
+        type=WholeRange(2, MOST_ROUNDS),
         metavar="N",
         help="With --rounds auto: at most so many.  [default: 20]",
     ),
@@ -72,7 +72,7 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
         "serve_port",
         is_flag=False,
         flag_value=0,
-        type=click.IntRange(0, 65535),
+        type=WholeRange(0, 65535),
         metavar="[PORT]",
         help="Show the run on a live page while it goes on.  [default port: a free one]",
     ),
@@ -122,6 +122,8 @@ def run(
     if request.print_config:
         raise UsageError("--print-config is for a new run, and --resume goes on with one: leave one of them out")
     folder = find_run(resume, request.out or RUNS)
+    if folder.is_file():
+        raise UsageError(f"--resume {folder}: is a file; name the folder of a run, such as runs/<time>-<name>")
     with lock_run(RunFolder(folder)) as note:
         if note:
             say(f"placebench: {note}", sys.stderr)

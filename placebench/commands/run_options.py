@@ -11,9 +11,11 @@ from placebench.commands.completion import complete_devices, complete_models, co
 from placebench.commands.options import (
     WORKLOAD_KEYS,
     WRONG_OPTIONS,
+    FilledPath,
     FiniteRange,
     LenientOption,
     NearChoice,
+    WholeRange,
     option,
     option_group,
     read_hz,
@@ -91,7 +93,7 @@ _GROUPS = (
         ),
         run_option(
             "--config",
-            type=click.Path(path_type=Path),
+            type=FilledPath(path_type=Path),
             metavar="FILE",
             help="YAML of workload keys, placements, rounds, devices, name, out, launcher.",
         ),
@@ -121,13 +123,13 @@ _GROUPS = (
         ),
         run_option(
             "--checkpoint-every",
-            type=click.IntRange(1, MOST_STEPS),
+            type=WholeRange(1, MOST_STEPS),
             metavar="STEPS",
             help="Save a checkpoint of every launch after so many steps.",
         ),
         run_option(
             "--resume-from",
-            type=click.Path(path_type=Path),
+            type=FilledPath(path_type=Path),
             metavar="CHECKPOINT",
             help="Begin every launch after the checkpoint's last step.",
         ),

@@ -23,6 +23,8 @@ def find_run(text: str, runs: Path = RUNS) -> Path:
     Raises:
         UsageError: there is no such run, or several may be meant.
     """
+    if not text:
+        raise UsageError("RUN is empty: name a run, or see whether a variable is not set; placebench list shows them")
     found = _find(text, runs)
     if found is None and not exists(Path(text)):
         above, name = _parts(text, runs)

@@ -7,7 +7,7 @@ import click
 
 from placebench.commands.completion import complete_placements
 from placebench.commands.console import open_console
-from placebench.commands.options import GroupedCommand, option, option_group
+from placebench.commands.options import GroupedCommand, WholeRange, option, option_group
 from placebench.commands.outputs import OutputPath, writing
 from placebench.commands.predicting import AskedPrediction, prediction_options, read_asked
 from placebench.errors import UsageError
@@ -35,14 +35,14 @@ _MOST_STALENESS = 16
     ),
     option(
         "--max-staleness",
-        type=click.IntRange(0, _MOST_STALENESS),
+        type=WholeRange(0, _MOST_STALENESS),
         default=0,
         metavar="K",
         help="Also generate ahead, on weights up to K updates old.  [default: 0]",
     ),
     option(
         "--most",
-        type=click.IntRange(1, 100),
+        type=WholeRange(1, 100),
         default=4,
         metavar="N",
         help="Layouts that are shown.  [default: 4]",
@@ -111,10 +111,10 @@ def _now(word: str | None, asked: AskedPrediction) -> "Placement | None":
 
     assert asked.workload is not None
     names = [case.name for file in asked.calibrations for case in file.cases]
-    for one in [word] if word else names:
+    for one in names if word is None else [word]:
         entry = look_up(one, asked.devices, asked.workload)
         if entry.bound and not entry.reasons:
             return entry.bound.placement
-        if word:
+        if word is not None:
             raise UsageError(*(f"--now {shown(word)}: {reason}" for reason in entry.reasons))
     return None

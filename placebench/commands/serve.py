@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from placebench.commands.completion import complete_runs
-from placebench.commands.options import RUNS, option
+from placebench.commands.options import RUNS, WholeRange, option
 from placebench.commands.outputs import OutputPath
 from placebench.commands.page import check_modules
 from placebench.errors import UsageError
@@ -27,7 +27,7 @@ Examples:
 @click.command(epilog=_EXAMPLES, short_help="Show runs on a live page in the browser.")
 @click.argument("run", metavar="[RUN|FOLDER]", default=str(RUNS), shell_complete=complete_runs)
 @option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
-@option("--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="The port.  [default: a free one]")
+@option("--port", type=WholeRange(0, 65535), default=0, metavar="PORT", help="The port.  [default: a free one]")
 @option(
     "--token-file",
     type=OutputPath(),
@@ -42,6 +42,8 @@ def serve(run: str, host: str, port: int, token_file: Path | None, allow_host: t
     prints sees the page. /metrics has the same numbers for Prometheus.
     """
     check_modules()
+    if "" in allow_host:
+        raise UsageError("--allow-host '': it is empty: name a host, or see whether a variable is not set")
     site = _site(run)
     from placebench.serve.guard import is_local
     from placebench.serve.server import new_token, read_token

@@ -55,6 +55,9 @@ def report(run: str, min_effect: float | None, with_png: bool) -> None:
     RUN is a folder, a name, the beginning of either, or latest.
     """
     from placebench.commands.runs import find_run
+    from placebench.report.drawing import start_no_threads
+
+    start_no_threads()
     from placebench.report.build import build_report
 
     paths = build_report(find_run(run), min_effect, with_png=with_png)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from placebench.commands.options import option
+from placebench.commands.options import WholeRange, option
 from placebench.commands.outputs import OutputPath
 from placebench.commands.run import run
 from placebench.commands.run_options import read_request
@@ -47,12 +47,10 @@ def slurm() -> None:
     context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
     options_metavar="[OPTIONS] [SBATCH OPTIONS] -- run [RUN OPTIONS]",
 )
-@option(
-    "--nodes", type=click.IntRange(1, MOST_NODES), default=1, show_default=True, metavar="N", help="Nodes of the job."
-)
+@option("--nodes", type=WholeRange(1, MOST_NODES), default=1, show_default=True, metavar="N", help="Nodes of the job.")
 @option(
     "--gpus-per-node",
-    type=click.IntRange(0, MOST_GPUS),
+    type=WholeRange(0, MOST_GPUS),
     default=0,
     show_default=True,
     metavar="N",
@@ -69,7 +67,7 @@ def slurm() -> None:
 @option(
     "--grace",
     "grace_s",
-    type=click.IntRange(30, MOST_GRACE_S),
+    type=WholeRange(30, MOST_GRACE_S),
     default=DEFAULT_GRACE_S,
     show_default=True,
     metavar="SECONDS",

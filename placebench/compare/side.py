@@ -87,6 +87,16 @@ class Side:
 
     def estimate(self, key: str) -> Estimate:
         """A number over the launches; n is 0 where no launch has it."""
+        if key not in self._estimates:
+            self._estimates[key] = self._estimate(key)
+        return self._estimates[key]
+
+    @cached_property
+    def _estimates(self) -> dict[str, Estimate]:
+        """Those that were asked for: tables, sentences and figures ask for the same ones."""
+        return {}
+
+    def _estimate(self, key: str) -> Estimate:
         if key not in self.launch_values:
             return estimate([])
         found = estimate(self.launch_values[key].tolist(), additive=key.startswith((*ADDITIVE, *MEANS)))
@@ -107,7 +117,11 @@ class Side:
 
     def keys(self, prefix: str) -> list[str]:
         """What follows `prefix` in the names of numbers, for instance the phases of `phase/`."""
-        return [str(key).removeprefix(prefix) for key in self.launch_values.columns if str(key).startswith(prefix)]
+        return [key.removeprefix(prefix) for key in self._keys if key.startswith(prefix)]
+
+    @cached_property
+    def _keys(self) -> list[str]:
+        return [str(key) for key in self.launch_values.columns]
 
     def by_round(self, key: str) -> dict[int, float]:
         """A number of each launch by its round; empty where no launch has it."""

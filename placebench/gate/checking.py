@@ -16,7 +16,7 @@ from placebench.gate.baseline import Baseline, MeasuredPlacement
 from placebench.gate.work import OtherWork, other_work
 from placebench.spec.config import flatten
 from placebench.spec.legible import shown
-from placebench.spec.text import interval, listing, number, plural, quantity, ratio
+from placebench.spec.text import interval, listing, number, plural, ratio, scale_of
 
 # More of these is worse, though a comparison of placements calls neither side better.
 WORSE_WHEN_HIGHER = (MEMORY.key, ENERGY.key, IDLE.key)
@@ -220,10 +220,11 @@ def describe(case: MetricCheck) -> str:
     """A number beside the baseline's, in one phrase."""
     if case.ratio is None:
         return _not_measured(case)
+    told = scale_of(case.metric.unit, case.before, case.now, ratio=case.ratio)
     text = (
         f"{case.placement}: {case.metric.label} is {ratio(case.ratio.value, case.ratio.low, case.ratio.high)} times the"
         f" baseline's (95 % interval {interval(case.ratio.low, case.ratio.high)},"
-        f" {quantity(case.now.value, case.metric.unit)} against {quantity(case.before.value, case.metric.unit)})"
+        f" {told.text(case.now.value)} against {told.text(case.before.value)})"
     )
     if case.work is None:
         return text

@@ -20,7 +20,7 @@ from placebench.gate.work import OtherWork
 from placebench.host.terminal import printable
 from placebench.report.columns import Holds, add_columns, broken
 from placebench.spec.legible import escape_markdown, legible
-from placebench.spec.text import MISSING, interval, plural, quantity, ratio, threshold
+from placebench.spec.text import MISSING, interval, plural, ratio, scale_of, threshold
 
 STYLES = {
     Outcome.REGRESSION: "bold red",
@@ -74,13 +74,13 @@ def problems(check: BaselineCheck) -> list[tuple[str, str]]:
 
 
 def _cells(case: MetricCheck) -> tuple[str, ...]:
-    found = case.ratio
+    found, told = case.ratio, scale_of(case.metric.unit, case.before, case.now, ratio=case.ratio)
     worse = "−" if case.metric.better is Better.MORE else "+"
     return (
         case.placement,
         case.metric.label,
-        quantity(case.before.value, case.metric.unit),
-        quantity(case.now.value, case.metric.unit),
+        told.text(case.before.value),
+        told.text(case.now.value),
         MISSING if found is None else ratio(found.value, found.low, found.high),
         MISSING if found is None else interval(found.low, found.high),
         MISSING if math.isnan(case.visible) else f"{worse}{100 * case.visible:.0f} %",

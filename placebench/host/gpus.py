@@ -174,7 +174,7 @@ def visible_gpus(inventory: GpuInventory, visible: str | None = None) -> tuple[G
         if inventory.unreadable:
             index, reason = next(iter(inventory.unreadable.items()))
             raise UsageError(
-                f"GPU {index} does not answer ({reason}): reset it, or leave it out with CUDA_VISIBLE_DEVICES"
+                f"gpu:{index} does not answer ({reason}): reset it, or leave it out with CUDA_VISIBLE_DEVICES"
             )
         return _undivided(inventory.gpus)
     words = [word.strip() for word in visible.split(",")]
@@ -183,7 +183,7 @@ def visible_gpus(inventory: GpuInventory, visible: str | None = None) -> tuple[G
     chosen = [_named_gpu(inventory, word, visible) for word in words]
     for gpu in chosen:
         if chosen.count(gpu) > 1:
-            raise UsageError(f"CUDA_VISIBLE_DEVICES={visible}: GPU {gpu.index} is named twice")
+            raise UsageError(f"CUDA_VISIBLE_DEVICES={visible}: gpu:{gpu.index} ({gpu.uuid}) is named twice")
     return _undivided(sorted(chosen, key=lambda gpu: gpu.index))
 
 
@@ -192,7 +192,7 @@ def _undivided(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
     for gpu in chosen:
         if gpu.is_divided:
             raise UsageError(
-                f"GPU {gpu.index} is in MIG mode, and instances cannot be devices: end the mode"
+                f"gpu:{gpu.index} ({gpu.uuid}) is in MIG mode, and instances cannot be devices: end the mode"
                 f" (nvidia-smi -i {gpu.index} -mig 0), or leave the GPU out with CUDA_VISIBLE_DEVICES"
             )
     return chosen
@@ -204,7 +204,7 @@ def _named_gpu(inventory: GpuInventory, word: str, visible: str) -> Gpu:
     if word.isascii() and word.isdigit():
         if len(word) < 10 and int(word) in inventory.unreadable:
             raise UsageError(
-                f"CUDA_VISIBLE_DEVICES={visible}: GPU {word} does not answer ({inventory.unreadable[int(word)]})"
+                f"CUDA_VISIBLE_DEVICES={visible}: gpu:{word} does not answer ({inventory.unreadable[int(word)]})"
             )
         matches = [gpu for gpu in inventory.gpus if str(gpu.index) == word]
     else:

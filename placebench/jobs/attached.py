@@ -248,9 +248,10 @@ class AttachedSpans:
             if device is not None:
                 self._allotted.append({"pid": pid, "device": device.id, "actor": actor})
             else:
-                self.notes[
-                    f"Ray has allotted GPU {gpu} to {actor or 'a worker'}, which the placement does not have"
-                ] = None
+                name = f"gpu:{gpu}" if gpu.isdigit() else gpu
+                self.notes[f"Ray has allotted {name} to {actor or 'a worker'}, which the placement does not have"] = (
+                    None
+                )
 
     def _named(self, name: str) -> str:
         """A timer's name, without that of the class which some frameworks put before it."""

@@ -15,6 +15,7 @@ from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.check import Facts
 from placebench.spec.legible import shown
 from placebench.spec.phases import PHASE_ORDER
+from placebench.spec.value_errors import what_must_be, with_place
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -240,7 +241,9 @@ def read_job(content: Mapping[str, Any], origin: Callable[[str], str], facts: Fa
     except ValidationError as error:
         for one in error.errors():
             key = ".".join(map(str, one["loc"]))
-            reasons.add(f"{origin(key or 'job')}: {line}" for line in _in_words(key, one).splitlines())
+            reasons.add(
+                with_place(origin(key or "job"), key or "job", line) for line in _in_words(key, one).splitlines()
+            )
     return reasons.lines
 
 
@@ -257,6 +260,4 @@ def _in_words(key: str, error: "ErrorDetails") -> str:
     if error["type"] == "value_error":
         text = str(error["ctx"]["error"])
         return f"{key}: {text}" if key else text
-    message = error["msg"]
-    found = "" if isinstance(error["input"], Mapping) else f" (got {shown(error['input'])})"
-    return f"{key}: {message[0].lower() + message[1:]}{found}"
+    return f"{key}: {what_must_be(error)}"

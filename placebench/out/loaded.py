@@ -22,7 +22,7 @@ from placebench.out.tables import device_table, launch_table, span_table, step_t
 from placebench.predict.asking import asked_devices, asked_workload, explain_lookups, known_gpu, step_model
 from placebench.predict.memory.fitting import fits
 from placebench.predict.possible import lay_out
-from placebench.predict.prediction import predict
+from placebench.predict.prediction import MOST_PRICE, predict
 from placebench.predict.step import StepModel
 from placebench.record.folder import RunFolder
 from placebench.record.run_file import read_run_file
@@ -35,7 +35,7 @@ from placebench.report.schema import Summary
 from placebench.report.summary import summarize
 from placebench.report.tables import Grid, comparison_rows, single_grid
 from placebench.spec.config import merge, nest
-from placebench.spec.legible import visible
+from placebench.spec.legible import shown, visible
 from placebench.spec.placement import Placement
 from placebench.spec.words import read_placement, split_words
 
@@ -145,7 +145,7 @@ class LoadedRun:
             devices: where they are to be, such as `"gpu:8x2"`; None for as many as the run had.
             gpu: which GPU these are, such as `"H200"`; None for the run's.
             workload: workload keys that are to be otherwise, such as `{"batch.size": 256}`.
-            price: of a device for an hour; adds the cost of a million tokens.
+            price: of a device for an hour, above 0; adds the cost of a million tokens.
 
         Returns:
             One row a placement. Columns: `placement`; `devices`, their number; `step_s`, `low_s` and `high_s`, seconds
@@ -159,13 +159,17 @@ class LoadedRun:
             UsageError: one line for every reason why nothing can be predicted.
         """
         files = (load_calibration(self.path),)
-        device = known_gpu(gpu) if gpu else files[0].device
+        device = known_gpu(gpu) if gpu is not None else files[0].device
+        if price is not None and not 0 < price <= MOST_PRICE:
+            raise UsageError(f"price {shown(price)}: must be above 0 and at most {MOST_PRICE:,.0f}")
         asked: dict[str, Any] = {}
         for key, value in (workload or {}).items():
+            if not isinstance(key, str):
+                raise UsageError(f"workload: key {shown(key)} is not text: write workload keys, such as 'batch.size'")
             asked = merge(asked, nest(key.split("."), value))
         model = step_model(
             files,
-            asked_workload(files, asked, lambda key: f"workload {key}"),
+            asked_workload(files, asked, lambda _: "workload"),
             asked_devices(devices, files, device, by_name=gpu is not None),
         )
         given = (placements,) if isinstance(placements, str) else placements

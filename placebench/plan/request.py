@@ -129,9 +129,15 @@ def build_request(
         if config and content and key in content:
             run_keys[key] = reasons.attempt(partial(_run_value, config, key, content[key]))
     setting_keys = {setting.partition("=")[0].strip() for setting in settings}
-    clashes = {key: flag for key, (flag, _) in short.items() if key in setting_keys}
-    reasons.add(f"{flag} and --set {key} are the same setting: give it once" for key, flag in clashes.items())
     over, malformed = read_settings(settings, reasons)
+    clashes = {key: flag for key, (flag, _) in short.items() if key in setting_keys or gives(over, key)}
+    reasons.add(f"{flag} and --set {key} are the same setting: give it once" for key, flag in clashes.items())
+    sections = {key: flag for key, (flag, _) in short.items() if not isinstance(over.get(_section(key), {}), Mapping)}
+    reasons.add(
+        f"--set {_section(key)} is a section of {flag}, and no value: leave one of them out"
+        for key, flag in sections.items()
+    )
+    clashes |= sections
     for key, (_, value) in short.items():
         over = merge(over, nest(key.split("."), value))
     unknown = {*wrong, *clashes}
@@ -148,6 +154,11 @@ def build_request(
         unknown=frozenset(unknown),
         **{**run_keys, **options},
     )
+
+
+def _section(key: str) -> str:
+    """The section of a dotted key; empty of a key of none."""
+    return key.rpartition(".")[0]
 
 
 def _job_request(

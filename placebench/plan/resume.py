@@ -22,7 +22,7 @@ from placebench.record.run_file import RunFile, read_run_file
 from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.check import Check, Facts, collect
 from placebench.spec.config import flatten, merge
-from placebench.spec.devices import Device, DeviceSpec, devices_per_node
+from placebench.spec.devices import Device, DeviceSpec, devices_per_node, with_labels
 from placebench.spec.launchers import RAY
 from placebench.spec.words import parse_placements
 from placebench.spec.workload import Workload
@@ -227,7 +227,9 @@ def _other_options(request: RunRequest, record: RunFile, folder: Path) -> Iterat
 def _other_devices(asked_for: str, request: RunRequest, record: RunFile) -> Iterator[str]:
     _, found = find_devices(_here(record, request))
     if _which(found) != _which(record.devices):
-        yield _difference("--devices", asked_for, ", ".join(device.id for device in record.devices))
+        yield _difference(
+            "--devices", asked_for, with_labels(", ".join(device.id for device in record.devices), record.devices)
+        )
 
 
 def _other_placements(

@@ -22,7 +22,7 @@ from placebench.spec.launchers import RAY
 from placebench.spec.legible import shown
 from placebench.spec.placement import Placement, Role
 from placebench.spec.presets import PRESETS
-from placebench.spec.text import few, format_bytes, format_seconds, plural, quantity, seconds_interval
+from placebench.spec.text import few, format_bytes, format_seconds, half_width, plural, scale
 from placebench.spec.words import SETTINGS, names_file, preset_of
 from placebench.spec.workload import Workload, placed_workload
 
@@ -70,8 +70,10 @@ def show_plan(plan: Plan, console: Console, *, verbose: bool = True) -> None:
 
 def _predicted(one: Prediction) -> str:
     """The step of a placement as it is predicted, its interval, and what lies between it and what was measured."""
-    ends = f" ({seconds_interval(one.interval.low, one.interval.high)})" if one.interval else ""
-    return f"{quantity(one.step.seconds, 's')}{ends}, predicted, {one.kind}; placebench predict tells more"
+    ends = one.interval
+    told = scale("s", [one.step.seconds], [half_width(ends.low, ends.high) if ends else None])
+    interval = f" ({told.ends(ends.low, ends.high)})" if ends else ""
+    return f"{told.text(one.step.seconds)}{interval}, predicted, {one.kind}; placebench predict tells more"
 
 
 def _settings(placement: Placement, workload: Workload) -> Iterator[str]:

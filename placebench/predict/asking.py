@@ -13,7 +13,7 @@ from placebench.spec.config import merge
 from placebench.spec.devices import Device, devices_per_node, parse_devices
 from placebench.spec.legible import shown
 from placebench.spec.shapes import job_shapes
-from placebench.spec.workload import Workload
+from placebench.spec.workload import MOST_SEQUENCES, Workload
 from placebench.spec.workload_reading import build_workload
 
 # Of a device, another memory than this much of the calibrated ones' tells of another kind of device.
@@ -52,7 +52,7 @@ def asked_devices(
 ) -> tuple[Device, ...]:
     """The devices that are asked about: those described, else as many as were calibrated."""
     file = next((one for one in files if one.device == name), files[0])
-    spec = parse_devices(text, "devices") if text else None
+    spec = None if text is None else parse_devices(text, "devices")
     kind = spec.kind if spec else file.kind
     if kind != file.kind:
         raise UsageError(
@@ -113,7 +113,7 @@ def following_mini_batch(files: Sequence[CalibrationFile], asked: Mapping[str, A
     base = next((case.workload for file in files for case in file.cases if case.workload), {})
     batch, old = asked.get("batch", {}), base.get("batch", {})
     size = batch.get("size") if isinstance(batch, Mapping) and "mini_batch_size" not in batch else None
-    if type(size) is not int or size < 1 or not old.get("size"):
+    if type(size) is not int or not 1 <= size <= MOST_SEQUENCES or not old.get("size"):
         return None
     steps = max(1, old["size"] // max(1, old.get("mini_batch_size", old["size"])))
     return size // next(count for count in range(min(steps, size), 0, -1) if size % count == 0)

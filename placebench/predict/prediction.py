@@ -23,6 +23,8 @@ from placebench.spec.placement import Placement
 from placebench.spec.workload import placed_workload
 
 _HOUR_S = 3600
+# Of a device for an hour, in any currency.
+MOST_PRICE = 1e6
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.compare.measure.calibrating import calibrate_by, measured_case
 from placebench.errors import UsageError
 from placebench.record.folder import RunFolder, replacing, write_atomically
-from placebench.report.calibration import calibration_of
-from placebench.report.kept import read_summary
-from placebench.report.pages import Picture, html, markdown
+from placebench.report.drawing import Drawing, drawing
 from placebench.report.paths import HTML, MARKDOWN, PLOTS, SUMMARY, TRACE, ReportPaths
-from placebench.report.plots import captions, draw_plots
-from placebench.report.schema import Summary
-from placebench.report.style import lay_out_narrowly, save_figure, svg_text
-from placebench.report.summary import summarize
-from placebench.report.trace import write_trace
 from placebench.spec.reading import exists, read_text
+
+if TYPE_CHECKING:
+    from placebench.report.pages import Picture
+    from placebench.report.schema import Summary
+
+# What writes the report, and is not needed to compare, is loaded while the figures' processes load matplotlib.
 
 
 def build_report(run_dir: Path, min_effect: float | None = None, *, with_png: bool = False) -> ReportPaths:
@@ -37,54 +37,64 @@ def build_report(run_dir: Path, min_effect: float | None = None, *, with_png: bo
                 f"--png: {run_dir} was shared without its raw files, and figures are made of them: leave it out"
             )
         return _rebuild_pages(run_dir, min_effect)
-    comparison = compare_run(run_dir, min_effect)
-    summary = summarize(comparison)
-    try:
-        if found := calibration_of(comparison):
-            found.calibration.write(RunFolder(run_dir))
-        if any(map(measured_case, comparison.placements)):
-            phases = calibrate_by(comparison.placements[0].run, comparison.placements)
-            phases.write(RunFolder(run_dir).phases_file)
-        trace = run_dir / TRACE
-        has_trace = write_trace(comparison, trace)
-        return _write(comparison, summary, run_dir, trace if has_trace else None, with_png)
-    except OSError as error:
-        raise UsageError(f"{error.filename or run_dir}: cannot write the report: {error.strerror}") from None
+    with drawing() as figures:
+        comparison = compare_run(run_dir, min_effect)
+        figures.begin(comparison, with_png=with_png)
+        from placebench.report.calibration import calibration_of
+        from placebench.report.summary import summarize
+        from placebench.report.trace import write_trace
+
+        summary = summarize(comparison)
+        try:
+            if found := calibration_of(comparison):
+                found.calibration.write(RunFolder(run_dir))
+            if any(map(measured_case, comparison.placements)):
+                phases = calibrate_by(comparison.placements[0].run, comparison.placements)
+                phases.write(RunFolder(run_dir).phases_file)
+            trace = run_dir / TRACE
+            has_trace = write_trace(comparison, trace)
+            return _write(figures, summary, run_dir, trace if has_trace else None)
+        except OSError as error:
+            raise UsageError(f"{error.filename or run_dir}: cannot write the report: {error.strerror}") from None
 
 
-def write_comparison(comparison: Comparison, summary: Summary, folder: Path, *, with_png: bool = False) -> ReportPaths:
+def write_comparison(
+    comparison: Comparison, summary: "Summary", folder: Path, *, with_png: bool = False
+) -> ReportPaths:
     """Write the report of chosen sides into a folder, replacing an older report.
 
     Raises:
         UsageError: the folder cannot be written to.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return _write(comparison, summary, folder, None, with_png)
-    except OSError as error:
-        raise UsageError(f"--out {folder}: cannot write the report: {error.strerror}") from None
+    with drawing() as figures:
+        figures.begin(comparison, with_png=with_png)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return _write(figures, summary, folder, None)
+        except OSError as error:
+            raise UsageError(f"--out {folder}: cannot write the report: {error.strerror}") from None
 
 
-def _write(comparison: Comparison, summary: Summary, folder: Path, trace: Path | None, with_png: bool) -> ReportPaths:
-    """Draw and write into a folder that is there; the page comes last, when all that it names is there.
+def _write(figures: Drawing, summary: "Summary", folder: Path, trace: Path | None) -> ReportPaths:
+    """Write into a folder that is there; the page comes last, when all that it names is there.
 
     Raises:
         OSError: something cannot be written.
     """
+    from placebench.report.pages import Picture
+
     plots = folder / PLOTS
     plots.mkdir(exist_ok=True)
     pictures, files = [], []
-    for plot in draw_plots(comparison):
+    for plot in figures.plots():
         svg, png = (plots / f"{plot.name}.{suffix}" for suffix in ("svg", "png"))
-        if with_png:
+        if plot.png is not None:
             with replacing(png) as scratch:
-                save_figure(plot.figure, scratch)
+                scratch.write_bytes(plot.png)
             files.append(png)
-        text = svg_text(plot.figure)
-        write_atomically(svg, text)
+        write_atomically(svg, plot.svg)
         files.append(svg)
-        lay_out_narrowly(plot.figure)
-        pictures.append(Picture(plot.title, plot.caption, f"{PLOTS}/{svg.name}", text, svg_text(plot.figure, "narrow")))
+        pictures.append(Picture(plot.title, plot.caption, f"{PLOTS}/{svg.name}", plot.svg, plot.narrow_svg))
     for stale in {*plots.glob("*.svg"), *plots.glob("*.png")} - {*files}:
         stale.unlink(missing_ok=True)
     return _write_pages(summary, pictures, folder, trace, files)
@@ -96,6 +106,10 @@ def _rebuild_pages(folder: Path, min_effect: float | None) -> ReportPaths:
     Raises:
         UsageError: `summary.json` is damaged, or the folder cannot be written to.
     """
+    from placebench.report.kept import read_summary
+    from placebench.report.pages import Picture
+    from placebench.report.plots import captions
+
     summary = read_summary(folder, min_effect)
     kept = [
         (Picture(title, caption, f"{PLOTS}/{name}.svg", read_text(svg)), svg)
@@ -111,8 +125,10 @@ def _rebuild_pages(folder: Path, min_effect: float | None) -> ReportPaths:
 
 
 def _write_pages(
-    summary: Summary, pictures: Sequence[Picture], folder: Path, trace: Path | None, files: Sequence[Path]
+    summary: "Summary", pictures: Sequence["Picture"], folder: Path, trace: Path | None, files: Sequence[Path]
 ) -> ReportPaths:
+    from placebench.report.pages import html, markdown
+
     name = trace.name if trace else None
     write_atomically(folder / SUMMARY, summary.model_dump_json(indent=1) + "\n")
     write_atomically(folder / MARKDOWN, markdown(summary, pictures, name))

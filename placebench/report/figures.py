@@ -31,7 +31,7 @@ from placebench.report.style import (
     write_beside,
 )
 from placebench.spec.phases import phase_order
-from placebench.spec.text import quantity
+from placebench.spec.text import scale
 
 PANEL_COLUMNS = 3
 MOST_POINTS = 2000
@@ -167,6 +167,7 @@ def mean_per_phase(
     colors = phase_colors(phases)
     groups = list(means[by].unique())
     height = 0.84 / len(groups)
+    told = scale("s", means["mean"])
     figure = Figure(figsize=(8.5, 1.5 + len(phases) * max(0.4, 0.2 * len(groups))), layout="constrained")
     axes = figure.subplots()
     for index, group in enumerate(groups):
@@ -187,7 +188,7 @@ def mean_per_phase(
             ends = ends.combine(rows["high"].fillna(0), max)
         for place, mean, end in zip(positions, rows["mean"], ends, strict=True):
             if not math.isnan(mean):
-                write_beside(axes, end, place, quantity(mean, "s"), "x-small")
+                write_beside(axes, end, place, told.text(mean), "x-small")
     axes.set_yticks(range(len(phases)), [wrap(phase) for phase in phases], parse_math=False)
     axes.set_ylim(len(phases) - 0.45, -0.55)
     axes.margins(x=0.1)

@@ -66,9 +66,14 @@ def captions(*, of_run: bool) -> Iterator[tuple[str, str, str]]:
             yield name, title, chosen
 
 
-def draw_plots(comparison: Comparison) -> Iterator[Plot]:
-    """The figures for which there are measurements, most important first."""
-    for name, title, of_run, of_chosen_sides, draw in _DRAWN:
+def draw_plots(comparison: Comparison, among: slice = slice(None)) -> Iterator[Plot]:
+    """The figures for which there are measurements, most important first.
+
+    Args:
+        comparison: what they show.
+        among: places in the list of all figures, to draw only some.
+    """
+    for name, title, of_run, of_chosen_sides, draw in _DRAWN[among]:
         caption = of_run if comparison.run else of_chosen_sides
         figure = draw(comparison) if caption else None
         if caption and figure:

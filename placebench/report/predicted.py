@@ -16,7 +16,7 @@ from placebench.predict.prediction import Prediction, Predictions
 from placebench.record.folder import write_output
 from placebench.report.tables import Grid
 from placebench.report.terminal import grid_table
-from placebench.spec.text import MISSING, factor, listing, percent, plural, quantity, seconds_interval
+from placebench.spec.text import MISSING, Scale, change, half_width, listing, percent, plural, quantity, row, scale
 
 # Phases below this share of every step have no row.
 _SMALL = 0.005
@@ -170,12 +170,12 @@ def print_predictions(found: Predictions, notes: Sequence[str], console: Console
 def step_grid(found: Predictions, more: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Grid:
     """The step of each placement, and columns of what else is known of them."""
     cost = {"cost/M": [f"{one.cost:.3g}" if one.cost is not None else MISSING for one in found.placements]}
+    told = _steps_scale(found)
     columns = {
         "placement": [one.placement.name for one in found.placements],
-        "step": [quantity(one.step.seconds, "s") for one in found.placements],
+        "step": [told.text(one.step.seconds) for one in found.placements],
         f"{100 * LEVEL:.0f} % interval": [
-            seconds_interval(one.interval.low, one.interval.high) if one.interval else MISSING
-            for one in found.placements
+            told.ends(one.interval.low, one.interval.high) if one.interval else MISSING for one in found.placements
         ],
         "tokens/s/device": [quantity(one.tokens_per_s_per_device, "tokens/s") for one in found.placements],
         "peak memory": [quantity(max(one.memory.values()), "B") if one.memory else MISSING for one in found.placements],
@@ -184,6 +184,18 @@ def step_grid(found: Predictions, more: Mapping[str, Sequence[str]] = MappingPro
         **more,
     }
     return Grid("Predicted steps", tuple(columns), tuple(zip(*columns.values(), strict=True)))
+
+
+def _steps_scale(found: Predictions) -> Scale:
+    """How the steps are told: with what they are to each other, which is known better than what they take."""
+    intervals = [one.interval for one in found.placements if one.interval]
+    fastest = found.fastest.step.seconds
+    ratios = [
+        ratio_interval(one.step.seconds / fastest, one.error) for one in found.placements if one is not found.fastest
+    ]
+    halves = [half_width(one.low, one.high) for one in intervals]
+    halves += [fastest * (one.high - one.low) / 2 for one in ratios if one]
+    return scale("s", [one.step.seconds for one in found.placements], halves)
 
 
 def _waiting(one: Prediction) -> float:
@@ -198,28 +210,20 @@ def _phase_grids(found: Predictions) -> Iterator[Grid]:
     for first in range(0, len(found.placements), 4):
         shown = found.placements[first : first + 4]
         names = dict.fromkeys(name for one in shown for name in one.step.phases)
-        rows = [
-            (name, *(_cell(one, name) for one in shown))
-            for name in names
-            if any(_share(one, name) >= _SMALL for one in shown)
-        ]
-        rows.append(("gaps", *(quantity(one.step.gaps, "s") for one in shown)))
+        rows = [(name, *_cells(shown, name)) for name in names if any(_share(one, name) >= _SMALL for one in shown)]
+        rows.append(("gaps", *row("s", *(one.step.gaps for one in shown))))
         pools = dict.fromkeys(pool for one in shown for pool in one.step.waits)
-        rows += [
-            (f"{pool} waits", *(quantity(one.step.waits.get(pool, float("nan")), "s") for one in shown))
-            for pool in pools
-        ]
-        rows += [
-            (f"{pool} memory", *(quantity(one.memory.get(pool, float("nan")), "B") for one in shown)) for pool in pools
-        ]
+        rows += [(f"{pool} waits", *row("s", *(one.step.waits.get(pool) for one in shown))) for pool in pools]
+        rows += [(f"{pool} memory", *row("B", *(one.memory.get(pool) for one in shown))) for pool in pools]
         yield Grid("Phases", ("", *(one.placement.name for one in shown)), tuple(rows))
 
 
-def _cell(one: Prediction, name: str) -> str:
-    phase = one.step.phases.get(name)
-    if phase is None:
-        return MISSING
-    return quantity(phase.total, "s") + {Basis.MEASURED: "", Basis.SCALED: "", Basis.MODELLED: " *"}[phase.basis]
+def _cells(shown: Sequence[Prediction], name: str) -> Iterator[str]:
+    """Seconds of a phase, with a star where they are computed and not measured."""
+    phases = [one.step.phases.get(name) for one in shown]
+    cells = row("s", *(phase.total if phase else None for phase in phases))
+    for phase, cell in zip(phases, cells, strict=True):
+        yield f"{cell} *" if phase and phase.basis is Basis.MODELLED else cell
 
 
 def _share(one: Prediction, name: str) -> float:
@@ -269,13 +273,13 @@ def about_choice(found: Predictions) -> Iterator[str]:
             continue
         ratio = one.step.seconds / best.step.seconds
         ends = ratio_interval(ratio, one.error)
-        told = factor(ratio, ends.low if ends else float("nan"), ends.high if ends else float("nan"))
+        more, interval = change(ratio, ends.low if ends else float("nan"), ends.high if ends else float("nan"))
+        told = f"{more} time{f' ({interval})' if interval else ''}"
         if one in found.tied:
             why = "" if ends else ", and too few predictions of this kind were tested to tell"
-            told_of = f"{told} times that of {best.placement.name}"
-            yield f"Tie: {one.placement.name} may be as fast; its step is {told_of}{why}."
+            yield f"Tie: {one.placement.name} may be as fast as {best.placement.name}; its step takes {told}{why}."
         else:
-            yield f"{best.placement.name} is faster: a step of {one.placement.name} takes {told} times as long."
+            yield f"{best.placement.name} is faster: a step of {one.placement.name} takes {told}."
     if found.tied:
         words = ",".join(one.placement.name for one in (best, *found.tied))
         yield f"To decide it: placebench run --placements {words} --rounds 3"

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import IO, Literal, TypeAlias
 
 import matplotlib as mpl
 import matplotlib.colors
@@ -149,6 +149,13 @@ def svg_text(figure: Figure, kind: str = "") -> str:
     return text[text.index("<svg") :]
 
 
+def png_bytes(figure: Figure) -> bytes:
+    """A figure as the content of a PNG file."""
+    stream = io.BytesIO()
+    _save(figure, stream, "png")
+    return stream.getvalue()
+
+
 def _make_legible(figure: Figure) -> None:
     """Let a figure show of names what can be looked at and has room; some characters are no XML, and others no text."""
     for axes in figure.axes:
@@ -195,7 +202,7 @@ def _lay_out(figure: Figure) -> None:
         FigureCanvasBase(figure)
 
 
-def _save(figure: Figure, target: Path | io.StringIO, file_format: str, kind: str = "") -> None:
+def _save(figure: Figure, target: Path | IO[str] | IO[bytes], file_format: str, kind: str = "") -> None:
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(file_format)
     with mpl.rc_context({"svg.hashsalt": f"placebench{kind}", "svg.fonttype": "none"}), warnings.catch_warnings():
         # A log's name may hold letters that the font lacks: boxes in the picture, no reason to warn.

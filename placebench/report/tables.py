@@ -16,7 +16,7 @@ from placebench.report.placement_schema import (
 from placebench.report.schema import FactSummary, Summary
 from placebench.spec.config import flatten
 from placebench.spec.devices import index_ranges, label_ranges
-from placebench.spec.text import MISSING, interval, plural, quantity, ratio
+from placebench.spec.text import MISSING, Scale, interval, plural, quantity, ratio, row, scale_of
 
 
 @dataclass(frozen=True)
@@ -67,20 +67,22 @@ def rows_of(first: Sequence[QuantitySummary], other: Sequence[QuantitySummary]) 
 def overview_grid(summary: Summary) -> Grid:
     """The step of all placements in one table, where there are more than two."""
     first, *others = summary.placements
-    rows = [_overview_cells(placement) for placement in (first, *others)]
+    numbers = [one for placement in summary.placements for one in placement.quantities]
+    steps = scale_of("s", *(one for one in numbers if one.key == STEP_TIME.key))
+    rows = [_overview_cells(placement, steps) for placement in (first, *others)]
     # Short, for the terminal's 80 columns.
     header = ("placement", "devices", "step", "ratio", "95 %", "verdict", "tokens/s/device")
     return Grid("All placements", *_without_empty_columns(header, rows if len(others) > 1 else ()))
 
 
-def _overview_cells(placement: PlacementSummary) -> tuple[str, ...]:
+def _overview_cells(placement: PlacementSummary, steps: Scale) -> tuple[str, ...]:
     found = {quantity.key: quantity for quantity in placement.quantities}
     step, tokens = found.get(STEP_TIME.key), found.get(TOKENS_PER_DEVICE.key)
     ratio = step.ratio if step else None
     return (
         placement.name,
         str(sum(map(len, placement.pools.values())) or MISSING),
-        text_of(step) if step else MISSING,
+        steps.text(step.value) if step else MISSING,
         *_ratio_cells(ratio),
         ratio.verdict.value if ratio else MISSING,
         text_of(tokens) if tokens else MISSING,
@@ -310,10 +312,7 @@ def launch_grid(summary: Summary) -> Grid:
             launch.status.value,
             str(launch.steps),
             MISSING if launch.warmup_steps is None else str(launch.warmup_steps),
-            quantity(launch.startup_s, "s"),
-            quantity(launch.steps_s, "s"),
-            quantity(launch.trace_s or None, "s"),
-            quantity(launch.stop_s, "s"),
+            *row("s", launch.startup_s, launch.steps_s, launch.trace_s or None, launch.stop_s),
         )
         for launch in summary.launches
     )
@@ -345,17 +344,17 @@ def source_grid(summary: Summary) -> Grid:
 
 
 def text_of(found: QuantitySummary) -> str:
-    """A number with its unit."""
-    return quantity(found.value, found.unit)
+    """A number with its unit, and the digits that its interval supports."""
+    return scale_of(found.unit, found).text(found.value)
 
 
 def _row(first: QuantitySummary, other: QuantitySummary) -> Row:
-    found = other.ratio
+    found, told = other.ratio, scale_of(first.unit, first, other, ratio=other.ratio)
     return Row(
         first.label,
         first.key.startswith(("phase/", "controller/")) or first.key == "unattributed",
-        text_of(first),
-        text_of(other),
+        told.text(first.value),
+        told.text(other.value),
         *_ratio_cells(found),
         "" if found is None else found.verdict.value,
     )

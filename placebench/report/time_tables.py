@@ -1,18 +1,21 @@
 """Where the step's time goes, as tables: critical paths, waiting, overlap, and what other placements would take."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import isnan
 
 from placebench.compare.metrics import END, NO_PHASE, NOTABLE, OWN_POOL, STEP_TIME
 from placebench.record.folder import Status
 from placebench.report.placement_schema import DifferenceSummary, PathPartSummary, PlacementSummary
 from placebench.report.schema import Summary
 from placebench.report.tables import Grid
-from placebench.spec.text import MISSING, listing, percent, quantity, signed, signed_interval
+from placebench.spec.text import MISSING, listing, percent, row, scale
 
 # Columns that fit 80 characters.
 SHORT = 5
 # Share of the step from which waiting and overlap have a row of their own.
 LEAST = 0.005
+# Significant digits of a step whose parts stand below each other.
+OF_PARTS = 4
 ALL_ELSE = "all else"
 CAUSES = {OWN_POOL: "slower devices of its pool (rank imbalance)", NO_PHASE: "the controller (no phase runs)"}
 _WAITS = ("nothing to do", "slower ranks", "collectives", "host", "sum", "share of the step", "not traced")
@@ -70,12 +73,12 @@ def single_path_grid(placement: PlacementSummary) -> Grid:
     step = sum(part.on_path_s for part in placement.critical_path)
     long = [part for part in placement.critical_path if part.kind == "phase" or part.on_path_s >= NOTABLE * step]
     gaps = sum(part.on_path_s for part in placement.critical_path if part not in long)
+    told = scale("s", [step], digits=OF_PARTS)
     rows = [
-        (_part_name(part), part.on_path_s, quantity(part.off_path_s, "s"), quantity(part.imbalance_s, "s"))
-        for part in long
+        (_part_name(part), part.on_path_s, told.text(part.off_path_s), told.text(part.imbalance_s)) for part in long
     ]
     rows += [("short gaps", gaps, MISSING, MISSING), ("step", step, MISSING, MISSING)] if rows else []
-    cells = ((name, quantity(on_path, "s"), percent(on_path / step), *rest) for name, on_path, *rest in rows)
+    cells = ((name, told.text(on_path), percent(on_path / step), *rest) for name, on_path, *rest in rows)
     return Grid(f"Critical path: {placement.name}", header, tuple(cells))
 
 
@@ -96,15 +99,16 @@ def _path_row(name: str, parts: Sequence[DifferenceSummary]) -> tuple[str, ...]:
         sum(getattr(part, column) for part in parts)
         for column in ("first_on_path_s", "other_on_path_s", "first_off_path_s", "other_off_path_s")
     )
-    longer = other - first
+    told = scale("s", (first, other, hidden_in_first, hidden_in_other))
+    low, high = (parts[0].low, parts[0].high) if len(parts) == 1 else (None, None)
     return (
         name,
-        quantity(first, "s"),
-        quantity(other, "s"),
-        signed(longer, "s"),
-        signed_interval(longer, parts[0].low, parts[0].high) if len(parts) == 1 else MISSING,
-        quantity(hidden_in_first, "s"),
-        quantity(hidden_in_other, "s"),
+        told.text(first),
+        told.text(other),
+        told.signed(other - first),
+        MISSING if low is None or high is None or isnan(low) else told.ends(low, high, signed=True),
+        told.text(hidden_in_first),
+        told.text(hidden_in_other),
     )
 
 
@@ -115,13 +119,14 @@ def forecast_grid(summary: Summary) -> Grid:
     """
     forecasts = summary.suggestion.forecasts if summary.suggestion else ()
     has_left_out = any(one.left_out_s is not None for one in forecasts)
+    told = scale("s", [one.expected_s for one in forecasts])
     header = ("placement", "expected", *(("from the others",) if has_left_out else ()), "measured")
     rows = tuple(
         (
             one.placement,
-            quantity(one.expected_s, "s"),
-            *((quantity(one.left_out_s, "s"),) if has_left_out else ()),
-            quantity(one.measured_s, "s"),
+            told.text(one.expected_s),
+            *((told.text(one.left_out_s),) if has_left_out else ()),
+            told.text(one.measured_s),
         )
         for one in forecasts
     )
@@ -140,7 +145,7 @@ def wait_grid(summary: Summary) -> Grid:
                 (placement.name, pool, CAUSES.get(cause, cause), *cells)
                 for cause, *cells in _large_ones(placement, causes)
             ]
-    header = ("placement", "pool", "waiting for", "seconds a step", "share of the step")
+    header = ("placement", "pool", "waiting for", "time a step", "share of the step")
     return Grid("What devices wait for", header, tuple(rows))
 
 
@@ -188,11 +193,8 @@ def _wait_cells(placement: PlacementSummary, waits: Mapping[str, float]) -> tupl
     collectives, host = (waits.get(f"wait_{name}") for name in ("collectives", "host"))
     waited = idle + slower + (collectives or 0.0) + (host or 0.0)
     rest = waits.get("not_traced", 0.0)
-    return (
-        *(quantity(seconds, "s") for seconds in (idle, slower, collectives, host, waited)),
-        percent(waited / step) if step else MISSING,
-        quantity(rest, "s") if step and rest >= LEAST * step else MISSING,
-    )
+    *cells, left = row("s", idle, slower, collectives, host, waited, rest if step and rest >= LEAST * step else None)
+    return (*cells, percent(waited / step) if step else MISSING, left)
 
 
 def overlap_grid(summary: Summary) -> Grid:
@@ -205,7 +207,7 @@ def overlap_grid(summary: Summary) -> Grid:
         )
         if cells[0] != ALL_ELSE
     )
-    return Grid("What ran side by side", ("placement", "phases", "seconds a step", "share of the step"), rows)
+    return Grid("What ran side by side", ("placement", "phases", "time a step", "share of the step"), rows)
 
 
 def _large_ones(placement: PlacementSummary, seconds: Sequence[tuple[str, float]]) -> list[tuple[str, str, str]]:
@@ -217,7 +219,8 @@ def _large_ones(placement: PlacementSummary, seconds: Sequence[tuple[str, float]
     rest = sum(value for _, value in seconds) - sum(value for _, value in large)
     if rest >= LEAST / 10 * step:
         large.append((ALL_ELSE, rest))
-    return [(name, quantity(value, "s"), percent(value / step)) for name, value in large]
+    told = scale("s", [step], digits=OF_PARTS)
+    return [(name, told.text(value), percent(value / step)) for name, value in large]
 
 
 def _step_time(placement: PlacementSummary) -> float | None:

@@ -18,7 +18,7 @@ from placebench.report.palette import phase_colors
 from placebench.report.style import WIDTH, ink, set_bold_title
 from placebench.spec.bound import RunPlacement
 from placebench.spec.phases import phase_order
-from placebench.spec.text import quantity
+from placebench.spec.text import quantity, scale
 from placebench.telemetry.spans import CONTROLLER
 
 ROW_HEIGHT = 0.3
@@ -153,7 +153,8 @@ def _name_rows(axes: Axes, side: RunSide, typical: TypicalStep, devices: list[st
 def label_bar(axes: Axes, row: int, start: float, width: float, phase: str, color: str, longest: float) -> None:
     """Write the phase's name into its bar, with its seconds where there is room."""
     room = width / longest * AREA / CHARACTER
-    text = next((text for text in (f"{phase}  {quantity(width, 's')}", phase) if len(text) <= room), None)
+    seconds = scale("s", [longest]).text(width)
+    text = next((text for text in (f"{phase}  {seconds}", phase) if len(text) <= room), None)
     if text:
         axes.text(
             start + width / 2, row, text, color=ink(color), ha="center", va="center", fontsize=7.5, parse_math=False

@@ -123,7 +123,7 @@ def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> 
         bound: the launch's placement.
     """
     if end.status is not Status.DONE:
-        written, printed = _read_end(trial.error), _read_end(trial.log)
+        written, printed = (with_labels(_read_end(path), plan.devices) for path in (trial.error, trial.log))
         left = EndFile.read(trial)
         is_of_host = end.status is Status.OOM and not _is_of_a_device(end.reason or "", left, bound)
         advice = end.advice or (_HOST_MEMORY if is_of_host else _ADVICE[end.status])

@@ -167,7 +167,11 @@ class _Run:
         auto = self._plan.auto
         if auto is None or not auto.chooses_steps or auto.choice:
             return
-        choice = self._best_steps(self._plan.folder.path)
+        try:
+            choice = self._best_steps(self._plan.folder.path)
+        except UsageError as error:  # a file of an earlier launch is damaged, as in `_measured`
+            self._display.note(f"launches keep {self._plan.steps} steps, which cannot be chosen: {error}")
+            choice = None
         auto = replace(auto, choice=choice, chooses_steps=choice is not None)
         self._plan = replace(self._plan, auto=auto)
         self._manifest.extend(self._plan)
@@ -179,7 +183,11 @@ class _Run:
         plan, auto = self._plan, self._plan.auto
         if auto is None:
             return False
-        before, now = (self._width(plan.folder.path, rounds) for rounds in (plan.rounds - 1, plan.rounds))
+        try:
+            before, now = (self._width(plan.folder.path, rounds) for rounds in (plan.rounds - 1, plan.rounds))
+        except UsageError as error:  # as above: what was measured stays, and the report says what is missing
+            self._display.note(f"no round is added after {plan.rounds}: {error}")
+            return False
         seconds = self._manifest.round_s(plan.rounds)
         reason = auto.reason_to_stop(plan.rounds, before, now, self._manifest.elapsed_s, seconds)
         if reason is None:

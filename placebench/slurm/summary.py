@@ -11,6 +11,7 @@ from placebench.compare.metrics import HEADLINES
 from placebench.errors import TimeLimitError
 from placebench.record.folder import RunFolder, Status
 from placebench.record.run_file import RunFile
+from placebench.spec.devices import with_labels
 from placebench.spec.legible import visible
 from placebench.spec.reading import parse_json
 from placebench.spec.text import format_seconds
@@ -100,8 +101,8 @@ def _run_lines(run: RunFolder) -> Iterator[tuple[str, str]]:
     total = sum(map(len, record.order))
     yield "run", str(run.path)
     yield "launches", f"{done} of {total} done ({record.status})"
-    devices = [device.id for device in record.devices]
-    yield "devices", f"{len(devices)}: {', '.join(devices)}"
+    devices = with_labels(", ".join(device.id for device in record.devices), record.devices)
+    yield "devices", f"{len(record.devices)}: {devices}"
     for trial in run.trials():
         if trial.checkpoints.is_dir():
             yield "checkpoints", str(trial.checkpoints)

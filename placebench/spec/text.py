@@ -1,12 +1,18 @@
-"""Numbers as people read them: three significant digits and a unit, the same in tables and sentences."""
+"""Numbers as people read them: as many digits as are known, one unit for those that are read together."""
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 MISSING = "–"
+# Significant digits of a number of which no more is known, and at most of the ends of an interval.
+DIGITS, _DIGITS_OF_ENDS = 3, 6
+_MORE_FOR_ENDS = 2
 MAX_DECIMALS = 4
-MILLISECOND = 1e-3
-# A difference below this is one of rounding alone.
+# Seconds are told in the largest of these that is not above the largest of them.
+_TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+# What is below this is a matter of rounding alone.
 NEGLIGIBLE = 1e-9
 # An end of a ratio's interval beyond these says no more than that it is far away.
 LOWEST, HIGHEST = 0.01, 100
@@ -16,72 +22,150 @@ TWICE = 1.995  # which is shown as 2.00
 NARROW = 2
 
 
-def quantity(value: float | None, unit: str) -> str:
-    """A number with its unit; a missing one is a dash.
+@dataclass(frozen=True)
+class Scale:
+    """One unit and one precision for the numbers of a table's row, of an interval or of a sentence: see `scale`."""
+
+    unit: str
+    """The unit's name; empty where it stands in the row's name."""
+    size: float
+    """How much of the number's own unit it is."""
+    decimals: int
+    """Decimals of all numbers; below 0 they are rounded to tens, hundreds, ..."""
+
+    def text(self, value: float | None) -> str:
+        """A number with its unit, a dash for None and NaN; one that would be shown as 0 is told to be less."""
+        if value is None or math.isnan(value):
+            return MISSING
+        return self._with_unit(f"{'−' if value < 0 else ''}{self._size(value)}")
+
+    def signed(self, value: float) -> str:
+        """A difference with its sign, a true minus, and its unit."""
+        sign = "" if abs(value) < NEGLIGIBLE else "−" if value < 0 else "+"
+        return self._with_unit(f"{sign}{self._size(value)}")
+
+    def ends(self, low: float, high: float, *, signed: bool = False) -> str:
+        """The ends of an interval, both with the digits that its width supports; with signs of a difference."""
+        own = self._of_interval(low, high)
+        if signed:
+            return own._with_unit(" to ".join(own._signed_size(end) for end in (low, high)))
+        return own._with_unit("–".join(own._size(end) for end in (low, high)))
+
+    def _of_interval(self, low: float, high: float) -> "Scale":
+        largest, half = max(abs(low), abs(high)) / self.size, (high - low) / 2 / self.size
+        if not half * self.size > NEGLIGIBLE:
+            return replace(self, decimals=_decimals(largest, None, DIGITS + 1))
+        decimals = _decimals(largest, half, _DIGITS_OF_ENDS)
+        # An end near 0 is told with a digit of its own, if few more suffice: on which side of 0 it is, matters.
+        near = min((abs(end) for end in (low, high) if abs(end) >= NEGLIGIBLE), default=self.size) / self.size
+        needed = math.ceil(-math.log10(near))
+        return replace(self, decimals=needed if decimals < needed <= decimals + _MORE_FOR_ENDS else decimals)
+
+    def _signed_size(self, value: float) -> str:
+        size = self._size(value)
+        return size if size == "0" else f"{'−' if value < 0 else '+'}{size}"
+
+    def _size(self, value: float) -> str:
+        shown = abs(value) / self.size
+        if abs(value) < NEGLIGIBLE:
+            return "0"
+        rounded, step = round(shown, self.decimals), 10.0**-self.decimals
+        decimals = max(self.decimals, 0)
+        return f"{rounded:,.{decimals}f}" if rounded else f"<{step:,.{decimals}f}"
+
+    def _with_unit(self, text: str) -> str:
+        return f"{text} {self.unit}" if self.unit else text
+
+
+def scale(
+    unit: str, values: Iterable[float | None], halves: Iterable[float | None] = (), digits: int = DIGITS
+) -> Scale:
+    """How numbers that are read together are told: the largest one's unit, and digits that the intervals support.
+
+    The last digit is worth no more than the half width of the narrowest interval, and the largest number has two
+    significant digits at least and `digits` at most, which it has where no interval is known.
 
     Args:
-        value: the number; None and NaN are missing.
-        unit: `s`, `tokens/s`, `tokens/J`, `1` (a share, shown in percent), `B`, `B/s`, `J`, `W` or `MHz`. Rates of
-            tokens stand without their unit, which is in the row's name.
+        unit: of the numbers: `s`, `tokens/s`, `tokens/J`, `1` (a share, told in whole percent), `B`, `B/s`, `J`, `W`
+            or `MHz`. Rates of tokens stand without their unit, which is in the row's name.
+        values: the numbers; None and NaN are missing.
+        halves: half widths of their intervals, as far as known.
+        digits: significant digits that the largest number has at most.
     """
-    if value is None or math.isnan(value):
-        return MISSING
+    largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
+    name, size = _unit(unit, largest)
     if unit == "1":
-        return f"{100 * value:.0f} %"
+        return Scale(name, size, 0)
+    half = min((half for half in halves if half is not None), default=0.0)
+    return Scale(name, size, _decimals(largest / size, half / size if half > NEGLIGIBLE else None, digits))
+
+
+class Estimated(Protocol):
+    """A number with the ends of its interval; None and NaN are missing."""
+
+    @property
+    def value(self) -> float | None:
+        """The number."""
+
+    @property
+    def low(self) -> float | None:
+        """Lower end."""
+
+    @property
+    def high(self) -> float | None:
+        """Upper end."""
+
+
+def scale_of(unit: str, *found: Estimated, ratio: Estimated | None = None) -> Scale:
+    """How numbers with their intervals are told beside each other: see `scale`.
+
+    Args:
+        unit: of the numbers.
+        found: the numbers.
+        ratio: between them; of pairs it may be known better than either of them, and is then not to be rounded away.
+    """
+    values = [one.value for one in found]
+    halves = [half_width(one.low, one.high) for one in found]
+    if ratio and (half := half_width(ratio.low, ratio.high)) is not None:
+        halves += [half * abs(value) for value in values if value]
+    return scale(unit, values, halves)
+
+
+def row(unit: str, *values: float | None) -> tuple[str, ...]:
+    """Numbers of a table's row in one unit, with as many decimals each: see `scale`."""
+    told = scale(unit, values)
+    return tuple(map(told.text, values))
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A number by itself with its unit; a missing one, None or NaN, is a dash. Units are as of `scale`."""
+    return scale(unit, [value]).text(value)
+
+
+def half_width(low: float | None, high: float | None) -> float | None:
+    """Of an interval; None where there is none."""
+    return None if low is None or high is None or math.isnan(low) or math.isnan(high) else (high - low) / 2
+
+
+def _unit(unit: str, largest: float) -> tuple[str, float]:
+    """Name and size of the unit in which numbers are told of which this is the largest."""
+    if unit == "s":
+        # A little earlier than at 1, so that no rounding makes 1,000 of it.
+        return next((found for found in _TIMES if largest >= 0.995 * found[1]), _TIMES[-1] if largest else _TIMES[0])
     if unit == "B":
-        return f"{number(value / 2**30)} GiB" if value >= 1000 * 2**20 else f"{number(value / 2**20)} MiB"
-    if unit == "s" and 0 < value < MILLISECOND:
-        return f"{number(value / MILLISECOND, 2)} ms"
-    if unit == "B/s":
-        return f"{number(value / 1e9)} GB/s"
-    return number(value) if unit.startswith("tokens/") else f"{number(value)} {unit}"
+        return ("GiB", 2.0**30) if largest >= 1000 * 2**20 else ("MiB", 2.0**20)
+    if unit.startswith("tokens/"):
+        return "", 1.0
+    return {"1": ("%", 0.01), "B/s": ("GB/s", 1e9)}.get(unit, (unit, 1.0))
 
 
-def in_seconds(value: float) -> str:
-    """A time in a sentence: three significant digits from 1 s on, two below."""
-    return f"{number(value, 3 if value >= 1 else 2)} s"
-
-
-def signed(value: float, unit: str) -> str:
-    """A difference with its sign, a true minus, and its unit."""
-    if abs(value) < NEGLIGIBLE:
-        return quantity(0.0, unit)
-    return f"{'−' if value < 0 else '+'}{quantity(abs(value), unit)}"
-
-
-def signed_interval(value: float, low: float | None, high: float | None) -> str:
-    """The ends of a difference's interval in its unit, for instance `−0.12 to +0.04 s`; a dash where there is none.
-
-    Args:
-        value: the difference, seconds.
-        low: the lower end, seconds; None and NaN are missing.
-        high: the upper end, seconds.
-    """
-    if low is None or high is None or math.isnan(low):
-        return MISSING
-    largest = max(abs(low), abs(high))
-    if largest < NEGLIGIBLE:
-        return "0 to 0 s"
-    scale, unit, digits = (MILLISECOND, "ms", 2) if (abs(value) or largest) < MILLISECOND else (1.0, "s", 3)
-    decimals = min(max(digits - 1 - math.floor(math.log10(largest / scale)), 0), MAX_DECIMALS)
-    ends = " to ".join(f"{end / scale:+.{decimals}f}".replace("-", "−") for end in (low, high))
-    return f"{ends} {unit}"
-
-
-def seconds_interval(low: float, high: float) -> str:
-    """The ends of a time's interval, for instance `94.0–104 s`, with one digit more where both ends would look alike.
-
-    Args:
-        low: the lower end, seconds, above 0.
-        high: the upper end, seconds.
-    """
-    if low < MILLISECOND <= high:
-        return f"{quantity(low, 's')} to {quantity(high, 's')}"
-    scale, unit, digits = (MILLISECOND, "ms", 2) if high < MILLISECOND else (1.0, "s", 3)
-    ends = [number(end / scale, digits) for end in (low, high)]
-    if ends[0] == ends[1]:
-        ends = [number(end / scale, digits + 1) for end in (low, high)]
-    return f"{'–'.join(ends)} {unit}"
+def _decimals(largest: float, half: float | None, digits: int) -> int:
+    """Decimals with which the largest of some numbers has so many significant digits, or as few as suffice."""
+    if not largest:
+        return 0
+    top = math.floor(math.log10(float(f"{largest:.{digits}g}")))
+    most = min(max(digits - 1 - top, 0), MAX_DECIMALS)
+    return most if half is None else max(min(most, math.ceil(-math.log10(half))), 1 - top)
 
 
 def number(value: float, digits: int = 3) -> str:

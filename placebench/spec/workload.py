@@ -25,7 +25,8 @@ MOST = 2**31 - 1
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 Steps = Annotated[int, Field(gt=0, le=MOST_STEPS)]
 Passes = Annotated[int, Field(gt=0, le=1000)]
-Sequences = Annotated[int, Field(gt=0, le=10_000_000)]
+MOST_SEQUENCES = 10_000_000
+Sequences = Annotated[int, Field(gt=0, le=MOST_SEQUENCES)]
 Tokens = Annotated[int, Field(gt=0, le=10_000_000)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]

@@ -16,6 +16,7 @@ from placebench.spec.config import merge
 from placebench.spec.legible import shown
 from placebench.spec.nearest import did_you_mean, nearest
 from placebench.spec.shapes import PRESETS
+from placebench.spec.value_errors import what_must_be, with_place
 from placebench.spec.workload import EACH_ALONE, SECTIONS, SMALL_MODEL, Batch, Workload, keys_below, workload_keys
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def read_workload(content: Mapping[str, Any], origin: str | Callable[[str], str]
         errors = error.errors(include_url=False)
         for one in errors[:_MOST_TOLD]:
             location = one["loc"]
-            reasons.add([f"{source(_dotted(location))}: {_in_words(one)}"])
+            reasons.add([with_place(source(_dotted(location)), _dotted(location), _in_words(one))])
             if one["type"] == "extra_forbidden":
                 unknown |= {key for key in (_near(_leaf(one)),) if key and not gives(given, key)}
             else:
@@ -176,15 +177,8 @@ def _in_words(error: "ErrorDetails") -> str:
     key = _dotted(error["loc"])
     if error["type"] == "extra_forbidden":
         return f"unknown key {shown(key)}{_suggestion(_leaf(error))}"
-    value = error["input"] if not isinstance(error["input"], Mapping) else None
-    found = f" (got {shown(value)})" if value is not None else ""
-    message = error["msg"]
-    least = error.get("ctx", {}).get("ge")
-    if isinstance(least, int | float) and least > 0 and isinstance(value, int | float):
-        # A bound that only what is beyond reason meets: nobody needs to read it in place of the 0 that counts.
-        message = "input should be greater than 0" if value <= 0 else f"input should be at least {least:g}"
-    choices = re.findall("'([^']+)'", message) if error["type"] == "literal_error" else ()
-    return f"{key}: {message[0].lower() + message[1:]}{found}{did_you_mean(value, choices)}"
+    choices = re.findall("'([^']+)'", error["msg"]) if error["type"] == "literal_error" else ()
+    return f"{key}: {what_must_be(error)}{did_you_mean(error['input'], choices)}"
 
 
 def _leaf(error: "ErrorDetails") -> _Location:

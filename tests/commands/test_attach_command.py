@@ -46,7 +46,7 @@ raise RuntimeError("boom")
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("placebench.report.build.draw_plots", lambda comparison: iter(()))
+    monkeypatch.setattr("placebench.report.plots.draw_plots", lambda *_: iter(()))
 
 
 def attach(script: str, *options: str, text: str) -> Result:

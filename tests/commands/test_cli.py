@@ -56,13 +56,13 @@ def write(name: str, text: str) -> str:
             ["run", "--launcher", "torchrun", "--placements", "standard,ddp:1,split"],
             "is for ddp alone, as in --placements ddp:1,ddp:2: leave out standard, split, or --launcher",
         ),
-        (["run", "--steps", "0"], "--steps: steps: input should be greater than 0 (got 0)"),
+        (["run", "--steps", "0"], "--steps: must be greater than 0 (got 0)"),
         (["run", "--steps", "two"], "'two' is not a valid integer"),
         (
             ["run", "--batch-size", "-8"],
-            "--batch-size: batch.size: input should be greater than 0 (got -8)",
+            "--batch-size: must be greater than 0 (got -8)",
         ),
-        (["run", "--max-response-length", "0"], "--max-response-length: batch.max_response_length: input should be"),
+        (["run", "--max-response-length", "0"], "--max-response-length: must be"),
         (["run", "--batch-size", "40"], "--batch-size: batch: size 40 is not a multiple of mini_batch_size 32"),
         (["run", "--batch-size", "5", "--mini-batch-size", "5"], "cannot be shared equally by the 2 devices"),
         (["run", "--rounds", "0"], "--rounds '0': neither a number from 1 to 10000 nor auto"),
@@ -73,7 +73,7 @@ def write(name: str, text: str) -> str:
         (["run", "--rounds", "auto", "--precision", "0"], "--precision 0: give at least 0.01%, and less than 100%"),
         (["run", "--rounds", "auto", "--precision", "1e-200"], "--precision 1e-200: give at least 0.01%"),
         (["run", "--warmup-steps", "10"], "warmup_steps 10 leaves none of 6 steps to measure"),
-        (["run", "--seed", "-1"], "--seed: seed: input should be greater than or equal to 0"),
+        (["run", "--seed", "-1"], "--seed: must be greater than or equal to 0"),
         (["run", "--devices", "gpu:999"], "--devices gpu:999: found "),
         (["run", "--devices", "tpu:1"], "--devices 'tpu:1': write cpu:N or gpu:N"),
         (["run", "--devices", ""], "--devices '': write cpu:N or gpu:N"),
@@ -96,7 +96,7 @@ def write(name: str, text: str) -> str:
         (["run", "--out", ""], "Invalid value for '--out': it is empty: name a folder"),
         (
             ["run", "--config", "wrong.yaml"],
-            "wrong.yaml, line 3: batch.size: input should be greater than 0 (got 0)",
+            "wrong.yaml, line 3: batch.size: must be greater than 0 (got 0)",
         ),
         (["run", "--config", "twice.yaml"], "twice.yaml, line 4, column 3: size is given twice"),
         (["run", "--config", "deep.yaml"], "deep.yaml: cannot read its values: maximum recursion depth exceeded"),
@@ -104,9 +104,9 @@ def write(name: str, text: str) -> str:
         (["run", "--set", "steps=2026-99-99"], "--set 'steps=2026-99-99': cannot read the value '2026-99-99'"),
         (["run", "--set", ".batch.size=4"], "write key=value"),
         (["run", "--placements", "split,split"], "placement 'split' is given twice"),
-        (["run", "--steps", "9" * 400], "--steps: steps: input should be less than or equal to 10000000"),
+        (["run", "--steps", "9" * 400], "--steps: must be less than or equal to 10000000"),
         (["run", "--step-timeout", "0"], "'--step-timeout'"),
-        (["run", "--step-timeout", "nan"], "'--step-timeout': nan is not a finite number"),
+        (["run", "--step-timeout", "nan"], "'--step-timeout': must be above 0 and at most 100,000,000 (got nan)"),
         (["run", "--time-limit", "inf"], "'--time-limit'"),
         (["run", "--sample-hz", "nan"], "--sample-hz nan: neither 0, for no samples, nor from 0.1 to 50"),
         (["run", "--sample-hz", "-1"], "--sample-hz -1: neither 0, for no samples, nor from 0.1 to 50"),
@@ -119,7 +119,15 @@ def write(name: str, text: str) -> str:
             ["run", "--rollout", "torch", "--model", "bert"],
             "bert/config.json: not the config of a decoder-only language model: it has no",
         ),
-        (["run", "--resume", ""], ".: there is no run.json in it"),
+        (["run", "--resume", ""], "RUN is empty: name a run"),
+        (["run", "--resume", "wrong.yaml"], "--resume wrong.yaml: is a file; name the folder of a run"),
+        (["run", "--config", ""], "'--config': it is empty: name one"),
+        (["run", "--resume-from", ""], "'--resume-from': it is empty: name one"),
+        (["list", ""], "it is empty: name one"),
+        (["placements", "--config", ""], "'--config': it is empty: name one"),
+        (["placements", "--job", "nope"], "--job: unknown framework 'nope': use verl"),
+        (["search", "--gpu", "H200", "--now", ""], "--now '': unknown placement ''"),
+        (["serve", "--allow-host", ""], "--allow-host '': it is empty"),
         (["calibrate", "--pairs", "999999999999"], "'--pairs'"),
         (["run", "--resume", "nowhere"], "nowhere: there is no such folder, and no run of this name under runs/; see"),
         (["run", "--resume", "bert"], "bert: there is no run.json in it; name the folder of a run"),
@@ -193,7 +201,7 @@ def test_version_and_help() -> None:
     for arguments in (["--help"], ["-h"], ["run", "--help"]):
         result = invoke(*arguments)
         assert result.exit_code == 0
-        assert re.search(r"Examples?:\s+placebench run", result.stdout)
+        assert re.search(r"Examples?:\s+`?placebench run", result.stdout)
         assert not re.search(r"^  [a-z]+ .*\.\.\.$", result.stdout, re.MULTILINE)  # no command's line is cut off
     documented = {name for one in run.run.params if isinstance(one, click.Option) for name in one.opts}
     assert documented <= set(re.findall(r"--[\w-]+", invoke("run", "--help").stdout))

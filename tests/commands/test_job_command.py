@@ -46,7 +46,7 @@ def job_file(text: str) -> str:
         (
             ["--job", "vrel", "--", "python", "verl.py"],
             "",
-            ["--job: job: unknown framework 'vrel': use verl, trl, openrlhf, skyrl, "],
+            ["--job: unknown framework 'vrel': use verl, trl, openrlhf, skyrl, "],
         ),
         (["--job", "verl"], "", ["the job: there is no command: write it behind --, or as command in the job file"]),
         (["--", "python", "verl.py"], "", ["'python verl.py': a command needs --job: name its framework, or command"]),
@@ -96,7 +96,7 @@ def job_file(text: str) -> str:
         (
             ["--job", "verl", "--steps", "9" * 400, "--", "python"],
             "",
-            ["--steps: steps: input should be less than or equal to 10000000"],
+            ["--steps: must be less than or equal to 10000000"],
         ),
         (["--job", "verl", "--placements", "ddp:2", "--", "python", "x"], "", ["'ddp:2': verl shards every model"]),
         (
@@ -125,7 +125,7 @@ def job_file(text: str) -> str:
             [
                 "mine.yaml, line 3: unknown key 'stepps'; did you mean 'steps'?",
                 "mine.yaml, line 6: log: unknown log format 'loud': use tensorboard",
-                "mine.yaml, line 7: seed: input should be greater than or equal to 0 (got -1)",
+                "mine.yaml, line 7: seed: must be greater than or equal to 0 (got -1)",
             ],
         ),
         (
@@ -145,7 +145,7 @@ def job_file(text: str) -> str:
             "command: python {ray_address}",
             ["ray: the job has none, and {ray_address} stands in it"],
         ),
-        (["--job", "mine.yaml"], "command: python x\nenv: {A: [1]}", ["env.A: input should be a valid string"]),
+        (["--job", "mine.yaml"], "command: python x\nenv: {A: [1]}", ["env.A: must be text"]),
         (["--job", "mine.yaml"], "command: python x\nrounds: 0", ["rounds: 0 is neither a number from 1"]),
         (["--job", "verl", "--write-config", "plain.py"], "", ["plain.py: it is there already"]),
         (["--job", "verl", "--print-config", "--", "python"], "", ["--print-config is for placebench's own job"]),
@@ -269,7 +269,7 @@ def test_a_verl_job_is_run_compared_and_resumed(monkeypatch: pytest.MonkeyPatch)
     comparison = compare_run(folder)
     side = comparison.others[0]
     assert headline(comparison, side).startswith("split:1+1 is faster than standard: a step takes 36.4 % less time")
-    assert reasons(comparison, side) == ("By the job's log, split:1+1 takes 0.0040 s less for gen.",)
+    assert reasons(comparison, side) == ("By the job's log, split:1+1 takes 4.0 ms less for gen.",)
     for wrong, reason in (
         (("--steps", "9"), "--resume: steps is 9 now and 4 in the run"),
         (("--job", "trl"), "--resume: job is trl now and verl in the run"),

@@ -190,13 +190,13 @@ def test_where_rounds_are_lost_path_and_words_are_of_those_that_both_have(tmp_pa
     assert headline(arms, arms.sides[1]).endswith(told)
     summary = summarize(comparison)
     *_, step = path_grid(*summary.placements).rows
-    assert step[1:4] == ("1.36 s", "1.47 s", "+0.105 s")
+    assert step[1:4] == ("1.36 s", "1.47 s", "+0.10 s")
     # What is of a placement by itself stays that of all its launches.
     assert standard.value("step_time") == pytest.approx(1.30 * (1.1 * 1.5) ** (1 / 3))
     assert sum(part.on_path_s for part in summary.placements[1].critical_path) == pytest.approx(1.40 * both)
     caveat = (
-        "late against standard: ratios, critical paths and reason are over the 2 rounds with both, all other values"
-        " over all launches of each."
+        "late against standard: ratios, critical paths and the reason come from the 2 rounds that have both. All other"
+        " values come from all launches of each."
     )
     assert caveat in summary.warnings
     assert caveat in caveats(arms)
@@ -250,7 +250,7 @@ def test_the_waterfall_leads_from_one_step_time_to_the_other(tmp_path: Path) -> 
     standard, split, *bars = widths
     assert standard + sum(bars) == pytest.approx(split)
     texts = [text.get_text() for text in axes.texts]
-    assert "−0.200 s  (takes 0.200 s longer, 0.400 s more hidden)" in texts
+    assert "−0.20 s  (takes 0.20 s longer, 0.40 s more hidden)" in texts
 
 
 def test_a_part_lies_within_its_interval_where_launches_differ(tmp_path: Path) -> None:

@@ -67,15 +67,15 @@ def test_slower_for_having_fewer_devices_in_spite_of_overlap(tmp_path: Path) -> 
         "split overlaps 0.61 s of work (update_critic beside update_actor 0.40 s and values beside"
         " old_log_prob 0.19 s), but on 1 device instead of 2, phases take 1.14 s longer (gen 0.40 s, update_actor"
         " 0.24 s, update_critic 0.20 s and 3 more). In all, a step takes 0.53 s longer.",
-        "In split, cpu:1 (critic_pool) waits 1.22 s of the 1.83 s step (67 %): 0.90 s for gen, 0.19 s for ref, 0.080 s"
-        " for update_actor, 0.030 s while no phase runs and 0.020 s in other waits.",
+        "In split, cpu:1 (critic_pool) waits 1.22 s of the 1.83 s step (67 %): 0.90 s for gen, 0.19 s for ref, 0.08 s"
+        " for update_actor, 0.03 s while no phase runs and 0.02 s in other waits.",
     )
 
 
 @pytest.mark.parametrize(
     ("reward_s", "last"),
     [
-        (0.01, "values beside ref 0.10 s and update_critic beside update_weights 0.080 s"),
+        (0.01, "values beside ref 0.10 s and update_critic beside update_weights 0.08 s"),
         (0.08, "values beside ref 0.17 s, values beside old_log_prob 0.12 s and 2 more"),
     ],
 )
@@ -197,7 +197,7 @@ def test_an_undecided_reason_adds_up_to_the_difference(tmp_path: Path) -> None:
     assert why == (
         "Measured, but as uncertain as the verdict: split overlaps 0.60 s of work"
         " (update_critic beside update_actor 0.40 s and values beside old_log_prob 0.19 s); on 1 device instead of 2,"
-        " phases take 0.73 s longer (update_actor 0.24 s, update_critic 0.20 s, old_log_prob 0.098 s and 2 more); all"
+        " phases take 0.73 s longer (update_actor 0.24 s, update_critic 0.20 s, old_log_prob 0.10 s and 2 more); all"
         " else takes 0.39 s longer. In all, a step takes 0.51 s longer."
     )
 
@@ -285,7 +285,7 @@ def test_waiting_for_a_slower_device_of_the_own_pool(tmp_path: Path) -> None:
     comparison = compare_run(path)
     assert waiting(comparison.placements[0]) == (
         "In standard, the 2 devices of global_pool wait, on average, 0.29 s of the 1.30 s step (22 %):"
-        " 0.25 s for other devices of the pool and 0.030 s while no phase runs."
+        " 0.25 s for other devices of the pool and 0.03 s while no phase runs."
     )
 
 
@@ -296,7 +296,7 @@ def test_a_placement_alone_has_a_step_time_and_no_verdict(tmp_path: Path) -> Non
 
 def test_the_interval_of_a_step_time_is_in_seconds_however_long_the_step(tmp_path: Path) -> None:
     comparison = build(tmp_path, {"standard": STANDARD}, lambda round_, _: 76 * (1 + 0.02 * (round_ - 2)))
-    expected = "standard: a step takes 98.8 s (95 % interval 94.0–104 s, 3 launches)."
+    expected = "standard: a step takes 99 s (95 % interval 94–104 s, 3 launches)."
     assert alone(comparison) == expected
     assert alone(compare_sides(run_sides(tmp_path / "run", "standard"))) == expected
 

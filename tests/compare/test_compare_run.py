@@ -164,8 +164,8 @@ def test_caveats_name_launches_work_and_samples(tmp_path: Path) -> None:
         "round 2 lone: out of memory: worker on cpu:1 ended: oom",
         "not started: lone in round 3",
         "Only 1 launch of a placement, so no interval and no verdict: --resume runs what is missing.",
-        "lone against standard: ratios, critical paths and reason are over the 1 round with both, all other values over"
-        " all launches of each.",
+        "lone against standard: ratios, critical paths and the reason come from the 1 round that has both. All other"
+        " values come from all launches of each.",
         "Unequal work: lone had 1,100 tokens a step, standard 1,000 (+10.0 %). Step time: 1.00 as measured, 0.91 per"
         " token; a verdict needs both to agree. --ignore-eos makes work equal.",
         "lone uses 1 device and standard 2: compare tokens/s/device, not the time of a step.",

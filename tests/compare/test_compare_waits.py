@@ -14,7 +14,6 @@ from placebench.compare.comparison import compare_run
 from placebench.compare.explain.waiting import host_bound
 from placebench.compare.measure.waits import traced_waits
 from placebench.spec.bound import RunPlacement
-from placebench.spec.text import in_seconds
 
 DEVICES = ("gpu:0", "gpu:1", "gpu:2", "gpu:3")
 PLACEMENT = run_placement("standard", {"pool": DEVICES}, {"rollout": "pool", "actor": "pool"}, "all")
@@ -94,8 +93,7 @@ def test_what_the_host_holds_up_is_said_with_its_seconds(tmp_path: Path) -> None
     side = compare_run(run.write(tmp_path / "traced")).placements[0]
     seconds = 0.6 * side.value("phase/gen")
     assert host_bound(side) == (
-        f"In standard, devices wait for the host (as seen in one traced step): "
-        f"{in_seconds(seconds)} in gen (60 % of it)."
+        f"In standard, devices wait for the host (as seen in one traced step): {seconds:.2f} s in gen (60 % of it)."
     )
     without = gpu_run(rounds=1, layouts={"standard": STANDARD})
     assert host_bound(compare_run(without.write(tmp_path / "without")).placements[0]) is None

@@ -11,7 +11,7 @@ from pages import ROOT, commands
 from synthetic_run import SyntheticRun
 
 from placebench.cli import main
-from placebench.spec.text import in_seconds
+from placebench.spec.text import quantity
 
 TEXT = (ROOT / "docs" / "prediction.md").read_text(encoding="utf-8")
 KEPT = ROOT / "runs" / "reference" / "calibration"
@@ -40,6 +40,7 @@ def test_the_table_has_what_was_predicted_and_measured() -> None:
     measured = [row for row in steps if row["measured_s"]]
     for row in measured:
         assert float(row["predicted_s"]) == pytest.approx(predictions[row["configuration"]]["step_s"], abs=1e-3)
-        assert f"| {in_seconds(float(row['predicted_s']))} | {in_seconds(float(row['measured_s']))} |" in TEXT
+        predicted, seen = (quantity(float(row[f"{kind}_s"]), "s") for kind in ("predicted", "measured"))
+        assert f"| {predicted} | {seen} |" in TEXT
     errors = [abs(float(row["predicted_s"]) / float(row["measured_s"]) - 1) for row in measured]
     assert f"The mean error is {100 * sum(errors) / len(errors):.1f} %, the largest {100 * max(errors):.0f} %" in TEXT

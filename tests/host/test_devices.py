@@ -215,7 +215,7 @@ def test_hidden_gpus_are_not_there(monkeypatch: pytest.MonkeyPatch, visible: str
     [
         ("7", "'7' names no GPUs"),
         ("GPU-", "'GPU-' names 4 GPUs"),
-        ("0,0", "named twice"),
+        ("0,0", r"gpu:0 \(GPU-\S+\) is named twice"),
         ("MIG-abc", "MIG"),
         ("x", "'x'"),
     ],
@@ -229,7 +229,7 @@ def test_a_wrong_cuda_visible_devices_is_refused(monkeypatch: pytest.MonkeyPatch
 
 def test_a_gpu_in_mig_mode_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, [FakeGpu("GPU-whole", mig_mode=0), FakeGpu("GPU-parts", mig_mode=1)])
-    with pytest.raises(UsageError, match=r"^GPU 1 is in MIG mode, .* leave the GPU out with CUDA_VISIBLE_DEVICES$"):
+    with pytest.raises(UsageError, match=r"^gpu:1 \(GPU-parts\) is in MIG mode, .* leave the GPU out with CUDA_"):
         discover()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert [device.id for device in discover()] == ["GPU-whole"]
@@ -252,12 +252,12 @@ def test_a_lost_gpu_must_be_left_out_by_the_user(monkeypatch: pytest.MonkeyPatch
     gpus = four_gpus()
     gpus[1].errors["handle"] = pynvml.NVML_ERROR_GPU_IS_LOST
     install(monkeypatch, gpus)
-    with pytest.raises(UsageError, match=r"GPU 1 does not answer \(GPU is lost\)"):
+    with pytest.raises(UsageError, match=r"gpu:1 does not answer \(GPU is lost\)"):
         discover()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,3")
     assert [device.index for device in discover()] == [0, 2, 3]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    with pytest.raises(UsageError, match="GPU 1 does not answer"):
+    with pytest.raises(UsageError, match="gpu:1 does not answer"):
         discover()
     assert host_record()["unreadable_gpus"] == {"1": "GPU is lost"}
 

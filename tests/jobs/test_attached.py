@@ -181,7 +181,7 @@ def test_what_ray_has_allotted_is_a_device_of_the_launch_or_noted(tmp_path: Path
         {"pid": 1, "device": "GPU-1", "actor": "WorkerDict_0:0"},
         {"pid": 2, "device": "GPU-0", "actor": None},
     ]
-    assert list(spans.notes) == ["Ray has allotted GPU 7 to a worker, which the placement does not have"]
+    assert list(spans.notes) == ["Ray has allotted gpu:7 to a worker, which the placement does not have"]
     assert spans.allotted() == []
 
 

@@ -1,5 +1,6 @@
 """`placebench.load`: tables, verdicts, figures and predictions of a run in Python."""
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -132,6 +133,11 @@ def test_the_run_predicts_its_own_placements_and_others(path: Path) -> None:
         run.predict("standard", workload={"batch.sise": 128})
     with pytest.raises(UsageError, match=r"^devices 'tpu:1': write cpu:N"):
         run.predict("standard", devices="tpu:1")
+    with pytest.raises(UsageError, match=r"workload: key 3 is not text: write workload keys, such as 'batch.size'"):
+        run.predict(workload={3: 4})  # type: ignore[dict-item]
+    for price in (-1, 0, math.nan, math.inf):
+        with pytest.raises(UsageError, match=rf"^price {price}: must be above 0 and at most 1,000,000$"):
+            run.predict(price=price)
 
 
 def test_of_a_shared_run_there_are_verdicts_and_predictions() -> None:

@@ -13,7 +13,7 @@ from placebench.cli import main
 FAULTS = {
     "--devices tpu:1": "--devices 'tpu:1': write cpu:N",
     "--steps two": "'two' is not a valid integer. (see placebench run --help)",
-    "--seed -1": "--seed: seed: input should be greater than or equal to 0 (got -1)",
+    "--seed -1": "--seed: must be greater than or equal to 0 (got -1)",
     "--batch-size 100": "batch: size 100 is not a multiple of mini_batch_size 32",
     "--set batch.group_size=3": "not a multiple of group_size 3",
     "--name a/b": "--name 'a/b': use up to 100 letters",
@@ -21,7 +21,7 @@ FAULTS = {
     "--rounds many": "--rounds 'many': neither a number",
     "--min-effect wide": "--min-effect 'wide': write a share",
     "--sample-hz -1": "--sample-hz -1: neither 0",
-    "--time-limit nan": "nan is not a finite number",
+    "--time-limit nan": "must be above 0",
     "--placement-timeout 5": "--placement-timeout is for a Ray cluster",
     "--launcher torchrun": "--launcher torchrun is for ddp alone, as in --placements ddp:1,ddp:2: leave out standard",
     "--resume-from nowhere": "--resume-from nowhere: cannot read state.json",
@@ -30,9 +30,9 @@ FAULTS = {
     "--set data": "--set 'data': write key=value",
     "--set optimizer.eps=[": "--set 'optimizer.eps=[': cannot read the value '['",
     "--set bogus.nothing=1": "--set: unknown key 'bogus'",
-    "--set optimizer.actor_lr=-1": "--set: optimizer.actor_lr: input should be greater than 0 (got -1)",
+    "--set optimizer.actor_lr=-1": "--set optimizer.actor_lr: must be greater than 0 (got -1)",
     "--set critic_model=gpt9": "unknown model 'gpt9'",
-    "--set rollout.tensor_parallel_size=3": "rollout.tensor_parallel_size: input should be 1, 2, 4 or 8",
+    "--set rollout.tensor_parallel_size=3": "rollout.tensor_parallel_size: must be 1, 2, 4 or 8",
     "spilt": "unknown placement 'spilt'",
     "split/overlap=much": "unknown setting 'overlap=much'",
     "ddp:0": "'ddp:0' is not of the form ddp:N",
@@ -101,7 +101,7 @@ def test_a_fault_is_told_whatever_else_is_wrong(
             ],
         ),
         # What is right by itself is not held against what is not known.
-        (["--steps", "0", "--warmup-steps", "5", "--placements", "standard/staleness=9"], ["--steps: steps: "]),
+        (["--steps", "0", "--warmup-steps", "5", "--placements", "standard/staleness=9"], ["--steps: must be"]),
         (["--set", "batch.size=[", "--mini-batch-size", "48"], ["cannot read the value '['"]),
         (["--config", "nowhere.yaml", "--batch-size", "100", "--precision", "2%"], ["nowhere.yaml: cannot read it"]),
         (["--rounds", "many", "--precision", "2%"], ["--rounds 'many'"]),
@@ -122,7 +122,7 @@ def test_a_fault_is_told_whatever_else_is_wrong(
                 *("--set", "algorithm.gamma=2", "--steps", "2", "--placements", "standard"),
             ],
             [
-                "--set: algorithm.gamma: input should be less than or equal to 1 (got 2)",
+                "--set algorithm.gamma: must be less than or equal to 1 (got 2)",
                 "warmup_steps 2 leaves none of 2 steps to measure",
                 "'standard': each device of global_pool needs about ",
             ],
@@ -132,10 +132,10 @@ def test_a_fault_is_told_whatever_else_is_wrong(
                 *("--devices", "gpu:2@80GiB", "--model", "qwen2.5-1.5b", "--batch-size", "16384"),
                 *("--set", "batch.max_response_length=0", "--placements", "standard"),
             ],
-            ["--set: batch.max_response_length: input should be greater than 0 (got 0)"],
+            ["--set batch.max_response_length: must be greater than 0 (got 0)"],
         ),
         # No value and no key is too odd to be told.
-        (["--set", "model=[a]", "--steps", "two"], ["'two' is not a valid integer", "--set: model: input should be"]),
+        (["--set", "model=[a]", "--steps", "two"], ["'two' is not a valid integer", "--set model: must be"]),
         (
             ["--config", "odd.yaml"],
             [
@@ -175,5 +175,5 @@ def test_calibrate_and_placements_tell_every_reason_too(tmp_path: Path, monkeypa
     assert "unknown placement 'standrd'" in unread.stderr
     words = CliRunner().invoke(main, ["placements", "spilt", "--devices", "tpu:1", "--set", "steps=0", "--set", "=1"])
     assert words.exit_code == 2
-    for reason in ("--set '=1'", "--devices 'tpu:1'", "--set: steps: ", "unknown placement 'spilt'"):
+    for reason in ("--set '=1'", "--devices 'tpu:1'", "--set steps: ", "unknown placement 'spilt'"):
         assert reason in words.stderr

@@ -124,7 +124,7 @@ def test_every_key_stands_there_with_what_it_means() -> None:
 def test_of_what_cannot_be_there_is_no_file() -> None:
     for arguments, reason in (
         (["--placements", "standard,ddp:3"], "'ddp:3' needs 3 devices"),
-        (["--set", "steps=0"], "--set: steps: "),
+        (["--set", "steps=0"], "--set steps: "),
     ):
         refused = CliRunner().invoke(main, ["run", "--print-config", "--devices", "cpu:2", *arguments])
         assert (refused.exit_code, refused.stdout) == (2, "")

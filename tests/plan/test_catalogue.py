@@ -114,7 +114,7 @@ def test_the_usual_words_show_every_preset_on_any_nodes(each: int, nodes: int) -
     ("arguments", "reason"),
     [
         (["--devices", "gpu:8x"], "for a plan of nodes elsewhere gpu:NxM"),
-        (["--set", "batch.size=0"], "batch.size: input should be greater than 0"),
+        (["--set", "batch.size=0"], "batch.size: must be greater than 0"),
         (["--config", "nowhere.yaml"], "cannot read it"),
     ],
 )

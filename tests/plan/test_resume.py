@@ -135,7 +135,7 @@ def test_all_that_does_not_agree_with_a_run_is_told_at_once(tmp_path: Path) -> N
     for reason in (
         "--rounds 'many': no number",
         "--placement-timeout is for a Ray cluster",
-        "batch.size: input should be greater than 0",
+        "batch.size: must be greater than 0",
         "seed is 1 now and 0 in the run",
         "--name is other now",
         "--devices 'tpu:1': write",

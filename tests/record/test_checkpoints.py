@@ -141,7 +141,7 @@ def test_steps_that_are_no_number_have_no_checkpoints_to_tell_the_size_of(
         with pytest.raises(UsageError) as refused:
             make_plan(replace(request, workload={"steps": steps}))
         assert ("--checkpoint-every: checkpoints of 1 launch, " in str(refused.value)) is tells
-    assert "steps: input should be a valid integer" in str(refused.value)
+    assert "steps: must be a whole number" in str(refused.value)
 
 
 def test_checkpoints_further_apart_than_the_steps_are_refused(tmp_path: Path) -> None:

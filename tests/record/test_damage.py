@@ -24,7 +24,7 @@ from placebench.plan.devices import find_devices
 from placebench.plan.request import RunRequest
 from placebench.record.folder import RunFolder, Status
 from placebench.record.run_file import RunFile, read_run_file
-from placebench.report import build
+from placebench.report import plots
 from placebench.spec.devices import device_to_dict
 
 TRIAL = "trials/02-split"
@@ -147,7 +147,7 @@ ABSURD: dict[str, tuple[dict[str, Any], str]] = {
     "host": ({"host": {"gpus": 3}}, "gpus: Input should be a valid tuple"),
     "workload": (
         {"workload": {"batch": {"size": -1}}},
-        "workload.batch.size: input should be greater than",
+        "workload.batch.size: must be greater than",
     ),
     "effect": ({"min_effect": 1e308}, "min_effect: Input should be less than 1"),
 }
@@ -250,7 +250,7 @@ def test_no_damage_is_an_error_of_the_program(
 ) -> None:
     run, baseline = whole
     if files != ("run.json",):  # what is drawn of the others is what is drawn of a sound run with a launch less
-        monkeypatch.setattr(build, "draw_plots", lambda _: ())
+        monkeypatch.setattr(plots, "draw_plots", lambda *_: ())
     for damage in damages:
         path = damaged(run, files, damage, tmp_path / "run")
         try_commands(path, baseline, damage, is_read=files[0].startswith(TRIAL))
@@ -262,7 +262,7 @@ def test_no_damage_is_an_error_of_the_program(
 def test_no_damage_of_what_is_read_of_a_launch_is_an_error_of_the_program(
     whole: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "draw_plots", lambda _: ())
+    monkeypatch.setattr(plots, "draw_plots", lambda *_: ())
     seen: list[object] = []
     for file, damage in itertools.product(READ, DAMAGES):
         path = damaged(whole[0], f"{TRIAL}/{file}", damage, tmp_path / "run")
@@ -291,7 +291,7 @@ def test_no_damage_of_a_run_without_its_raw_files_is_an_error_of_the_program(
 def test_no_wrong_value_of_a_run_is_an_error_of_the_program(
     whole: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "draw_plots", lambda _: ())
+    monkeypatch.setattr(plots, "draw_plots", lambda *_: ())
     path = shutil.copytree(whole[0], tmp_path / "run")
     content = read_json(path / "run.json")
 

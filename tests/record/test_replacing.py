@@ -58,7 +58,7 @@ def test_what_a_user_names_stays_the_link_or_the_pipe_that_it_is(tmp_path: Path)
 
 def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = SyntheticRun(rounds=2, steps=4).write(tmp_path / "run")
-    monkeypatch.setattr("placebench.report.build.draw_plots", lambda _: ())
+    monkeypatch.setattr("placebench.report.plots.draw_plots", lambda *_: ())
     build_report(run)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     assert run / "trace.json.gz" in before

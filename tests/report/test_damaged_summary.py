@@ -12,7 +12,7 @@ from damage import DAMAGES
 from gate_runs import invoke
 from synthetic_run import SyntheticRun, read_json
 
-from placebench.report import build
+from placebench.report import plots
 
 NUMBERS = (1e308, float("nan"), float("inf"), -1.0, 10**30)
 
@@ -44,7 +44,7 @@ def try_all(shared: Path, what: object) -> None:
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(build, "draw_plots", lambda _: ())
+    monkeypatch.setattr(plots, "draw_plots", lambda *_: ())
     run = SyntheticRun(rounds=2, steps=4).write(tmp_path / "run")
     assert invoke("report", run).exit_code == 0
     folder = tmp_path / "shared" / "run"

@@ -15,7 +15,7 @@ from synthetic_run import SPLIT, STANDARD, SyntheticRun
 from placebench.compare.statistics.verdicts import Verdict
 from placebench.report.tables import Grid
 from placebench.report.terminal import _letters, grid_table
-from placebench.spec.text import interval, quantity, ratio, signed, signed_interval
+from placebench.spec.text import interval, quantity, ratio, scale
 
 
 @pytest.mark.parametrize("width", [40, 50, 80])
@@ -54,8 +54,10 @@ columns = {
     "load": st.floats(0, 1).map(lambda value: quantity(value, "1")),
     "ratio": st.floats(0.01, 99).map(lambda value: ratio(value, value * 0.9, value * 1.1)),
     "95 %": st.floats(0.01, 99).map(lambda value: interval(value * 0.9, value * 1.1)),
-    "difference": seconds.map(lambda value: signed(-value, "s")),
-    "95 % interval": st.tuples(seconds, seconds).map(lambda ends: signed_interval(ends[1], -ends[0], ends[1])),
+    "difference": seconds.map(lambda value: scale("s", [value]).signed(-value)),
+    "95 % interval": st.tuples(seconds, seconds).map(
+        lambda ends: scale("s", ends).ends(-ends[0], ends[1], signed=True)
+    ),
     "verdict": st.sampled_from([verdict.value for verdict in Verdict]),
     "tokens/s/device": counts,
     "devices": counts,

@@ -5,21 +5,24 @@ import pty
 import re
 import signal
 import tempfile
+from io import StringIO
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
 from click.testing import CliRunner
-from launching import Screen, assert_nothing_left, drive, pass_time, plan, run, running, statuses, wait_for
+from launching import Screen, assert_nothing_left, drive, job, pass_time, plan, run, running, statuses, wait_for
 
 from placebench.cli import main
-from placebench.errors import InterruptedRunError, PlacebenchError, TimeLimitError
+from placebench.errors import InterruptedRunError, PlacebenchError, TimeLimitError, UsageError
 from placebench.host import guardian
 from placebench.plan.request import RunRequest
 from placebench.plan.resume import resume_plan
 from placebench.record import folder as runfolder
 from placebench.record.folder import RunFolder, Status, read_jsonl
 from placebench.run.display import PlainDisplay
+from placebench.run.runner import execute
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +58,21 @@ def test_a_run_is_rounds_in_alternating_order(tmp_path: Path, temp: Path) -> Non
     ]
     samples = (RunFolder(result.folder).trial(1, "split").device_samples).read_text()
     assert '"kind": "footer"' in samples
+    assert_nothing_left(temp)
+
+
+def test_a_damaged_file_of_an_earlier_launch_ends_no_run(tmp_path: Path, temp: Path) -> None:
+    def unreadable(*_: object) -> NoReturn:
+        raise UsageError("trials/01-split/steps.jsonl, line 2: cannot read it as JSON")
+
+    said = StringIO()
+    a_plan = plan(tmp_path, rounds="auto", max_rounds=4, workload={"warmup_steps": 0})
+    display = PlainDisplay(said, pause_s=0)
+    result = execute(a_plan, ["run"], display, unreadable, job("steps()"), best_steps=unreadable)
+    assert (result.done, result.total, result.failures) == (8, 8, ())
+    assert json.loads((result.folder / "run.json").read_text())["status"] == "done"
+    assert said.getvalue().count("launches keep 6 steps, which cannot be chosen: trials/01-split/steps.jsonl") == 1
+    assert said.getvalue().count("no round is added after 4: trials/01-split/steps.jsonl, line 2: cannot read") == 1
     assert_nothing_left(temp)
 
 

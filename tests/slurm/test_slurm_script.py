@@ -323,5 +323,5 @@ def test_what_is_wrong_with_job_and_run_is_told_at_once() -> None:
     ]
     done = CliRunner().invoke(main, ["slurm", "submit", *words])
     assert done.exit_code == 2
-    for reason in ("--wrap", "--rounds 'many'", "unknown placement 'spilt'", "'split:9+9' needs 18", "seed: input"):
+    for reason in ("--wrap", "--rounds 'many'", "unknown placement 'spilt'", "'split:9+9' needs 18", "--seed: must be"):
         assert reason in done.stderr

@@ -1,11 +1,13 @@
 import math
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placebench.compare.statistics.estimates import Estimate
 from placebench.spec.devices import Device, with_labels
-from placebench.spec.text import change, interval, seconds_interval, signed, signed_interval
+from placebench.spec.text import change, interval, row, scale, scale_of
 
 
 @pytest.mark.parametrize(
@@ -23,41 +25,143 @@ def test_an_interval_says_no_more_than_it_knows(low: float, high: float, shown: 
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(0.5, "+0.500 s"), (-0.0005, "−0.50 ms"), (1e-17, "0 s"), (-1e-12, "0 s")]
+    ("values", "shown"),
+    [
+        ((0.0431, 0.0987), ("43.1 ms", "98.7 ms")),
+        ((0.43, 0.052, 0.0070), ("430 ms", "52 ms", "7 ms")),
+        ((0.9949, 0.4), ("995 ms", "400 ms")),
+        ((0.9951, 0.4), ("0.995 s", "0.400 s")),
+        ((6.57, 0.4, 0.004), ("6.57 s", "0.40 s", "<0.01 s")),
+        ((12345.0, 1.0), ("12,345 s", "1 s")),
+        ((0.00038, 0.0), ("380 µs", "0 µs")),
+        ((None, 0.0, float("nan")), ("–", "0 s", "–")),
+    ],
 )
-def test_a_difference_has_its_sign(value: float, shown: str) -> None:
-    assert signed(value, "s") == shown
+def test_numbers_of_a_row_have_one_unit_and_one_precision(
+    values: tuple[float | None, ...], shown: tuple[str, ...]
+) -> None:
+    assert row("s", *values) == shown
 
 
 @pytest.mark.parametrize(
-    ("value", "low", "high", "shown"),
+    ("unit", "values", "shown"),
     [
-        (-0.14, -0.275, 0.0018, "−0.275 to +0.002 s"),
-        (0.00001, -0.000038, 0.000057, "−0.038 to +0.057 ms"),
-        (-0.0009, -0.0013, -0.0005, "−1.3 to −0.5 ms"),
-        (0.0, -0.0003, 0.0003, "−0.30 to +0.30 ms"),
-        (59.0, -12.0, 130.0, "−12 to +130 s"),
-        (0.0, -1e-12, 0.0, "0 to 0 s"),
-        (0.1, float("nan"), float("nan"), "–"),
+        ("B", (600 * 2**20, 141 * 2**30), ("1 GiB", "141 GiB")),
+        ("tokens/s", (1037.4, 998.0), ("1,037", "998")),
+        ("tokens/J", (0.00123, 0.1), ("0.001", "0.100")),
+        ("1", (0.123, 0.9), ("12 %", "90 %")),
+        ("B/s", (12.3e9, None), ("12.3 GB/s", "–")),
     ],
 )
-def test_the_interval_of_a_difference_has_its_unit(value: float, low: float, high: float, shown: str) -> None:
-    assert signed_interval(value, low, high) == shown
+def test_every_unit_has_its_words(unit: str, values: tuple[float, ...], shown: tuple[str, ...]) -> None:
+    assert row(unit, *values) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "shown"),
+    [
+        (0.7112, 0.03, "710 ms"),  # its interval is 60 ms wide
+        (0.7112, 0.004, "711 ms"),
+        (0.7112, 0.5, "710 ms"),  # two digits at least
+        (6.573, 0.2, "6.6 s"),
+        (6.573, 1e-5, "6.57 s"),  # three at most
+        (6.573, 0.0, "6.57 s"),
+        (98.7, 5.0, "99 s"),
+    ],
+)
+def test_a_number_has_the_digits_that_its_interval_supports(value: float, half: float, shown: str) -> None:
+    assert scale_of("s", Estimate(value, value - half, value + half, 3)).text(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.5, "+500 ms"), (-0.0005, "−500 µs"), (1e-17, "0 s"), (-1e-12, "0 s"), (-0.2, "−200 ms")]
+)
+def test_a_difference_has_its_sign(value: float, shown: str) -> None:
+    assert scale("s", [value if abs(value) > 1e-9 else 0.0]).signed(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("beside", "low", "high", "shown"),
+    [
+        (0.14, -0.275, 0.0018, "−275 to +2 ms"),
+        (1.8, -0.204, -0.2, "−0.204 to −0.200 s"),
+        (1.8, -0.275, 0.0018, "−0.275 to +0.002 s"),
+        (59.0, -12.0, 130.0, "−10 to +130 s"),
+        (1.0, 0.0, 0.0, "0 to 0 s"),
+    ],
+)
+def test_the_interval_of_a_difference_has_the_unit_of_its_row(
+    beside: float, low: float, high: float, shown: str
+) -> None:
+    assert scale("s", [beside]).ends(low, high, signed=True) == shown
 
 
 @pytest.mark.parametrize(
     ("low", "high", "shown"),
     [
-        (94.0, 104.4, "94.0–104 s"),
-        (0.00621, 0.00679, "0.0062–0.0068 s"),
+        (94.0, 104.4, "94–104 s"),
+        (0.00621, 0.00679, "6.2–6.8 ms"),
         (1.3, 1.3, "1.300–1.300 s"),
         (1.299, 1.304, "1.299–1.304 s"),
-        (0.00061, 0.00072, "0.61–0.72 ms"),
-        (0.0004, 250.0, "0.40 ms to 250 s"),
+        (0.00061, 0.00072, "610–720 µs"),
+        (0.0004, 250.0, "<10–250 s"),
     ],
 )
-def test_the_interval_of_a_time_has_its_unit(low: float, high: float, shown: str) -> None:
-    assert seconds_interval(low, high) == shown
+def test_the_interval_of_a_time_has_the_digits_that_its_width_supports(low: float, high: float, shown: str) -> None:
+    assert scale("s", [high]).ends(low, high) == shown
+
+
+def number_in(text: str) -> float:
+    """What a text says, in the unit that it says it in."""
+    return float(text.split(" ")[0].replace(",", "").replace("−", "-").removeprefix("<"))
+
+
+def decimals_in(text: str) -> int:
+    return len(text.split(" ")[0].partition(".")[2])
+
+
+positive = st.floats(1e-6, 1e6)
+SIZES = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
+
+
+@given(st.lists(positive, min_size=1, max_size=5))
+def test_a_row_has_one_unit_one_precision_and_the_order_of_its_numbers(values: list[float]) -> None:
+    cells = row("s", *sorted(values))
+    assert len({cell.split(" ")[1] for cell in cells}) == 1
+    assert len({decimals_in(cell) for cell in cells}) == 1
+    told = [0.0 if cell.startswith("<") else number_in(cell) for cell in cells]
+    assert told == sorted(told)
+    size = SIZES[cells[0].split(" ")[1]]
+    assert max(abs(told[-1] * size - max(values)), 0) <= 0.006 * max(values)
+    assert not any(re.fullmatch(r"[−-]?0(\.0+)?", cell.split(" ")[0]) for cell in cells)
+
+
+@given(positive, st.floats(1e-3, 0.5))
+def test_rounding_stays_within_half_of_the_half_width(value: float, relative: float) -> None:
+    half = relative * value
+    text = scale_of("s", Estimate(value, value - half, value + half, 3)).text(value)
+    error = abs(number_in(text) * SIZES[text.split(" ")[1]] - value)
+    assert error <= max(half / 2, 0.005 * value) * (1 + 1e-6)
+    digits = text.split(" ")[0].replace(",", "").replace(".", "").strip("0")
+    assert len(digits) <= 3 or "." not in text
+    # And the last digit is worth a tenth of the half width, unless it is one of the first two, or of whole units.
+    assert len(digits) <= 2 or "." not in text or 10.0 ** -decimals_in(text) * SIZES[text.split(" ")[1]] >= 0.1 * half
+
+
+@given(positive, st.floats(1e-3, 0.9))
+def test_both_ends_of_an_interval_have_one_precision_and_differ(value: float, relative: float) -> None:
+    low, high = value * (1 - relative), value * (1 + relative)
+    text = scale("s", [high]).ends(low, high)
+    ends = text.rsplit(" ", 1)[0].split("–")
+    assert ends[0] != ends[1]
+    assert decimals_in(ends[0]) == decimals_in(ends[1])
+
+
+@given(st.floats(-1e3, 1e3), st.floats(1e-6, 1e3))
+def test_a_difference_is_never_minus_0(value: float, beside: float) -> None:
+    text = scale("s", [value, beside]).signed(value).split(" ")[0]
+    assert not re.fullmatch(r"[+−-]0(\.0+)?", text)
+    assert "-" not in text
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,10 @@ def test_the_same_setting_twice_is_refused() -> None:
     request = build_request({}, {"batch.size": ("--batch-size", 8)}, ["batch.size=16"], None)
     assert request.wrong == ("--batch-size and --set batch.size are the same setting: give it once",)
     assert request.unknown == {"batch.size"}
+    below = build_request({}, {"batch.size": ("--batch-size", 8)}, ["batch={size: 16}"], None)
+    assert below.wrong == request.wrong
+    section = build_request({}, {"batch.size": ("--batch-size", 8)}, ["batch=3"], None)
+    assert section.wrong == ("--set batch is a section of --batch-size, and no value: leave one of them out",)
 
 
 def test_all_that_is_wrong_with_settings_file_and_options_is_kept(tmp_path: Path) -> None:
@@ -136,11 +140,11 @@ def test_all_that_is_wrong_with_settings_file_and_options_is_kept(tmp_path: Path
         "--steps: no number",
         "line 1: rounds: 0 is neither a number from 1 to 10000 nor auto",
         "line 2: devices: 4 is not text",
-        "--seed and --set seed are the same setting: give it once",
-        "--batch-size and --set batch.size are the same setting: give it once",
         "--set '=3': write key=value, for example --set batch.size=32",
         "--set 'batch.group_size=[': cannot read the value '['",
         "--set 'data': write key=value, for example --set batch.size=32",
+        "--seed and --set seed are the same setting: give it once",
+        "--batch-size and --set batch.size are the same setting: give it once",
     ]
     of_data = {key for key in workload_keys() if key.startswith("data.")}
     assert request.unknown == {"steps", "devices", "seed", "batch.size", "batch.group_size", *of_data}
@@ -165,9 +169,9 @@ def test_all_wrong_values_of_a_workload_are_told_at_once() -> None:
         build_workload(content)  # type: ignore[arg-type]
     assert [line.removeprefix("workload: ") for line in str(caught.value).splitlines()] == [
         "unknown key 'batch.sise'; did you mean 'batch.size'?",
-        "optimizer.actor_lr: input should be greater than 0 (got -1)",
-        "optimizer.betas.0: input should be less than 1 (got 2)",
-        "optimizer.betas.1: input should be less than 1 (got 3)",
+        "optimizer.actor_lr: must be greater than 0 (got -1)",
+        "optimizer.betas.0: must be less than 1 (got 2)",
+        "optimizer.betas.1: must be less than 1 (got 3)",
         "5: keys should be strings (got 5)",
         "batch: size 100 is not a multiple of mini_batch_size 32",
         "batch: size 100 is not a multiple of group_size 3",
@@ -201,7 +205,7 @@ def test_values_are_not_held_against_one_that_is_not_known(content: dict[str, An
             "steps: 5\nbatch:\n  size: 0\n",
             {},
             [],
-            "bench.yaml, line 3: batch.size: input should be greater than 0 (got 0)",
+            "bench.yaml, line 3: batch.size: must be greater than 0 (got 0)",
         ),
         ("batch:\n  sise: 4\n", {}, [], "bench.yaml, line 2: unknown key 'batch.sise'; did you mean 'batch.size'?"),
         (
@@ -218,8 +222,8 @@ def test_values_are_not_held_against_one_that_is_not_known(content: dict[str, An
         ),
         ("\nmodle: tiny\n", {}, [], "bench.yaml, line 2: unknown key 'modle'; did you mean 'model'?"),
         ("batch: 5\n", {}, [], "bench.yaml, line 1: batch: "),
-        ("steps: 5\n", {"steps": ("--steps", -1)}, [], "--steps: steps: input should be greater than 0"),
-        ("steps: 5\n", {}, ["steps=none"], "--set: steps: input should be a valid integer"),
+        ("steps: 5\n", {"steps": ("--steps", -1)}, [], "--steps: must be greater than 0"),
+        ("steps: 5\n", {}, ["steps=none"], "--set steps: must be a whole number"),
         ("batch: {size: 40}\n", {}, [], "bench.yaml, line 1: batch: size 40 is not a multiple of mini_batch_size 32"),
         (
             "",

@@ -148,8 +148,9 @@ def _pairing(first: Side, other: Side) -> Iterator[str]:
     if first.shares_rounds(other):
         if 0 < step.pairs < max(step.launches):
             yield (
-                f"{other.name} against {first.name}: ratios, critical paths and reason are over the"
-                f" {plural(step.pairs, 'round')} with both, all other values over all launches of each."
+                f"{other.name} against {first.name}: ratios, critical paths and the reason come from the"
+                f" {plural(step.pairs, 'round')} that {'has' if step.pairs == 1 else 'have'} both. All other values"
+                " come from all launches of each."
             )
         yield from _drift(first, other, step)
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from placebench.compare.comparability import has_other_work
 from placebench.compare.comparison import Comparison
 from placebench.compare.explain.breakdown import PartChange, PathPart, StepChange, path_parts, step_change
-from placebench.compare.explain.waiting import by_size, is_notable, longest_idle_share, most_named, waiting
+from placebench.compare.explain.waiting import by_size, is_notable, longest_idle_share, most_named, parts_scale, waiting
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.metrics import BESIDE, LOG_CLOCK, STEP_TIME, TOKENS_PER_DEVICE, Metric, phase_metric
 from placebench.compare.pairing import launches_compared
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Estimate, Ratio
 from placebench.compare.statistics.verdicts import Verdict
-from placebench.spec.text import change, in_seconds, listing, plural, quantity, seconds_interval, threshold
+from placebench.spec.text import Scale, change, listing, plural, scale_of, threshold
 
 # Difference of logarithms from which a ratio is noticed not to be that of the two values beside it.
 RATIO_APART = 0.02
@@ -35,8 +35,9 @@ def headline(comparison: Comparison, other: Side) -> str:
     if found is None:
         return f"{other.name} against {first.name}: {_why_none(comparison, other)}"
     lead = verdict_words(found.verdict, other.name, first.name, comparison.min_effect)
-    values = [side.value(metric.key) for side in launches_compared(first, other)[:2]]
-    before, now = (_amount(comparison, value, metric.unit) for value in values)
+    estimates = [side.estimate(metric.key) for side in launches_compared(first, other)[:2]]
+    values, told = [one.value for one in estimates], scale_of(metric.unit, *estimates, ratio=found)
+    before, now = map(told.text, values)
     more, _ = change(found.value, found.low, found.high)
     what = {
         STEP_TIME: f"a step takes {more} time, ",
@@ -68,11 +69,6 @@ def _why_none(comparison: Comparison, other: Side) -> str:
     return "nothing to compare, the step times are missing."
 
 
-def _amount(comparison: Comparison, value: float, unit: str) -> str:
-    """A number in a sentence; in a run's own report all of them are seconds, in as many digits."""
-    return in_seconds(value) if comparison.run else quantity(value, unit)
-
-
 def verdict_words(verdict: Verdict, other: str, first: str, min_effect: float) -> str:
     """What a verdict on a time or a throughput says of two sides, by their names; `min_effect` is a fraction."""
     return {
@@ -92,9 +88,9 @@ def alone(comparison: Comparison) -> str:
         if comparison.run is None:
             return f"{side.name} gives no step time."
         return f"{side.name}: the step time is not known, as no finished launch recorded its measured steps."
-    ends = f"95 % interval {seconds_interval(step.low, step.high)}, " if step.n > 1 else ""
-    seconds = _amount(comparison, step.value, "s")
-    return f"{side.name}: a step takes {seconds} ({ends}{plural(step.n, 'launch', 'launches')})."
+    told = scale_of("s", step)
+    ends = f"95 % interval {told.ends(step.low, step.high)}, " if step.n > 1 else ""
+    return f"{side.name}: a step takes {told.text(step.value)} ({ends}{plural(step.n, 'launch', 'launches')})."
 
 
 def reasons(comparison: Comparison, other: Side) -> tuple[str, ...]:
@@ -112,12 +108,12 @@ def reasons(comparison: Comparison, other: Side) -> tuple[str, ...]:
 
 def _by_the_log(first: RunSide, other: RunSide) -> tuple[str, ...]:
     """Phases that decidedly take other times where the job's log alone times them; nothing where there is none."""
-    changes = {}
+    changes, told = {}, parts_scale(first, other)
     for phase in other.keys("phase/"):
         key = phase_metric(phase).key
         found, more = other.ratios.get(key), other.value(key) - first.value(key)
         if found and found.verdict in (Verdict.FASTER, Verdict.SLOWER) and is_notable(abs(more), first):
-            changes[f"{in_seconds(abs(more))} {'longer' if more > 0 else 'less'} for {phase}"] = abs(more)
+            changes[f"{told.text(abs(more))} {'longer' if more > 0 else 'less'} for {phase}"] = abs(more)
     named = [text for text, _ in most_named(by_size(changes))]
     return (f"By the job's log, {other.name} takes {listing(named)}.",) if named else ()
 
@@ -136,10 +132,11 @@ def _weigh(verdict: Verdict, first: RunSide, other: RunSide) -> str:
     if change is None:
         silent = [side.name for side in (first, other) if not path_parts(side)]
         return f"The reason is not known: no spans say what devices of {listing(silent)} did in the measured steps."
-    clauses = [*_hidden_clauses(change, first, other), *_phase_clauses(change, first, other)]
-    clauses += _gap_clauses(change, first)
+    told = parts_scale(first, other)
+    clauses = [*_hidden_clauses(change, first, other, told), *_phase_clauses(change, first, other, told)]
+    clauses += _gap_clauses(change, first, told)
     gains, costs = ([one.text for one in clauses if (one.seconds < 0) is gain] for gain in (True, False))
-    total = _sum(change, clauses, first)
+    total = _sum(change, clauses, first, told)
     if verdict is Verdict.UNDECIDED:
         measured = "; ".join([*gains, *costs]) or NOTHING
         return f"Measured, but as uncertain as the verdict: {measured}{total}."
@@ -155,21 +152,21 @@ def _weigh(verdict: Verdict, first: RunSide, other: RunSide) -> str:
     return f"{text}{total}."
 
 
-def _sum(change: StepChange, clauses: Sequence[_Clause], first: RunSide) -> str:
+def _sum(change: StepChange, clauses: Sequence[_Clause], first: RunSide, told: Scale) -> str:
     """How the causes add up to the difference of the step times, where it is worth a word."""
     rest = change.difference - sum(clause.seconds for clause in clauses)
     if not clauses:
         return ""
-    more = f"; all else takes {_longer(rest)}" if is_notable(abs(rest), first) else ""
+    more = f"; all else takes {_longer(rest, told)}" if is_notable(abs(rest), first) else ""
     is_summed = is_notable(abs(change.difference), first) and (more or len(clauses) > 1)
-    return f"{more}. In all, a step takes {_longer(change.difference)}" if is_summed else more
+    return f"{more}. In all, a step takes {_longer(change.difference, told)}" if is_summed else more
 
 
-def _longer(seconds: float) -> str:
-    return f"{in_seconds(abs(seconds))} {'longer' if seconds > 0 else 'less'}"
+def _longer(seconds: float, told: Scale) -> str:
+    return f"{told.text(abs(seconds))} {'longer' if seconds > 0 else 'less'}"
 
 
-def _hidden_clauses(change: StepChange, first: RunSide, other: RunSide) -> Iterator[_Clause]:
+def _hidden_clauses(change: StepChange, first: RunSide, other: RunSide, told: Scale) -> Iterator[_Clause]:
     """What the placement that hides more work beside its critical path hides."""
     hidden = [sum(part.off_path for part in side) for side in _phases(change)]
     more = hidden[1] - hidden[0]
@@ -177,11 +174,11 @@ def _hidden_clauses(change: StepChange, first: RunSide, other: RunSide) -> Itera
         return
     most, least = (other, first) if more > 0 else (first, other)
     beside = [(pair, seconds) for pair, seconds in by_size(_beside(most)) if is_notable(seconds, most)]
-    text = f"{most.name} overlaps {in_seconds(max(hidden))} of work"
+    text = f"{most.name} overlaps {told.text(max(hidden))} of work"
     if beside:  # what lies beside a gap is beside no phase
-        text += f" ({_name(beside)})"
+        text += f" ({_name(beside, told)})"
     if is_notable(min(hidden), least):
-        text += f", {least.name} {in_seconds(min(hidden))}"
+        text += f", {least.name} {told.text(min(hidden))}"
     yield _Clause(text, -more)
 
 
@@ -199,7 +196,7 @@ def _phases(change: StepChange) -> tuple[list[PathPart], list[PathPart]]:
     return [part.first for part in change.phases], [part.other for part in change.phases]
 
 
-def _phase_clauses(change: StepChange, first: RunSide, other: RunSide) -> Iterator[_Clause]:
+def _phase_clauses(change: StepChange, first: RunSide, other: RunSide, told: Scale) -> Iterator[_Clause]:
     """Phases that take decidedly more, and decidedly less, time; those on the same change of devices in one clause."""
     groups: dict[tuple[bool, str], list[PartChange]] = {}
     for part in change.phases:
@@ -208,29 +205,29 @@ def _phase_clauses(change: StepChange, first: RunSide, other: RunSide) -> Iterat
             groups.setdefault((part.longer < 0, devices), []).append(part)
     for (shorter, devices), parts in sorted(groups.items(), key=lambda group: group[0][0], reverse=True):
         yield _Clause(
-            f"{devices}, {_format_change(parts, 'less' if shorter else 'longer', first)}",
+            f"{devices}, {_format_change(parts, 'less' if shorter else 'longer', first, told)}",
             sum(part.longer for part in parts),
         )
 
 
-def _format_change(parts: Sequence[PartChange], word: str, first: RunSide) -> str:
+def _format_change(parts: Sequence[PartChange], word: str, first: RunSide, told: Scale) -> str:
     phases = by_size({part.first.phase: abs(part.longer) for part in parts})
     if len(phases) == 1:
         ((phase, one),) = phases
-        text = f"{phase} takes {in_seconds(one)} {word}"
+        text = f"{phase} takes {told.text(one)} {word}"
     else:
-        text = f"phases take {in_seconds(sum(seconds for _, seconds in phases))} {word} ({_name(phases)})"
+        text = f"phases take {told.text(sum(seconds for _, seconds in phases))} {word} ({_name(phases, told)})"
     uneven = sum(part.other.imbalance - part.first.imbalance for part in parts)
     if word == "longer" and is_notable(uneven, first):
-        text += f", {in_seconds(uneven)} of it for the slowest device"
+        text += f", {told.text(uneven)} of it for the slowest device"
     return text
 
 
-def _gap_clauses(change: StepChange, first: RunSide) -> Iterator[_Clause]:
+def _gap_clauses(change: StepChange, first: RunSide, told: Scale) -> Iterator[_Clause]:
     """Time between the phases of the path, in which the controller works."""
     more = sum(part.difference for part in change.parts if part.first.is_gap)
     if is_notable(abs(more), first) and _has_a_sign(change.gaps):
-        yield _Clause(f"{in_seconds(abs(more))} {'more' if more > 0 else 'less'} passes between phases", more)
+        yield _Clause(f"{told.text(abs(more))} {'more' if more > 0 else 'less'} passes between phases", more)
 
 
 def _has_a_sign(difference: Estimate) -> bool:
@@ -256,9 +253,9 @@ def _devices_of(phase: str, side: RunSide) -> int | None:
     return len(side.placement.pools[pool]) if pool else 0
 
 
-def _name(found: Sequence[tuple[str, float]]) -> str:
+def _name(found: Sequence[tuple[str, float]], told: Scale) -> str:
     """Names with their seconds, and how many more there are."""
-    named = [f"{name} {in_seconds(seconds)}" for name, seconds in most_named(found)]
+    named = [f"{name} {told.text(seconds)}" for name, seconds in most_named(found)]
     if more := len(found) - len(named):
         named.append(f"{more} more")
     return listing(named)

@@ -24,7 +24,7 @@ from placebench.predict.possible import possible_placements
 from placebench.predict.step import StepModel
 from placebench.spec.devices import Device, devices_per_node
 from placebench.spec.placement import Placement
-from placebench.spec.text import few, in_seconds, plural, quantity
+from placebench.spec.text import few, plural, quantity, row
 from placebench.spec.workload import Workload
 
 # Pools are divided into at most this many parts, so that a thousand devices do not make a thousand candidates.
@@ -94,8 +94,8 @@ def suggest(comparison: Comparison) -> Suggestion | None:
         return Suggestion(None, f"Measured: {few(tried, ', ')}. {NOTHING_LEFT}", forecasts)
     forecast, placement = others[0]
     ratio = forecast.expected_s / best.value(STEP_TIME.key)
-    fastest = in_seconds(best.value(STEP_TIME.key))
-    expected = f"about {in_seconds(forecast.expected_s)} a step, against {fastest} in {best.name}"
+    expected_s, fastest = row("s", forecast.expected_s, best.value(STEP_TIME.key))
+    expected = f"about {expected_s} a step, against {fastest} in {best.name}"
     if ratio * (1 + max(error, comparison.min_effect)) >= 1:
         text = f"No other placement is expected to beat {best.name}. The next best is {forecast.placement}: {expected}."
         return Suggestion(None, text, forecasts)

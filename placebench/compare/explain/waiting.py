@@ -15,7 +15,7 @@ from placebench.compare.metrics import (
     phase_metric,
 )
 from placebench.compare.side import Side
-from placebench.spec.text import in_seconds, listing, number, quantity
+from placebench.spec.text import Scale, listing, number, quantity, scale
 
 # Share of the step from which the waiting of a device or a side is worth a word.
 NOTABLE_WAIT = 0.05
@@ -31,12 +31,13 @@ def waiting(side: RunSide) -> str | None:
     idle = side.pool_idle(pool)
     causes = {cause: side.value(f"wait/{pool}/{cause}") for cause in side.keys(f"wait/{pool}/")}
     longest = most_named([(cause, seconds) for cause, seconds in by_size(causes) if seconds >= NOTABLE * step])
-    parts = [f"{in_seconds(seconds)} {_cause(cause)}" for cause, seconds in longest]
+    told = parts_scale(side)
+    parts = [f"{told.text(seconds)} {_cause(cause)}" for cause, seconds in longest]
     rest = idle - sum(seconds for _, seconds in longest)
     if is_notable(rest, side):
-        parts.append(f"{in_seconds(rest)} in other waits")
+        parts.append(f"{told.text(rest)} in other waits")
     share = quantity(idle / step, "1")
-    waits = f"{_who(side, pool)} {in_seconds(idle)} of the {in_seconds(step)} step ({share})"
+    waits = f"{_who(side, pool)} {told.text(idle)} of the {told.text(step)} step ({share})"
     return f"In {side.name}, {waits}: {listing(parts)}."
 
 
@@ -44,11 +45,11 @@ def slower_side(side: Side, staleness: int) -> str | None:
     """Engines or learners, whichever wait, and so where a device more would help; None without engines of their own."""
     if not side.estimate(TRAINER_WAIT.key).n:
         return None
-    step = side.value(STEP_TIME.key)
+    step, told = side.value(STEP_TIME.key), parts_scale(side)
     waits = {"learners": side.value(TRAINER_WAIT.key), "engines": side.value(ENGINE_WAIT.key)}
     text = (
-        f"In {side.name}, learners wait {quantity(waits['learners'], 's')} of the {quantity(step, 's')} step for"
-        f" sequences, and engines {quantity(waits['engines'], 's')} for weights and prompts"
+        f"In {side.name}, learners wait {told.text(waits['learners'])} of the {told.text(step)} step for"
+        f" sequences, and engines {told.text(waits['engines'])} for weights and prompts"
     )
     if not staleness:
         return f"{text}. At staleness 0 they take turns."
@@ -70,10 +71,16 @@ def host_bound(side: RunSide) -> str | None:
     waits = {phase: share * side.value(phase_metric(phase).key) for phase, share in shares.items()}
     least = NOTABLE_WAIT * side.value(STEP_TIME.key)
     longest = most_named(by_size({phase: wait for phase, wait in waits.items() if wait >= least}))
-    parts = [f"{in_seconds(wait)} in {phase} ({quantity(shares[phase], '1')} of it)" for phase, wait in longest]
+    told = parts_scale(side)
+    parts = [f"{told.text(wait)} in {phase} ({quantity(shares[phase], '1')} of it)" for phase, wait in longest]
     return (
         f"In {side.name}, devices wait for the host (as seen in one traced step): {listing(parts)}." if parts else None
     )
+
+
+def parts_scale(*sides: Side) -> Scale:
+    """How the parts of these sides' steps are told in a sentence: all in one unit, as exactly as the steps."""
+    return scale("s", [side.value(STEP_TIME.key) for side in sides])
 
 
 def longest_idle_share(side: RunSide) -> float:

@@ -133,6 +133,9 @@ def attribute_samples(samples: pd.DataFrame, times: Intervals, load_signal: str,
     mono = samples["mono"].to_numpy()
     numbers: dict[str, float] = {"span_s": length(times)}
     for rate in _LOADS:
+        if rate not in samples and rate != load_signal:
+            numbers[rate] = np.nan
+            continue
         values, windows = _readings(samples, rate)
         weights = np.nan_to_num(covered(windows - (lag if rate in GPM_RATES else 0.0), times))
         known = (weights > 0) & ~np.isnan(values)

@@ -122,10 +122,14 @@ class SharedRay(OnNodes):
         given = {uuid for uuids in allotted for uuid in uuids}
         for name in self._nodes:
             planned = [device for device in self._devices.values() if device["node"] == name]
-            held = [str(device["index"]) for device in planned if device["kind"] == "gpu" and device["id"] not in given]
+            held = [
+                f"gpu:{device['index']} ({device['id']})"
+                for device in planned
+                if device["kind"] == "gpu" and device["id"] not in given
+            ]
             if held:
                 raise PlacementTimeoutError(
-                    f"node {name}: other work of the cluster holds GPU {', '.join(held)}: wait for it, or hide these"
+                    f"node {name}: other work of the cluster holds {', '.join(held)}: wait for it, or hide these"
                     " GPUs with CUDA_VISIBLE_DEVICES where Ray is started there"
                 )
 

@@ -1,0 +1,100 @@
+"""Figures that are drawn in forked processes, which only a process of a single thread may do: scripts of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from synthetic_run import SyntheticRun
+
+from placebench.report.build import build_report
+
+FORKED = """
+import os, sys
+from placebench.report.drawing import can_fork, forked, start_no_threads
+start_no_threads()
+import pandas
+assert can_fork(), os.listdir("/proc/self/task")
+"""
+
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one core, all is drawn in one process")
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-W", "error", "-c", FORKED + code], capture_output=True, text=True)
+
+
+def test_figures_of_forked_processes_are_those_of_one(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=2).write(tmp_path / "run")
+    build_report(path, with_png=True)
+    files = [path / "report.html", path / "report.md", *sorted((path / "plots").iterdir())]
+    assert len(files) > 10
+    before = [file.read_bytes() for file in files]
+    for file in files:
+        file.unlink()
+    seen = tmp_path / "forks"
+    code = f"""
+os.register_at_fork(before=lambda: open({str(seen)!r}, "a").write("fork\\n"))
+from placebench.cli import main
+main(["report", {str(path)!r}, "--png"])
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+    assert seen.read_text().splitlines() == ["fork"] * 2
+    assert [file.read_bytes() for file in files] == before
+
+
+def test_what_goes_wrong_in_a_forked_process_is_told() -> None:
+    code = """
+def fail(connection):
+    raise ValueError(f"no {connection.recv()}")
+with forked(fail) as other:
+    other.send("ink")
+    try:
+        other.result()
+    except ValueError as error:
+        print(error, *error.__notes__)
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("no ink Traceback")
+    assert "in fail" in done.stdout
+
+
+def test_a_forked_process_that_is_killed_is_told() -> None:
+    code = """
+with forked(lambda connection: os.kill(os.getpid(), 9)) as other:
+    other.send("nothing")
+    try:
+        other.result()
+    except RuntimeError as error:
+        print(error)
+"""
+    assert "ended early" in run(code).stdout
+
+
+def test_no_forked_process_outlives_what_it_draws_for() -> None:
+    code = """
+import multiprocessing
+try:
+    with forked(lambda connection: connection.recv()) as other:
+        assert len(multiprocessing.active_children()) == 1
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    print(multiprocessing.active_children())
+"""
+    assert run(code).stdout.strip() == "[]"
+
+
+def test_a_process_with_threads_is_not_forked() -> None:
+    code = """
+import threading
+done = threading.Event()
+thread = threading.Thread(target=done.wait)
+thread.start()
+print(can_fork())
+done.set()
+thread.join()
+"""
+    assert run(code).stdout.strip() == "False"
