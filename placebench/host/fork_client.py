@@ -21,6 +21,8 @@ ADDRESS_VARIABLE = "PLACEBENCH_FORK_SERVER"
 """The server's word (see `connect`)."""
 INSTEAD_VARIABLE = "PLACEBENCH_FORK_INSTEAD"
 """The script that does without a server what this one does with it; gets the same arguments."""
+SERVER = "placebench.host.fork_server"
+"""The module that is run as a server."""
 LENGTH = struct.Struct("!I")
 STATUS = struct.Struct("!i")
 FORKED, ENDED = b"F", b"E"
@@ -37,6 +39,17 @@ def is_own(connection: socket.socket) -> bool:
     """Whether the other end is a process of this user: whoever is on this host can reach an abstract socket."""
     said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(said)[1] == os.getuid())
+
+
+def is_forked(pid: int) -> bool:
+    """Whether a process of this host has been forked by a server; not for one that has ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            parent = int(stream.read().rpartition(")")[2].split()[1])
+        with open(f"/proc/{parent}/cmdline", "rb") as words:
+            return SERVER.encode() in words.read().split(b"\0")
+    except OSError:
+        return False
 
 
 def receive(connection: socket.socket, size: int) -> bytes | None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from placebench.host import child
+from placebench.host import child, fork_client
 from placebench.host.fork_server import listen
 from placebench.host.processes import TOKEN_VARIABLE
 from placebench.plan.plan import Plan
@@ -16,7 +16,6 @@ from placebench.record.folder import append_to
 from placebench.spec.launchers import RAY
 from placebench.spec.workload import Workload
 
-SERVER = (sys.executable, "-m", "placebench.host.fork_server")
 # One thread, since a fork copies no other; a worker sets its number itself, once it is bound to its device.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -54,9 +53,9 @@ class RoundServer:
             self._end()
             self._round, self._word = number, secrets.token_hex(16)
             with append_to(self._log) as output, listen(self._word) as listener:
-                command = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *SERVER]
+                command = [sys.executable, "-I", "-S", child.__file__, str(os.getpid())]
                 self._process = subprocess.Popen(
-                    [*command, str(listener.fileno()), *WORKER_IMPORTS],
+                    [*command, sys.executable, "-m", fork_client.SERVER, str(listener.fileno()), *WORKER_IMPORTS],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

@@ -179,6 +179,11 @@ class OwnRay(OneHost):
         self._workers[device] = ray.remote(num_cpus=1, max_restarts=0)(worker).remote(*arguments)
         return self._workers[device]
 
+    def register(self, pid: int, device: str) -> None:
+        """Say in the log which worker should have been forked and was not."""
+        if self._fork_server and pid != os.getpid() and not fork_client.is_forked(pid):
+            print(f"the worker of {device} was not forked: it has started as a new interpreter", flush=True)
+
     def explain(self, error: Exception, doing: str) -> Exception:
         """The error says it itself, but for the device."""
         self._is_in_order = False

@@ -100,9 +100,12 @@ def test_process_and_client_end_together_and_with_the_server(tmp_path: Path, kil
         # It is known by its launch from outside, and the server, which is no part of the launch, is not.
         mark = LaunchMark("1" * 32, tmp_path / "none")
         assert {found.pid for found in launch_processes(mark)} == {asked.pid, forked.pid}
+        assert fork_client.is_forked(forked.pid)
+        assert not fork_client.is_forked(asked.pid)
         os.kill({"client": asked.pid, "server": started.process.pid, "process": forked.pid}[killed], signal.SIGKILL)
         wait_for(lambda: not forked.is_running() or forked.status() == psutil.STATUS_ZOMBIE)
         assert asked.wait(300) == (-signal.SIGKILL if killed == "client" else 128 + signal.SIGKILL)
+        assert not fork_client.is_forked(asked.pid), "it has ended"
         assert (started.process.poll() is None) is (killed != "server")
 
 

@@ -63,6 +63,7 @@ def test_forked_workers_train_bit_for_bit_as_new_interpreters_do(tmp_path: Path,
     finally:
         server.close()
     assert job.exit_code == 0, job.output[-3000:]
+    assert "was not forked" not in job.output
     assert not (tmp_path / "fork_server.log").exists()
     for name in (*RESULTS, "response_length/mean"):
         assert [step[name] for step in job.steps] == [step[name] for step in standard.steps], name

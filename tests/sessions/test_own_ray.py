@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from placebench.host import fork_client
-from placebench.sessions.own_ray import _forked_workers, _last_words, _nothing_unused
+from placebench.sessions.own_ray import OwnRay, _forked_workers, _last_words, _nothing_unused
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,11 @@ def test_workers_are_forked_only_inside_and_by_rays_own_script_elsewhere(
     with _forked_workers("word"):
         assert not hasattr(ray_constants, "SETUP_WORKER_FILENAME")
     assert "workers start as new interpreters" in capsys.readouterr().out
+
+
+def test_a_worker_that_was_to_be_forked_and_is_not_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    OwnRay("folder", 1, "word").register(os.getpid(), "controller")
+    OwnRay("folder", 1).register(os.getppid(), "cpu:0")
+    assert capsys.readouterr().out == ""
+    OwnRay("folder", 1, "word").register(os.getppid(), "cpu:0")
+    assert capsys.readouterr().out == "the worker of cpu:0 was not forked: it has started as a new interpreter\n"
