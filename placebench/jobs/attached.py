@@ -1,14 +1,14 @@
 """Spans of a job of the user's from the files that its own processes write (see `attach`), as rows of `spans.jsonl`.
 
-A span belongs to the step in whose time its middle lies, and to the device on which its process works: the GPU that the
-process names; on CPU devices, which name themselves to nobody, the one that its rank has in the pool of its phase's
-role, to whose cores it is then held. What the framework times by itself is the controller's view, unless the process
-that times it works on a device too, as a rank of a trainer does.
+A span belongs to the step in whose time its middle lies, of a rank that times its steps to its own, and to the device
+on which its process works: the GPU that the process names; on CPU devices, which name themselves to nobody, the one
+that its rank has in the pool of its phase's role, to whose cores it is then held. What the framework times by itself is
+the controller's view, unless the process that times it works on a device too, as a rank of a trainer does.
 """
 
 import os
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,6 +19,7 @@ from typing import Any
 from placebench.jobs.adapter import LOGGED, TRAINER_STEP
 from placebench.jobs.nested import WITHIN, Timing, exclusive
 from placebench.jobs.nodes import Nodes
+from placebench.jobs.pieces import ENGINE, Piece, joined, seen_whole
 from placebench.record.progress import MOST_TIMES, PhaseTime
 from placebench.record.tail import JsonlTail
 from placebench.spec.bound import RunPlacement
@@ -30,9 +31,7 @@ from placebench.telemetry.spans import CONTROLLER, Span
 
 STEP = "step"
 # What the hooks say of a span's source; see `attach/on-path/placebench_attach/spans.py`.
-_TIMER, _ENGINE = "timer", "engine"
-# The hooks join steps of an engine that are no further apart, seconds, and write what they have every 0.25 s.
-_ENGINE_GAP_S = 0.02
+_TIMER = "timer"
 # New files are looked for so often, seconds.
 _LOOK_EVERY_S = 0.5
 
@@ -64,8 +63,8 @@ class _SpanWriter:
     """The device that it works on, once it is known."""
     spans: dict[str, list[Timing]] = field(default_factory=dict)
     """By source, in the order in which they ended; those that are not handed out yet."""
-    times_steps: bool = False
-    """Whether it says when whole steps ran."""
+    step_ends: list[float] = field(default_factory=list)
+    """When its steps ended, where it says when whole steps ran."""
     pools: set[str] = field(default_factory=set)
     """Pools whose phases it has worked on."""
 
@@ -78,6 +77,12 @@ class _SpanWriter:
     def is_worker(self) -> bool:
         """Whether it has done work of a worker or an engine, or is a rank of several."""
         return "RANK" in self.head["environment"] or any(source != _TIMER for source in self.spans)
+
+    def own_step(self, timing: Timing) -> int | None:
+        """The step of a rank behind the first, by its own steps, which end a moment later; None for all others."""
+        if self.is_first or not self.step_ends:
+            return None
+        return 1 + bisect_left(self.step_ends, (timing.start + timing.end) / 2)
 
 
 class AttachedSpans:
@@ -176,21 +181,25 @@ class AttachedSpans:
         if not ended:
             return []
         self._waiting = self._waiting[len(ended) :]
-        found: dict[int, list[_Piece]] = {window.step: [] for window in ended}
+        found: dict[int, list[Piece]] = {window.step: [] for window in ended}
         for piece in self._pieces(self._waiting[0].start if self._waiting else inf):
             middle = (piece.timing.start + piece.timing.end) / 2
             before = ended[0].step if self._has_begun else None
             step = next((window.step for window in reversed(ended) if window.start <= middle), before)
+            is_late = final and middle > ended[-1].end
+            if step is not None and piece.own_step is not None:
+                step, is_late = piece.own_step, piece.own_step > ended[-1].step
             # What comes after the last step is of one that does not count.
-            if step is not None and (not final or middle <= ended[-1].end):
-                found[step].append(piece)
+            if step is not None and not is_late:
+                found.setdefault(step, []).append(piece)
                 self._has_phases = True
                 self._has_places = self._has_places or piece.device != CONTROLLER
         self._has_begun = True
         if final and self._has_phases and not self._has_places:
             devices = plural(len(self._devices), "device")
             self.notes[f"processes do not say on which of the {devices} they work, so that phases are left out"] = None
-        return [self._row(step, piece) for step, pieces in found.items() for piece in self._completed(pieces)]
+        kept = ((step, seen_whole(self._completed(pieces))) for step, pieces in found.items())
+        return [self._row(step, piece) for step, pieces in kept for piece in pieces]
 
     def since(self, start: float) -> tuple[PhaseTime, ...]:
         """What has ended of the phases that began after a time, in the order in which they began; they stay.
@@ -226,7 +235,7 @@ class AttachedSpans:
             timing = Timing(self._named(line["name"]), line["start"] + process.shift_s, line["end"] + process.shift_s)
             meaning = self._timers.get(timing.name) if line["source"] == _TIMER else None
             if meaning in (STEP, TRAINER_STEP):
-                process.times_steps = True
+                process.step_ends.append(timing.end)
                 self.counts_steps = self.counts_steps or meaning == TRAINER_STEP
                 if process.is_first:
                     self._steps.append(Window(len(self._steps) + 1, timing.start, timing.end))
@@ -288,7 +297,7 @@ class AttachedSpans:
             members = there or [device for device in self._devices if device.node == process.node]
         return members[int(process.head["environment"].get("RANK", 0)) % len(members)] if members else None
 
-    def _pieces(self, until: float) -> Iterator["_Piece"]:
+    def _pieces(self, until: float) -> Iterator[Piece]:
         """What has ended by a time, for each device and the controller; it is not there any more."""
         for process in self._processes.values():
             for source, timings in process.spans.items():
@@ -299,7 +308,7 @@ class AttachedSpans:
                 own = {PHASE[one.name].role for one in ready if one.name in PHASE and not PHASE[one.name].partner}
                 process.pools |= {pool for role, pool in self._placement.roles.items() if role in own}
                 yield from (
-                    _Piece(device, one, source, self._role(one.name, process.pools), pid)
+                    Piece(device, one, source, self._role(one.name, process.pools), pid, process.own_step(one))
                     for device in self._places(process, source)
                     for one in ready
                 )
@@ -322,11 +331,11 @@ class AttachedSpans:
         """For whom a process's spans count: its device, and the controller where they are its own view."""
         if process.device is not None:
             yield process.device.id
-        has_controller = any(one.times_steps and one.device is None for one in self._processes.values())
+        has_controller = any(one.step_ends and one.device is None for one in self._processes.values())
         if source == _TIMER and (process.device is None or (process.is_first and not has_controller)):
             yield CONTROLLER
 
-    def _completed(self, pieces: Sequence["_Piece"]) -> list["_Piece"]:
+    def _completed(self, pieces: Sequence[Piece]) -> list[Piece]:
         """The pieces of a step in order of their ends, with generation on the devices that generate.
 
         Where an engine says when it worked, nobody else is asked. Where nobody says it, the devices of the rollout's
@@ -334,55 +343,26 @@ class AttachedSpans:
         """
         if all(piece.device == CONTROLLER for piece in pieces):
             return []
-        engines = {piece.device for piece in pieces if piece.source == _ENGINE}
+        engines = {piece.device for piece in pieces if piece.source == ENGINE}
         kept = [
             piece
             for piece in pieces
-            if piece.timing.name != GEN or piece.source == _ENGINE or piece.device not in engines
+            if piece.timing.name != GEN or piece.source == ENGINE or piece.device not in engines
         ]
         generates = [piece for piece in kept if piece.timing.name == GEN]
         if all(piece.device == CONTROLLER for piece in generates):
             pool = self._placement.roles.get(Role.ROLLOUT)
             devices = self._placement.pools[pool] if pool is not None else ()
             kept += [replace(piece, device=device, pid=None) for piece in generates for device in devices]
-        return _joined(sorted(kept, key=lambda piece: piece.timing.end))
+        return joined(sorted(kept, key=lambda piece: piece.timing.end))
 
-    def _row(self, step: int, piece: "_Piece") -> dict[str, Any]:
+    def _row(self, step: int, piece: Piece) -> dict[str, Any]:
         phase, start, end = piece.timing.name, piece.timing.start, piece.timing.end
         role, wall = piece.role, self._wall_offset
         pool = self._placement.roles.get(role) if role is not None else None
         return Span(
             step, phase, role, pool, piece.device, start + wall, end + wall, start, end, pid=piece.pid
         ).to_dict()
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """A phase at one place."""
-
-    device: str
-    """Id of a device, or `CONTROLLER`."""
-    timing: Timing
-    """The phase and its time."""
-    source: str
-    """Who says so."""
-    role: Role | None
-    """Whose work it was."""
-    pid: int | None = None
-    """The process that worked there; None for the controller's view."""
-
-
-def _joined(pieces: Iterable[_Piece]) -> list[_Piece]:
-    """Pieces with what an engine writes bit by bit, while it is at work, in one where nothing comes between."""
-    found: list[_Piece] = []
-    for piece in pieces:
-        last = found[-1] if found else piece
-        gap = piece.timing.start - last.timing.end
-        if piece.source == _ENGINE and replace(piece, timing=last.timing) == last and 0 <= gap <= _ENGINE_GAP_S:
-            found[-1] = replace(last, timing=replace(last.timing, end=piece.timing.end))
-        else:
-            found.append(piece)
-    return found
 
 
 def hold_to(pid: int, cores: Iterable[int]) -> None:

@@ -1,6 +1,11 @@
 """A run into the places where people keep results: trackers through their own clients, and files of open formats."""
 
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+import errno
+import logging
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -115,9 +120,42 @@ def export(path: Path, name: str, out: Path | None = None) -> str:
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # what is wrong with it is no failure of the service
     try:
-        import_module(target.module)
-        return target.write(path, out)
+        with _without_their_logging():
+            import_module(target.module)
+            return target.write(path, out)
     except PlacebenchError:
         raise
     except Exception as error:
-        raise ExportError(f"{name} has failed: {type(error).__name__}: {error}") from error
+        raise ExportError(f"{name} has failed: {_reason(error)}") from error
+
+
+@contextlib.contextmanager
+def _without_their_logging() -> Iterator[None]:
+    """Let clients print nothing of what they do, nor a traceback where their own log cannot be written."""
+    disabled, raises = logging.root.manager.disable, logging.raiseExceptions
+    logging.disable(logging.INFO)
+    logging.raiseExceptions = False
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        logging.raiseExceptions = raises
+
+
+# What SQLAlchemy puts behind a database's own words.
+_STATEMENT = re.compile(r"\s*\[SQL: .*", re.DOTALL)
+
+
+def _reason(error: BaseException) -> str:
+    one: BaseException | None = error
+    while one is not None:
+        if _is_full_disk(one):
+            return "no space is left on the disk that it writes to: free some, and export again"
+        one = one.__cause__ or one.__context__
+    return f"{type(error).__name__}: {_STATEMENT.sub('', str(error))}"
+
+
+def _is_full_disk(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

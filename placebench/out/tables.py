@@ -17,7 +17,7 @@ def launch_table(run: Run) -> pd.DataFrame:
     """One row for each launch that the run was to have: see `LoadedRun.launches`."""
     rows = []
     for launch in run.launches:
-        times = launch_times(launch)
+        times = launch_times(launch, run.wall(launch))
         rows.append(
             {
                 "placement": launch.placement,

@@ -2,9 +2,11 @@
 
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
@@ -12,6 +14,7 @@ from placebench.out.tracked import TrackedRun
 
 # What MLflow takes in one request.
 _MOST_METRICS, _MOST_PARAMS, _LONGEST = 1000, 100, 500
+_SQLITE = "sqlite:///"
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 
 
@@ -25,10 +28,21 @@ def write(run: TrackedRun, where: Path | None) -> str:
     Returns:
         Where it is, in words.
     """
-    client = MlflowClient(f"sqlite:///{where.resolve() / 'mlflow.db'}" if where else None)
+    uri = f"sqlite:///{where.resolve() / 'mlflow.db'}" if where else mlflow.get_tracking_uri()
+    artifacts = where.resolve() / "artifacts" if where else None
+    places = [Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None, artifacts]
+    new = [place for place in places if place and not place.exists()]
+    try:
+        return _log_run(run, MlflowClient(uri), artifacts.as_uri() if artifacts else None)
+    except Exception:
+        for place in new:  # MLflow can neither use nor mend a database that it has made half
+            shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink(missing_ok=True)
+        raise
+
+
+def _log_run(run: TrackedRun, client: MlflowClient, artifacts: str | None) -> str:
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "placebench")
     known = client.get_experiment_by_name(name)
-    artifacts = (where.resolve() / "artifacts").as_uri() if where else None
     experiment = known.experiment_id if known else client.create_experiment(name, artifacts)
     parent = client.create_run(experiment, run_name=run.name, tags={"placebench.verdict": run.verdict})
     ended = int(1000 * run.ended)

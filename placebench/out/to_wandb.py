@@ -2,11 +2,15 @@
 
 import os
 import re
+import tempfile
 from pathlib import Path
 
 import wandb
 
 from placebench.out.tracked import TrackedRun
+
+# More than wandb's process writes at once.
+_ROOM = 1 << 16
 
 
 def write(run: TrackedRun, where: Path | None) -> str:
@@ -34,6 +38,7 @@ def write(run: TrackedRun, where: Path | None) -> str:
         ) as logged:  # fmt: skip
             for step in launch.steps:
                 logged.log({**step.values, "_timestamp": step.wall}, step=step.step)
+        _see_that_there_is_room(logged.dir)
     with wandb.init(
         project=project, group=run.name, name="comparison", job_type="comparison", config=dict(run.config),
         dir=folder, reinit="finish_previous", settings=settings, notes=run.verdict,
@@ -44,4 +49,15 @@ def write(run: TrackedRun, where: Path | None) -> str:
             report.add_file(str(file))
         if run.report:
             logged.log_artifact(report)
+    _see_that_there_is_room(logged.dir)
     return f"project {project}, group {run.name}"
+
+
+def _see_that_there_is_room(folder: str) -> None:
+    """See that wandb could write what it was told: its process says nothing where it could not.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        os.posix_fallocate(probe.fileno(), 0, _ROOM)

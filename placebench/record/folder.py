@@ -189,7 +189,15 @@ class RunFolder:
     @property
     def lacks_raw_files(self) -> bool:
         """Whether only the report is there: of a run that was shared without its launches, or of a comparison."""
-        return exists(self.summary_file) and not (exists(self.run_file) and self.trials())
+        return exists(self.summary_file) and not (exists(self.run_file) and (self.trials() or self._has_no_launch))
+
+    @property
+    def _has_no_launch(self) -> bool:
+        """Whether `run.json` says that no launch has come to an end, as of a run that was killed before its first."""
+        try:
+            return bool(parse_json(read_text(self.run_file))["launches"] == [])
+        except (UsageError, ValueError, KeyError, TypeError):
+            return False
 
     def recorded(self, key: Literal["name", "started"]) -> str:
         """What the run is called, or when it was started, ISO 8601; empty where its files are damaged."""

@@ -107,6 +107,7 @@ def lay_out_narrowly(figure: Figure) -> None:
         grid = figure.add_gridspec(len(panels), 1)
         for place, axes in enumerate(panels):
             axes.set_subplotspec(grid[place])
+            axes.tick_params(axis="y", labelleft=True)  # also of what stood beside another one with the same scale
     for axes in panels:
         title, where = axes.get_title(loc="left"), axes.get_title(loc="right")
         lines = "\n".join(filter(None, (broken(title, NARROW_TITLE), where)))

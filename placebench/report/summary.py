@@ -116,7 +116,7 @@ def _about_run(comparison: Comparison, run: Run, placements: Iterable[PlacementS
         "git": record.git,
         "calibration": summarize_calibration(comparison),
         "times": RunTimesSummary.model_validate(times) if times else None,
-        "launches": tuple(_launch(launch, values[launch.placement].get(launch.round, {})) for launch in run.launches),
+        "launches": tuple(_launch(run, one, values[one.placement].get(one.round, {})) for one in run.launches),
     }
 
 
@@ -364,9 +364,9 @@ def _launch_values(placement: PlacementSummary, side: RunSide) -> dict[int, dict
     return values
 
 
-def _launch(launch: Launch, values: dict[str, float]) -> LaunchSummary:
+def _launch(run: Run, launch: Launch, values: dict[str, float]) -> LaunchSummary:
     done = launch.status is Status.DONE
-    times = launch_times(launch) if done else None
+    times = launch_times(launch, run.wall(launch)) if done else None
     return LaunchSummary(
         round=launch.round,
         placement=launch.placement,

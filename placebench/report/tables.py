@@ -1,5 +1,6 @@
 """The tables of the report as plain text cells, the same on the terminal, in Markdown and in HTML."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -378,7 +379,9 @@ def environment_grid(summary: Summary) -> Grid:
     if summary.git:
         facts["git commit"] = f"{summary.git.get('commit')}{' with changes' if summary.git.get('dirty') else ''}"
     facts |= {f"workload {key}": _fact(value) for key, value in flatten(summary.workload).items()}
-    facts |= {f"job {key}": _fact(value) for key, value in flatten(summary.job).items()}
+    for key, value in flatten(summary.job).items():
+        is_command = key in ("command", "before", "after") and isinstance(value, list)
+        facts["job" if key == "job" else f"job {key}"] = shlex.join(value) if is_command else _fact(value)
     return Grid("Host, software and workload", ("", "value"), tuple((key, fact) for key, fact in facts.items() if fact))
 
 

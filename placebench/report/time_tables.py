@@ -34,6 +34,10 @@ _UNKNOWN_WAITS = (
     "A dash: not known, because no kernels of the device were traced; that is done on GPUs alone, in the first round,"
     " unless trace_kernels is false. Slower ranks and the sum then lack what is inside its phases."
 )
+_UNKNOWN_WAITS_OF_JOB = (
+    "A dash: not known, because kernels are not traced in a job of yours. Slower ranks and the sum lack what is inside"
+    " its phases."
+)
 _NOT_TRACED = "Not traced: time of phases of which there is no trace; what the device waits for in them is not known."
 
 
@@ -165,7 +169,7 @@ def device_wait_grid(summary: Summary) -> Grid:
     if any(traced):
         notes.append(_TRACED_WAITS)
     if not all(traced):
-        notes += (_UNKNOWN_WAITS, *_lost_traces(summary, on_gpus))
+        notes += (_UNKNOWN_WAITS_OF_JOB if summary.job else _UNKNOWN_WAITS, *_lost_traces(summary, on_gpus))
     if all(row[-1] == MISSING for row in rows):
         header, rows = header[:-1], [row[:-1] for row in rows]
     else:

@@ -58,7 +58,8 @@ def typical_step(side: RunSide) -> TypicalStep | None:
     steps = split_steps(launch.spans, launch.last_warmup_step)
     step = next(step for step in steps if step.number == int(row["step"]))
     placed = side.placed(launch)
-    path = SpanGraph(launch.spans, placed).critical_path(step.number) if launch.has_path else ()
+    graph = SpanGraph(launch.spans, placed, joins_updates=launch.is_of_job)
+    path = graph.critical_path(step.number) if launch.has_path else ()
     return TypicalStep(launch.round, step, path, placed)
 
 

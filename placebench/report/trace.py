@@ -86,7 +86,7 @@ def _tracks(side: RunSide, launch: Launch, process: int, zero: float) -> Iterato
 
 def _path(side: RunSide, launch: Launch, process: int, track: int, zero: float) -> Iterator[Event]:
     """The critical path of every step: its phases with the device that ended each last, and the gaps between them."""
-    graph = SpanGraph(launch.spans, side.placed(launch))
+    graph = SpanGraph(launch.spans, side.placed(launch), joins_updates=launch.is_of_job)
     labels = {**side.run.labels, CONTROLLER: CONTROLLER}
     for segment in (segment for step in graph.steps for segment in graph.critical_path(step)):
         yield _slice(

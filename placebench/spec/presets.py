@@ -48,7 +48,7 @@ def _split(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement:
     elif nodes is None:
         return _two_pools(word, (), ())
     elif (total := sum(nodes)) < 2:
-        raise UsageError(f"placement {shown(word)} needs at least 2 devices, there is {total}: try --devices cpu:2")
+        raise UsageError(f"placement {shown(word)} needs at least 2 devices, there is {total}: raise --devices")
     else:
         actor, critic = total - total // 2, total // 2
     _require(word, {"actor_pool": actor, "critic_pool": critic}, nodes)

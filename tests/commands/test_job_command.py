@@ -262,6 +262,9 @@ def test_a_verl_job_is_run_compared_and_resumed(monkeypatch: pytest.MonkeyPatch)
     assert any("Phase times come from the job's log" in line for line in summary["warnings"])
     assert not (folder / "plots" / "timeline.svg").exists()
     assert summary["job"]["command"] == [sys.executable, "verl.py"]
+    page = (folder / "report.md").read_text()
+    assert f"| job | verl |\n| job command | {sys.executable} verl.py |" in page
+    assert all(launch["startup_s"] > 0 < launch["stop_s"] for launch in summary["launches"])
 
     monkeypatch.setattr(start, "_report", lambda folder, *, verbose: None)
     again = invoke("run", "--resume", str(folder), "--rounds", "2", "--sample-hz", "0")

@@ -43,6 +43,23 @@ def path(rows: Iterable[Row], placement: RunPlacement, step: int = 1) -> list[tu
     ]
 
 
+def test_weights_of_a_job_wait_for_every_update_that_is_joined_before_them() -> None:
+    rows = [
+        whole(1, 0.0, 10.0),
+        (1, "adv", "controller", 0.0, 1.0),
+        (1, "update_actor", "a", 1.0, 5.0),
+        (1, "update_critic", "b", 1.5, 8.0),
+        (1, "update_weights", "a", 8.5, 10.0),
+    ]
+    assert [one[0] for one in path(rows, TWO)] == ["adv", "update_actor", "-update_weights", "update_weights"]
+    found = SpanGraph(frame(rows), TWO, joins_updates=True).critical_path(1)
+    names = [(segment.phase, segment.is_gap) for segment in found]
+    assert names == [
+        ("adv", False), ("update_critic", True), ("update_critic", False), ("update_weights", True),
+        ("update_weights", False),
+    ]  # fmt: skip
+
+
 def of_layout(layout: Layout) -> list[Row]:
     """A layout's spans, on its devices and in the controller."""
     rows = [whole(1, 0.0, layout.step_s)]

@@ -18,6 +18,7 @@ from placebench.record.job_record import LogRecord
 from placebench.report.observed_plot import roles_on_devices
 from placebench.report.summary import summarize
 from placebench.report.tables import device_grid, observed_grid
+from placebench.report.time_tables import device_wait_grid
 
 FOUR = tuple(f"cpu:{index}" for index in range(4))
 NO_LOAD = {device: {"util": None} for device in FOUR}
@@ -72,6 +73,10 @@ def told(path: Path) -> list[str]:
 def test_roles_where_they_were_asked_to_be_give_no_warning(tmp_path: Path, name: str, layout: Layout) -> None:
     run = SyntheticRun(layouts={name: layout}, rounds=2)
     assert told(run.write(tmp_path / "own")) == told(of_job(run, tmp_path / "job")) == []
+    # Nobody could have traced its kernels, nor said in a span how it starts.
+    summary = summarize(compare_run(tmp_path / "job"))
+    assert device_wait_grid(summary).notes[-1].startswith("A dash: not known, because kernels are not traced in a job")
+    assert [launch.startup_s for launch in summary.launches] == [None, None]
 
 
 def test_shares_are_of_the_measured_steps(tmp_path: Path) -> None:

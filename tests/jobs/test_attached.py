@@ -89,13 +89,34 @@ def test_a_controller_and_its_workers_say_what_ran_where(tmp_path: Path) -> None
     assert [tuple(row[key] for key in KEYS) for row in found] == [
         (1, "gen", "rollout", "actor_pool", "controller", 11, 13),
         (1, "gen", "rollout", "actor_pool", "GPU-0", 11, 13),
-        (1, "update_critic", "critic", "critic_pool", "controller", 14, 14.1),
+        (1, "update_critic", "critic", "critic_pool", "controller", 14, 17),  # not the submission alone
         (1, "update_critic", "critic", "critic_pool", "GPU-1", 14, 17),
         (1, "update_actor", "actor", "actor_pool", "GPU-0", 14, 18),
     ]
     assert bound(read) == {(2, "GPU-0"), (3, "GPU-1")}
     assert (read.step(1), read.step(2)) == (STEPS[0], None)
     assert (rows(read), bound(read)) == ([], set())
+
+
+def test_a_rank_s_work_is_of_its_own_step_where_it_ends_after_the_first_rank_s(tmp_path: Path) -> None:
+    read = attached(tmp_path, "standard", framework="trl")
+    for rank, (begin, end) in enumerate(((8.0, 9.5), (9.6, 10.8))):
+        work = [
+            line
+            for start in (10, 20)
+            for line in (
+                span("training_step", start + 1, start + 6),
+                span("optimizer_step", start + begin, start + end),
+                span("trainer_step", start, start + end + 0.1),
+            )
+        ]
+        leave(tmp_path, rank + 1, device(rank), *work, RANK=str(rank))
+    found = {row[:2] + row[4:] for row in rows(read) if row[4] == "GPU-1"}
+    assert found == {
+        (step, "update_actor", "GPU-1", 10 * step + begin, 10 * step + end)
+        for step in (1, 2)
+        for begin, end in ((1, 6), (9.6, 10.8))
+    }
 
 
 def test_what_an_engine_says_of_generation_goes_before_who_waits_for_it(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from placebench.errors import InterruptedRunError
 from placebench.out.export import TARGETS
 from placebench.record.folder import Status
 
+FULL = "no space is left on the disk that it writes to: free some, and export again"
 RATIO = SPLIT.step_s / STANDARD.step_s
 
 
@@ -213,9 +214,40 @@ def test_a_full_disk_leaves_the_events_of_before_and_no_traceback(
     done = invoke(*words)
     assert (done.exit_code, done.stderr) == (
         3,
-        "placebench: tensorboard has failed: OSError: [Errno 28] No space left on device\n",
+        f"placebench: tensorboard has failed: {FULL}\n",
     )
     assert {file: file.read_bytes() for file in (tmp_path / "board").rglob("*.*")} == before
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk that a client of a tracker fills."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", folder], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"only root mounts a small disk: {made.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.parametrize("tracker", ["mlflow", "wandb"])
+def test_a_full_disk_is_told_in_a_line_and_spoils_no_later_export(
+    path: Path, full_disk: Path, tmp_path: Path, tracker: str
+) -> None:
+    command = [sys.executable, "-m", "placebench", "export", path, "--to", tracker, "--out", full_disk / "out"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "WANDB_MODE": "offline", "HOME": str(tmp_path)}
+
+    def run() -> tuple[int, str, str]:
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    assert run() == (3, "", f"placebench: {tracker} has failed: {FULL}\n")
+    subprocess.run(["mount", "-o", "remount,size=50m", full_disk], check=True)
+    code, out, error = run()
+    assert (code, out[: len(tracker) + 2], error) == (0, f"{tracker}: ", "")
 
 
 def broken_client(folder: Path, code: str) -> Path:

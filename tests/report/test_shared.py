@@ -1,5 +1,6 @@
 """Runs that were shared without their raw files: what `summary.json` still shows."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -46,6 +47,22 @@ def test_a_shared_run_shows_the_tables_of_the_whole_one(runs: tuple[Path, Path])
     assert invoke("report", runs[1]).exit_code == 0
     assert read_json(runs[1] / "summary.json") == kept
     assert (runs[1] / "report.md").read_text() == (runs[0] / "report.md").read_text()
+
+
+def test_a_run_that_was_killed_before_its_first_launch_is_no_shared_one(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    record = read_json(path / "run.json") | {"launches": [], "status": "running", "ended": None}
+    (path / "run.json").write_text(json.dumps(record))
+    shutil.rmtree(path / "trials")
+    for _ in ("first", "again"):
+        assert invoke("report", path, "--png").exit_code == 0
+        text = " ".join(invoke("show", path).stdout.split())
+        assert "no launch has come to its steps, for none was started" in text
+        assert "go on with placebench run --resume run" in text
+        assert "0 of 2 launches done. More" in text
+    # Where launches have ended, their files were taken away.
+    (path / "run.json").write_text(json.dumps(record | {"launches": [{}]}))
+    assert "0 of 2 launches done (raw files left out)" in " ".join(invoke("show", path).stdout.split())
 
 
 def test_shared_runs_are_compared_by_their_launches(runs: tuple[Path, Path]) -> None:

@@ -300,7 +300,7 @@ def test_scaling_is_for_replicas_alone(tmp_path: Path) -> None:
 
 
 def test_split_needs_two_devices() -> None:
-    with pytest.raises(UsageError, match="at least 2 devices, there is 1: try --devices cpu:2"):
+    with pytest.raises(UsageError, match="at least 2 devices, there is 1: raise --devices"):
         parse_placement("split", [1])
 
 

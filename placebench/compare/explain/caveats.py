@@ -48,6 +48,9 @@ def _of_run(comparison: Comparison, run: Run) -> Iterator[str]:
     missing = [launch for launch in run.missing if launch.placement in names]
     yield from (_missing(launch) for launch in missing if launch.status is not Status.PLANNED)
     yield from _not_started([launch for launch in missing if launch.status is Status.PLANNED])
+    if all(launch.status is Status.PLANNED for launch in run.launches):
+        resume = f"placebench run --resume {run.folder.path.name}"
+        yield f"no launch has come to its steps, for none was started; if the run is over, go on with {resume}"
     yield from (line for launch in launches for line in _not_finite(launch))
     yield from _few_launches(comparison)
     yield from (line for other in others for line in _pairing(first, other))

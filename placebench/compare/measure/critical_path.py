@@ -24,13 +24,14 @@ from placebench.compare.metrics import BESIDE, END, GAP, IMBALANCE, OFF_PATH, PA
 from placebench.compare.read.run import APART, Launch, is_whole_step
 from placebench.spec.bound import RunPlacement
 from placebench.spec.intervals import covered, length, subtract, union
-from placebench.spec.phases import GEN, STEP, UPDATE_WEIGHTS
+from placebench.spec.phases import GEN, PHASES, STEP, UPDATE_WEIGHTS
 from placebench.spec.placement import Overlap
 from placebench.spec.stepgraph import graph_among
 from placebench.telemetry.spans import CONTROLLER
 
 # Phases that engines do one by one: each generates its parts, and may take weights in the middle of one.
 OF_ENGINES = (GEN, UPDATE_WEIGHTS)
+UPDATES = tuple(phase.name for phase in PHASES if phase.trains)
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,12 @@ class SpanGraph:
     Args:
         spans: of one launch, columns as in `Launch.spans`.
         placement: its placement.
+        joins_updates: whether weights wait for every update that has ended before they go on their way, as under the
+            controllers of jobs of the user's; else for the actor's alone.
     """
 
-    def __init__(self, spans: pd.DataFrame, placement: RunPlacement) -> None:
+    def __init__(self, spans: pd.DataFrame, placement: RunPlacement, *, joins_updates: bool = False) -> None:
+        self._joins_updates = joins_updates
         self._blocking = placement.overlap != Overlap.ALL
         self._has_engines = placement.has_engines
         self._works = _works(spans, alone=OF_ENGINES if self._has_engines else ())
@@ -177,7 +181,8 @@ class SpanGraph:
             # A step takes what is ready, so that it may be another step's; the last before its start let it start.
             return other.end <= work.start
         if other.step == work.step:
-            return other.phase in phase.after
+            is_joined = self._joins_updates and work.phase == UPDATE_WEIGHTS and other.end <= work.start
+            return other.phase in phase.after or (is_joined and other.phase in UPDATES)
         return (other.phase, work.step - other.step) in phase.across
 
     def _holds_up(self, other: PhaseWork, work: PhaseWork) -> bool:
@@ -227,7 +232,7 @@ def path_values(launch: Launch, placement: RunPlacement, steps: Iterable[int], s
             slow step does not decide what the launch's step is said to consist of.
         step_s: the launch's step time, which the mean of the shares divides.
     """
-    graph = SpanGraph(launch.spans, placement)
+    graph = SpanGraph(launch.spans, placement, joins_updates=launch.is_of_job)
     shares = list(filter(None, (path_shares(graph, step) for step in steps)))
     totals: dict[str, float] = defaultdict(float)
     for key, share in (entry for step in shares for entry in step.items()):

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from placebench.compare.read.run import Launch, Run, is_whole_step
+from placebench.record.run_file import LaunchWall
 from placebench.telemetry.spans import TRACED_STEP
 
 
@@ -12,19 +13,24 @@ class LaunchTimes:
     """Seconds of a launch by what it did; NaN where the spans do not say."""
 
     startup_s: float
-    """From the first span to the first step."""
+    """From the first span to the first step; of a job of the user's from its first process."""
     steps_s: float
     """From the start of the first step to the end of the last, warm-up included."""
     trace_s: float
     """Of the step after them whose kernels were traced; 0 where none was."""
     stop_s: float
-    """From there to the end of the last span."""
+    """From there to the end of the last span; of a job of the user's to its own end."""
     steps: int
     """Steps done, without the traced one."""
 
 
-def launch_times(launch: Launch) -> LaunchTimes:
-    """Divide a launch's time; spans of its processes before the first and after the last are not seen."""
+def launch_times(launch: Launch, wall: LaunchWall | None = None) -> LaunchTimes:
+    """Divide a launch's time.
+
+    Args:
+        launch: the launch.
+        wall: what its run has recorded of it. Of a job of the user's no span tells how it starts and stops.
+    """
     spans = launch.spans
     steps = spans[is_whole_step(spans)]
     if steps.empty:
@@ -32,8 +38,11 @@ def launch_times(launch: Launch) -> LaunchTimes:
     first, last = float(steps["start"].min()), float(steps["end"].max())
     traced = spans[spans["phase"] == TRACED_STEP]
     trace = float((traced["end"] - traced["start"]).sum())
-    after = float(spans["end"].max()) - last
-    return LaunchTimes(first - float(spans["start"].min()), last - first, trace, after - trace, len(steps))
+    before, after = first - float(spans["start"].min()), float(spans["end"].max()) - last
+    if launch.is_of_job:
+        known = wall and (wall.before_steps_s, wall.after_steps_s)
+        before, after = (math.nan if seconds is None else seconds for seconds in known or (None, None))
+    return LaunchTimes(before, last - first, trace, after - trace, len(steps))
 
 
 @dataclass(frozen=True)
@@ -56,12 +65,11 @@ class RunTimes:
 
 def run_times(run: Run) -> RunTimes | None:
     """Divide a run's wall time; None where none is on record, or no launch has finished."""
-    walls = {(one.round, one.placement): one.wall for one in run.record.launches}
     done = [
         (launch, wall)
         for placement in run.placements
         for launch in run.done(placement.name)
-        if (wall := walls.get((launch.round, launch.placement)))
+        if (wall := run.wall(launch))
     ]
     if not done or not run.record.wall.total_s:
         return None

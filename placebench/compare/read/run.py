@@ -22,7 +22,7 @@ from placebench.record.launch_lines import (
     ProcessesLine,
     SampleLine,
 )
-from placebench.record.run_file import RunFile
+from placebench.record.run_file import LaunchWall, RunFile
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, device_labels
 from placebench.spec.phases import STEP
@@ -115,6 +115,11 @@ class Launch:
     def _all_spans(self) -> pd.DataFrame:
         frame = pd.DataFrame([list(vars(line).values()) for line in self.lines.spans], columns=list(SPAN_COLUMNS))
         return frame.astype({"allocated_bytes": float, "reserved_bytes": float, "pid": float})
+
+    @property
+    def is_of_job(self) -> bool:
+        """Whether it is one of a job of the user's."""
+        return self.log is not None
 
     @property
     def log(self) -> LogRecord | None:
@@ -258,6 +263,11 @@ class Run:
     def labels(self) -> Mapping[str, str]:
         """What people see of each device, by its id: `cpu:0`, `gpu:0`; with the node in front if there are several."""
         return device_labels(self.record.devices)
+
+    def wall(self, launch: Launch) -> LaunchWall | None:
+        """Where the wall time of a launch went; None where none is on record."""
+        key = (launch.round, launch.placement)
+        return next((one.wall for one in self.record.launches if (one.round, one.placement) == key), None)
 
     def done(self, placement: str) -> tuple[Launch, ...]:
         """The finished launches of a placement, by round: the ones in the numbers."""
