@@ -362,8 +362,8 @@ def _launch(
         LaunchError: the job failed, or had to end.
     """
     trial.path.mkdir(parents=True)
-    with own_run(trial.path) as record:
-        result = Launcher(plan, record, JOB, stop).run(launch, trial, on_state)
+    with own_run(trial.path) as record, Launcher(plan, record, JOB, stop) as launcher:
+        result = launcher.run(launch, trial, on_state)
     if result.status is not Status.DONE:
         raise LaunchError(f"a launch ended as {result.status}: {result.reason}")
 

@@ -73,6 +73,7 @@ def run_job(
     checkpoint_every: int | None = None,
     resume_from: Path | None = None,
     launcher: str = RAY,
+    fork_server: str | None = None,
 ) -> Job:
     """Run one launch on CPU devices, and see that its Ray was no more than needed and ends with it.
 
@@ -82,6 +83,7 @@ def run_job(
         "checkpoint_every": checkpoint_every,
         "resume_from": str(resume_from) if resume_from else None,
         "launcher": launcher,
+        "fork_server": fork_server,
     }
     with launched(folder, placement, devices, *settings, program=program, options=options) as process:
         output, _ = process.communicate(timeout=840)

@@ -69,7 +69,7 @@ class PPOJob:
             nodes = JobNodes.model_validate(asked.cluster.model_dump())
             return TorchrunOnNodes(nodes, folder, self._devices, self._trial, hz, self._recorder.clock)
         if asked.cluster is None:
-            return OwnRay(folder, self._placement.size)
+            return OwnRay(folder, self._placement.size, asked.fork_server)
         from placebench.sessions.ray_cluster.discovery import Cluster
         from placebench.sessions.ray_cluster.session import SharedRay
 

@@ -18,6 +18,20 @@ if TYPE_CHECKING:
     from torch.distributed import TCPStore
 
 
+# What every worker imports before its first step, but for Ray, which reads its settings as it is imported.
+WORKER_IMPORTS = (
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "tokenizers",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.qwen2.modeling_qwen2",
+    "placebench.ppo.role_models",
+    "placebench.ppo.rollout.torch",
+    "placebench.ppo.worker",
+    "placebench.tasks.tokenizer",
+)
+
+
 class Rank:
     """A rank of a pool.
 

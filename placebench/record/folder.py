@@ -167,6 +167,7 @@ class RunFolder:
     phases_file = _File(
         "phases.json", "What the phases of each placement took, and of what work: what predictions start from."
     )
+    fork_log = _File("fork_server.log", "Why workers could not be forked; only where they could not.")
     lock_file = _File(
         "lock",
         "There while a process works on the run, and keeps others out; one left by a killed process keeps nobody out.",

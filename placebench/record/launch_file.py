@@ -29,6 +29,8 @@ class LaunchFile(RecordFile):
     launcher: LauncherName = RAY
     sample_hz: float = 0.0
     """Device samples a second; 0 for none."""
+    fork_server: str | None = None
+    """The word of the server that its workers are forked from; None where they start as new interpreters."""
     step_timeout_s: float | None = None
     """Seconds without progress after which the launch is given up."""
     checkpoint_every: int | None = None

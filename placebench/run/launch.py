@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from placebench.errors import JobExit
 from placebench.host.compile_cache import remove_empty_cache
@@ -22,6 +22,7 @@ from placebench.record.parts import ClusterRecord, PlacementRecord
 from placebench.record.progress import LaunchState, activity
 from placebench.record.run_file import LaunchWall
 from placebench.run.failures import CLUSTER_CHANGED, LaunchEnd, explain, judge, lacks_only, lost_head, write_end
+from placebench.run.forking import RoundServer, forks_workers
 from placebench.run.processes import LaunchProcesses
 from placebench.run.watch import NOT_AS_WRITTEN, DamagedFilesError, Pause, TrialWatch
 from placebench.sessions.ray_cluster.clocks import clock_notes
@@ -79,6 +80,15 @@ class Launcher:
         pause: Callable[[LaunchMark], Pause | None] = lambda mark: None,
     ) -> None:
         self._plan, self._record, self._job, self._stop, self._pause = plan, record, job, stop, pause
+        is_own = tuple(job) == JOB and forks_workers(plan)
+        self._server = RoundServer(plan.folder.fork_log) if is_own else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._server:
+            self._server.close()
 
     def run(self, launch: PlannedLaunch, trial: Trial, on_state: Callable[[LaunchState], None]) -> LaunchResult:
         """Run one launch from its first process until the last one is gone.
@@ -92,7 +102,8 @@ class Launcher:
         with contextlib.ExitStack() as behind:
             behind.callback(remove_empty_cache)  # a job that is killed cannot
             processes = behind.enter_context(LaunchProcesses(self._record))
-            self._launch_file(launch, trial, processes.mark).write(trial.launch_file)
+            server = self._server.of(launch.round) if self._server else None
+            self._launch_file(launch, trial, processes.mark, server).write(trial.launch_file)
             trial.set_status(Status.RUNNING)
             sampler = self._start_sampler(trial, processes)
             job = processes.start([*self._job, str(trial.path)], trial.log)
@@ -105,7 +116,8 @@ class Launcher:
             if self._plan.until_end and end.status is Status.INTERRUPTED and job.returncode == JobExit.DONE:
                 end = LaunchEnd(Status.DONE)
             job_ended = time.monotonic()
-            notes = watch.pauses + _end_sampler(sampler, trial) + (clock_notes(trial) if self._plan.cluster else ())
+            notes = self._server.notes if self._server else ()
+            notes += watch.pauses + _end_sampler(sampler, trial) + (clock_notes(trial) if self._plan.cluster else ())
         no_head = end.status is Status.FAILED and lost_head(trial)
         if no_head:
             end = self._headless()
@@ -169,7 +181,7 @@ class Launcher:
             " nodes with it",
         )
 
-    def _launch_file(self, launch: PlannedLaunch, trial: Trial, mark: LaunchMark) -> LaunchFile:
+    def _launch_file(self, launch: PlannedLaunch, trial: Trial, mark: LaunchMark, server: str | None) -> LaunchFile:
         plan, placement = self._plan, launch.placement
         work: dict[str, Any]
         if plan.job:
@@ -188,6 +200,7 @@ class Launcher:
             cluster=ClusterRecord(**plan.cluster.model_dump()) if plan.cluster else None,
             launcher=plan.launcher,
             sample_hz=plan.sample_hz,
+            fork_server=server,
             step_timeout_s=plan.step_timeout_s,
             checkpoint_every=plan.checkpoint_every,
             resume_from=str(plan.start.path) if plan.start else None,

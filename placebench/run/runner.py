@@ -110,9 +110,9 @@ def execute(
             for note in (*plan.notes, *filter(None, [no_locks])):
                 display.note(note)
             asked = Asked(signals, plan.time_limit_s, display)
-            launcher = Launcher(plan, record, job or (BRIDGE if plan.job else JOB), asked, asked.pause)
-            run = _Run(plan, Manifest(plan, command), launcher, display, width, so_far, best_steps)
-            result = run.go(asked)
+            with Launcher(plan, record, job or (BRIDGE if plan.job else JOB), asked, asked.pause) as launcher:
+                run = _Run(plan, Manifest(plan, command), launcher, display, width, so_far, best_steps)
+                result = run.go(asked)
     is_late = result.stopped_by in (None, TIME_LIMIT)
     return replace(result, late_signal=signals.received if is_late else None)
 

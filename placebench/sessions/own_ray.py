@@ -10,17 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from placebench.errors import LaunchError, WorkerFault, mark_fault
+from placebench.host import fork_client
 from placebench.host.processes import LaunchMark, frozen, kill_processes, launch_processes
 from placebench.sessions.base import OneHost
 
 # Seconds for which a process waits for a head that does not answer before Ray ends it; by default it is a minute.
 HEAD_PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
 OBJECT_STORE_BYTES = 1 << 29
+_SETUP_NAME = "SETUP_WORKER_FILENAME"
 RAY_NOT_STARTED = "Ray did not start"
 # What Ray's processes write into their logs when they give up: in C++, in Python, and when they have waited for others.
 _LAST_WORDS = (
     re.compile(r"what\(\): (.+?)(?: /\S+\(\+0x\w+\).*)?$", re.MULTILINE),
-    re.compile(r"^Traceback \(most recent call last\):\n(?:\s.*\n)+(\S.+)$", re.MULTILINE),
+    # An agent whose port another process has goes on without it, and writes this all the same.
+    re.compile(
+        r"^Traceback \(most recent call last\):\n(?:\s.*\n)+(?!.*address already in use)(\S.+)$",
+        re.MULTILINE | re.IGNORECASE,
+    ),
     re.compile(r"Check failed: (?:\S+\(\) )?(.+?)(?: /\S+\(\+0x\w+\).*)?$", re.MULTILINE),
 )
 
@@ -90,16 +96,45 @@ def _nothing_unused() -> Iterator[None]:
             setattr(Node, name, start)
 
 
+@contextmanager
+def _forked_workers(server: str | None) -> Iterator[None]:
+    """Let the Ray started inside have its workers forked by a server.
+
+    Ray has no setting for the script that its workers start with. It is told by the name of the script, which may be a
+    path. In a version of Ray that names it otherwise, workers start as new interpreters.
+
+    Args:
+        server: its word, see `placebench.host.fork_client`; None for Ray's own way.
+    """
+    from ray._private import ray_constants
+
+    name = getattr(ray_constants, _SETUP_NAME, None)
+    script = Path(ray_constants.__file__).parent / "workers" / str(name)
+    if server is None or not script.is_file():
+        if server:
+            print(f"{script}: no such file, so workers start as new interpreters instead of being forked", flush=True)
+        yield
+        return
+    os.environ |= {fork_client.ADDRESS_VARIABLE: server, fork_client.INSTEAD_VARIABLE: str(script)}
+    setattr(ray_constants, _SETUP_NAME, fork_client.__file__)
+    try:
+        yield
+    finally:
+        setattr(ray_constants, _SETUP_NAME, name)
+
+
 class OwnRay(OneHost):
     """A Ray that lives as long as the launch and takes nobody else's work.
 
     Args:
         folder: where it keeps its session.
         devices: how many workers there will be.
+        fork_server: the word of the server that they are forked from, see `placebench.host.fork_client`; None for new
+            interpreters.
     """
 
-    def __init__(self, folder: str, devices: int) -> None:
-        self._folder, self._devices = folder, devices
+    def __init__(self, folder: str, devices: int, fork_server: str | None = None) -> None:
+        self._folder, self._devices, self._fork_server = folder, devices, fork_server
         self._workers: dict[str, Any] = {}
         self._is_in_order = True
 
@@ -122,7 +157,7 @@ class OwnRay(OneHost):
         import ray
 
         try:
-            with _nothing_unused():
+            with _nothing_unused(), _forked_workers(self._fork_server):
                 ray.init(
                     address="local",
                     num_cpus=self._devices,
@@ -143,6 +178,11 @@ class OwnRay(OneHost):
 
         self._workers[device] = ray.remote(num_cpus=1, max_restarts=0)(worker).remote(*arguments)
         return self._workers[device]
+
+    def register(self, pid: int, device: str) -> None:
+        """Say in the log which worker should have been forked and was not."""
+        if self._fork_server and pid != os.getpid() and not fork_client.is_forked(pid):
+            print(f"the worker of {device} was not forked: it has started as a new interpreter", flush=True)
 
     def explain(self, error: Exception, doing: str) -> Exception:
         """The error says it itself, but for the device."""

@@ -13,6 +13,7 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from placebench.host.compile_cache import remove_empty_cache
 from placebench.record.folder import read_jsonl
+from placebench.run.forking import RoundServer
 from placebench.spec.stepgraph import step_graph
 
 RESULTS = ("critic/score/mean", "actor/pg_loss", "actor/entropy", "critic/vf_loss", "actor/grad_norm", "actor/kl_loss")
@@ -52,6 +53,20 @@ def test_a_placement_changes_where_not_what(
 
 def test_two_pools_train_as_one(split_job: Job, standard: Job) -> None:
     assert_same_training(split_job, standard, RESULTS)
+
+
+def test_forked_workers_train_bit_for_bit_as_new_interpreters_do(tmp_path: Path, standard: Job) -> None:
+    server = RoundServer(tmp_path / "fork_server.log")
+    try:
+        job = run_job(tmp_path / "job", "standard", 2, *PPO, fork_server=server.of(1))
+        assert server.notes == ()
+    finally:
+        server.close()
+    assert job.exit_code == 0, job.output[-3000:]
+    assert "was not forked" not in job.output
+    assert not (tmp_path / "fork_server.log").exists()
+    for name in (*RESULTS, "response_length/mean"):
+        assert [step[name] for step in job.steps] == [step[name] for step in standard.steps], name
 
 
 def overlapping_steps(job: Job, phase: str, other: str) -> list[int]:

@@ -237,3 +237,27 @@ def test_a_worker_that_dies_and_a_runner_that_is_killed(tmp_path: Path, temp: Pa
     # Its guardian puts things in order, and ends.
     wait_for(lambda: second.status is Status.INTERRUPTED and not processes_of(temp))
     assert_nothing_left(temp)
+
+
+def test_of_a_job_that_is_killed_alone_nothing_is_left(tmp_path: Path, temp: Path) -> None:
+    words = ("--placements", "standard,split", "--steps", "5000", "--out", str(tmp_path))
+    with running([*RUN, *SMALL, *words], temp) as command:
+        wait_for(lambda: in_step(tmp_path, 2), 400)
+        folder = next(tmp_path.iterdir())
+        first, second = (RunFolder(folder).trial(1, name) for name in ("standard", "split"))
+        rows = {row["device"]: row["pid"] for row in read_jsonl(first.processes)}
+        workers = [psutil.Process(pid) for device, pid in rows.items() if device != "controller"]
+        servers = [parent for worker in workers if (parent := worker.parent())]
+        assert ["fork_server" in word for one in servers for word in one.cmdline()[2:3]] == [True, True]
+        os.kill(rows["controller"], signal.SIGKILL)
+        wait_for(lambda: second.progress.exists() and json.loads(second.progress.read_text())["step"] >= 1, 400)
+        assert first.status is Status.FAILED
+        assert first.error.read_text().startswith("failed: the job was killed by SIGKILL\n")
+        assert not any(worker.is_running() for worker in workers)
+        assert processes_of(first.path) == []
+        # Without the server the workers that it has forked cannot be: the launch ends, as if they had died.
+        servers[0].kill()
+        output, _ = command.communicate(timeout=400)
+    assert second.status is Status.FAILED
+    assert "the fork server has ended, so workers start as new interpreters" in output
+    assert_nothing_left(temp)

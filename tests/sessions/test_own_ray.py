@@ -1,8 +1,10 @@
+import os
 from pathlib import Path
 
 import pytest
 
-from placebench.sessions.own_ray import _last_words, _nothing_unused
+from placebench.host import fork_client
+from placebench.sessions.own_ray import OwnRay, _forked_workers, _last_words, _nothing_unused
 
 
 @pytest.mark.parametrize(
@@ -22,6 +24,19 @@ from placebench.sessions.own_ray import _last_words, _nothing_unused
             'Traceback (most recent call last):\n  File "agent.py", line 72, in <module>\n    warnings.warn(\n'
             "pydantic.warnings.PydanticDeprecated: it is deprecated",
             "pydantic.warnings.PydanticDeprecated: it is deprecated",
+        ),
+        (
+            'Traceback (most recent call last):\n  File "agent.py", line 90, in start\n    sock.bind(address)\n'
+            "OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 52365): [errno 98] address"
+            " already in use\n"
+            'Traceback (most recent call last):\n  File "main.py", line 7, in <module>\n    import grpc\n'
+            "ModuleNotFoundError: No module named 'grpc'",
+            "ModuleNotFoundError: No module named 'grpc'",
+        ),
+        (
+            'Traceback (most recent call last):\n  File "agent.py", line 90, in start\n    sock.bind(address)\n'
+            "OSError: [Errno 98] Address already in use",
+            None,
         ),
         ("[2026-11-24 20:57:24,060 I 1 1] (gcs_server) gcs_server_main.cc:98: Ray cluster metadata", None),
     ],
@@ -58,3 +73,31 @@ def test_a_ray_that_starts_in_another_way_starts_as_it_does(monkeypatch: pytest.
     with _nothing_unused():
         assert not hasattr(Node, name)
     assert not hasattr(Node, name)
+
+
+def test_workers_are_forked_only_inside_and_by_rays_own_script_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ray._private import ray_constants
+
+    for name in (fork_client.ADDRESS_VARIABLE, fork_client.INSTEAD_VARIABLE):
+        monkeypatch.setenv(name, "")
+    with _forked_workers(None):
+        assert ray_constants.SETUP_WORKER_FILENAME == "setup_worker.py"
+    with _forked_workers("word"):
+        assert fork_client.__file__ == ray_constants.SETUP_WORKER_FILENAME
+        assert os.environ[fork_client.ADDRESS_VARIABLE] == "word"
+        assert Path(os.environ[fork_client.INSTEAD_VARIABLE]).name == "setup_worker.py"
+    assert ray_constants.SETUP_WORKER_FILENAME == "setup_worker.py"
+    monkeypatch.delattr(ray_constants, "SETUP_WORKER_FILENAME")
+    with _forked_workers("word"):
+        assert not hasattr(ray_constants, "SETUP_WORKER_FILENAME")
+    assert "workers start as new interpreters" in capsys.readouterr().out
+
+
+def test_a_worker_that_was_to_be_forked_and_is_not_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    OwnRay("folder", 1, "word").register(os.getpid(), "controller")
+    OwnRay("folder", 1).register(os.getppid(), "cpu:0")
+    assert capsys.readouterr().out == ""
+    OwnRay("folder", 1, "word").register(os.getppid(), "cpu:0")
+    assert capsys.readouterr().out == "the worker of cpu:0 was not forked: it has started as a new interpreter\n"
