@@ -1,13 +1,18 @@
 """Commands of the pages under docs/, run in a folder laid out like a checkout."""
 
+import contextlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from click.testing import CliRunner
 from synthetic_run import SyntheticRun
+
+from placebench.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("Makefile", "pyproject.toml", "constraints.txt", "demo.sh", "demo_split.sh", "scripts", "plot")
@@ -20,8 +25,27 @@ def commands(text: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
+# What leaves threads, processes or settings in its process, as clients of trackers do, or needs one of its own.
+_OF_ITS_OWN = ("export", "serve", "watch", "attach")
+
+
+def _runs_here(words: list[str], command: str) -> bool:
+    """Whether a command is one of placebench's that does in this process what it does in its own.
+
+    An interpreter's start and the imports are most of what one takes.
+    """
+    if words[0] != "placebench" or words[1] in _OF_ITS_OWN or re.search(r"[|&;<>$*?`(]", command):
+        return False
+    return words[1] not in ("run", "calibrate") or "--dry-run" in words
+
+
 def shell(command: str, folder: Path, environment: dict[str, str]) -> None:
     """Run a command of a page in a folder; it must end with 0."""
+    if _runs_here(words := shlex.split(command), command):
+        with contextlib.chdir(folder):
+            result = CliRunner().invoke(main, words[1:], prog_name="placebench", env=environment)
+        assert result.exit_code == 0, f"{command}\n{result.output}"
+        return
     done = subprocess.run(
         command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )

@@ -65,8 +65,10 @@ def serve(
     with listening:
         port = listening.getsockname()[1]
         door = Door(token, port, is_local(host), own_names(host, names))
+        # Before anybody knows of it, who may end it at once: a signal in the middle of this would be no end in order.
+        server = uvicorn.Server(server_config(site, door))
         on_open(f"http://{_in_url(host)}:{port}/?{TOKEN}={quote(token)}")
-        uvicorn.Server(server_config(site, door)).run(sockets=[listening])
+        server.run(sockets=[listening])
 
 
 def server_config(site: Site, door: Door) -> uvicorn.Config:

@@ -145,6 +145,24 @@ def test_a_browser_shows_the_run_and_takes_nothing_for_markup(link: str, tmp_pat
     assert "4 of 4 launches done" in text
 
 
+def test_the_link_is_told_when_all_is_made_so_that_a_signal_finds_nothing_half_done(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def configure(config: uvicorn.Config) -> None:
+        told.append("logging")
+
+    def stop(link: str) -> None:
+        told.append("link")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(uvicorn.Config, "configure_logging", configure)
+    with pytest.raises(KeyboardInterrupt):
+        server.serve(Site(runs), host="127.0.0.1", port=0, token=TOKEN, on_open=stop)
+    assert told == ["logging", "link"]
+
+
 def test_a_token_file_is_made_once_and_nobody_else_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "token"
     token = read_token(path)
