@@ -231,7 +231,17 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_told_in_a_line_and_spoils_no_later_export(
     path: Path, full_disk: Path, tmp_path: Path, tracker: str
 ) -> None:
-    command = [sys.executable, "-m", "placebench", "export", path, "--to", tracker, "--out", full_disk / "out"]
+    command = [
+        sys.executable,
+        "-m",
+        "placebench",
+        "export",
+        str(path),
+        "--to",
+        tracker,
+        "--out",
+        str(full_disk / "out"),
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "WANDB_MODE": "offline", "HOME": str(tmp_path)}
 
     def run() -> tuple[int, str, str]:
