@@ -59,6 +59,7 @@ class RayNodes:
             port = _free_port()
             self.address = f"{self._spaces.get(name, '127.0.0.1')}:{port}"
             where += ["--head", f"--port={port}", f"--temp-dir={self._folder}", "--include-dashboard=false"]
+            where += [f"--ray-client-server-port={_free_port()}"]  # two clusters at a time cannot share the usual one
         command = [RAY, "start", "--block", f"--node-name={name}", f"--num-cpus={cpus}", *where, *options]
         with self._log(name).open("wb") as log:
             self._started[name] = subprocess.Popen(

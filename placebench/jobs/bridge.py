@@ -148,8 +148,8 @@ class Bridge:
         if address := self._job.ray_head:
             self._progress("ray")
             words = ray_head(address, self._environment["RAY_TMPDIR"])
-            head = self._start("ray", words, self._environment, self._trial.path / "ray.log")
-            _wait_for_port(head, address)
+            log = self._trial.path / "ray.log"
+            _wait_for_ray(self._start("ray", words, self._environment, log), address, log)
         self._nodes.start(self._job, self._own_environment, _HEAD_S)
         for one in self._job.companions:
             log = self._trial.path / f"{one.name}.log"
@@ -281,8 +281,8 @@ def shown(command: Sequence[str]) -> str:
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 
-def _wait_for_port(process: "subprocess.Popen[bytes]", address: str) -> None:
-    """Wait until a server answers.
+def _wait_for_ray(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
+    """Wait until the head of a Ray answers.
 
     Raises:
         LaunchError: it does not.
@@ -293,7 +293,10 @@ def _wait_for_port(process: "subprocess.Popen[bytes]", address: str) -> None:
         with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
             return
         time.sleep(_POLL_S)
-    raise LaunchError(f"ray start does not listen on port {port}: see ray.log")
+    if process.returncode is None:
+        raise LaunchError(f"ray start does not listen on port {port} after {_HEAD_S:g} s: see {log.name}")
+    why = end_by_words(read_end(log, _LAST_BYTES), _ended(process.returncode)).message
+    raise LaunchError(f"ray start has ended: {why}: see {log.name}")
 
 
 def main(folder: str) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from placebench.host.network import free_port
 from placebench.spec.devices import Device
 
 RENDEZVOUS = {
@@ -29,7 +30,9 @@ def ray_head(address: str, temp_dir: str) -> tuple[str, ...]:
     """
     host, _, port = address.rpartition(":")
     where = ("--port", port, "--node-ip-address", host, "--temp-dir", temp_dir)
-    return ("ray", "start", "--head", "--block", *where, "--include-dashboard", "false")
+    # Nobody asks for Ray's client, but a head does not start where another one has its usual port.
+    client = ("--ray-client-server-port", str(free_port()))
+    return ("ray", "start", "--head", "--block", *where, *client, "--include-dashboard", "false")
 
 
 def ray_node(head: str, address: str, name: str) -> tuple[str, ...]:

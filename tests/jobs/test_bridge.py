@@ -1,6 +1,11 @@
+import contextlib
 import os
+import shutil
 import signal
+import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +19,7 @@ from fake_jobs import PLAIN, TRL, VERL, VERL_WITH_SPANS, prepare, read_end, writ
 from placebench.errors import JobExit
 from placebench.host.network import free_port
 from placebench.jobs import bridge
+from placebench.jobs.places import ray_head
 from placebench.record.folder import Trial, read_jsonl
 from placebench.record.job_record import Companion, LogRecord
 from placebench.record.launch_file import LaunchFile
@@ -35,6 +41,12 @@ def python(folder: Path, text: str, *arguments: str) -> list[str]:
 
 def rows(trial: Trial) -> list[dict[str, float]]:
     return [row["metrics"] for row in read_jsonl(trial.steps)]
+
+
+def is_listening(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
 
 
 def is_gone(folder: Path) -> bool:
@@ -289,10 +301,26 @@ def test_a_ray_is_started_for_a_job_that_wants_its_address(tmp_path: Path, monke
     trial = prepare(tmp_path, *command, ray="own", address=f"127.0.0.1:{free_port()}")
     assert bridge.main(str(trial.path)) == JobExit.DONE, trial.log.read_text()
     assert is_gone(tmp_path)
-    ray.write_text(f"#!{sys.executable}\nprint('no')\n")
+    ray.write_text(f"#!{sys.executable}\nprint('and more')\nraise OSError('no such host')\n")
     other = prepare(tmp_path / "b", *python(tmp_path / "b", text, "0.01", "{ray_address}"), ray="own")
     assert bridge.main(str(other.path)) == JobExit.FAILED
-    assert "ray start does not listen on port" in read_end(other)["message"]
+    assert read_end(other)["message"] == "ray start has ended: OSError: no such host: see ray.log"
+
+
+@pytest.mark.slow
+def test_a_head_of_ray_starts_where_the_port_of_its_client_is_taken(tmp_path: Path) -> None:
+    folder, log, port = tempfile.mkdtemp(), tmp_path / "log", free_port()  # a path that Ray's sockets have room for
+    words = [str(Path(sys.executable).with_name("ray")), *ray_head(f"127.0.0.1:{port}", folder)[1:], "--num-cpus", "1"]
+    with contextlib.ExitStack() as taken, log.open("wb") as stream:
+        taken.callback(shutil.rmtree, folder)
+        with contextlib.suppress(OSError):  # taken by another one already: as good
+            taken.enter_context(socket.create_server(("127.0.0.1", 10001)))
+        head = taken.enter_context(subprocess.Popen(words, stdout=stream, stderr=stream))
+        taken.callback(head.terminate)
+        client = int(words[words.index("--ray-client-server-port") + 1])
+        while not is_listening(client):  # it ends in its first seconds where it cannot have that port
+            assert head.poll() is None, log.read_text()
+            time.sleep(0.05)
 
 
 def test_a_job_whose_server_ends_is_ended_too(tmp_path: Path) -> None:
