@@ -220,25 +220,37 @@ def tabled_generation(model: StepModel, placement: Placement) -> float:
     return float(sum(steps)) + tables.prefill(prompts, batch.max_prompt_length)
 
 
-def committed(path: Path) -> Iterator[Result]:
-    """Steps that were predicted before they were run, as `predicted_runs.py errors` wrote them."""
-    if not (path / "errors.csv").exists():
-        return
-    device = json.loads((path / "predictions.json").read_text(encoding="utf-8"))["device"]
-    for row in csv.DictReader((path / "errors.csv").read_text(encoding="utf-8").splitlines()):
+def predicted_before(path: Path) -> Iterator[Result]:
+    """Steps that were predicted before they were run, as `predicted_runs.py` and `predicted_here.py` wrote them.
+
+    Those of `errors*.csv` ran on another host than what they were predicted from; those of the folders under `here` on
+    the same, by a calibration of one size of theirs.
+    """
+    for errors in sorted(path.glob("errors*.csv")):
+        measured_at = path.name if errors.name == "errors.csv" else f"{path.name}/here"
+        yield from _of_file(errors, path / errors.name.replace("errors", "predictions"), measured_at)
+    for errors in sorted(path.glob("here/*/errors.csv")):
+        yield from _of_file(errors, errors.with_name("predictions.json"), f"{path.name}/here/{errors.parent.name}")
+
+
+def _of_file(errors: Path, predictions: Path, measured_at: str) -> Iterator[Result]:
+    is_here = errors.parent.parent.name == "here"
+    kind = PredictionClass.OTHER_SIZE if is_here else PredictionClass.OTHER_HOST
+    group = f"calibration/{errors.parent.name if is_here else errors.stem}, predicted beforehand"
+    device = json.loads(predictions.with_suffix(".json").read_text(encoding="utf-8"))["device"]
+    for row in csv.DictReader(errors.read_text(encoding="utf-8").splitlines()):
         if row["phase"] == "step" and row["measured_s"]:
-            name, share = row["configuration"], float(row["host_bound_share"])
-            model = name.split("-ppo-")[0].split("-grpo-")[0]
+            name = row["configuration"]
             kept = HeldOut(
-                PredictionClass.OTHER_SIZE,
-                f"{path.name}, committed beforehand",
+                kind,
+                group,
                 name,
-                model,
+                name.split("-ppo-")[0].split("-grpo-")[0],
                 device,
-                share > HOST_BOUND,
+                float(row["host_bound_share"]) > HOST_BOUND,
                 float(row["predicted_s"]),
                 float(row["measured_s"]),
                 int(row["launches"]),
-                path.name,
+                measured_at,
             )
-            yield Result(kept, path.name, 0.0, 1, {})
+            yield Result(kept, measured_at, 0.0, 1, {})

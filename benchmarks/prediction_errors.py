@@ -23,7 +23,7 @@ from statistics import fmean
 from typing import Any
 
 import click
-from prediction_cases import REFERENCE, Folder, Result, committed, from_one_gpu, model_of, read_folders, results
+from prediction_cases import REFERENCE, Folder, Result, from_one_gpu, model_of, predicted_before, read_folders, results
 
 from placebench.predict.interval import HeldOut, PredictionClass, class_error, step_interval
 from placebench.record.calibration_file import MeasuredCase
@@ -39,7 +39,7 @@ LARGE_BYTES = 16 << 30
 def main(write_table: bool) -> None:
     """Print errors, coverage and memory errors as Markdown tables."""
     folders = read_folders()
-    found = [*results(folders), *committed(REFERENCE / "calibration")]
+    found = [*results(folders), *predicted_before(REFERENCE / "calibration")]
     _print_table("Steps", ("class", "n", "mean", "worst", "GPU-bound", "host-bound", "90 % covers"), _classes(found))
     ways = list(_ways(found))
     _print_table("Steps beside other ways to predict them", ("class", "way", "n", "mean", "ours", "nearer"), ways)
@@ -137,7 +137,7 @@ def _generation(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:
 
 
 def _orders(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:
-    # What was committed beforehand is of different work, whose order tells nothing of placements.
+    # What was predicted beforehand is of different work, whose order tells nothing of placements.
     for kind, alike in _of_classes([one for one in found if one.rivals]):
         right = [
             (first.kept.measured_s < second.kept.measured_s) == (first.kept.predicted_s < second.kept.predicted_s)

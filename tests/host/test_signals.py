@@ -10,14 +10,17 @@ from placebench.host.signals import ENDING, Stopped, StopSignals, raised_signals
 
 @pytest.mark.parametrize("number", ENDING)
 def test_a_signal_by_which_a_process_is_asked_to_end_is_noted_or_raised(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    with StopSignals() as signals:
-        signal.raise_signal(number)
-    assert signals.received is number
-    with pytest.raises(Stopped, match=number.name) as stopped, raised_signals():
-        signal.raise_signal(number)
-    assert stopped.value.exit_code == 128 + number
-    assert signal.getsignal(number) is before
+    before = signal.signal(number, signal.SIG_DFL)  # tests that a shell has started in the background ignore some
+    try:
+        with StopSignals() as signals:
+            signal.raise_signal(number)
+        assert signals.received is number
+        with pytest.raises(Stopped, match=number.name) as stopped, raised_signals():
+            signal.raise_signal(number)
+        assert stopped.value.exit_code == 128 + number
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_signal_that_a_parent_has_blocked_is_noted() -> None:
