@@ -164,6 +164,7 @@ class ForkServer:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != server:
             os._exit(1)
+        os.setpgid(0, 0)  # who cleans up after it, as Ray does, may end its process group
         self._selector.close()
         self._listener.close()
         for other, process, _ in set(self._children.values()):

@@ -224,12 +224,16 @@ def test_a_worker_that_dies_and_a_runner_that_is_killed(tmp_path: Path, temp: Pa
         folder = next(tmp_path.iterdir())
         first, second = (RunFolder(folder).trial(1, name) for name in ("standard", "ddp:1"))
         worker = next(row for row in read_jsonl(first.processes) if row["device"] == "cpu:1")
+        server = psutil.Process(worker["pid"]).parent()
         os.kill(worker["pid"], signal.SIGKILL)
         wait_for(lambda: first.status is not Status.RUNNING)
         assert first.status is Status.FAILED
         reason = first.error.read_text().splitlines()[0]
         assert reason.startswith("failed: ActorDiedError: ")
         assert reason.endswith("(worker of cpu:1)")
+        # What the other launches of the round fork from is still there, whatever Ray has ended after the worker.
+        assert server
+        assert server.status() != psutil.STATUS_ZOMBIE
         wait_for(lambda: second.progress.exists() and json.loads(second.progress.read_text())["step"] >= 1, 400)
         assert processes_of(first.path) == []
         command.kill()
