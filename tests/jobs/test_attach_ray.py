@@ -40,21 +40,24 @@ def lines_of(start: str, folder: Path, environment: Mapping[str, str]) -> list[d
     return [json.loads(line) for path in spans.iterdir() for line in path.read_text().splitlines()]
 
 
-def names(lines: list[dict[str, Any]]) -> list[str]:
-    return [line["name"] for line in lines if line["kind"] == "span"]
-
-
-def test_workers_of_the_jobs_own_ray_inherit_the_hooks_and_say_what_it_has_allotted_to_them(temp: Path) -> None:
-    start = "ray.init(address='local', num_cpus=2, num_gpus=2, include_dashboard=False"
-    lines = lines_of(f"{start}, _temp_dir={str(temp / 'ray')!r})", temp, RayNodes().env)
-    assert names(lines) == ["update_actor"] * 2
+def check(lines: list[dict[str, Any]]) -> None:
+    """Each of two workers has left a span, and the GPU that Ray has allotted to it."""
+    assert [line["name"] for line in lines if line["kind"] == "span"] == ["update_actor"] * 2
     workers = {line["ray_actor"]: line["ray_gpus"] for line in lines if line["kind"] == "process"}
     assert sorted(workers) == ["worker-0", "worker-1"]
     assert sorted(workers.values()) == [["0"], ["1"]]
 
 
+def test_workers_of_the_jobs_own_ray_inherit_the_hooks_and_say_what_it_has_allotted_to_them(temp: Path) -> None:
+    start = "ray.init(address='local', num_cpus=2, num_gpus=2, include_dashboard=False"
+    lines = lines_of(f"{start}, _temp_dir={str(temp / 'ray')!r})", temp, RayNodes().env)
+    check(lines)
+
+
 @pytest.mark.parametrize("runtime_env", ["None", "{'env_vars': {'PYTHONPATH': '/of/the/user'}}"])
-def test_workers_of_an_existing_cluster_are_given_the_hooks(temp: Path, runtime_env: str) -> None:
-    with ray_nodes("head") as nodes:
+def test_workers_of_an_existing_cluster_are_given_the_hooks_and_say_it_too(temp: Path, runtime_env: str) -> None:
+    with ray_nodes() as nodes:
+        nodes.start("head", "--num-gpus=2")
+        nodes.wait("head")
         start = f"ray.init(address={nodes.address!r}, runtime_env={runtime_env})"
-        assert names(lines_of(start, temp, nodes.env)) == ["update_actor"]
+        check(lines_of(start, temp, nodes.env))
