@@ -91,7 +91,7 @@ def _learners(word: str, match: re.Match[str], nodes: Nodes | None) -> Placement
     if len(wanted) > len(nodes):
         there = f"there {_are(len(nodes))} {plural(len(nodes), 'node')}"
         reasons.add([f"placement {shown(word)} has learners on {len(wanted)} nodes, {there}: {_PER_NODE}"])
-    else:
+    elif len(nodes) > 1:  # on one node, the sum below says it
         reasons.add(
             f"placement {shown(word)} needs {want} learners on {where}, which has {plural(have, 'device')}: {_PER_NODE}"
             for where, (want, have) in on_nodes(zip(learners, nodes, strict=True))

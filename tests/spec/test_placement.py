@@ -233,7 +233,7 @@ def test_any_text_is_a_list_of_placements_or_a_line_about_each_word(text: str, n
         ("learners:2", "is not of the form learners:L[,L…]+engines:E[xtpT]"),
         ("learners:2+engines:0", "is not of the form learners:"),
         ("engines:2", "unknown placement 'engines:2'"),
-        ("learners:5+engines:1", "needs 5 learners on node 0, which has 4 devices"),
+        ("learners:5+engines:1", "needs 6 devices (learners 5, engines 1), there are 4"),
         ("learners:1,1+engines:2", "has learners on 2 nodes, there is 1 node: give one count a node"),
         ("learners:2+engines:3", "needs 5 devices (learners 2, engines 3), there are 4"),
         ("learners:1+engines:1xtp8", "an engine of 8 devices must lie on one node, and the largest has 4 devices"),
@@ -251,6 +251,12 @@ def test_a_wrong_word_says_what_would_be_right(text: str, reason: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_placements(text, [4])
     assert reason in str(caught.value)
+
+
+def test_one_node_is_not_asked_for_counts_by_node() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_placement("learners:5+engines:1", [4])
+    assert "node" not in str(caught.value)
 
 
 def test_engines_need_room_on_single_nodes() -> None:
