@@ -9,7 +9,7 @@ import click
 from placebench.commands.completion import complete_devices
 from placebench.commands.options import (
     WRONG_OPTIONS,
-    GroupedCommand,
+    StartingCommand,
     WholeRange,
     option,
     option_group,
@@ -33,7 +33,7 @@ _PATIENCE_S = 1e8
 
 
 @click.command(
-    cls=GroupedCommand, epilog=_EXAMPLES, short_help="Watch one run of a command of yours: timeline, load, roles."
+    cls=StartingCommand, epilog=_EXAMPLES, short_help="Watch one run of a command of yours: timeline, load, roles."
 )
 @option_group(
     "Your command",

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from placebench.commands.completion import complete_placements
-from placebench.commands.options import GroupedCommand, WholeRange, option, option_group
+from placebench.commands.options import StartingCommand, WholeRange, option, option_group
 from placebench.commands.run_options import read_request, shared_options
 from placebench.commands.start import start
 from placebench.spec.auto_rounds import MOST_ROUNDS
@@ -19,7 +19,7 @@ Examples:
 
 
 @click.command(
-    cls=GroupedCommand, epilog=_EXAMPLES, short_help="Measure how much launches of one placement differ here."
+    cls=StartingCommand, epilog=_EXAMPLES, short_help="Measure how much launches of one placement differ here."
 )
 @option_group(
     "Comparison",

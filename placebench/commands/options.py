@@ -164,6 +164,21 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(rows[heading])
 
 
+class StartingCommand(GroupedCommand):
+    """A command that starts one of the user's, which stands behind --."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words; one before -- that belongs to no option would else begin the user's command."""
+        behind = len(args) - args.index("--") - 1 if "--" in args else 0
+        rest = super().parse_args(ctx, args)
+        words = ctx.params.get("command") or ()
+        if (stray := words[: len(words) - behind]) and not ctx.resilient_parsing:
+            has_placements = any("--placements" in param.opts for param in self.params)
+            more = ", and commas between placements" if has_placements else ""
+            ctx.fail(f"{shown(' '.join(stray))} is no option: write -- before a command of yours{more}")
+        return rest
+
+
 def heading_of(param: click.Parameter) -> str:
     """Under which heading a parameter stands in the help of its command."""
     return param.heading if isinstance(param, Option) else Option.heading

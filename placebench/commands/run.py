@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from placebench.commands.completion import complete_placements, complete_runs
-from placebench.commands.options import RUNS, GroupedCommand, WholeRange, option, option_group, read_rounds, read_share
+from placebench.commands.options import RUNS, StartingCommand, WholeRange, option, option_group, read_rounds, read_share
 from placebench.commands.outputs import OutputPath
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
 from placebench.commands.start import start
@@ -27,7 +27,7 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
 """
 
 
-@click.command(cls=GroupedCommand, epilog=_EXAMPLES, short_help="Measure placements against each other, and report.")
+@click.command(cls=StartingCommand, epilog=_EXAMPLES, short_help="Measure placements against each other, and report.")
 @option_group(
     "Comparison",
     run_option(

@@ -51,6 +51,15 @@ def job_file(text: str) -> str:
         (["--job", "verl"], "", ["the job: there is no command: write it behind --, or as command in the job file"]),
         (["--", "python", "verl.py"], "", ["'python verl.py': a command needs --job: name its framework, or command"]),
         (["--job", "verl", "--", "pyhton", "verl.py"], "", ["command: there is no program 'pyhton' on PATH"]),
+        (["--job", "verl", "--", "bash", "no.sh"], "", ["command: there is no file 'no.sh' in /"]),
+        (["--job", "verl", "--", "./verl.py"], "", ["verl.py may not be executed; chmod +x it, or name what runs"]),
+        (["--placements", "standard", "split"], "", ["'split' is no option: write -- before a command of yours, and"]),
+        (
+            ["--job", "verl", "--placements", "standard", "split", "--", "python", "verl.py"],
+            "",
+            ["'split' is no option: write -- before a command of yours, and commas between placements"],
+        ),
+        (["--job", "verl", "bash", "verl.py", "--steps", "3"], "", ["'bash verl.py' is no option: write -- before"]),
         (
             [
                 "--job",
@@ -210,13 +219,18 @@ def test_the_settings_of_words_are_printed_to_copy() -> None:
     trl = invoke("placements", "--job", "trl", "learners:6+engines:2")
     assert "trl vllm-serve --model MODEL --tensor-parallel-size 1 --data-parallel-size 2" in trl.stdout
     assert "unknown framework 'x'" in invoke("placements", "--job", "x").stderr
+    unknown = invoke("placements", "--job", "verl", "splitt:3+1,standard")
+    assert (unknown.exit_code, "++trainer.nnodes=1" in unknown.stdout) == (2, True)
+    assert "did you mean 'split'?" in unknown.stderr
 
 
 @pytest.mark.parametrize("framework", ADAPTERS)
 def test_a_template_is_a_job_file(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(Path.cwd()))
-    for program in ("accelerate", "bash", "python", "rl"):
-        Path(program).touch(mode=0o755)
+    example = ADAPTERS[framework].example
+    for name in ("accelerate", "bash", "python", "rl", *(word for word in example if word.endswith((".py", ".sh")))):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).touch(mode=0o755)
     result = invoke("run", "--job", framework, "--write-config", "new.yaml")
     assert (result.exit_code, result.stdout) == (0, "new.yaml: edit it, then placebench run --job new.yaml --dry-run\n")
     assert f"job: '{framework}'" in Path("new.yaml").read_text()
