@@ -15,6 +15,7 @@ _ALLOCATOR = re.compile(
 _EXCEPTION = re.compile(
     r"(?:[\w.]+\.)?(?P<name>\w*(?:Error|Exception|Exit|Interrupt|Timeout))\b(?:\([\w.]+\))?: (?P<text>.+)"
 )
+_OF_A_LAUNCHER = "CalledProcessError"
 
 
 def end_by(error: BaseException) -> EndFile:
@@ -55,7 +56,9 @@ def end_by_words(text: str, otherwise: str) -> EndFile:
         otherwise: what to say where they name no exception.
     """
     found = [match for match in (_EXCEPTION.search(line.strip()) for line in text.splitlines()) if match]
-    message = f"{found[-1]['name']}: {_unbracketed(found[-1]['text'])}" if found else otherwise
+    # A launcher adds that its process failed to what that one said.
+    last = next((match for match in reversed(found) if match["name"] != _OF_A_LAUNCHER), found[-1] if found else None)
+    message = f"{last['name']}: {_unbracketed(last['text'])}" if last else otherwise
     return EndFile(kind=kind_in(text), message=message)
 
 

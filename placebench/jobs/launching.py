@@ -16,7 +16,7 @@ from placebench.jobs.attach.environment import PASSED_ON, attached
 from placebench.jobs.command_lines import with_args, with_launcher_args
 from placebench.jobs.places import RENDEZVOUS, places_of, ray_node
 from placebench.jobs.registry import ADAPTERS
-from placebench.jobs.scripts import Given, read_command
+from placebench.jobs.scripts import Given, missing_script, read_command
 from placebench.jobs.spec import JobSpec, PlacementOfJob, fill
 from placebench.record.folder import Trial
 from placebench.record.job_record import Companion, JobLaunch, JobRecord, JobWork, NodeCommand
@@ -335,7 +335,12 @@ class Job:
         path += spec.env.get("PATH", os.environ.get("PATH", os.defpath))
         if not _is_program(spec.cwd, program, path):
             where = f"in {spec.cwd.absolute()}" if "/" in program else "on PATH"
-            yield f"command: there is no program {shown(program)} {where}"
+            file = spec.cwd / Path(program).expanduser()
+            is_text = "/" in program and file.is_file()
+            more = f": {file.name} may not be executed; chmod +x it, or name what runs it before" if is_text else ""
+            yield f"command: there is no program {shown(program)} {where}{more}"
+        elif script := missing_script(spec.command, spec.cwd, path):
+            yield f"command: there is no file {shown(script)} in {spec.cwd.absolute()}"
         takes_args = any("{args}" in word for word in spec.command)
         gives = self.adapter is not COMMAND or any(placement.args for placement in spec.placements.values())
         if gives and not takes_args and (script := given.unread_arguments):

@@ -1,10 +1,13 @@
 """What a user's command says before it runs: its script files, the settings in them, and what it would end."""
 
+import os
 import re
+import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,9 @@ _SETTING = re.compile(
 _FLAG = re.compile(r"(?<![\w.+$-])--([A-Za-z_][\w.-]*)")
 _HANDS_ON = re.compile(r"\$(?:[@*]|\{[@*]\}|\{@[:#%/])")
 _SHELLS = ("bash", "sh", "zsh", "dash")
+_OF_PYTHON = ("python", "python3", "torchrun", "accelerate", "deepspeed")
+# Options of these, behind which stands a module, a program or code.
+_NO_SCRIPT = ("-m", "--module", "-c", "--no-python", "--no_python")
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,26 @@ def read_command(command: Sequence[str], folder: Path) -> Given:
     """
     texts = ((word, _script(folder / word)) for word in command)
     return Given(tuple(command), {word: text for word, text in texts if text is not None})
+
+
+def missing_script(command: Sequence[str], folder: Path, path: str) -> str | None:
+    """The script that a command names for a shell, Python or a launcher of ranks, and that is not there.
+
+    Args:
+        command: program and arguments.
+        folder: where it starts.
+        path: where a shell looks for a script that is not in the folder.
+    """
+    program, words = Path(command[0]).name, command[1:]
+    if program in _SHELLS and words and not words[0].startswith("-"):
+        word = words[0]
+        is_on_path = shutil.which(word, os.F_OK, path) is not None
+    elif program in _OF_PYTHON:
+        own = takewhile(lambda word: word not in _NO_SCRIPT, words)
+        word, is_on_path = next((word for word in own if word.endswith(".py") and "=" not in word), ""), False
+    else:
+        return None
+    return None if is_on_path or "{" in word or (folder / word).exists() else word
 
 
 def _script(path: Path) -> str | None:

@@ -202,7 +202,8 @@ class JobSpec(_Part):
         if not self.command:
             yield "command: it is empty: write what starts a launch, as behind -- on the command line"
         if self.warmup_steps >= self.steps:
-            yield f"warmup_steps {self.warmup_steps} leaves none of {self.steps} steps to measure"
+            left = f"warmup_steps {self.warmup_steps} leaves none of {self.steps} steps to measure"
+            yield f"{left}: raise steps or lower warmup_steps"
         if self.ray not in (None, "none", "own") and not _ADDRESS.fullmatch(self.ray or ""):
             yield f"ray: {shown(self.ray)} is neither none, own nor HOST:PORT"
         if not self.cwd.is_dir():

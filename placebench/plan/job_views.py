@@ -22,7 +22,7 @@ from placebench.plan.request import OPTIONS, RunRequest, request_facts
 from placebench.spec.bound import RunPlacement
 from placebench.spec.check import collect
 from placebench.spec.devices import Device, device_ranges, devices_per_node
-from placebench.spec.words import split_words
+from placebench.spec.words import read_placement, split_words
 
 
 def job_lines(plan: Plan, job: Job) -> Iterator[tuple[str, str]]:
@@ -57,7 +57,8 @@ def show_settings(request: RunRequest, words: Sequence[str], console: Console) -
         console: where to print.
 
     Raises:
-        UsageError: job or devices cannot be; one line for every reason.
+        UsageError: job or devices cannot be, or, when all is printed, a word is no placement; one line for every
+            reason.
     """
     given = request.job or {}
     adapter = ADAPTERS.get(str(given.get("job", COMMAND.name)), COMMAND)
@@ -66,6 +67,10 @@ def show_settings(request: RunRequest, words: Sequence[str], console: Console) -
     job, nodes = facts["job"], facts["nodes"]
     kind = facts["devices"][0].kind if request.devices else "gpu"
     named = [word for text in words for word in split_words(text)]
+    no_words = Reasons()
+    for word in named:
+        if word not in job.spec.placements:
+            read_placement(word, None, no_words)
     for word in named or [*job.spec.placements] or usual_words(nodes):
         reasons = Reasons()
         has_counts = not request.devices and bool(re.search("[0-9]", word))
@@ -73,3 +78,4 @@ def show_settings(request: RunRequest, words: Sequence[str], console: Console) -
         console.print(Text(word, "green" if settings else "red"), soft_wrap=True)
         for line in (*reasons.lines, *(lines_of(settings) if settings else ())):
             console.print(f"  {line}", markup=False, soft_wrap=True)
+    no_words.raise_any()

@@ -268,7 +268,8 @@ class Workload(_Section):
         if self.warmup_steps >= self.steps:
             yield Conflict(
                 ("warmup_steps", "steps"),
-                f"warmup_steps {self.warmup_steps} leaves none of {self.steps} steps to measure",
+                f"warmup_steps {self.warmup_steps} leaves none of {self.steps} steps to measure: raise steps or"
+                " lower warmup_steps",
             )
         if not self.algorithm.has_critic:
             if self.batch.group_size < 2:

@@ -85,6 +85,7 @@ def test_the_commands_of_a_page_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.sh").write_text(f'{shlex.join(ADAPTERS[name].example)} "$@"\n')
+    Path("train.py").touch()
     programs = tmp_path / "bin"
     programs.mkdir()
     for program in ("python", "accelerate", "torchrun", "uv"):

@@ -21,6 +21,7 @@ PROGRAMS = ("accelerate", "torchrun", "trl")
 def _a_user_s_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run_qwen7b.sh").write_text('python -m verl.trainer.main_ppo "$@"\n')
+    Path("train.py").touch()
     Path("mine.yaml").write_text(FILES[1].replace("accelerate", "python"))
     programs = tmp_path / "bin"
     programs.mkdir()

@@ -15,7 +15,7 @@ from told_settings import job, launch, reasons, settings
 from placebench.errors import Reasons, UsageError
 from placebench.jobs.command_lines import shell_lines
 from placebench.jobs.registry import ADAPTERS
-from placebench.jobs.scripts import Given
+from placebench.jobs.scripts import Given, missing_script
 from placebench.jobs.spec import NAMES, fill
 from placebench.spec.devices import Kind
 
@@ -167,6 +167,7 @@ def test_trl_has_its_engines_served_beside_it() -> None:
         (GRPO, "learners:1+engines:1", (2,), "cpu", "engines apart need GPUs"),
         ("accelerate launch train.py", "learners:1+engines:1", (2,), "gpu", "give it --model_name_or_path"),
         ("python train.py", "standard", (2,), "gpu", "the command starts one rank, and 2 devices need one each"),
+        ("accelerate launch train.py", "standard", (2,), "cpu", "one rank where there are no GPUs: begin the command"),
     ],
 )
 def test_trl_cannot_be_told_everything(
@@ -296,6 +297,33 @@ def test_flags_are_those_of_shell_scripts_and_the_command() -> None:
     assert found.flags == {"colocate", "save", "rate", "last"}
     assert found.starts(r"\btrain\b")
     assert not found.starts("add_argument")
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        ("bash run.sh", "run.sh"),
+        ("bash there.sh x.py", None),
+        ("bash on-path.sh", None),
+        ("bash -c run.sh", None),
+        ("bash", None),
+        ("bash {folder}/run.sh", None),
+        ("python -u train.py train2.py", "train.py"),
+        ("python there.py other.py", None),
+        ("python -m train other.py", None),
+        ("python -c code other.py", None),
+        ("/usr/bin/torchrun --standalone sub/train.py", "sub/train.py"),
+        ("accelerate launch --config_file ds.yaml train.py", "train.py"),
+        ("accelerate launch --module train reward.path=a.py", None),
+        ("python x reward.path=a.py", None),
+        ("docker run image python train.py", None),
+    ],
+)
+def test_a_script_that_is_not_there_is_found(tmp_path: Path, command: str, missing: str | None) -> None:
+    for name in ("there.sh", "there.py", "bin/on-path.sh"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert missing_script(command.split(), tmp_path, str(tmp_path / "bin")) == missing
 
 
 def test_settings_of_scripts_are_read() -> None:

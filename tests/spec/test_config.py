@@ -177,7 +177,7 @@ def test_all_wrong_values_of_a_workload_are_told_at_once() -> None:
         "batch: size 100 is not a multiple of group_size 3",
         "batch: micro_batch_tokens 4 cannot hold one sequence of 24 tokens",
         "rollout: tensor_parallel_size 2 needs backend vllm: torch generates on single devices",
-        "workload: warmup_steps 10 leaves none of 6 steps to measure",
+        "workload: warmup_steps 10 leaves none of 6 steps to measure: raise steps or lower warmup_steps",
     ]
 
 

@@ -77,6 +77,8 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     elif (placement.tensor_parallel or 1) > 1 and not _uses_vllm(given):
         yield "engines of several devices are vLLM's: give the command --use_vllm true"
     ranks = placement.pool_of(Role.ACTOR).size
+    if ranks > 1 and asked.kind == "cpu" and _is_accelerate(given):
+        yield "accelerate launch starts one rank where there are no GPUs: begin the command with torchrun"
     if ranks > 1 and not _rank_arguments(given, ranks, 1) and not any("{n_ranks}" in word for word in given.command):
         yield (
             f"the command starts one rank, and {plural(ranks, 'device')} need one each: begin it with accelerate launch"
@@ -88,13 +90,16 @@ def _rank_arguments(given: Given, ranks: int, nodes: int) -> tuple[str, ...]:
     """What tells the launcher of ranks how many there are, and of which nodes; nothing where there is no launcher."""
     if any("{n_ranks}" in word for word in given.command):
         return ()
-    program, *rest = (Path(word).name for word in given.command)
-    if program == "torchrun":
+    if Path(given.command[0]).name == "torchrun":
         return ("--nproc-per-node", str(ranks)) if nodes == 1 else ("--nnodes", str(nodes), *_TORCHRUN_ON_NODES)
-    if program != "accelerate" or rest[:1] != ["launch"]:
+    if not _is_accelerate(given):
         return ()
     on_nodes = ("--num_machines", str(nodes), *_ACCELERATE_ON_NODES) if nodes > 1 else ()
     return ("--num_processes", str(ranks), *on_nodes)
+
+
+def _is_accelerate(given: Given) -> bool:
+    return Path(given.command[0]).name == "accelerate" and given.command[1:2] == ("launch",)
 
 
 def _uses_vllm(given: Given) -> bool:
