@@ -6,9 +6,20 @@
 # that failed: 0 fine, 1 regression, 2 wrong input, 3 launches failed or too few, 4 not comparable, 124 time limit, 130
 # interrupted.
 #
+# OUT, the folder gate where it is left out, gets the runs, the tables and gate.xml and gate.json; those of an earlier
+# call are deleted.
+#
 # From the environment: PAIRS of launches (default 4), MAX_REGRESSION (25%), TIME_LIMIT in seconds of a launch (120).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# Not 1, which is a regression.
+wrong() {
+    echo "gate.sh: $1" >&2
+    exit 2
+}
+(($# == 2 || $# == 3)) || wrong "name two folders of code: gate.sh BEFORE AFTER [OUT]"
+[[ -d $1 && -d $2 ]] || wrong "there is no folder $([[ -d $1 ]] && echo "$2" || echo "$1")"
+command -v placebench >/dev/null || wrong "there is no placebench on PATH: pip install 'placebench[run]'"
 before=$(cd "$1" && pwd)
 after=$(cd "$2" && pwd)
 out=${3:-gate}
@@ -21,7 +32,7 @@ measure() {
     runs[$1]+="${runs[$1]:+,}$(echo "$out/$1-$pair"/*)"
 }
 
-rm -rf "${out:?}"
+rm -rf "${out:?}"/{before,after}-* "$out"/gate.{xml,json}
 mkdir -p "$out"
 for ((pair = 1; pair <= ${PAIRS:-4}; pair++)); do
     if ((pair % 2)); then

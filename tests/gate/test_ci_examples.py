@@ -96,6 +96,25 @@ def test_workflows_name_what_is_there(name: str) -> None:
             assert word in ("run", "check", "baseline")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "gate.sh: name two folders of code: gate.sh BEFORE AFTER [OUT]"),
+        (["."], "gate.sh: name two folders of code: gate.sh BEFORE AFTER [OUT]"),
+        ([".", "nowhere"], "gate.sh: there is no folder nowhere"),
+        (["nowhere", "."], "gate.sh: there is no folder nowhere"),
+        ([".", "."], "gate.sh: there is no placebench on PATH: pip install 'placebench[run]'"),
+    ],
+)
+def test_wrong_input_of_the_script_is_no_regression(tmp_path: Path, arguments: list[str], says: str) -> None:
+    done = subprocess.run(
+        ["bash", str(EXAMPLES / "gate.sh"), *arguments],
+        cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, f"{says}\n")
+    assert not [*tmp_path.iterdir()]
+
+
 def planned(folder: Path, ends: dict[str, int]) -> subprocess.CompletedProcess[str]:
     """gate.sh with a `placebench` that notes its calls and ends as told."""
     (folder / "bin").mkdir()
@@ -121,12 +140,13 @@ def test_the_script_ends_with_the_code_of_what_failed(tmp_path: Path, ends: dict
 
 
 def test_launches_before_and_after_take_turns_in_alternating_order(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "stale").touch()
+    (tmp_path / "out" / "after-9").mkdir(parents=True)
+    (tmp_path / "out" / "not-of-the-script").touch()
     assert planned(tmp_path, {}).returncode == 0
     *runs, check = (tmp_path / "calls").read_text().splitlines()
     names = ["before-1", "after-1", "after-2", "before-2", "before-3", "after-3", "after-4", "before-4"]
     assert [Path(run.split("--out ")[1].split()[0]).name for run in runs] == names
     after, before = (",".join(f"{tmp_path}/out/{side}-{n}/run" for n in range(1, 5)) for side in ("after", "before"))
     assert check.startswith(f"check {after} --baseline {before} --paired ")
-    assert not (tmp_path / "out" / "stale").exists()
+    assert not (tmp_path / "out" / "after-9").exists()
+    assert (tmp_path / "out" / "not-of-the-script").exists()
