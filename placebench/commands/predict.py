@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\b
 Examples:
-  placebench predict --from latest --placements standard,split:3+1
+  placebench predict --from latest --placements standard,split/overlap=none
   placebench predict --gpu H200 --model qwen2.5-7b --devices gpu:8 --price 2.5
 """
 

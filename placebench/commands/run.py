@@ -18,7 +18,7 @@ from placebench.spec.auto_rounds import MOST_ROUNDS
 
 _EXAMPLES = """\b
 Examples:
-  placebench run --placements standard,split:3+1 --devices cpu:4 --rounds 5
+  placebench run --placements standard,split --devices cpu:4 --rounds 5
   placebench run --job verl --placements standard,split:3+1 -- bash run.sh
 
 \b
@@ -34,7 +34,7 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
         "--placements",
         metavar="WORDS",
         shell_complete=complete_placements,
-        help="What to compare, see placebench placements.  [default: standard,split]",
+        help="What to compare, see placebench placements.  [default: standard,split; of your job standard]",
     ),
     run_option(
         "--rounds",

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -29,6 +30,10 @@ def shown(*path: str) -> str:
     return result.output
 
 
+def examples_of(text: str) -> list[list[str]]:
+    return [shlex.split(words) for words in re.findall(r"placebench [a-z][^`|)\n]*", text.split("Examples")[1])]
+
+
 def test_the_help_is_one_screen_and_names_every_command() -> None:
     lines = shown().splitlines()
     assert len(lines) <= 24
@@ -42,7 +47,7 @@ def test_a_command_says_what_it_is_for_with_examples_that_it_takes(path: tuple[s
     assert max(map(len, text.splitlines())) <= 80
     purpose = (command.help or "").removeprefix("\b\n").split("\n")[0]
     assert re.match(r"[A-Z][^.]*(\.$|$)", purpose), purpose
-    examples = [shlex.split(words) for words in re.findall(r"placebench [a-z][^`|)\n]*", text.split("Examples")[1])]
+    examples = examples_of(text)
     assert len(examples) >= 2
     for example in examples:
         words = example[1:]
@@ -53,6 +58,17 @@ def test_a_command_says_what_it_is_for_with_examples_that_it_takes(path: tuple[s
         own = words[: words.index("--")] if "--" in words else words
         known = {name for param in one.params for name in param.opts}
         assert {word for word in own if word.startswith("-")} - {"--time"} <= known  # sbatch's own
+
+
+@pytest.mark.parametrize("example", examples_of(shown("run")), ids=" ".join)
+def test_the_runs_of_the_examples_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None, example: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.sh").write_text('python -m verl.trainer.main_ppo "$@"\n')
+    words = ["run", "--dry-run", *(("--devices", "gpu:4x1") if "--devices" not in example else ()), *example[2:]]
+    result = CliRunner().invoke(main, words, prog_name="placebench")
+    assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize("path", [path for path, one in COMMANDS.items() if isinstance(one, GroupedCommand)])
