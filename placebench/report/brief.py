@@ -39,6 +39,7 @@ LEAST_WARNINGS, LEAST_REASONS, MOST_ADVICE = 4, 2, 3
 INDENT = 2
 _NUMBER = re.compile(r"\d[\d.,]*")
 _CLAUSE = re.compile(r"(?<=[.;]) (?=\S)|(?<=,) (?=but |and in return )")
+_FIGURE = re.compile(r"\d (?:ms|s|min|h|%)(?!\w)")
 _PHRASE = re.compile(r"(?<=[,:]) | (?=and |\()")
 
 
@@ -112,19 +113,24 @@ class _Screen:
     def _reasons(self, reasons: Iterable[str], most: int) -> Iterator[RenderableType]:
         """Reasons in at most so many lines."""
         for number, reason in enumerate(reasons):
-            part = self._shortened(reason, most, INDENT)
-            if most < (LEAST_REASONS if number else 1):
+            part = self._shortened(reason, most, INDENT, _FIGURE)
+            if most < (LEAST_REASONS if number else 1) or self._height([part]) > most:
                 return
             most -= self._height([part])
             self._left -= self._height([part])
             yield part
 
-    def _shortened(self, text: str, most: int, indent: int = 0) -> RenderableType:
-        """A text that takes no more than so many lines, cut at the end of a clause, or else of a phrase."""
+    def _shortened(self, text: str, most: int, indent: int = 0, keeps: re.Pattern[str] | None = None) -> RenderableType:
+        """A text that takes no more than so many lines, cut at the end of a clause, or else of a phrase.
+
+        The whole text where no cut is as short, or as long as to keep what makes it worth reading.
+        """
+        found = keeps.search(text) if keeps else None
+        least_end = found.end() if found else 0
         if self._height([whole := _indented(text, indent)]) <= most:
             return whole
         for ends, least in ((_CLAUSE, most - 1), (_PHRASE, 0)):
-            for end in reversed([found.start() for found in ends.finditer(text)]):
+            for end in reversed([found.start() for found in ends.finditer(text, least_end)]):
                 part = _indented(f"{text[:end].rstrip('.;:,')} …", indent)
                 if least <= self._height([part]) <= most:
                     return part

@@ -71,6 +71,19 @@ def test_what_has_no_room_is_counted_and_cut_at_the_end_of_a_clause() -> None:
         assert not line.endswith((",", ";", ":"))
 
 
+@pytest.mark.parametrize("lines", range(9))
+def test_a_reason_is_not_cut_before_its_first_figure(lines: int) -> None:
+    summary = read_summary(REFERENCE / "4x-h200" / "placements")
+    reason = f"Measured, but as uncertain as the verdict: split overlaps 0.6 s of work ({'very ' * 40}long)."
+    sides = tuple(one.model_copy(update={"reasons": (reason,)}) for one in summary.placements[:3])
+    summary = summary.model_copy(update={"warnings": (), "facts": (), "placements": sides})
+    console = Console(file=io.StringIO(), width=80)
+    print_brief(summary, console, "5 launches.", ["report.html"] * lines)
+    assert isinstance(console.file, io.StringIO)
+    text = " ".join(console.file.getvalue().split())
+    assert text.count("Measured") == text.count("Measured, but as uncertain as the verdict: split overlaps 0.6 s of")
+
+
 def test_nothing_measured_is_said_so(tmp_path: Path) -> None:
     statuses = {(1, "standard"): Status.RUNNING, (1, "split"): Status.PLANNED}
     text = printed(SyntheticRun(rounds=1, statuses=statuses).write(tmp_path / "run"), verbose=False)
