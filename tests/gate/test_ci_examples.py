@@ -65,6 +65,8 @@ def test_commands_of_the_docs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         if program == "python":
             assert subprocess.run([sys.executable, ROOT / arguments[0], *arguments[1:]]).returncode == 0
             continue
+        if arguments[0] == "run":
+            arguments += ["--dry-run", "--devices", "cpu:2"]
         done = CliRunner().invoke(main, arguments, prog_name=program)
         assert (program, done.exit_code) == ("placebench", 0), f"{command}\n{done.output}"
         if "baseline save latest" in command:

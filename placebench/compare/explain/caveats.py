@@ -76,7 +76,8 @@ def _of_chosen_sides(comparison: Comparison) -> Iterator[str]:
         yield from list(_unequal_work(first, other)) or _other_work(first, other)
         counts = [side.background.facts.get("devices") for side in (other, first)]
         if None not in counts and counts[0] != counts[1]:
-            yield f"{other.name} has {counts[0]} devices and {first.name} {counts[1]}: compare tokens/s/device."
+            what = "device" if str(counts[0]) == "1" else "devices"
+            yield f"{other.name} has {counts[0]} {what} and {first.name} {counts[1]}: compare tokens/s/device."
     yield from _gains(overlap_gains(comparison))
     yield from (line for side in comparison.sides for line in _overlaps(side))
     for side in comparison.sides:
