@@ -69,8 +69,9 @@ class Scale:
         shown = abs(value) / self.size
         if abs(value) < NEGLIGIBLE:
             return "0"
-        rounded, step = round(shown, self.decimals), 10.0**-self.decimals
-        decimals = max(self.decimals, 0)
+        rounded, decimals = round(shown, self.decimals), max(self.decimals, 0)
+        # Not the 1,000 that others are rounded to, for the lower end of an interval around 8.
+        step = 10.0**-decimals if self.decimals >= 0 else 10.0 ** max(math.floor(math.log10(shown)) + 1, 0)
         return f"{rounded:,.{decimals}f}" if rounded else f"<{step:,.{decimals}f}"
 
     def _with_unit(self, text: str) -> str:

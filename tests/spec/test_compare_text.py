@@ -104,7 +104,8 @@ def test_the_interval_of_a_difference_has_the_unit_of_its_row(
         (1.3, 1.3, "1.300–1.300 s"),
         (1.299, 1.304, "1.299–1.304 s"),
         (0.00061, 0.00072, "610–720 µs"),
-        (0.0004, 250.0, "<10–250 s"),
+        (0.0004, 250.0, "<1–250 s"),
+        (0.0075, 11000.0, "<1–11,000 s"),
     ],
 )
 def test_the_interval_of_a_time_has_the_digits_that_its_width_supports(low: float, high: float, shown: str) -> None:
