@@ -242,10 +242,16 @@ def read_job(content: Mapping[str, Any], origin: Callable[[str], str], facts: Fa
     except ValidationError as error:
         for one in error.errors():
             key = ".".join(map(str, one["loc"]))
-            reasons.add(
-                with_place(origin(key or "job"), key or "job", line) for line in _in_words(key, one).splitlines()
-            )
+            for line in _in_words(key, one).splitlines():
+                name = key or _key_in(line)
+                reasons.add([with_place(origin(name), name, line)])
     return reasons.lines
+
+
+def _key_in(line: str) -> str:
+    """The key that a reason against the whole job begins with; the job itself where it begins with none."""
+    word = line.split(" ")[0].rstrip(":")
+    return word if word.split(".")[0] in JobSpec.model_fields else "job"
 
 
 def _in_words(key: str, error: "ErrorDetails") -> str:

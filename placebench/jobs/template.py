@@ -16,7 +16,7 @@ _EXAMPLES = {
     "python": "~/envs/my-job",
     "env": '{HF_HUB_OFFLINE: "1"}',
     "ray": "own",
-    "log": '{format: verl, files: ["{folder}/metrics.jsonl"]}',
+    "log": '{format: verl-jsonl, files: ["{folder}/metrics.jsonl"]}',
     "phases": "{my_rollout: gen}",
     "before": "./warm_cache.sh",
     "after": "rm -rf {folder}/checkpoints",

@@ -80,7 +80,7 @@ def job_file(text: str) -> str:
         (
             ["--job", "verl", "--steps", "2", "--", "python", "x"],
             "",
-            ["warmup_steps 2 leaves none of 2 steps to measure"],
+            ["the job: warmup_steps 2 leaves none of 2 steps to measure: raise steps or lower warmup_steps"],
         ),
         (["--job", "verl", "--steps", "two", "--", "python", "x"], "", ["'two' is not a valid integer"]),
         (
@@ -141,10 +141,10 @@ def job_file(text: str) -> str:
             ["--job", "mine.yaml"],
             "command: python x\ncwd: /nowhere\nray: maybe\npython: /usr/share\nphases: {a: b}\n",
             [
-                "cwd: there is no folder /nowhere",
-                "ray: 'maybe' is neither none, own nor HOST:PORT",
-                "python: there is no bin/python in /usr/share",
-                "phases.a: unknown phase 'b': use gen",
+                "mine.yaml, line 2: cwd: there is no folder /nowhere",
+                "mine.yaml, line 3: ray: 'maybe' is neither none, own nor HOST:PORT",
+                "mine.yaml, line 4: python: there is no bin/python in /usr/share",
+                "mine.yaml, line 5: phases.a: unknown phase 'b': use gen",
             ],
         ),
         (["--job", "mine.yaml"], "command: python x\nplacements: {a: {pool: 1}}", ["unknown key 'placements.a.pool'"]),

@@ -10,6 +10,7 @@ from pages import ROOT, commands
 
 from placebench.cli import main
 from placebench.jobs.spec import NAMES, JobSpec
+from placebench.jobs.template import write_template
 
 PAGE = (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
 FILES = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -47,6 +48,12 @@ def test_its_job_files_are_right(text: str) -> None:
     asked = ["run", "--devices", "gpu:8x1", "--dry-run", "--job", "mine.yaml"]
     result = CliRunner().invoke(main, asked, prog_name="placebench")
     assert result.exit_code == 0, result.output
+
+
+def test_a_template_names_the_log_as_the_page_does(tmp_path: Path) -> None:
+    write_template(tmp_path / "new.yaml", "verl", ())
+    (said,) = re.findall(r"^# (log: .*)$", (tmp_path / "new.yaml").read_text(), re.MULTILINE)
+    assert f"\n{said} " in PAGE
 
 
 def test_it_names_every_key_and_name() -> None:
