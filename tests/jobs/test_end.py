@@ -114,4 +114,5 @@ def test_a_module_that_python_does_not_find_is_named_without_the_bracket_behind_
 def test_what_a_launcher_says_of_its_process_is_told_only_where_that_one_said_nothing() -> None:
     launcher = "ValueError: no data\nsubprocess.CalledProcessError: Command 'python' returned non-zero exit status 1."
     assert end_by_words(launcher, "nothing").message == "ValueError: no data"
-    assert end_by_words(launcher.splitlines()[1], "nothing").message.startswith("CalledProcessError: Command 'python'")
+    alone = end_by_words(launcher.splitlines()[1], "nothing").message
+    assert alone == "CalledProcessError: Command 'python' returned non-zero exit status 1."
