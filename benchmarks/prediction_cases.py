@@ -224,11 +224,12 @@ def predicted_before(path: Path) -> Iterator[Result]:
     """Steps that were predicted before they were run, as `predicted_runs.py` and `predicted_here.py` wrote them.
 
     Those of `errors*.csv` ran on another host than what they were predicted from; those of the folders under `here` on
-    the same, by a calibration of one size of theirs.
+    the host on which one launch through a few other sizes had calibrated the predictor.
     """
     for errors in sorted(path.glob("errors*.csv")):
         measured_at = path.name if errors.name == "errors.csv" else f"{path.name}/here"
-        yield from _of_file(errors, path / errors.name.replace("errors", "predictions"), measured_at)
+        predictions = path / f"{errors.stem.replace('errors', 'predictions')}.json"
+        yield from _of_file(errors, predictions, measured_at)
     for errors in sorted(path.glob("here/*/errors.csv")):
         yield from _of_file(errors, errors.with_name("predictions.json"), f"{path.name}/here/{errors.parent.name}")
 
@@ -237,7 +238,7 @@ def _of_file(errors: Path, predictions: Path, measured_at: str) -> Iterator[Resu
     is_here = errors.parent.parent.name == "here"
     kind = PredictionClass.OTHER_SIZE if is_here else PredictionClass.OTHER_HOST
     group = f"calibration/{errors.parent.name if is_here else errors.stem}, predicted beforehand"
-    device = json.loads(predictions.with_suffix(".json").read_text(encoding="utf-8"))["device"]
+    device = json.loads(predictions.read_text(encoding="utf-8"))["device"]
     for row in csv.DictReader(errors.read_text(encoding="utf-8").splitlines()):
         if row["phase"] == "step" and row["measured_s"]:
             name = row["configuration"]

@@ -6,7 +6,6 @@ kills it kills that process, and it ends as that process ends. Where no server a
 was to be run without one.
 """
 
-import array
 import json
 import os
 import resource
@@ -112,10 +111,9 @@ def ask(word: str, arguments: Sequence[str]) -> int | None:
     if connection is None:
         return None
     content = json.dumps(inherited(arguments)).encode()
-    files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
     with connection:
         try:
-            connection.sendmsg([LENGTH.pack(len(content))], files)
+            socket.send_fds(connection, [LENGTH.pack(len(content))], [0, 1, 2])
             connection.sendall(content)
         except ConnectionError:
             return None

@@ -133,7 +133,7 @@ class ForkServer:
                 if key.fileobj is self._listener:
                     if child := self._accept():
                         return child
-                elif key.fd in self._children:
+                elif key.data is self._children.get(key.fd):  # else it is of one that has ended just now
                     self._end(key.fd)
 
     def _accept(self) -> Child | None:
@@ -156,7 +156,7 @@ class ForkServer:
         child = (connection, process, pid)
         for number in (connection.fileno(), process):
             self._children[number] = child
-            self._selector.register(number, selectors.EVENT_READ)
+            self._selector.register(number, selectors.EVENT_READ, child)
         return None
 
     def _leave(self, server: int) -> None:

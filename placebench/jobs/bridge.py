@@ -76,9 +76,10 @@ class Bridge:
                 self._trial.attached.mkdir(exist_ok=True)
             self._nodes.open()
             self._start_beside()
+            begun = time.monotonic()
             command = self._start("the command", job.command, self._environment, self._trial.log)
             self._register(command.pid)
-            return self._follow(command)
+            return self._follow(command, begun)
         except Exception as error:
             raise self._nodes.explain(error) from error
         finally:
@@ -88,10 +89,10 @@ class Bridge:
                 self._progress("after", self._done)
                 self._wait_for("after", job.after)
 
-    def _follow(self, command: subprocess.Popen[bytes]) -> EndFile:
+    def _follow(self, command: subprocess.Popen[bytes], begun: float) -> EndFile:
         """Read steps until there are enough, or the command ends."""
         is_stopped = False
-        with StepReader(self._trial, self._asked, self._job, self._nodes, time.monotonic()) as reader:
+        with StepReader(self._trial, self._asked, self._job, self._nodes, begun) as reader:
             try:
                 self._read_steps(command, reader)
             except KeyboardInterrupt:

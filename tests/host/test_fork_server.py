@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -118,6 +119,37 @@ def test_a_server_goes_on_after_others_have_ended(tmp_path: Path) -> None:
         first.kill()
         with client(started.word, tmp_path, "import os; os.abort()") as third:
             assert third.wait(300) == 128 + signal.SIGABRT
+
+
+def test_the_end_of_one_is_not_taken_for_that_of_another_with_its_file_descriptor(tmp_path: Path) -> None:
+    (script := tmp_path / "three.py").write_text("raise SystemExit(3)")
+    with server() as started, client(started.word, tmp_path, SLEEP) as first:
+        assert first.stdout
+        forked = psutil.Process(int(first.stdout.readline()))
+        started.process.send_signal(signal.SIGSTOP)  # so that it finds all that follows at once, in this order
+        forked.kill()
+        wait_for(lambda: forked.status() == psutil.STATUS_ZOMBIE)
+        asked = fork_client.connect(started.word)
+        assert asked
+        first.kill()
+        first.wait()
+        with asked:
+            content = json.dumps(fork_client.inherited([str(script)])).encode()
+            socket.send_fds(asked, [fork_client.LENGTH.pack(len(content))], [0, 1, 2])
+            asked.sendall(content)
+            started.process.send_signal(signal.SIGCONT)
+            end = fork_client.receive(asked, 2 + fork_client.STATUS.size)
+        assert end == fork_client.FORKED + fork_client.ENDED + fork_client.STATUS.pack(3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_who_ends_the_process_group_of_a_process_leaves_the_server(tmp_path: Path, number: signal.Signals) -> None:
+    with server() as started, client(started.word, tmp_path, SLEEP) as first:
+        assert first.stdout
+        os.killpg(os.getpgid(int(first.stdout.readline())), number)
+        assert first.wait(300) == 128 + number
+        with client(started.word, tmp_path, "raise SystemExit(3)") as second:
+            assert second.wait(300) == 3
 
 
 @pytest.mark.parametrize(
