@@ -27,13 +27,14 @@ from placebench.predict.step import StepModel
 from placebench.record.folder import RunFolder
 from placebench.record.run_file import read_run_file
 from placebench.report.calibrations import load_calibration
+from placebench.report.comparison_table import comparison_rows
 from placebench.report.kept import kept_summary, read_summary
 from placebench.report.placement_schema import QuantitySummary
 from placebench.report.plots import draw_plots
 from placebench.report.predicted import prediction_file
 from placebench.report.schema import Summary
 from placebench.report.summary import summarize
-from placebench.report.tables import Grid, comparison_rows, single_grid
+from placebench.report.tables import Grid, single_grid
 from placebench.spec.config import merge, nest
 from placebench.spec.legible import shown, visible
 from placebench.spec.placement import Placement

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from placebench.compare.metrics import ENERGY, IDLE, LOAD, LOG_CLOCK, MEMORY, STEP_TIME, TOKENS, TOKENS_PER_DEVICE
+from placebench.report.comparison_table import rows_of, text_of
 from placebench.report.placement_schema import PlacementSummary, QuantitySummary
 from placebench.report.schema import Summary
 from placebench.report.tables import (
@@ -19,9 +20,7 @@ from placebench.report.tables import (
     calibration_grid,
     observed_grid,
     overview_grid,
-    rows_of,
     scaling_grid,
-    text_of,
 )
 from placebench.report.terminal import against_table, grid_table, shows_places
 from placebench.report.time_tables import single_path_grid

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import jinja2
 
-from placebench.report import tables, time_tables
+from placebench.report import comparison_table, tables, time_tables
 from placebench.report.notes import notes
 from placebench.report.schema import Summary
 from placebench.spec.legible import escape_markdown, legible
@@ -57,6 +57,7 @@ def _render(
     return environment.get_template(template).render(
         summary=summary,
         first=summary.placements[0],
+        numbers=comparison_table,
         tables=tables,
         times=time_tables,
         notes=notes,

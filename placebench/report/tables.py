@@ -7,8 +7,8 @@ from typing import Any
 
 from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
 from placebench.compare.read.host_facts import host_facts
+from placebench.report.comparison_table import ratio_cells, text_of
 from placebench.report.placement_schema import (
-    FactorSummary,
     PlacementSummary,
     QuantitySummary,
     RoleOnDeviceSummary,
@@ -17,27 +17,7 @@ from placebench.report.placement_schema import (
 from placebench.report.schema import FactSummary, Summary
 from placebench.spec.config import flatten
 from placebench.spec.devices import index_ranges, label_ranges
-from placebench.spec.text import MISSING, Scale, interval, plural, quantity, ratio, row, scale_of
-
-
-@dataclass(frozen=True)
-class Row:
-    """One number of the placements side by side."""
-
-    label: str
-    """Its name; phases are set off from the step that they are part of."""
-    is_phase: bool
-    """Whether it is a part of the step."""
-    first: str
-    """The first placement's value."""
-    other: str
-    """The other placement's."""
-    ratio: str
-    """Other / first."""
-    interval: str
-    """The ratio's 95 % interval."""
-    verdict: str
-    """The word; empty where there is no ratio."""
+from placebench.spec.text import MISSING, Scale, plural, quantity, row, scale_of
 
 
 @dataclass(frozen=True)
@@ -52,17 +32,6 @@ class Grid:
     """Cells of each row, as many as columns."""
     notes: tuple[str, ...] = ()
     """Formulas and footnotes, which stand below it."""
-
-
-def comparison_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
-    """The numbers of a placement beside the first's, without those that neither of them has."""
-    pairs = zip(first.quantities, other.quantities, strict=True)
-    return tuple(_row(*pair) for pair in pairs if any(found.value is not None for found in pair))
-
-
-def rows_of(first: Sequence[QuantitySummary], other: Sequence[QuantitySummary]) -> tuple[Row, ...]:
-    """All of the same numbers of two placements beside each other."""
-    return tuple(_row(*pair) for pair in zip(first, other, strict=True))
 
 
 def overview_grid(summary: Summary) -> Grid:
@@ -84,7 +53,7 @@ def _overview_cells(placement: PlacementSummary, steps: Scale) -> tuple[str, ...
         placement.name,
         str(sum(map(len, placement.pools.values())) or MISSING),
         steps.text(step.value) if step else MISSING,
-        *_ratio_cells(ratio),
+        *ratio_cells(ratio),
         ratio.verdict.value if ratio else MISSING,
         text_of(tokens) if tokens else MISSING,
     )
@@ -101,7 +70,7 @@ def scaling_grid(summary: Summary) -> Grid:
     rows = tuple(
         (found.placement, found.base, found.scaling, *speedup, *efficiency)
         for found in summary.scaling
-        for speedup, efficiency in [(_ratio_cells(found.speedup), _ratio_cells(found.efficiency))]
+        for speedup, efficiency in [(ratio_cells(found.speedup), ratio_cells(found.efficiency))]
     )
     # Short, for the terminal's 80 columns.
     return Grid(
@@ -116,17 +85,11 @@ def gain_grid(summary: Summary) -> Grid:
     ends = "95 % interval"
     header = ("placement", "with less overlap", "split", ends, "overlap", ends, "together", ends)
     rows = [
-        (found.placement, found.base, *(cell for one in factors for cell in _ratio_cells(one)))
+        (found.placement, found.base, *(cell for one in factors for cell in ratio_cells(one)))
         for found in summary.overlap_gains
         for factors in [(found.split, found.overlap, found.together)]
     ]
     return Grid("Gain of the split and of the overlap", *_without_empty_columns(header, rows))
-
-
-def _ratio_cells(found: FactorSummary | None) -> tuple[str, str]:
-    if found is None:
-        return MISSING, MISSING
-    return ratio(found.value, found.low, found.high), interval(found.low, found.high)
 
 
 def calibration_grid(summary: Summary) -> Grid:
@@ -347,23 +310,6 @@ def source_grid(summary: Summary) -> Grid:
         (found.arm, found.source, found.format, f"{found.measured} of {found.steps}") for found in summary.sources
     )
     return Grid("Launches", ("arm", "from", "format", "steps measured"), rows)
-
-
-def text_of(found: QuantitySummary) -> str:
-    """A number with its unit, and the digits that its interval supports."""
-    return scale_of(found.unit, found).text(found.value)
-
-
-def _row(first: QuantitySummary, other: QuantitySummary) -> Row:
-    found, told = other.ratio, scale_of(first.unit, first, other, ratio=other.ratio)
-    return Row(
-        first.label,
-        first.key.startswith(("phase/", "controller/")) or first.key == "unattributed",
-        told.text(first.value),
-        told.text(other.value),
-        *_ratio_cells(found),
-        "" if found is None else found.verdict.value,
-    )
 
 
 def _without_empty_columns(

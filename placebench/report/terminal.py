@@ -10,13 +10,12 @@ from rich.text import Text
 
 from placebench.compare.statistics.verdicts import Verdict
 from placebench.report.columns import Holds, add_columns, broken
+from placebench.report.comparison_table import Row, comparison_rows, note_on
 from placebench.report.placement_schema import PlacementSummary
 from placebench.report.schema import Summary
 from placebench.report.tables import (
     Grid,
-    Row,
     calibration_grid,
-    comparison_rows,
     device_grid,
     difference_grid,
     observed_grid,
@@ -151,14 +150,16 @@ def against_table(
     holds = (Holds.LABELS, *[Holds.NUMBERS] * 4, Holds.LABELS)
     indents = [PHASE_INDENT * row.is_phase for row in rows]
     cells = [
-        (" " * indent + row.label, row.first, row.other, row.ratio, row.interval, row.verdict)
+        (" " * indent + row.label, row.first, row.other, row.ratio, row.interval, row.marked_verdict)
         for row, indent in zip(rows, indents, strict=True)
     ]
     add_columns(table, headings, holds, cells, width)
     for row, indent in zip(rows, indents, strict=True):
-        verdict = Text(row.verdict, STYLES.get(Verdict(row.verdict), "") if row.verdict else "")
+        verdict = Text(row.marked_verdict, STYLES.get(Verdict(row.verdict), "") if row.verdict else "")
         label = Padding(Text(row.label), (0, 0, 0, indent))
         table.add_row(label, row.first, row.other, row.ratio, row.interval, verdict)
+    if note := note_on(rows):
+        table.caption, table.caption_justify, table.caption_style = Text(note), "left", "dim"
     return table
 
 

@@ -1,0 +1,58 @@
+"""Verdicts beside their intervals, on the terminal and on both pages."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from synthetic_run import SPLIT, STANDARD, SyntheticRun
+
+from placebench.compare.comparison import compare_run
+from placebench.compare.statistics.verdicts import Verdict
+from placebench.report.brief import print_brief
+from placebench.report.pages import html, markdown
+from placebench.report.schema import Summary
+from placebench.report.summary import summarize
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    path = tmp_path_factory.mktemp("run")
+    run = SyntheticRun(layouts={"standard": STANDARD, "split": SPLIT}, pace=lambda round_, _: 1 + round_ / 100)
+    return summarize(compare_run(run.write(path / "run")))
+
+
+def brief(summary: Summary) -> str:
+    out = io.StringIO()
+    print_brief(summary, Console(file=out, width=80), "more")
+    return out.getvalue()
+
+
+def test_a_verdict_that_its_interval_denies_says_why(summary: Summary) -> None:
+    first, other = summary.placements
+    step = other.quantities[0]
+    assert step.ratio is not None
+    pages = (brief(summary), markdown(summary, (), None), html(summary, (), None))
+    assert all("its interval alone" not in page for page in pages)
+    corrected = step.ratio.model_copy(update={"verdict": Verdict.UNDECIDED, "corrected_for": 12})
+    quantities = (step.model_copy(update={"ratio": corrected}), *other.quantities[1:])
+    told = summary.model_copy(update={"placements": (first, other.model_copy(update={"quantities": quantities}))})
+    note = "its interval alone would decide, but of 12 numbers compared at once some do by chance"
+    assert "undecided*\n" in brief(told)
+    assert f"* {note}" in " ".join(brief(told).split())
+    assert r"| undecided\* |" in markdown(told, (), None)
+    assert note in markdown(told, (), None)
+    assert html(told, (), None).count("undecided*") == 2, "for wide and for narrow screens"
+    assert f'<p class="soft notes">* {note}</p>' in html(told, (), None)
+
+
+def test_a_run_that_was_compared_at_once_marks_its_rows(tmp_path: Path) -> None:
+    # Three rounds leave p values near 0.05, which as many numbers as a run has do not bear.
+    noise = (-0.012, 0.0, 0.012)
+    run = SyntheticRun(
+        layouts={"standard": STANDARD, **dict.fromkeys("bcde", STANDARD)},
+        pace=lambda round_, name: 1.08 + noise[round_ - 1] if name == "b" else 1 + ord(name[0]) % 7 * round_ / 50,
+    )
+    told = markdown(summarize(compare_run(run.write(tmp_path / "run"))), (), None)
+    assert r"| undecided\* |" in told
+    assert "numbers compared at once some do by chance" in told
