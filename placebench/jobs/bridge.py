@@ -7,6 +7,7 @@ steps. What it has to know is in launch.json, what it leaves lies in the trial's
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -148,6 +149,11 @@ class Bridge:
         """Start what the command needs: a Ray, servers."""
         if address := self._job.ray_head:
             self._progress("ray")
+            if shutil.which("ray", path=self._environment.get("PATH", os.defpath)) is None:
+                raise LaunchError(
+                    "there is no program ray on PATH to start the job's own Ray with: activate the environment of its"
+                    " framework, or name that as python in a job file"
+                )
             words = ray_head(address, self._environment["RAY_TMPDIR"])
             log = self._trial.path / "ray.log"
             _wait_for_ray(self._start("ray", words, self._environment, log), address, log)

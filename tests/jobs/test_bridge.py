@@ -305,6 +305,11 @@ def test_a_ray_is_started_for_a_job_that_wants_its_address(tmp_path: Path, monke
     other = prepare(tmp_path / "b", *python(tmp_path / "b", text, "0.01", "{ray_address}"), ray="own")
     assert bridge.main(str(other.path)) == JobExit.FAILED
     assert read_end(other)["message"] == "ray start has ended: OSError: no such host: see ray.log"
+    ray.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    third = prepare(tmp_path / "c", *python(tmp_path / "c", text, "0.01", "{ray_address}"), ray="own")
+    assert bridge.main(str(third.path)) == JobExit.FAILED
+    assert read_end(third)["message"].startswith("there is no program ray on PATH to start the job's own Ray with: ")
 
 
 @pytest.mark.slow

@@ -155,7 +155,7 @@ def test_a_command_of_the_user_s_is_stopped_at_the_limit_and_goes_on_on_its_node
 
 def test_a_command_of_the_user_s_runs_over_two_nodes(jobs: Jobs) -> None:
     ranks, on_ray = (str(write(jobs.folder, f"{name}.py", text)) for name, text in {"a": RANKS, "b": ON_RAY}.items())
-    (jobs.folder / "ray.yaml").write_text("ray: own\n")
+    (jobs.folder / "ray.yaml").write_text(f"ray: own\npython: {sys.prefix}\n")
     asked = ("run", "--rounds", "1", "--devices", "cpu:1", "--steps", "4", "--warmup-steps", "0")
     alone = (*asked, "--job", "command", "--", sys.executable, ranks, "{node_rank}", "{master}", "{master_port}")
     with_ray = (*asked, "--job", "ray.yaml", "--", sys.executable, on_ray)
