@@ -4,7 +4,7 @@ A process forked here is what a new interpreter would be after the same imports:
 file of another's. Whoever asks for one (see `fork_client`) hands over what the process is to inherit. It dies with
 the server, and with who has asked for it.
 
-The server has one thread, and asks no device for anything: both are checked before anything is forked.
+The server has one thread, and no GPU is open in it: both are checked before anything is forked.
 """
 
 import contextlib
@@ -19,13 +19,14 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from placebench.host.fork_client import ENDED, FORKED, LENGTH, STATUS, address, is_own, receive
 from placebench.host.processes import TOKEN_VARIABLE
 
 _PR_SET_PDEATHSIG = 1
+_GPU_FILES = "/dev/nvidia"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -37,25 +38,44 @@ def check_forkable() -> None:
     """Check that a fork copies the whole process, and nothing that lies outside it.
 
     Raises:
-        NotForkableError: there are other threads, CUDA is in use, or Ray is imported, which reads its settings then.
+        NotForkableError: there are other threads, a GPU is open, or Ray is imported, which reads its settings then.
     """
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
         raise NotForkableError(f"the imports have started {threads - 1} threads")
-    if "ray" in sys.modules:
+    if sys.modules.get("ray"):
         raise NotForkableError("the imports have brought in Ray")
-    if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
-        raise NotForkableError("the imports have initialized CUDA")
+    with os.scandir("/proc/self/fd") as files:
+        # What a driver knows of a process it does not know of the one that is forked from it.
+        gpus = {path for file in files if (path := os.path.realpath(file.path)).startswith(_GPU_FILES)}
+    if gpus:
+        raise NotForkableError(f"the imports have opened {', '.join(sorted(gpus))}")
 
 
-def import_modules(modules: Sequence[str]) -> None:
-    """Import what the forked processes are to have, and leave it out of their garbage collector's passes."""
+class Setting(NamedTuple):
+    """A variable of the environment that an import has set."""
+
+    before: str | None
+    """Its value before; None without one."""
+    value: str
+    """Its value now."""
+
+
+def import_modules(modules: Sequence[str]) -> dict[str, Setting]:
+    """Import what the forked processes are to have, and leave it out of their garbage collector's passes.
+
+    Returns:
+        What the imports have set in the environment, by name.
+    """
+    before = dict(os.environ)
     gc.disable()
     for module in modules:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
     gc.enable()
+    now = os.environ.items()
+    return {name: Setting(before.get(name), value) for name, value in now if before.get(name) != value}
 
 
 class Child:
@@ -70,8 +90,12 @@ class Child:
     def __init__(self, asked: dict[str, Any], files: Sequence[int], connection: socket.socket) -> None:
         self._asked, self._files, self._connection = asked, files, connection
 
-    def become(self) -> None:
-        """Inherit it, and say so: where that fails, who has asked does without a server."""
+    def become(self, imported: Mapping[str, Setting]) -> None:
+        """Inherit it, and say so: where that fails, who has asked does without a server.
+
+        Args:
+            imported: what the imports have set in the environment; what is asked for comes first.
+        """
         asked = self._asked
         for number, file in enumerate(self._files):
             os.dup2(file, number)
@@ -87,6 +111,7 @@ class Child:
         _show_token(os.environ.get(TOKEN_VARIABLE), asked["env"].get(TOKEN_VARIABLE))
         os.environ.clear()
         os.environ.update(asked["env"])
+        os.environ |= {name: now for name, (before, now) in imported.items() if asked["env"].get(name) == before}
         with self._connection:
             self._connection.sendall(FORKED)
 
@@ -216,10 +241,10 @@ def main(number: int, modules: Sequence[str]) -> None:
     """
     with socket.socket(fileno=number) as listener:
         listener.set_inheritable(False)
-        import_modules(modules)
+        imported = import_modules(modules)
         check_forkable()
         child = ForkServer(listener).serve()
-    child.become()
+    child.become(imported)
     child.run()
 
 

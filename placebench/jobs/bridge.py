@@ -24,7 +24,7 @@ from placebench.jobs.log_steps import Found, StepReader
 from placebench.jobs.nodes import nodes_of
 from placebench.jobs.places import ray_head
 from placebench.record.end_file import EndFile
-from placebench.record.folder import Trial, append_jsonl, append_to, read_end, write_atomically
+from placebench.record.folder import IN_STEP, Trial, append_jsonl, append_to, read_end, write_atomically
 from placebench.record.launch_file import LaunchFile
 from placebench.record.progress import PhaseTime, Progress
 from placebench.sessions.own_ray import HEAD_PATIENCE
@@ -263,7 +263,7 @@ class Bridge:
                 append_jsonl(rows, row)
         self._done += len(found.steps)
         if found.steps:
-            self._progress("step", min(self._done + 1, self._job.steps))
+            self._progress(IN_STEP, min(self._done + 1, self._job.steps))
 
     def _tell(self, reader: StepReader) -> None:
         """Say which phases of the step under way are done, as far as that is known, now and then."""
@@ -271,7 +271,7 @@ class Bridge:
             return
         self._told = time.monotonic()
         if (phases := reader.under_way()) and phases != self._phases:
-            self._progress("step", min(self._done + 1, self._job.steps), phases)
+            self._progress(IN_STEP, min(self._done + 1, self._job.steps), phases)
 
     def _progress(self, stage: str, step: int = 0, phases: tuple[PhaseTime, ...] = ()) -> None:
         self._phases = phases

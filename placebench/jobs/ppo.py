@@ -20,7 +20,16 @@ from placebench.jobs.end import end_by
 from placebench.ppo.heap import freeze_heap
 from placebench.record.checkpoints import new_checkpoint, read_checkpoint
 from placebench.record.end_file import EndFile
-from placebench.record.folder import FINISHING, STOPPING, TRACING, Trial, append_jsonl, append_to, write_atomically
+from placebench.record.folder import (
+    FINISHING,
+    IN_STEP,
+    STOPPING,
+    TRACING,
+    Trial,
+    append_jsonl,
+    append_to,
+    write_atomically,
+)
 from placebench.record.launch_file import LaunchFile
 from placebench.record.progress import PhaseClock, Progress
 from placebench.sessions.base import Session
@@ -240,12 +249,12 @@ class PPOJob:
 
     def _step_progress(self, step: int, running: tuple[str, ...]) -> None:
         last = self._workload.steps
-        self._progress("step" if step <= last else TRACING, min(step, last), running)
+        self._progress(IN_STEP if step <= last else TRACING, min(step, last), running)
 
     def _progress(self, stage: str, step: int = 0, running: tuple[str, ...] = ()) -> None:
         phases = self._phases.times(step, running)
         Progress(stage=stage, step=step, steps=self._workload.steps, running=running, phases=phases).write(self._trial)
-        self._doing = f"{', '.join(running) or stage} of step {step}" if stage == "step" else stage
+        self._doing = f"{', '.join(running) or stage} of step {step}" if stage == IN_STEP else stage
 
     def _register(self, pid: int, device: str, pool: str | None, rank: int | None, threads: int | None) -> None:
         with append_to(self._trial.processes) as stream:

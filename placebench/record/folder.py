@@ -25,7 +25,9 @@ from placebench.spec.text import slug
 SCHEMA_VERSION = 1
 # Begins the line on what the models of a worker held that was refused memory.
 HELD = "held by "
-# The stages in `progress.json` of a launch that has done all its steps: it awaits what it still has under way, traces
+# The stage in `progress.json` of a launch in one of its steps.
+IN_STEP = "step"
+# The stages of a launch that has done all its steps: it awaits what it still has under way, traces
 # kernels, and lets its workers and their session end.
 FINISHING, TRACING, STOPPING = "finish", "trace kernels", "stop"
 

@@ -10,7 +10,7 @@ from typing import Self
 from pydantic import ValidationError
 
 from placebench.errors import UsageError
-from placebench.record.folder import RunFolder, Status, Trial, write_atomically
+from placebench.record.folder import IN_STEP, RunFolder, Status, Trial, write_atomically
 from placebench.record.parts import Record, plain_error
 from placebench.record.run_file import LaunchWall, RunFile
 from placebench.spec.auto_rounds import MOST_STEPS
@@ -196,7 +196,7 @@ def time_left(
 
 def activity(state: LaunchState, steps: int) -> str:
     """What the launch is doing now, for people."""
-    if state.stage != "step":
+    if state.stage != IN_STEP:
         return state.stage or "start"
     phases = " + ".join(state.running)
     return step_of(state.step, steps) + (f": {phases}" if phases else "")

@@ -16,7 +16,7 @@ from placebench.host.ownership import RunRecord
 from placebench.host.processes import LaunchMark, oom_kills, stop_process
 from placebench.jobs.launching import launch_names
 from placebench.plan.plan import Plan, PlannedLaunch
-from placebench.record.folder import SCHEMA_VERSION, STOPPING, RunFolder, Status, Trial, read_jsonl
+from placebench.record.folder import IN_STEP, SCHEMA_VERSION, STOPPING, RunFolder, Status, Trial, read_jsonl
 from placebench.record.launch_file import LaunchFile
 from placebench.record.parts import ClusterRecord, PlacementRecord
 from placebench.record.progress import LaunchState, activity
@@ -81,7 +81,7 @@ class Launcher:
     ) -> None:
         self._plan, self._record, self._job, self._stop, self._pause = plan, record, job, stop, pause
         is_own = tuple(job) == JOB and forks_workers(plan)
-        self._server = RoundServer(plan.folder.fork_log) if is_own else None
+        self._server = RoundServer(plan.folder.fork_log, plan.workload, plan.devices) if is_own else None
 
     def __enter__(self) -> Self:
         return self
@@ -90,11 +90,14 @@ class Launcher:
         if self._server:
             self._server.close()
 
-    def run(self, launch: PlannedLaunch, trial: Trial, on_state: Callable[[LaunchState], None]) -> LaunchResult:
+    def run(
+        self, launch: PlannedLaunch, next_round: int | None, trial: Trial, on_state: Callable[[LaunchState], None]
+    ) -> LaunchResult:
         """Run one launch from its first process until the last one is gone.
 
         Args:
             launch: what to run.
+            next_round: of the launch after it; None where none will follow.
             trial: an empty folder for it.
             on_state: called several times a second with the launch's state.
         """
@@ -107,6 +110,8 @@ class Launcher:
             trial.set_status(Status.RUNNING)
             sampler = self._start_sampler(trial, processes)
             job = processes.start([*self._job, str(trial.path)], trial.log)
+            if self._server and next_round:
+                self._server.prepare(next_round)
             watch = TrialWatch(trial)
             try:
                 end = self._watch(job, watch, launch.steps, on_state, processes.mark)
@@ -152,6 +157,8 @@ class Launcher:
         while job.poll() is None:
             state = watch.read()
             on_state(state)
+            if self._server:
+                self._server.hold(stopped=state.stage == IN_STEP)
             if pause := self._pause(mark):
                 watch.leave_out(pause, activity(state, steps))
             if reason := self._stop():

@@ -228,13 +228,19 @@ class _Run:
 
         trial = fresh_trial(plan.folder, launch.round, name)
         with _interrupted_by_errors(trial):
-            result = self._launcher.run(launch, trial, show)
+            result = self._launcher.run(launch, self._next_round(launch, index, launches), trial, show)
         self._manifest.add(launch, trial, result.status, result.wall)
         self._display.end(result.status, result.wall.total_s, result.reason or self._measured(name))
         for note in result.notes:
             self._display.note(note)
         self._keep(result, name, trial.path)
         return result
+
+    def _next_round(self, launch: PlannedLaunch, index: int, launches: Sequence[PlannedLaunch]) -> int | None:
+        """The round of the launch after one; with `--rounds auto`, that of one that may be added."""
+        if index + 1 < len(launches):
+            return launches[index + 1].round
+        return launch.round + 1 if self._plan.auto else None
 
     def _measured(self, placement: str) -> str | None:
         try:

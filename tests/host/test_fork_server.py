@@ -18,7 +18,7 @@ import psutil
 import pytest
 from launching import wait_for
 
-from placebench.host import fork_client
+from placebench.host import fork_client, fork_server
 from placebench.host.fork_server import NotForkableError, check_forkable, listen
 from placebench.host.processes import TOKEN_VARIABLE, LaunchMark, launch_processes
 
@@ -88,6 +88,17 @@ def test_a_forked_process_has_the_imports_and_inherits_from_who_asks(tmp_path: P
             assert (argv, has_import, cwd, value) == ([script, "a b"], True, str(tmp_path), "ä")
             assert (cores, niceness, name, asked.returncode) == ([core], os.nice(0) + 3, "__main__", 7)
             assert len(files) == 4, "stdin, stdout, stderr and the folder that is listed"
+
+
+def test_what_imports_have_set_in_the_environment_is_there_unless_who_asks_says_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "setting.py").write_text("import os; os.environ.update(NEW='1', CHANGED='2', ASKED='3')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "CHANGED": "0", "ASKED": "0"}
+    source = "import os; print(*map(os.environ.get, ('NEW', 'CHANGED', 'ASKED')))"
+    with server("setting", env=environment) as started:
+        names = {fork_client.ADDRESS_VARIABLE: started.word, fork_client.INSTEAD_VARIABLE: "/none"}
+        asked_for = environment | names | {"ASKED": "4"}
+        with client(started.word, tmp_path, source, env=asked_for) as asked:
+            assert asked.communicate(timeout=300)[0] == "1 2 4\n"
 
 
 SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(300)"
@@ -210,13 +221,15 @@ def test_a_server_whose_imports_fail_ends_and_those_who_wait_do_without(tmp_path
 
 def test_what_a_fork_would_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "listdir", lambda _: ["1"])
-    for name in ("ray", "torch"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
     check_forkable()
-    cuda = SimpleNamespace(is_initialized=lambda: True)
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    with pytest.raises(NotForkableError, match=r"^the imports have initialized CUDA$"):
+    monkeypatch.setattr(fork_server, "_GPU_FILES", "/dev/zero")
+    with (
+        open("/dev/zero"),
+        pytest.raises(NotForkableError, match=r"^the imports have opened /dev/zero$"),
+    ):
         check_forkable()
+    check_forkable()
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
     with pytest.raises(NotForkableError, match=r"^the imports have brought in Ray$"):
         check_forkable()

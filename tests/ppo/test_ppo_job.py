@@ -15,6 +15,7 @@ from placebench.host.compile_cache import remove_empty_cache
 from placebench.record.folder import read_jsonl
 from placebench.run.forking import RoundServer
 from placebench.spec.stepgraph import step_graph
+from placebench.spec.workload import Workload
 
 RESULTS = ("critic/score/mean", "actor/pg_loss", "actor/entropy", "critic/vf_loss", "actor/grad_norm", "actor/kl_loss")
 
@@ -56,7 +57,7 @@ def test_two_pools_train_as_one(split_job: Job, standard: Job) -> None:
 
 
 def test_forked_workers_train_bit_for_bit_as_new_interpreters_do(tmp_path: Path, standard: Job) -> None:
-    server = RoundServer(tmp_path / "fork_server.log")
+    server = RoundServer(tmp_path / "fork_server.log", Workload(), ())
     try:
         job = run_job(tmp_path / "job", "standard", 2, *PPO, fork_server=server.of(1))
         assert server.notes == ()

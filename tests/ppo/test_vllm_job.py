@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 from jobs import Job, engine_program, patched_program, run_job
 
+from placebench.run.forking import RoundServer
+from placebench.spec.config import parse_settings
+from placebench.spec.workload_reading import build_workload
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed; `make test-slow` sets it up"),
@@ -98,3 +102,18 @@ def test_the_metric_of_a_run_shows_an_engine_that_misses_its_update(tmp_path: Pa
     first, *others = differences(run_job(tmp_path / "job", "standard", 1, *SMALL, program=stale))
     assert first < 1e-4
     assert min(others) > 1e-2
+
+
+def test_forked_workers_generate_bit_for_bit_as_new_interpreters_do(tmp_path: Path) -> None:
+    server = RoundServer(tmp_path / "fork_server.log", build_workload(parse_settings(SMALL)), ())
+    try:
+        new = run_job(tmp_path / "new", "standard", 1, *SMALL)
+        forked = run_job(tmp_path / "forked", "standard", 1, *SMALL, fork_server=server.of(1))
+        assert server.notes == ()
+    finally:
+        server.close()
+    assert "was not forked" not in forked.output
+    assert max(differences(forked)) < 1e-4
+    names = {name for name in new.steps[0] if not name.startswith(("timing_", "perf/"))}
+    for one, same in zip(new.steps, forked.steps, strict=True):
+        assert {name: one[name] for name in names} == {name: same[name] for name in names}

@@ -29,14 +29,20 @@ _ENVIRONMENT = {
 }
 
 
+def set_environment() -> None:
+    """Set what vLLM reads while it is imported, but for what differs from rank to rank."""
+    os.environ |= _ENVIRONMENT
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+
 def import_engine(device_kind: str) -> None:
     """Import vLLM, which takes many seconds and reads its settings meanwhile.
 
     Args:
         device_kind: `cpu` or `cuda`.
     """
-    os.environ.update(_ENVIRONMENT, RANK=str(dist.get_rank()))
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ["RANK"] = str(dist.get_rank())
+    set_environment()
     sockets = ray_temp_dir(os.environ.get(TOKEN_VARIABLE, ""))
     if sockets.is_dir():
         # They outlive a process that is killed; this folder does not.
