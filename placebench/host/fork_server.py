@@ -45,11 +45,23 @@ def check_forkable() -> None:
         raise NotForkableError(f"the imports have started {threads - 1} threads")
     if sys.modules.get("ray"):
         raise NotForkableError("the imports have brought in Ray")
+    if gpus := _open_gpus():  # what a driver knows of a process it does not know of the one that is forked from it
+        raise NotForkableError(f"the imports have opened {', '.join(gpus)}")
+
+
+def _open_gpus() -> list[str]:
     with os.scandir("/proc/self/fd") as files:
-        # What a driver knows of a process it does not know of the one that is forked from it.
-        gpus = {path for file in files if (path := os.path.realpath(file.path)).startswith(_GPU_FILES)}
-    if gpus:
-        raise NotForkableError(f"the imports have opened {', '.join(sorted(gpus))}")
+        return sorted({path for file in files if (path := os.path.realpath(file.path)).startswith(_GPU_FILES)})
+
+
+def _close_nvml() -> None:
+    """Close NVML as often as it was opened: torch asks it whether there are GPUs, and leaves it open."""
+    import pynvml
+
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        while True:  # until it says that it is closed
+            pynvml.nvmlShutdown()
 
 
 class Setting(NamedTuple):
@@ -74,6 +86,8 @@ def import_modules(modules: Sequence[str]) -> dict[str, Setting]:
     gc.collect()
     gc.freeze()
     gc.enable()
+    if _open_gpus():
+        _close_nvml()
     now = os.environ.items()
     return {name: Setting(before.get(name), value) for name, value in now if before.get(name) != value}
 

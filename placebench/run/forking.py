@@ -21,8 +21,13 @@ from placebench.spec.workload import Workload
 
 # One thread, since a fork copies no other; a worker sets its number itself, once it is bound to its device.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-# Else torch opens the GPU to learn whether there is one, and its compiler starts processes as it is imported.
-_NOTHING_OPENED = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCH_WARM_POOL": "0"}
+# Else torch opens a GPU to learn whether there is one, its compiler starts processes as it is imported, and Arrow a
+# thread.
+_NOTHING_BEGUN = {
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "TORCH_WARM_POOL": "0",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 
 
 def forks_workers(plan: Plan) -> bool:
@@ -70,7 +75,7 @@ class RoundServer:
         gpus = [device.id for device in devices if device.kind == "gpu"]
         # On CPU devices its imports would take the time of the launch that starts meanwhile.
         self._is_early = bool(gpus)
-        self._settings = _ONE_THREAD | _NOTHING_OPENED | ({"CUDA_VISIBLE_DEVICES": gpus[0]} if gpus else {})
+        self._settings = _ONE_THREAD | _NOTHING_BEGUN | ({"CUDA_VISIBLE_DEVICES": gpus[0]} if gpus else {})
         self._servers: dict[int, _Server] = {}
         self._round = 0
         self._lasted = True

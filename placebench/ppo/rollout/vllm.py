@@ -25,6 +25,7 @@ from placebench.ppo.rollout.vllm_build import (
     kv_cache_bytes,
     no_shared_files,
     plain_weights,
+    register_model,
     warm_up_as_the_job,
 )
 from placebench.ppo.rollout.vllm_driving import run_requests
@@ -87,6 +88,7 @@ class VllmRollout:
                 device_settings = {"enforce_eager": True, "enable_chunked_prefill": False}
                 building.enter_context(plain_weights())
                 building.enter_context(no_shared_files())
+            register_model(model_config)
             self._engine = LLM(
                 str(config_folder(model_config)),
                 load_format="dummy",

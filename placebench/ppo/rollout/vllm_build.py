@@ -80,6 +80,16 @@ def config_folder(model_config: Any) -> Path:
     return folder
 
 
+def register_model(model_config: Any) -> None:
+    """Let vLLM look at its own class of a model in this process, and not in one that imports vLLM anew for it."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from vllm import ModelRegistry
+
+    name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_config.model_type]
+    if known := ModelRegistry.models.get(name):
+        ModelRegistry.register_model(name, known.load_model_cls())
+
+
 def kv_cache_bytes(model_config: Any, workload: Workload, sequences: int, most: int | None = None) -> int:
     """Bytes of keys and values on each device of an engine, for that many sequences of full length at a time.
 
