@@ -4,7 +4,7 @@ A process forked here is what a new interpreter would be after the same imports:
 file of another's. Whoever asks for one (see `fork_client`) hands over what the process is to inherit. It dies with
 the server, and with who has asked for it.
 
-The server has one thread, and no GPU is open in it: both are checked before anything is forked.
+The server has one thread of its own, and no GPU is open in it: both are checked before anything is forked.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ import selectors
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from placebench.host.processes import TOKEN_VARIABLE
 
 _PR_SET_PDEATHSIG = 1
 _GPU_FILES = "/dev/nvidia"
+_DRIVER_THREAD = "cuda"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -40,13 +42,21 @@ def check_forkable() -> None:
     Raises:
         NotForkableError: there are other threads, a GPU is open, or Ray is imported, which reads its settings then.
     """
-    threads = len(os.listdir("/proc/self/task"))
-    if threads > 1:
-        raise NotForkableError(f"the imports have started {threads - 1} threads")
+    if threads := _threads():
+        raise NotForkableError(f"the imports have started {len(threads)} threads: {', '.join(threads)}")
     if sys.modules.get("ray"):
         raise NotForkableError("the imports have brought in Ray")
     if gpus := _open_gpus():  # what a driver knows of a process it does not know of the one that is forked from it
         raise NotForkableError(f"the imports have opened {', '.join(gpus)}")
+
+
+def _threads() -> list[str]:
+    """Names of the other threads, but for the driver's: it stays when the GPUs are closed, and does nothing more."""
+    names = []
+    for thread in set(os.listdir("/proc/self/task")) - {str(os.getpid())}:
+        with open(f"/proc/self/task/{thread}/comm") as stream:
+            names.append(stream.read().strip())
+    return sorted(name for name in names if not name.startswith(_DRIVER_THREAD))
 
 
 def _open_gpus() -> list[str]:
@@ -186,7 +196,10 @@ class ForkServer:
             return None
         asked, files = request
         server = os.getpid()
-        if (pid := os.fork()) == 0:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of other threads, see `check_forkable`
+            pid = os.fork()
+        if pid == 0:
             self._leave(server)
             return Child(asked, files, connection)
         for file in files:

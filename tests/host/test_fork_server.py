@@ -220,7 +220,7 @@ def test_a_server_whose_imports_fail_ends_and_those_who_wait_do_without(tmp_path
 
 
 def test_what_a_fork_would_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "listdir", lambda _: ["1"])
+    monkeypatch.setattr(fork_server, "_threads", list)
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     check_forkable()
     monkeypatch.setattr(fork_server, "_GPU_FILES", "/dev/zero")
@@ -237,8 +237,12 @@ def test_what_a_fork_would_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     done = threading.Event()
     (thread := threading.Thread(target=done.wait)).start()
     try:
-        with pytest.raises(NotForkableError, match=r"threads$"):
+        with pytest.raises(NotForkableError, match=r"have started \d+ threads: "):
             check_forkable()
+        for task in Path("/proc/self/task").iterdir():
+            if int(task.name) != os.getpid():
+                (task / "comm").write_text("cuda00001800007")
+        check_forkable()
     finally:
         done.set()
         thread.join()
